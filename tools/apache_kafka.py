@@ -1,18 +1,18 @@
 """Apache Kafka itself, fetched from Maven Central by name and run on loopback.
 
-The interoperability tests use Kafka's own tools and Java client from here (and can run their whole matrix against the real
-broker); the comparison benchmark runs the real broker beside Millstream. Everything lands in the git-ignored `.cache/` of
-the repository, once; a second call costs nothing. Only the standard library is needed, so any script may import this.
+The interoperability tests use Kafka's own tools and Java client from here (and can run their whole matrix against the
+real broker); the comparison benchmark runs the real broker beside Millstream. Everything lands in the git-ignored
+`.cache/` of the repository, once; a second call costs nothing. Only the standard library is needed, so any script may
+import this.
 
-What is deliberately elsewhere: the Java program of the interoperability tests (`tests/clients/java/`), and every decision
-about load and measurement (`benchmarks/compare/`).
+What is deliberately elsewhere: the Java program of the interoperability tests (`tests/clients/java/`), and every
+decision about load and measurement (`benchmarks/compare/`).
 """
 
 from __future__ import annotations
 
 import argparse
 import fcntl
-import os
 import shutil
 import signal
 import socket
@@ -202,7 +202,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def answers_api_versions(host: str, port: int, timeout_s: float = 2.0) -> bool:
-    """Whether a Kafka broker there answers. Kafka answers only once it is registered and unfenced, so this means ready."""
+    """Whether a Kafka broker answers there: Kafka does so only once registered and unfenced, so this means ready."""
     request = struct.pack(">hhih", 18, 0, 1, -1)
     try:
         with socket.create_connection((host, port), timeout=timeout_s) as connection:
@@ -216,8 +216,8 @@ def answers_api_versions(host: str, port: int, timeout_s: float = 2.0) -> bool:
 class ApacheKafkaBroker:
     """A single KRaft node on loopback. Use as a context manager, or call `format`, `start`, `stop` yourself.
 
-    With `settings` empty it runs what the distribution ships. `jvm` defaults to Kafka's own heap; tests pass a smaller one.
-    The port stays the same over `restart()`.
+    With `settings` empty it runs what the distribution ships. `jvm` defaults to Kafka's own heap; tests pass a smaller
+    one. The port stays the same over `restart()`.
     """
 
     distribution: KafkaDistribution
@@ -344,7 +344,7 @@ def main() -> int:
         print(f"Apache Kafka {distribution.version} is in {distribution.directory}")
         return 0
     command = distribution.command(chosen.main_class, *chosen.arguments)
-    os.execvp(command[0], command)
+    return subprocess.run(command).returncode
 
 
 if __name__ == "__main__":
