@@ -1,0 +1,1 @@
+"""Every setting, declared once, under Kafka's own name."""

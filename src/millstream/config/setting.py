@@ -1,0 +1,201 @@
+"""What one setting is: its name in Kafka, type, default, unit, bounds, explanation, and what it does here.
+
+A `Setting[T]` is also the typed key by which its value is read: `config[NODE_ID]` is an `int` for mypy. The settings
+themselves are declared in `table/`; reading files is in `properties.py`, precedence in `broker_config.py`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from typing import Any, Generic, TypeVar
+
+from millstream.config.errors import ConfigError
+
+T = TypeVar("T")
+
+INT_MAX = (1 << 31) - 1
+LONG_MAX = (1 << 63) - 1
+
+
+class SettingType(IntEnum):
+    """Kafka's types of settings, with their numbers in DescribeConfigs."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+class Importance(StrEnum):
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+
+
+class Update(StrEnum):
+    """Whether a value can change while the broker runs, and for whom."""
+
+    RESTART = "restart"
+    PER_BROKER = "per broker"
+    CLUSTER_WIDE = "cluster-wide"
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """A bound on values, and how to say it to a person."""
+
+    text: str
+    accepts: Callable[[Any], bool]
+
+
+def between(low: float, high: float) -> Allowed:
+    return Allowed(f"{low} to {high}", lambda value: low <= value <= high)
+
+
+def at_least(low: float) -> Allowed:
+    return Allowed(f"at least {low}", lambda value: value >= low)
+
+
+def one_of(*names: str) -> Allowed:
+    return Allowed(f"one of {', '.join(names)}", lambda value: value in names)
+
+
+def some_of(*names: str) -> Allowed:
+    """For lists: each item from `names`, none twice."""
+    return Allowed(
+        f"a list of {', '.join(names)}, each at most once",
+        lambda items: set(items) <= set(names) and len(set(items)) == len(items),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Synonym:
+    """A broker setting that gives a topic setting its value; `scale` turns its unit into the topic setting's unit."""
+
+    setting: "Setting[Any]"
+    scale: int = 1
+
+    def scaled(self, value: Any) -> Any:
+        if self.scale == 1:
+            return value
+        return -1 if value < 0 else value * self.scale  # Kafka: any negative time means "without limit"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Setting(Generic[T]):
+    """One setting, declared once. `DescribeConfigs`, `docs/settings.md` and all checks are made from it."""
+
+    name: str
+    type: SettingType
+    default: T
+    explanation: str
+    importance: Importance = Importance.MEDIUM
+    unit: str = ""
+    nullable: bool = False
+    allowed: Allowed | None = None
+    update: Update = Update.RESTART
+    synonyms: tuple[Synonym, ...] = ()
+    without_effect: str = ""
+    """Why the value changes nothing here; the setting is accepted so that a stock Kafka file gives no noise."""
+    only_default: str = ""
+    """Why any other value than the default is refused: accepting it would promise what is not there."""
+
+    @property
+    def sensitive(self) -> bool:
+        return self.type is SettingType.PASSWORD
+
+    def parse(self, text: str) -> T:
+        """The typed value of what a person wrote; ConfigError says what is allowed."""
+        value = _parse(self, text)
+        if self.allowed is not None and not self.allowed.accepts(value):
+            raise self.refusal(text)
+        if self.only_default and value != self.default:
+            raise ConfigError(f"{self.name}={self._shown(text)} is not supported: {self.only_default}", name=self.name)
+        return value  # type: ignore[no-any-return]
+
+    def refusal(self, text: str) -> ConfigError:
+        return ConfigError(
+            f"{self.name}={self._shown(text)} is not allowed: it must be {self.allowed_text()}", name=self.name
+        )
+
+    def _shown(self, text: str) -> str:
+        return "***" if self.sensitive else text[:200]
+
+    def format(self, value: T) -> str | None:
+        """The value as Kafka's tools print it."""
+        return format_value(value)
+
+    def allowed_text(self) -> str:
+        noun = _NOUNS[self.type]
+        if self.allowed is None:
+            return noun
+        if self.type in _RANGES or self.type is SettingType.DOUBLE:
+            return f"{noun}, {self.allowed.text}"
+        return self.allowed.text
+
+
+def format_value(value: object) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return ",".join(str(item) for item in value)
+    return str(value)
+
+
+_NOUNS = {
+    SettingType.BOOLEAN: "true or false",
+    SettingType.STRING: "text",
+    SettingType.INT: "a whole number",
+    SettingType.SHORT: "a whole number",
+    SettingType.LONG: "a whole number",
+    SettingType.DOUBLE: "a number",
+    SettingType.LIST: "a comma-separated list",
+    SettingType.CLASS: "a class name",
+    SettingType.PASSWORD: "text",
+}
+
+_RANGES = {
+    SettingType.SHORT: (-(1 << 15), (1 << 15) - 1),
+    SettingType.INT: (-(1 << 31), INT_MAX),
+    SettingType.LONG: (-(1 << 63), LONG_MAX),
+}
+
+
+def _parse(setting: Setting[Any], text: str) -> Any:
+    text = text.strip()
+    if setting.nullable and text == "" and setting.type is not SettingType.STRING:
+        return None
+    match setting.type:
+        case SettingType.BOOLEAN:
+            if text.lower() not in ("true", "false"):
+                raise setting.refusal(text)
+            return text.lower() == "true"
+        case SettingType.LIST:
+            return tuple(item for part in text.split(",") if (item := part.strip()))
+        case SettingType.DOUBLE:
+            try:
+                return float(text)
+            except ValueError:
+                raise setting.refusal(text) from None
+        case SettingType.INT | SettingType.LONG | SettingType.SHORT:
+            low, high = _RANGES[setting.type]
+            # int() alone would take "1_000" and digits of other scripts, and be slow on a megabyte of digits.
+            digits = text[1:] if text[:1] in ("+", "-") else text
+            if not (digits.isascii() and digits.isdigit() and len(digits) <= 20):
+                raise setting.refusal(text)
+            value = int(text)
+            if not low <= value <= high:
+                raise ConfigError(
+                    f"{setting.name}={text} is not allowed: a {setting.type.name.lower()} goes from {low} to {high}",
+                    name=setting.name,
+                )
+            return value
+        case _:
+            return text

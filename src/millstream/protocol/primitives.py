@@ -1,0 +1,206 @@
+"""Reading and writing the primitive types of Kafka's wire.
+
+A `Cursor` walks over bytes that a stranger sent: it never reads past the end, and never lets a length or a count that
+cannot be true turn into memory. What is wrong with the bytes is a `MalformedMessage`; nothing else escapes.
+"""
+
+import struct
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+ITEM_BUDGET = 1_000_000
+"""How many array items one message may hold: far above what real clients send, far below what hurts."""
+
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+
+
+class MalformedMessage(Exception):
+    """The bytes are not what the message's schema says."""
+
+
+class Cursor:
+    """A position in a buffer, and how many array items may still be made from it."""
+
+    __slots__ = ("buffer", "budget", "end", "position")
+
+    def __init__(self, buffer: bytes | bytearray | memoryview, position: int = 0, end: int | None = None) -> None:
+        self.buffer = buffer
+        self.position = position
+        self.end = len(buffer) if end is None else end
+        self.budget = ITEM_BUDGET
+
+    def take(self, count: int) -> int:
+        """Moves over `count` bytes and returns where they start."""
+        start = self.position
+        if count < 0 or count > self.end - start:
+            raise MalformedMessage(f"{count} bytes expected at {start}, {self.end - start} left")
+        self.position = start + count
+        return start
+
+    def take_bytes(self, count: int) -> bytes:
+        start = self.take(count)
+        return bytes(self.buffer[start : start + count])
+
+    def array_count(self, count: int) -> int:
+        """Accepts an array's length only if the bytes that are left could hold it."""
+        if count > self.end - self.position:
+            raise MalformedMessage(f"array of {count} items in {self.end - self.position} bytes")
+        self.budget -= count
+        if self.budget < 0:
+            raise MalformedMessage(f"more than {ITEM_BUDGET} array items in one message")
+        return count
+
+
+Reader = Callable[[Cursor], Any]
+Writer = Callable[[bytearray, Any], None]
+
+
+def fixed_reader(code: str) -> Reader:
+    layout = struct.Struct(">" + code)
+    size, unpack_from = layout.size, layout.unpack_from
+
+    def read(cursor: Cursor) -> Any:
+        return unpack_from(cursor.buffer, cursor.take(size))[0]
+
+    return read
+
+
+def fixed_writer(code: str) -> Writer:
+    pack = struct.Struct(">" + code).pack
+
+    def write(out: bytearray, value: Any) -> None:
+        out += pack(value)
+
+    return write
+
+
+def read_unsigned_varint(cursor: Cursor) -> int:
+    value = shift = 0
+    while True:
+        byte = cursor.buffer[cursor.take(1)]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value
+        shift += 7
+        if shift > 28:
+            raise MalformedMessage("varint longer than five bytes")
+
+
+def write_unsigned_varint(out: bytearray, value: int) -> None:
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def read_uuid(cursor: Cursor) -> UUID:
+    return UUID(bytes=cursor.take_bytes(16))
+
+
+def write_uuid(out: bytearray, value: UUID) -> None:
+    out += value.bytes
+
+
+def read_length_int16(cursor: Cursor) -> int:
+    length: int = _INT16.unpack_from(cursor.buffer, cursor.take(2))[0]
+    return length
+
+
+def read_length_int32(cursor: Cursor) -> int:
+    length: int = _INT32.unpack_from(cursor.buffer, cursor.take(4))[0]
+    return length
+
+
+def read_length_compact(cursor: Cursor) -> int:
+    return read_unsigned_varint(cursor) - 1
+
+
+def write_length_int16(out: bytearray, length: int) -> None:
+    out += _INT16.pack(length)
+
+
+def write_length_int32(out: bytearray, length: int) -> None:
+    out += _INT32.pack(length)
+
+
+def write_length_compact(out: bytearray, length: int) -> None:
+    write_unsigned_varint(out, length + 1)
+
+
+def text_reader(read_length: Callable[[Cursor], int], nullable: bool) -> Reader:
+    def read(cursor: Cursor) -> str | None:
+        length = read_length(cursor)
+        if length < 0:
+            if nullable and length == -1:
+                return None
+            raise MalformedMessage("null or negative length where a string is required")
+        try:
+            return cursor.take_bytes(length).decode()
+        except UnicodeDecodeError as error:
+            raise MalformedMessage(f"string is not UTF-8: {error.reason}") from None
+
+    return read
+
+
+def bytes_reader(read_length: Callable[[Cursor], int], nullable: bool) -> Reader:
+    def read(cursor: Cursor) -> bytes | None:
+        length = read_length(cursor)
+        if length < 0:
+            if nullable and length == -1:
+                return None
+            raise MalformedMessage("null or negative length where bytes are required")
+        return cursor.take_bytes(length)
+
+    return read
+
+
+def text_writer(write_length: Callable[[bytearray, int], None], nullable: bool) -> Writer:
+    def write(out: bytearray, value: str | None) -> None:
+        if value is None:
+            assert nullable, "null in a string field that cannot be null in this version"
+            write_length(out, -1)
+            return
+        encoded = value.encode()
+        write_length(out, len(encoded))
+        out += encoded
+
+    return write
+
+
+def bytes_writer(write_length: Callable[[bytearray, int], None], nullable: bool) -> Writer:
+    def write(out: bytearray, value: bytes | None) -> None:
+        if value is None:
+            assert nullable, "null in a bytes field that cannot be null in this version"
+            write_length(out, -1)
+            return
+        write_length(out, len(value))
+        out += value
+
+    return write
+
+
+def array_reader(read_length: Callable[[Cursor], int], read_item: Reader, nullable: bool) -> Reader:
+    def read(cursor: Cursor) -> list[Any] | None:
+        count = read_length(cursor)
+        if count < 0:
+            if nullable and count == -1:
+                return None
+            raise MalformedMessage("null or negative length where an array is required")
+        return [read_item(cursor) for _ in range(cursor.array_count(count))]
+
+    return read
+
+
+def array_writer(write_length: Callable[[bytearray, int], None], write_item: Writer, nullable: bool) -> Writer:
+    def write(out: bytearray, items: Any) -> None:
+        if items is None:
+            assert nullable, "null in an array field that cannot be null in this version"
+            write_length(out, -1)
+            return
+        write_length(out, len(items))
+        for item in items:
+            write_item(out, item)
+
+    return write
