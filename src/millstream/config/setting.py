@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from millstream.config.errors import ConfigError
 
-T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 INT_MAX = (1 << 31) - 1
 LONG_MAX = (1 << 63) - 1
@@ -87,12 +87,12 @@ class Synonym:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Setting(Generic[T]):
+class Setting(Generic[T_co]):
     """One setting, declared once. `DescribeConfigs`, `docs/settings.md` and all checks are made from it."""
 
     name: str
     type: SettingType
-    default: T
+    default: T_co
     explanation: str
     importance: Importance = Importance.MEDIUM
     unit: str = ""
@@ -109,7 +109,7 @@ class Setting(Generic[T]):
     def sensitive(self) -> bool:
         return self.type is SettingType.PASSWORD
 
-    def parse(self, text: str) -> T:
+    def parse(self, text: str) -> T_co:
         """The typed value of what a person wrote; ConfigError says what is allowed."""
         value = _parse(self, text)
         if self.allowed is not None and not self.allowed.accepts(value):
@@ -126,10 +126,6 @@ class Setting(Generic[T]):
     def _shown(self, text: str) -> str:
         return "***" if self.sensitive else text[:200]
 
-    def format(self, value: T) -> str | None:
-        """The value as Kafka's tools print it."""
-        return format_value(value)
-
     def allowed_text(self) -> str:
         noun = _NOUNS[self.type]
         if self.allowed is None:
@@ -140,6 +136,7 @@ class Setting(Generic[T]):
 
 
 def format_value(value: object) -> str | None:
+    """The value as Kafka's tools print it."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bool):

@@ -1,1 +1,1 @@
-"""The declarations: one module per family of settings. Nothing here reads or decides; see `catalog.py` for the whole."""
+"""The declarations: one module per family of settings. Nothing here reads or decides; `catalog.py` is the whole."""

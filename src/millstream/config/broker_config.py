@@ -1,0 +1,247 @@
+"""The settings of one broker, in force: what was written, over defaults, with what was changed while running on top.
+
+`config[SETTING]` gives the typed value. The object never changes; `with_dynamic` makes the next one. Reading files is
+in `loading.py`, and what topics make of these values in `topic_config.py`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from millstream.config.catalog import BROKER_SETTINGS, broker_setting
+from millstream.config.errors import ConfigError
+from millstream.config.listeners import Listener, parse_listeners, parse_protocol_map
+from millstream.config.setting import Setting
+from millstream.config.table import network, node
+from millstream.model.identifiers import BrokerId
+
+T = TypeVar("T")
+
+_EVERY_INTERFACE = ("", "0.0.0.0", "::")
+
+
+class ConfigSource(IntEnum):
+    """Where a value comes from, with the numbers of DescribeConfigs; the lower of two wins."""
+
+    UNKNOWN = 0
+    DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownSetting:
+    """A name that was set but that neither Kafka nor we have."""
+
+    name: str
+    place: str
+    hint: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: unknown setting {self.name}" + (f" ({self.hint})" if self.hint else "")
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class BrokerConfig:
+    layers: Mapping[ConfigSource, Mapping[str, str]]
+    """What was written, as text, by where it was written; in order of precedence."""
+    values: Mapping[str, Any]
+    listeners: tuple[Listener, ...]
+    """Where to listen for clients."""
+    controller_listeners: tuple[Listener, ...]
+    advertised_listeners: tuple[Listener, ...]
+    """What `advertised.listeners` says; `advertised()` fills in what it leaves open."""
+    unknown: tuple[UnknownSetting, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def __getitem__(self, setting: Setting[T]) -> T:
+        return self.values[setting.name]  # type: ignore[no-any-return]
+
+    @property
+    def node_id(self) -> BrokerId:
+        broker_id = self[node.BROKER_ID]
+        return BrokerId(broker_id if broker_id >= 0 else self[node.NODE_ID])
+
+    @property
+    def data_dir(self) -> str:
+        return (self[node.LOG_DIRS] or self[node.LOG_DIR])[0]
+
+    @property
+    def without_effect(self) -> tuple[str, ...]:
+        """What was set to another value than Kafka's default and yet changes nothing, each with the reason."""
+        return tuple(
+            f"{name} has no effect: {setting.without_effect}"
+            for name in self.layers[ConfigSource.STATIC_BROKER_CONFIG]
+            if (setting := broker_setting(name)) is not None
+            and setting.without_effect
+            and (name != setting.name or self.values[name] != setting.default)
+        )
+
+    @property
+    def connection_limits(self) -> Mapping[str, int]:
+        """`max.connections.per.ip.overrides` as a dictionary."""
+        return parse_connection_limits(self[network.MAX_CONNECTIONS_PER_IP_OVERRIDES])
+
+    def advertised(self, bound_ports: Mapping[str, int], local_host: str) -> tuple[Listener, ...]:
+        """The client listeners as clients should be told of them, once it is known which ports were bound."""
+        given = {listener.name: listener for listener in self.advertised_listeners}
+        result = []
+        for listener in self.listeners:
+            shown = given.get(listener.name, listener)
+            host = local_host if shown.host in _EVERY_INTERFACE else shown.host
+            port = shown.port or bound_ports.get(listener.name, listener.port)
+            result.append(Listener(listener.name, host, port, listener.security_protocol))
+        return tuple(result)
+
+    def with_dynamic(self, *, default: Mapping[str, str], own: Mapping[str, str]) -> "BrokerConfig":
+        """The same broker after its dynamic settings changed: those for all brokers, and those for this one.
+
+        A stored value that this version does not take is passed over: a broker that does not start would be worse.
+        """
+        layers = {
+            ConfigSource.DYNAMIC_BROKER_CONFIG: _usable(own),
+            ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG: _usable(default),
+            ConfigSource.STATIC_BROKER_CONFIG: self.layers[ConfigSource.STATIC_BROKER_CONFIG],
+        }
+        return build_broker_config(layers, unknown=self.unknown, warnings=self.warnings)
+
+
+def build_broker_config(
+    layers: Mapping[ConfigSource, Mapping[str, str]],
+    *,
+    unknown: tuple[UnknownSetting, ...] = (),
+    warnings: tuple[str, ...] = (),
+) -> BrokerConfig:
+    """Joins the layers and checks what no single setting can check alone; ConfigError if something is not allowed."""
+    values: dict[str, Any] = {name: setting.default for name, setting in BROKER_SETTINGS.items()}
+    for source in sorted(layers, reverse=True):
+        for name, text in layers[source].items():
+            setting = broker_setting(name)
+            assert setting is not None, name
+            value = setting.parse(text)
+            if name == setting.name:
+                values[name] = value
+    controller_names = {name.upper() for name in values["controller.listener.names"]}
+    protocols = parse_protocol_map(values["listener.security.protocol.map"])
+    listeners = parse_listeners("listeners", values["listeners"], protocols, controller_names)
+    advertised = parse_listeners(
+        "advertised.listeners", values["advertised.listeners"] or (), protocols, controller_names
+    )
+    config = BrokerConfig(
+        layers=MappingProxyType({source: MappingProxyType(dict(layer)) for source, layer in layers.items()}),
+        values=MappingProxyType(values),
+        listeners=tuple(listener for listener in listeners if listener.name not in controller_names),
+        controller_listeners=tuple(listener for listener in listeners if listener.name in controller_names),
+        advertised_listeners=advertised,
+        unknown=unknown,
+        warnings=warnings,
+    )
+    _check_identity(config)
+    _check_listeners(config)
+    _check_directories(config)
+    parse_connection_limits(config[network.MAX_CONNECTIONS_PER_IP_OVERRIDES])
+    return config
+
+
+def parse_connection_limits(text: str) -> dict[str, int]:
+    limits: dict[str, int] = {}
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        address, _, count = item.rpartition(":")
+        if not address or not (count.isascii() and count.isdigit()):
+            name = network.MAX_CONNECTIONS_PER_IP_OVERRIDES.name
+            raise ConfigError(f"{name}={text} is not allowed: {item!r} must be address:count", name=name)
+        limits[address.strip("[]")] = int(count)
+    return limits
+
+
+def _usable(layer: Mapping[str, str]) -> dict[str, str]:
+    usable = {}
+    for name, text in layer.items():
+        setting = broker_setting(name)
+        if setting is None:
+            continue
+        try:
+            setting.parse(text)
+        except ConfigError:
+            continue
+        usable[name] = text
+    return usable
+
+
+def _check_identity(config: BrokerConfig) -> None:
+    written = config.layers[ConfigSource.STATIC_BROKER_CONFIG]
+    broker_id, node_id = config[node.BROKER_ID], config[node.NODE_ID]
+    if "node.id" in written and broker_id >= 0 and broker_id != node_id:
+        raise ConfigError(f"node.id={node_id} and broker.id={broker_id} differ: leave broker.id out", name="node.id")
+    if set(config[node.PROCESS_ROLES]) != {"broker", "controller"}:
+        raise ConfigError(
+            f"process.roles={','.join(config[node.PROCESS_ROLES])} is not supported: in this version one node is the "
+            "whole cluster; use broker,controller",
+            name="process.roles",
+        )
+    for voter in config[node.CONTROLLER_QUORUM_VOTERS]:
+        voter_id, at, _address = voter.partition("@")
+        if not at or not (voter_id.isascii() and voter_id.isdigit()):
+            raise ConfigError(
+                f"controller.quorum.voters: {voter!r} must be id@host:port", name="controller.quorum.voters"
+            )
+        if int(voter_id) != config.node_id:
+            raise ConfigError(
+                f"controller.quorum.voters names node {voter_id}, but this is node {config.node_id}: in this version "
+                "one node is the whole cluster; name only this node, or leave the setting out",
+                name="controller.quorum.voters",
+            )
+    if len(config[node.CONTROLLER_QUORUM_BOOTSTRAP_SERVERS]) > 1:
+        raise ConfigError(
+            "controller.quorum.bootstrap.servers names several nodes: in this version one node is the whole cluster; "
+            "name only this node, or leave the setting out",
+            name="controller.quorum.bootstrap.servers",
+        )
+
+
+def _check_listeners(config: BrokerConfig) -> None:
+    names = [listener.name for listener in config.listeners]
+    if not names:
+        raise ConfigError(
+            "listeners has no listener for clients: add one that controller.listener.names does not name, "
+            "for example PLAINTEXT://127.0.0.1:9092",
+            name="listeners",
+        )
+    known = {*names, *(listener.name for listener in config.controller_listeners)}
+    for listener in config.advertised_listeners:
+        if listener.name not in known:
+            raise ConfigError(
+                f"advertised.listeners: {listener.name} is not one of listeners ({', '.join(names)})",
+                name="advertised.listeners",
+            )
+        if listener.host in _EVERY_INTERFACE[1:]:
+            raise ConfigError(
+                f"advertised.listeners: {listener} is no address that a client can connect to; write a host name",
+                name="advertised.listeners",
+            )
+    between_brokers = config[node.INTER_BROKER_LISTENER_NAME]
+    if between_brokers and between_brokers.upper() not in names:
+        raise ConfigError(
+            f"inter.broker.listener.name={between_brokers} is not one of listeners ({', '.join(names)})",
+            name="inter.broker.listener.name",
+        )
+
+
+def _check_directories(config: BrokerConfig) -> None:
+    directories = config[node.LOG_DIRS] or config[node.LOG_DIR]
+    if len(directories) != 1:
+        name = "log.dirs" if config[node.LOG_DIRS] else "log.dir"
+        raise ConfigError(
+            f"{name} names {len(directories)} directories: this version keeps its data in exactly one", name=name
+        )
+    metadata_dir = config[node.METADATA_LOG_DIR]
+    if metadata_dir and metadata_dir != directories[0]:
+        raise ConfigError(
+            f"metadata.log.dir={metadata_dir} is not supported: it must be {directories[0]}, the data directory, "
+            "or be left out",
+            name="metadata.log.dir",
+        )

@@ -1,0 +1,65 @@
+"""All settings by name, and the hint for a name that is none."""
+
+from difflib import get_close_matches
+from typing import Any
+
+from millstream.config.setting import Setting
+from millstream.config.table import inert, log, network, node, topic
+
+FAMILIES: dict[str, tuple[Setting[Any], ...]] = {
+    "Node, listeners, topics": node.SETTINGS,
+    "Network": network.SETTINGS,
+    "Logs, and defaults for topics": log.SETTINGS,
+}
+"""The broker settings that do something, under the headings of the settings page."""
+
+BROKER_SETTINGS: dict[str, Setting[Any]] = {
+    setting.name: setting for family in (*FAMILIES.values(), inert.SETTINGS) for setting in family
+}
+TOPIC_SETTINGS: dict[str, Setting[Any]] = {setting.name: setting for setting in topic.SETTINGS}
+
+_GONE = {
+    "zookeeper.": "there is no ZooKeeper here, as in Kafka 4",
+    "inter.broker.protocol.version": "Kafka 4 has no such setting any more",
+    "log.message.format.version": "Kafka 4 has no such setting any more; batches are always of version 2",
+    "log.message.timestamp.difference.max.ms": "log.message.timestamp.before.max.ms and .after.max.ms took its place",
+    "message.timestamp.difference.max.ms": "message.timestamp.before.max.ms and .after.max.ms took its place",
+    "host.name": "listeners took its place",
+    "port": "listeners took its place",
+    "advertised.host.name": "advertised.listeners took its place",
+    "advertised.port": "advertised.listeners took its place",
+}
+
+_PREFIXED = ("rsm.config.", "rlmm.config.")
+"""Prefixes under which Kafka hands settings to its plug-ins for tiered storage."""
+
+
+def broker_setting(name: str) -> Setting[Any] | None:
+    """The declaration of a broker setting; also of those that Kafka takes for one listener or one plug-in only."""
+    found = BROKER_SETTINGS.get(name)
+    if found is None and name.startswith("listener.name."):
+        # listener.name.<listener>[.<sasl mechanism>].<setting>
+        parts = name.split(".")[3:]
+        for start in range(min(2, len(parts))):
+            candidate = BROKER_SETTINGS.get(".".join(parts[start:]))
+            if candidate is not None and candidate.without_effect:
+                return candidate
+        return None
+    if found is None and name.startswith(_PREFIXED):
+        return BROKER_SETTINGS["remote.log.storage.manager.class.path"]
+    return found
+
+
+def hint(name: str, known: dict[str, Setting[Any]]) -> str:
+    """What to tell a person who used a name that we do not know; empty if nothing comes to mind."""
+    for gone, reason in _GONE.items():
+        if name == gone or (gone.endswith(".") and name.startswith(gone)):
+            return reason
+    if known is BROKER_SETTINGS and name in TOPIC_SETTINGS and TOPIC_SETTINGS[name].synonyms:
+        return f"this is a topic setting; for all topics it is {TOPIC_SETTINGS[name].synonyms[0].setting.name}"
+    if known is TOPIC_SETTINGS:
+        for setting in TOPIC_SETTINGS.values():
+            if any(synonym.setting.name == name for synonym in setting.synonyms):
+                return f"this is a broker setting; for a topic it is {setting.name}"
+    close = get_close_matches(name[:200], known, n=1, cutoff=0.8)
+    return f"did you mean {close[0]}?" if close else ""

@@ -1,0 +1,122 @@
+"""Settings as DescribeConfigs shows them: value, where it comes from, what would count without it, and what it means."""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from millstream.config.broker_config import BrokerConfig, ConfigSource
+from millstream.config.catalog import BROKER_SETTINGS, TOPIC_SETTINGS
+from millstream.config.setting import Setting, SettingType, Update, format_value
+from millstream.config.topic_config import value_from_broker
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigSynonym:
+    """One place where a value is written."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigEntry:
+    name: str
+    value: str | None
+    source: ConfigSource
+    type: SettingType
+    read_only: bool
+    sensitive: bool
+    synonyms: tuple[ConfigSynonym, ...]
+    """The value in force first, then what would be in force without it, down to the default."""
+    documentation: str
+
+    @property
+    def is_default(self) -> bool:
+        return self.source is ConfigSource.DEFAULT_CONFIG
+
+
+def describe_topic(
+    overrides: Mapping[str, str], broker: BrokerConfig, names: Collection[str] | None = None
+) -> list[ConfigEntry]:
+    """The settings of a topic, all or those named; names that are no settings are left out, as in Kafka."""
+    entries = []
+    for setting in _chosen(TOPIC_SETTINGS, names):
+        synonyms: list[ConfigSynonym] = []
+        override = overrides.get(setting.name)
+        if override is not None:
+            synonyms.append(ConfigSynonym(setting.name, override, ConfigSource.DYNAMIC_TOPIC_CONFIG))
+        for synonym in setting.synonyms:
+            synonyms.extend(_written(synonym.setting, broker))
+        if not setting.synonyms:
+            synonyms.append(ConfigSynonym(setting.name, format_value(setting.default), ConfigSource.DEFAULT_CONFIG))
+        value = override if override is not None else format_value(value_from_broker(setting, broker))
+        entries.append(_entry(setting, value, synonyms, read_only=False))
+    return entries
+
+
+def describe_broker(broker: BrokerConfig, names: Collection[str] | None = None) -> list[ConfigEntry]:
+    """The settings of a broker, all or those named."""
+    return [
+        _entry(
+            setting,
+            format_value(broker[setting]),
+            list(_written(setting, broker)),
+            read_only=setting.update is Update.RESTART,
+        )
+        for setting in _chosen(BROKER_SETTINGS, names)
+    ]
+
+
+def describe_default_broker(
+    dynamic_default: Mapping[str, str], names: Collection[str] | None = None
+) -> list[ConfigEntry]:
+    """The dynamic settings for all brokers (the broker resource without a name): only what was set."""
+    return [
+        _entry(
+            setting,
+            dynamic_default[setting.name],
+            [ConfigSynonym(setting.name, dynamic_default[setting.name], ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)],
+            read_only=False,
+        )
+        for setting in _chosen(BROKER_SETTINGS, names)
+        if setting.name in dynamic_default
+    ]
+
+
+def documentation(setting: Setting[Any]) -> str:
+    if setting.without_effect:
+        return f"Accepted as a setting of Kafka, without effect here: {setting.without_effect}."
+    if setting.only_default:
+        return f"{setting.explanation} Only the default is supported: {setting.only_default}."
+    return setting.explanation
+
+
+def _chosen(settings: Mapping[str, Setting[Any]], names: Collection[str] | None) -> Iterator[Setting[Any]]:
+    if names is None:
+        return iter(settings.values())
+    return (setting for name in dict.fromkeys(names) if (setting := settings.get(name)) is not None)
+
+
+def _written(setting: Setting[Any], broker: BrokerConfig) -> Iterator[ConfigSynonym]:
+    for source, layer in broker.layers.items():
+        if setting.name in layer:
+            yield ConfigSynonym(setting.name, layer[setting.name], source)
+    if setting.default is not None:
+        yield ConfigSynonym(setting.name, format_value(setting.default), ConfigSource.DEFAULT_CONFIG)
+
+
+def _entry(setting: Setting[Any], value: str | None, synonyms: list[ConfigSynonym], *, read_only: bool) -> ConfigEntry:
+    if setting.sensitive:  # a password is never sent, not even to someone who just set it
+        value = None
+        synonyms = [ConfigSynonym(synonym.name, None, synonym.source) for synonym in synonyms]
+    return ConfigEntry(
+        name=setting.name,
+        value=value,
+        source=synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG,
+        type=setting.type,
+        read_only=read_only,
+        sensitive=setting.sensitive,
+        synonyms=tuple(synonyms),
+        documentation=documentation(setting),
+    )

@@ -1,0 +1,87 @@
+"""Listeners: `NAME://host:port` texts to checked values. Binding them is the network's work."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from millstream.config.errors import ConfigError
+
+SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
+"""Kafka's security protocols, with their numbers in metadata records."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """One address to listen on or to advertise. An empty host means every interface; port 0 means any free port."""
+
+    name: str
+    host: str
+    port: int
+    security_protocol: str = "PLAINTEXT"
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.name}://{host}:{self.port}"
+
+
+def parse_protocol_map(text: str) -> dict[str, str]:
+    """`NAME:PROTOCOL,…` as a dictionary with upper-case names."""
+    protocols: dict[str, str] = {}
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        name, colon, protocol = item.partition(":")
+        if not colon or protocol.upper() not in SECURITY_PROTOCOLS:
+            raise ConfigError(
+                f"listener.security.protocol.map={text} is not allowed: {item!r} must be NAME:PROTOCOL, "
+                f"where PROTOCOL is one of {', '.join(SECURITY_PROTOCOLS)}",
+                name="listener.security.protocol.map",
+            )
+        protocols[name.strip().upper()] = protocol.strip().upper()
+    return protocols
+
+
+def parse_listeners(
+    setting: str, items: Iterable[str], protocols: Mapping[str, str], plain_names: Iterable[str] = ()
+) -> tuple[Listener, ...]:
+    """The listeners of `listeners` or `advertised.listeners`.
+
+    `plain_names` are controller listeners, which are PLAINTEXT where the map does not name them (as in Kafka).
+    """
+    listeners: list[Listener] = []
+    for item in items:
+        listener = _parse_listener(setting, item, protocols, {name.upper() for name in plain_names})
+        for other in listeners:
+            if other.name == listener.name:
+                raise ConfigError(
+                    f"{setting}: the name {listener.name} is used twice; each needs its own", name=setting
+                )
+            if setting == "listeners" and other.port == listener.port != 0 and other.host == listener.host:
+                raise ConfigError(f"{setting}: port {listener.port} is used twice; each needs its own", name=setting)
+        listeners.append(listener)
+    return tuple(listeners)
+
+
+def _parse_listener(setting: str, item: str, protocols: Mapping[str, str], plain_names: set[str]) -> Listener:
+    name, separator, address = item.partition("://")
+    host, colon, port_text = address.rpartition(":")
+    name = name.strip().upper()
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        colon = ""  # an IPv6 address without brackets: where it ends is a guess
+    port_ok = port_text.isascii() and port_text.isdigit() and len(port_text) <= 5 and int(port_text) <= 65535
+    if not (name and separator and colon and port_ok):
+        raise ConfigError(
+            f"{setting}: {item!r} is not a listener; write NAME://host:port, for example PLAINTEXT://127.0.0.1:9092",
+            name=setting,
+        )
+    protocol = protocols.get(name) or ("PLAINTEXT" if name in plain_names else None)
+    if protocol is None:
+        raise ConfigError(
+            f"{setting}: listener.security.protocol.map does not say what {name} speaks; add {name}:PLAINTEXT to it",
+            name=setting,
+        )
+    if protocol != "PLAINTEXT":
+        raise ConfigError(
+            f"{setting}: {item!r} speaks {protocol}, which this version cannot; use a PLAINTEXT listener",
+            name=setting,
+        )
+    return Listener(name, host, int(port_text), protocol)

@@ -1,0 +1,307 @@
+"""Settings of Kafka that change nothing here, each group with the reason.
+
+They are known, so that a stock `server.properties` gives no noise, and their types are checked; but nothing pretends:
+a value that was set is named at start-up, and the settings page and DescribeConfigs say that it has no effect.
+
+One line is: name, type, default (`-` is null, `""` is empty), importance, bounds.
+"""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from millstream.config.setting import Importance, Setting, SettingType, at_least, between
+
+_GROUPS = {
+    "the broker runs on one event loop with a small thread pool, and has no JVM to report on": """
+        background.threads int 10 high 1..
+        kafka.metrics.polling.interval.secs int 10 low 1..
+        kafka.metrics.reporters list "" low
+        metric.reporters list - low
+        metrics.num.samples int 2 low 1..
+        metrics.recording.level string INFO low
+        metrics.sample.window.ms long 30000 low 1..
+        num.io.threads int 8 high 1..
+        num.network.threads int 3 high 1..
+    """,
+    "waiting requests are woken by events here; there is nothing to purge": """
+        delete.records.purgatory.purge.interval.requests int 1 medium
+        fetch.purgatory.purge.interval.requests int 1000 medium
+        producer.purgatory.purge.interval.requests int 1000 medium
+    """,
+    "one node has no other nodes to talk to; it counts when nodes form a cluster": """
+        alter.log.dirs.replication.quota.window.num int 11 low 1..
+        alter.log.dirs.replication.quota.window.size.seconds int 1 low 1..
+        auto.leader.rebalance.enable boolean true high
+        broker.heartbeat.interval.ms int 2000 medium
+        broker.session.timeout.ms int 9000 medium
+        controlled.shutdown.enable boolean true medium
+        controller.quorum.append.linger.ms int 25 medium 0..
+        controller.quorum.auto.join.enable boolean false low
+        controller.quorum.election.backoff.max.ms int 1000 high 0..
+        controller.quorum.election.timeout.ms int 1000 high 0..
+        controller.quorum.fetch.timeout.ms int 2000 high 0..
+        controller.quorum.request.timeout.ms int 2000 medium 0..
+        controller.quorum.retry.backoff.ms int 20 low 0..
+        controller.quota.window.num int 11 low 1..
+        controller.quota.window.size.seconds int 1 low 1..
+        controller.socket.timeout.ms int 30000 medium
+        early.start.listeners list - high
+        initial.broker.registration.timeout.ms int 60000 medium
+        leader.imbalance.check.interval.seconds long 300 high 1..
+        num.replica.alter.log.dirs.threads int - high
+        num.replica.fetchers int 1 high 1..
+        replica.fetch.backoff.ms int 1000 medium 0..
+        replica.fetch.max.bytes int 1048576 medium 0..
+        replica.fetch.min.bytes int 1 high
+        replica.fetch.response.max.bytes int 10485760 medium 0..
+        replica.fetch.wait.max.ms int 500 high
+        replica.high.watermark.checkpoint.interval.ms long 5000 high
+        replica.lag.time.max.ms long 30000 high
+        replica.selector.class string - medium
+        replica.socket.receive.buffer.bytes int 65536 high
+        replica.socket.timeout.ms int 30000 high
+        replication.quota.window.num int 11 low 1..
+        replication.quota.window.size.seconds int 1 low 1..
+        request.timeout.ms int 30000 high
+        socket.connection.setup.timeout.max.ms long 30000 medium
+        socket.connection.setup.timeout.ms long 10000 medium
+    """,
+    "the metadata log is kept whole in this version": """
+        metadata.log.max.record.bytes.between.snapshots long 20971520 high 1..
+        metadata.log.max.snapshot.interval.ms long 3600000 high 0..
+        metadata.max.idle.interval.ms int 500 low 0..
+        metadata.max.retention.bytes long 104857600 high
+        metadata.max.retention.ms long 604800000 high
+    """,
+    "consumer groups are not part of this version": """
+        group.consumer.assignors list uniform,range medium
+        group.consumer.heartbeat.interval.ms int 5000 medium 1..
+        group.consumer.max.heartbeat.interval.ms int 15000 medium 1..
+        group.consumer.max.session.timeout.ms int 60000 medium 1..
+        group.consumer.max.size int 2147483647 medium 1..
+        group.consumer.migration.policy string bidirectional medium
+        group.consumer.min.heartbeat.interval.ms int 5000 medium 1..
+        group.consumer.min.session.timeout.ms int 45000 medium 1..
+        group.consumer.session.timeout.ms int 45000 medium 1..
+        group.coordinator.append.linger.ms int -1 medium -1..
+        group.coordinator.rebalance.protocols list classic,consumer,streams medium
+        group.coordinator.threads int 4 high 1..
+        group.initial.rebalance.delay.ms int 3000 medium
+        group.max.session.timeout.ms int 1800000 medium
+        group.max.size int 2147483647 medium 1..
+        group.min.session.timeout.ms int 6000 medium
+        group.share.assignors list simple medium
+        group.share.delivery.count.limit int 5 medium 2..10
+        group.share.heartbeat.interval.ms int 5000 medium 1..
+        group.share.max.heartbeat.interval.ms int 15000 medium 1..
+        group.share.max.record.lock.duration.ms int 60000 medium 30000..3600000
+        group.share.max.session.timeout.ms int 60000 medium 1..
+        group.share.max.share.sessions int 2000 medium 1..
+        group.share.max.size int 200 medium 1..1000
+        group.share.min.heartbeat.interval.ms int 5000 medium 1..
+        group.share.min.record.lock.duration.ms int 15000 medium 1000..30000
+        group.share.min.session.timeout.ms int 45000 medium 1..
+        group.share.partition.max.record.locks int 2000 medium 100..10000
+        group.share.record.lock.duration.ms int 30000 medium 1000..3600000
+        group.share.session.timeout.ms int 45000 medium 1..
+        group.streams.heartbeat.interval.ms int 5000 medium 1..
+        group.streams.initial.rebalance.delay.ms int 3000 medium 0..
+        group.streams.max.heartbeat.interval.ms int 15000 medium 1..
+        group.streams.max.session.timeout.ms int 60000 medium 1..
+        group.streams.max.size int 2147483647 medium 1..
+        group.streams.max.standby.replicas int 2 medium 0..
+        group.streams.min.heartbeat.interval.ms int 5000 medium 1..
+        group.streams.min.session.timeout.ms int 45000 medium 1..
+        group.streams.num.standby.replicas int 0 medium 0..
+        group.streams.session.timeout.ms int 45000 medium 1..
+        offset.metadata.max.bytes int 4096 high
+        offsets.commit.timeout.ms int 5000 high 1..
+        offsets.load.buffer.size int 5242880 high 1..
+        offsets.retention.check.interval.ms long 600000 high 1..
+        offsets.retention.minutes int 10080 high 1..
+        offsets.topic.compression.codec int 0 high
+    """,
+    "share groups are not part of this version": """
+        share.coordinator.append.linger.ms int -1 medium -1..
+        share.coordinator.load.buffer.size int 5242880 high 1..
+        share.coordinator.snapshot.update.records.per.snapshot int 500 medium 0..
+        share.coordinator.state.topic.compression.codec int 0 high
+        share.coordinator.state.topic.min.isr short 2 high 1..
+        share.coordinator.state.topic.num.partitions int 50 high 1..
+        share.coordinator.state.topic.replication.factor short 3 high 1..
+        share.coordinator.state.topic.segment.bytes int 104857600 high 1..
+        share.coordinator.threads int 1 medium 1..
+        share.coordinator.write.timeout.ms int 5000 high 1..
+        share.fetch.purgatory.purge.interval.requests int 1000 medium
+    """,
+    "transactions are not part of this version": """
+        add.partitions.to.txn.retry.backoff.max.ms int 100 high 0..
+        add.partitions.to.txn.retry.backoff.ms int 20 high 1..
+        transaction.abort.timed.out.transaction.cleanup.interval.ms int 10000 low 1..
+        transaction.max.timeout.ms int 900000 high 1..
+        transaction.partition.verification.enable boolean true low
+        transaction.remove.expired.transaction.cleanup.interval.ms int 3600000 low 1..
+        transaction.state.log.load.buffer.size int 5242880 high 1..
+        transaction.state.log.min.isr int 2 high 1..
+        transaction.state.log.num.partitions int 50 high 1..
+        transaction.state.log.replication.factor short 3 high 1..
+        transaction.state.log.segment.bytes int 104857600 high 1..
+        transaction.two.phase.commit.enable boolean false low
+        transactional.id.expiration.ms int 604800000 high 1..
+    """,
+    "the log cleaner is not part of this version; compacted topics keep all their records": """
+        log.cleaner.backoff.ms long 15000 medium 0..
+        log.cleaner.dedupe.buffer.size long 134217728 medium
+        log.cleaner.enable boolean true medium
+        log.cleaner.io.buffer.load.factor double 0.9 medium
+        log.cleaner.io.buffer.size int 524288 medium 0..
+        log.cleaner.io.max.bytes.per.second double 1.7976931348623157e308 medium
+        log.cleaner.threads int 1 medium 0..
+    """,
+    "tiered storage is not part of this version": """
+        remote.fetch.max.wait.ms int 500 medium 1..
+        remote.list.offsets.request.timeout.ms long 30000 medium 1..
+        remote.log.index.file.cache.total.size.bytes long 1073741824 low 1..
+        remote.log.manager.copier.thread.pool.size int 10 medium 1..
+        remote.log.manager.copy.max.bytes.per.second long 9223372036854775807 medium 1..
+        remote.log.manager.copy.quota.window.num int 11 medium 1..
+        remote.log.manager.copy.quota.window.size.seconds int 1 medium 1..
+        remote.log.manager.expiration.thread.pool.size int 10 medium 1..
+        remote.log.manager.fetch.max.bytes.per.second long 9223372036854775807 medium 1..
+        remote.log.manager.fetch.quota.window.num int 11 medium 1..
+        remote.log.manager.fetch.quota.window.size.seconds int 1 medium 1..
+        remote.log.manager.follower.thread.pool.size int 2 medium 1..
+        remote.log.manager.task.interval.ms long 30000 low 1..
+        remote.log.manager.thread.pool.size int 2 medium 1..
+        remote.log.metadata.custom.metadata.max.bytes int 128 low 0..
+        remote.log.metadata.manager.class.name string - medium
+        remote.log.metadata.manager.class.path string - medium
+        remote.log.metadata.manager.impl.prefix string rlmm.config. medium
+        remote.log.metadata.manager.listener.name string - medium
+        remote.log.reader.max.pending.tasks int 100 medium 1..
+        remote.log.reader.threads int 10 medium 1..
+        remote.log.storage.manager.class.name string - medium
+        remote.log.storage.manager.class.path string - medium
+        remote.log.storage.manager.impl.prefix string rsm.config. medium
+    """,
+    "quotas are not part of this version": """
+        max.connection.creation.rate int 2147483647 medium 0..
+        quota.window.num int 11 low 1..
+        quota.window.size.seconds int 1 low 1..
+    """,
+    "only PLAINTEXT listeners can be used in this version, and every client is trusted": """
+        connection.failed.authentication.delay.ms int 100 low 0..
+        connections.max.reauth.ms long 0 medium
+        delegation.token.expiry.check.interval.ms long 3600000 low 1..
+        delegation.token.expiry.time.ms long 86400000 medium 1..
+        delegation.token.max.lifetime.ms long 604800000 medium 1..
+        delegation.token.secret.key password - medium
+        sasl.client.callback.handler.class class - medium
+        sasl.enabled.mechanisms list GSSAPI medium
+        sasl.jaas.config password - medium
+        sasl.kerberos.kinit.cmd string /usr/bin/kinit medium
+        sasl.kerberos.min.time.before.relogin long 60000 medium
+        sasl.kerberos.principal.to.local.rules list DEFAULT medium
+        sasl.kerberos.service.name string - medium
+        sasl.kerberos.ticket.renew.jitter double 0.05 medium
+        sasl.kerberos.ticket.renew.window.factor double 0.8 medium
+        sasl.login.callback.handler.class class - medium
+        sasl.login.class class - medium
+        sasl.login.connect.timeout.ms int - low
+        sasl.login.read.timeout.ms int - low
+        sasl.login.refresh.buffer.seconds short 300 medium
+        sasl.login.refresh.min.period.seconds short 60 medium
+        sasl.login.refresh.window.factor double 0.8 medium
+        sasl.login.refresh.window.jitter double 0.05 medium
+        sasl.login.retry.backoff.max.ms long 10000 low
+        sasl.login.retry.backoff.ms long 100 low
+        sasl.mechanism.controller.protocol string GSSAPI high
+        sasl.mechanism.inter.broker.protocol string GSSAPI medium
+        sasl.oauthbearer.assertion.algorithm string RS256 medium
+        sasl.oauthbearer.assertion.claim.aud string - medium
+        sasl.oauthbearer.assertion.claim.exp.seconds int 300 low 0..86400
+        sasl.oauthbearer.assertion.claim.iss string - medium
+        sasl.oauthbearer.assertion.claim.jti.include boolean false medium
+        sasl.oauthbearer.assertion.claim.nbf.seconds int 60 low 0..3600
+        sasl.oauthbearer.assertion.claim.sub string - medium
+        sasl.oauthbearer.assertion.file string - medium
+        sasl.oauthbearer.assertion.private.key.file string - medium
+        sasl.oauthbearer.assertion.private.key.passphrase password - medium
+        sasl.oauthbearer.assertion.template.file string - medium
+        sasl.oauthbearer.client.credentials.client.id string - medium
+        sasl.oauthbearer.client.credentials.client.secret password - medium
+        sasl.oauthbearer.clock.skew.seconds int 30 low
+        sasl.oauthbearer.expected.audience list "" low
+        sasl.oauthbearer.expected.issuer string - low
+        sasl.oauthbearer.jwks.endpoint.refresh.ms long 3600000 low
+        sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms long 10000 low
+        sasl.oauthbearer.jwks.endpoint.retry.backoff.ms long 100 low
+        sasl.oauthbearer.jwks.endpoint.url string - medium
+        sasl.oauthbearer.jwt.retriever.class class - medium
+        sasl.oauthbearer.jwt.validator.class class - medium
+        sasl.oauthbearer.scope string - medium
+        sasl.oauthbearer.scope.claim.name string scope low
+        sasl.oauthbearer.sub.claim.name string sub low
+        sasl.oauthbearer.token.endpoint.url string - medium
+        sasl.server.callback.handler.class class - medium
+        sasl.server.max.receive.size int 524288 medium
+        security.providers string - low
+        ssl.allow.dn.changes boolean false low
+        ssl.allow.san.changes boolean false low
+        ssl.cipher.suites list "" medium
+        ssl.client.auth string none medium
+        ssl.enabled.protocols list TLSv1.2,TLSv1.3 medium
+        ssl.endpoint.identification.algorithm string https low
+        ssl.engine.factory.class class - low
+        ssl.key.password password - medium
+        ssl.keymanager.algorithm string SunX509 medium
+        ssl.keystore.certificate.chain password - medium
+        ssl.keystore.key password - medium
+        ssl.keystore.location string - medium
+        ssl.keystore.password password - medium
+        ssl.keystore.type string JKS medium
+        ssl.principal.mapping.rules string DEFAULT low
+        ssl.protocol string TLSv1.3 medium
+        ssl.provider string - medium
+        ssl.secure.random.implementation string - low
+        ssl.trustmanager.algorithm string PKIX medium
+        ssl.truststore.certificates password - medium
+        ssl.truststore.location string - medium
+        ssl.truststore.password password - medium
+        ssl.truststore.type string JKS medium
+        super.users string "" low
+        allow.everyone.if.no.acl.found boolean false low
+    """,
+    "a disk that fails is reported by the requests that meet it": """
+        log.dir.failure.timeout.ms long 30000 low 1..
+    """,
+    "client metrics are not collected in this version": """
+        telemetry.max.bytes int 1048576 low 1..
+    """,
+}
+
+
+def _declare(line: str, reason: str) -> Setting[Any]:
+    name, kind, default_text, importance, *bounds = line.split()
+    kind_of = SettingType[kind.upper()]
+    setting: Setting[Any] = Setting(
+        name=name,
+        type=kind_of,
+        default=None,
+        nullable=default_text == "-",
+        explanation="",
+        importance=Importance(importance),
+        without_effect=reason,
+    )
+    default = None if default_text == "-" else setting.parse(default_text.strip('"'))
+    allowed = None
+    if bounds:
+        low, high = bounds[0].split("..")
+        allowed = between(json.loads(low), json.loads(high)) if high else at_least(json.loads(low))
+    return replace(setting, default=default, allowed=allowed)
+
+
+SETTINGS = tuple(
+    _declare(line, reason) for reason, block in _GROUPS.items() for line in block.splitlines() if line.strip()
+)

@@ -1,0 +1,89 @@
+"""What a topic's settings come to: its own overrides, else the broker's values, as a LogConfig for the storage."""
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from millstream.config.broker_config import BrokerConfig
+from millstream.config.catalog import TOPIC_SETTINGS, hint
+from millstream.config.errors import ConfigError
+from millstream.config.log_config import LogConfig
+from millstream.config.setting import Setting
+from millstream.config.table import log, topic
+
+_FIELDS: dict[str, Setting[Any]] = {
+    field.name: TOPIC_SETTINGS[field.name.replace("_", ".")] for field in fields(LogConfig)
+}
+
+
+def topic_setting(name: str) -> Setting[Any]:
+    """The declaration of a topic setting; ConfigError with a hint if there is none."""
+    setting = TOPIC_SETTINGS.get(name)
+    if setting is None:
+        help_text = hint(name, TOPIC_SETTINGS)
+        raise ConfigError(f"unknown topic setting {name}" + (f" ({help_text})" if help_text else ""), name=name)
+    return setting
+
+
+def value_from_broker(setting: Setting[Any], broker: BrokerConfig) -> Any:
+    """What a topic without an override gets: the first of the setting's synonyms that has a value."""
+    for synonym in setting.synonyms:
+        value = broker[synonym.setting]
+        if value is not None:
+            return synonym.scaled(value)
+    return setting.default
+
+
+def topic_defaults(broker: BrokerConfig) -> LogConfig:
+    """The LogConfig of a topic that overrides nothing; make it once per BrokerConfig."""
+    return LogConfig(**{field: _plain(value_from_broker(setting, broker)) for field, setting in _FIELDS.items()})
+
+
+def resolve_log_config(defaults: LogConfig, overrides: Mapping[str, str]) -> LogConfig:
+    """A topic's LogConfig. A stored override that this version does not take is passed over, not fatal."""
+    if not overrides:
+        return defaults
+    values: dict[str, Any] = {}
+    for name, text in overrides.items():
+        setting = TOPIC_SETTINGS.get(name)
+        field = name.replace(".", "_")
+        if setting is None or field not in _FIELDS:
+            continue
+        try:
+            values[field] = _plain(setting.parse(text))
+        except ConfigError:
+            continue
+    internal = overrides.get(topic.INTERNAL_SEGMENT_BYTES.name)
+    if internal is not None:
+        values["segment_bytes"] = topic.INTERNAL_SEGMENT_BYTES.parse(internal)
+    return replace(defaults, **values)
+
+
+def check_topic_config(overrides: Mapping[str, str], broker: BrokerConfig) -> None:
+    """Refuses, with ConfigError, overrides that a topic cannot have."""
+    for name, text in overrides.items():
+        topic_setting(name).parse(text)
+    resolved = resolve_log_config(topic_defaults(broker), overrides)
+    if resolved.min_compaction_lag_ms > resolved.max_compaction_lag_ms:
+        raise ConfigError(
+            f"min.compaction.lag.ms={resolved.min_compaction_lag_ms} must not be above "
+            f"max.compaction.lag.ms={resolved.max_compaction_lag_ms}",
+            name="min.compaction.lag.ms",
+        )
+
+
+def metadata_log_config(broker: BrokerConfig) -> LogConfig:
+    """How `__cluster_metadata` is kept: nothing is ever deleted, and nothing counts before it is on disk."""
+    return LogConfig(
+        segment_bytes=broker[log.METADATA_LOG_SEGMENT_BYTES],
+        segment_ms=broker[log.METADATA_LOG_SEGMENT_MS],
+        retention_ms=-1,
+        retention_bytes=-1,
+        cleanup_policy=frozenset(),
+        max_message_bytes=8 << 20,
+        flush_before_ack=True,
+    )
+
+
+def _plain(value: Any) -> Any:
+    return frozenset(value) if isinstance(value, tuple) else value
