@@ -1,0 +1,55 @@
+# `make run` and `make test` do all the set-up themselves; `make help` lists the rest.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+SEEDS  ?= 200
+
+.DEFAULT_GOAL := help
+.PHONY: help install install-dev run check test test-all clients fuzz bench clean
+
+help:  ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
+
+$(VENV)/.made:
+	$(PYTHON) -c 'import sys; sys.exit("Millstream needs Python 3.11 or newer; this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+$(VENV)/.installed: $(VENV)/.made pyproject.toml constraints.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+	touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+install: $(VENV)/.installed  ## Make .venv and install Millstream into it
+
+install-dev: $(VENV)/.installed-dev  ## The same, with everything that tests and benchmarks need
+
+run: install  ## Start a broker on 127.0.0.1:9092 with its data in ./millstream-data
+	$(BIN)/millstream serve
+
+check: install-dev  ## Format, lint, types, and the direction of imports
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+clients: install-dev  ## Install the Kafka clients the tests talk with (kcat, kafkajs, Java, franz-go)
+	$(BIN)/python tools/install_test_clients.py
+
+test: check clients  ## All checks and tests (less than 15 minutes on two cores)
+	$(BIN)/pytest -m 'not slow'
+
+test-all: check clients  ## The same, with the tests that take minutes
+	$(BIN)/pytest
+
+fuzz: install-dev  ## Send a million mutated frames to a broker
+	$(BIN)/python -m tests.fuzz.frames --frames 1000000
+
+bench: install-dev  ## Measure Millstream and Apache Kafka side by side; writes docs/benchmarks/
+	$(BIN)/python -m benchmarks.compare
+
+clean:  ## Remove what make made
+	rm -rf $(VENV) .cache build dist src/*.egg-info

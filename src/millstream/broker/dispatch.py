@@ -1,0 +1,221 @@
+"""From a frame to an answer: header, version check, decoding, the handler, encoding.
+
+Produce and fetch take a short cut through their own codecs. A request that is not well formed, or of an API or version
+that was not offered, closes its connection (as Kafka does); a bug of ours is logged and answered by closing, too, since
+no answer could be right.
+"""
+
+import asyncio
+import logging
+import struct
+from collections.abc import Awaitable, Iterable
+
+from millstream.broker.handlers.fetch import FetchHandler, Topics
+from millstream.broker.handlers.produce import ProduceHandler, Results
+from millstream.broker.request import Api, Context, Response
+from millstream.model.errors import ErrorCode
+from millstream.net.service import Parts, Peer, Pending, Refused
+from millstream.protocol import fetch as fetch_codec
+from millstream.protocol import produce as produce_codec
+from millstream.protocol.compact import skip_tags
+from millstream.protocol.messages import request_schema, response_schema
+from millstream.protocol.primitives import Cursor, MalformedMessage
+
+PRODUCE_KEY, FETCH_KEY, API_VERSIONS_KEY = 0, 1, 18
+_SMALL_REQUEST_BYTES = 16 << 20
+"""Only Produce carries data; any other request larger than this is not an honest one."""
+
+_REQUEST_HEAD = struct.Struct(">hhih")
+_RESPONSE_HEAD = struct.Struct(">ii")
+_SIZE = struct.Struct(">i")
+_log = logging.getLogger("millstream.broker")
+
+
+class Dispatcher:
+    """The service that connections talk to."""
+
+    def __init__(
+        self,
+        apis: Iterable[Api],
+        produce: ProduceHandler,
+        fetch: FetchHandler,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._apis = {api.key: api for api in apis}
+        self._produce = produce
+        self._fetch = fetch
+        self._loop = loop
+        self._tasks: set[asyncio.Future[Response]] = set()
+
+    def handle(self, buffer: bytearray, start: int, end: int, peer: Peer) -> Parts | Pending | None:
+        try:
+            return self._handle(buffer, start, end, peer)
+        except MalformedMessage as error:
+            raise Refused(str(error)) from None
+        except Refused:
+            raise
+        except Exception:
+            _log.exception("handler_failed peer=%s:%d", peer.host, peer.port)
+            raise Refused("internal error, see the log") from None
+
+    def _handle(self, buffer: bytearray, start: int, end: int, peer: Peer) -> Parts | Pending | None:
+        if end - start < _REQUEST_HEAD.size:
+            raise Refused("frame is shorter than a request header")
+        key, version, correlation_id, length = _REQUEST_HEAD.unpack_from(buffer, start)
+        position = start + _REQUEST_HEAD.size
+        if length > 0:
+            position += length
+        if position > end:
+            raise Refused("client id runs past the end of the request")
+        if key == PRODUCE_KEY and version >= produce_codec.FIRST_VERSION:
+            return self._handle_produce(buffer, position, end, version, correlation_id)
+        if key == FETCH_KEY:
+            return self._handle_fetch(buffer, position, end, version, correlation_id)
+        api = self._apis.get(key)
+        if api is None:
+            raise Refused(f"API key {key} is not offered")
+        if end - start > _SMALL_REQUEST_BYTES:
+            raise Refused(f"{api.name} request of {end - start} bytes; the limit is {_SMALL_REQUEST_BYTES}")
+        client_id = _text(buffer, position - max(length, 0), position)
+        if not api.first_version <= version <= api.last_version:
+            if key != API_VERSIONS_KEY:
+                raise Refused(f"{api.name} version {version} is not offered")
+            # Every client can read version 0, so that is how it is told which versions there are.
+            return self._call(api, bytearray(), 0, 0, 0, correlation_id, Context(-1, client_id, peer))
+        return self._call(api, buffer, position, end, version, correlation_id, Context(version, client_id, peer))
+
+    # Produce and fetch
+
+    def _handle_produce(
+        self, buffer: bytearray, position: int, end: int, version: int, correlation_id: int
+    ) -> Parts | Pending | None:
+        if version > produce_codec.LAST_VERSION:
+            raise Refused(f"produce version {version} is not offered")
+        flexible = version >= produce_codec.FIRST_FLEXIBLE
+        if flexible:
+            position = _skip_header_tags(buffer, position, end)
+        request = produce_codec.parse(buffer, position, end, version)
+        results, awaited = self._produce.append(request, version, buffer)
+        if request.acks == 0:
+            for _, rows in results:
+                for row in rows:
+                    if row.error:
+                        # No answer was asked for, so a closed connection is the only way to tell; as in Kafka.
+                        raise Refused(f"produce with acks=0 failed: {ErrorCode(row.error).name}: {row.message}")
+            return None
+        if awaited:
+            pending = Pending()
+
+            def answer(final: Results) -> None:
+                pending.resolve(_produce_response(final, version, flexible, correlation_id))
+
+            self._produce.when_durable(results, awaited, request.timeout_ms, answer)
+            return pending
+        return _produce_response(results, version, flexible, correlation_id)
+
+    def _handle_fetch(
+        self, buffer: bytearray, position: int, end: int, version: int, correlation_id: int
+    ) -> Parts | Pending:
+        if not fetch_codec.FIRST_VERSION <= version <= fetch_codec.LAST_VERSION:
+            raise Refused(f"fetch version {version} is not offered")
+        flexible = version >= fetch_codec.FIRST_FLEXIBLE
+        if flexible:
+            position = _skip_header_tags(buffer, position, end)
+        request = fetch_codec.parse(buffer, position, end, version)
+        pending = Pending()
+
+        def deliver(topics: Topics, error: int, session_id: int) -> None:
+            parts = fetch_codec.ResponseParts(_head(correlation_id, flexible))
+            fetch_codec.encode_response(parts, topics, version, error=error, session_id=session_id)
+            _SIZE.pack_into(parts.parts[0], 0, parts.finish() - 4)
+            pending.resolve(parts.parts)  # type: ignore[arg-type]
+
+        waiting = self._fetch.fetch(request, version, deliver)
+        if waiting is not None and not pending.resolved:
+            pending.on_abandon = waiting.give_up
+        return pending
+
+    # Everything else
+
+    def _call(
+        self,
+        api: Api,
+        buffer: bytearray,
+        position: int,
+        end: int,
+        version: int,
+        correlation_id: int,
+        context: Context,
+    ) -> Parts | Pending:
+        assert api.handler is not None
+        schema = request_schema(api.name)
+        cursor = Cursor(buffer, position, end)
+        if context.version < 0:
+            request = schema.root.new()
+        else:
+            if schema.is_flexible(version):
+                cursor.position = _skip_header_tags(buffer, position, end)
+            request = schema.read(cursor, version)
+            if cursor.position != end:
+                raise Refused(f"{api.name} v{version} has {end - cursor.position} bytes too many")
+        answer = api.handler(request, context)
+        if not isinstance(answer, Awaitable):
+            return _response(api, answer, version, correlation_id)
+        pending = Pending()
+        task = asyncio.ensure_future(answer, loop=self._loop)
+        self._tasks.add(task)
+
+        def finished(done: "asyncio.Future[Response]") -> None:
+            self._tasks.discard(done)
+            if pending.abandoned or done.cancelled():
+                return
+            error = done.exception()
+            if error is not None:
+                _log.error("handler_failed api=%s", api.name, exc_info=error)
+                pending.fail()
+            else:
+                pending.resolve(_response(api, done.result(), version, correlation_id))
+
+        task.add_done_callback(finished)
+        return pending
+
+
+def _text(buffer: bytearray, start: int, end: int) -> str:
+    return bytes(buffer[start:end]).decode(errors="replace")
+
+
+def _skip_header_tags(buffer: bytearray, position: int, end: int) -> int:
+    if position >= end:
+        raise Refused("request ends in its header")
+    if not buffer[position]:
+        return position + 1
+    try:
+        return skip_tags(buffer, position, end)
+    except IndexError:
+        raise Refused("request ends in its header") from None
+
+
+def _head(correlation_id: int, flexible: bool) -> bytearray:
+    head = bytearray(_RESPONSE_HEAD.pack(0, correlation_id))
+    if flexible:
+        head.append(0)
+    return head
+
+
+def _produce_response(results: Results, version: int, flexible: bool, correlation_id: int) -> Parts:
+    out = _head(correlation_id, flexible)
+    produce_codec.encode_response(out, results, version)
+    _SIZE.pack_into(out, 0, len(out) - 4)
+    return (out,)
+
+
+def _response(api: Api, values: Response, version: int, correlation_id: int) -> Parts:
+    schema = response_schema(api.name)
+    # The answer to ApiVersions always has the old header: its reader does not yet know which versions we speak.
+    out = _head(correlation_id, schema.is_flexible(version) and api.key != API_VERSIONS_KEY)
+    if isinstance(values, bytes):
+        out += values
+    else:
+        schema.write(out, values, version)
+    _SIZE.pack_into(out, 0, len(out) - 4)
+    return (out,)

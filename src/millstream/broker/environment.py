@@ -1,0 +1,29 @@
+"""What a broker needs of the world: time, chance, a way to do slow things elsewhere. The simulator brings its own."""
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Clock(Protocol):
+    def now_ms(self) -> int:
+        """Wall time, as records are stamped with."""
+        ...
+
+
+class Offload(Protocol):
+    """Runs a function that may block where it does not hold up the event loop."""
+
+    def __call__(self, function: Callable[[], T]) -> "asyncio.Future[T]": ...
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    clock: Clock
+    loop: asyncio.AbstractEventLoop
+    offload: Offload
+    randomness: random.Random

@@ -1,0 +1,1 @@
+"""One module per family of Kafka APIs. A handler decodes nothing and knows no socket."""

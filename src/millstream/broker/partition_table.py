@@ -1,0 +1,36 @@
+"""The partitions this broker leads, found by topic name or id as the wire spells them."""
+
+from collections.abc import Iterator
+from uuid import UUID
+
+from millstream.broker.partition import Partition
+from millstream.model.errors import ErrorCode, KafkaError
+
+
+class PartitionTable:
+    def __init__(self) -> None:
+        self.by_name: dict[bytes, dict[int, Partition]] = {}
+        self.by_id: dict[bytes, dict[int, Partition]] = {}
+
+    def add(self, partition: Partition) -> None:
+        name = partition.topic_partition.topic.encode()
+        topic = self.by_name.setdefault(name, {})
+        topic[partition.topic_partition.partition] = partition
+        self.by_id[partition.topic_id.bytes] = topic
+
+    def remove_topic(self, name: str, topic_id: UUID) -> list[Partition]:
+        self.by_id.pop(topic_id.bytes, None)
+        return list(self.by_name.pop(name.encode(), {}).values())
+
+    def find(self, topic: str, index: int) -> Partition:
+        """The partition, or UNKNOWN_TOPIC_OR_PARTITION."""
+        partition = self.by_name.get(topic.encode(), {}).get(index)
+        if partition is None:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"partition {index} of topic {topic!r} does not exist"
+            )
+        return partition
+
+    def __iter__(self) -> Iterator[Partition]:
+        for topic in self.by_name.values():
+            yield from topic.values()

@@ -1,0 +1,308 @@
+"""One client's connection: frames in, answers out in the order of the requests.
+
+Requests are pipelined: each is handed to the service as soon as it is complete, even while earlier ones wait (a long
+poll, an fsync), but answers leave in order. Everything is bounded: answers that wait, bytes not yet taken by the peer,
+the size of a frame, the memory for frames that arrive in pieces. Past a bound the socket is simply not read.
+"""
+
+import logging
+import struct
+from collections import deque
+from typing import Protocol
+
+from millstream.net.request_memory import RequestMemory
+from millstream.net.service import Part, Parts, Peer, Pending, Refused, Service
+from millstream.net.transport import Transport
+
+SCRATCH_BYTES = 64 << 10
+"""One read takes at most this much at once, so that one busy connection cannot keep the loop from the others."""
+
+_SIZE = struct.Struct(">i")
+_SMALLEST_FRAME = 8  # api key, version, correlation id
+
+_log = logging.getLogger("millstream.net")
+
+
+class Shared(Protocol):
+    """What all connections of a listener share."""
+
+    service: Service
+    memory: RequestMemory
+    scratch: bytearray
+    scratch_view: memoryview
+    max_frame_bytes: int
+    max_waiting_answers: int
+    max_unsent_bytes: int
+
+    def now(self) -> float: ...
+
+    def forget(self, connection: "Connection") -> None: ...
+
+
+class Connection:
+    __slots__ = (
+        "_answers",
+        "_blocked",
+        "_corked",
+        "_frame",
+        "_frame_filled",
+        "_frame_size",
+        "_frame_view",
+        "_out",
+        "_out_sent",
+        "_paused",
+        "_rest",
+        "_shared",
+        "_transport",
+        "_unsent",
+        "closed",
+        "last_active",
+        "peer",
+    )
+
+    def __init__(self, transport: Transport, peer: Peer, shared: Shared) -> None:
+        self._transport = transport
+        self._shared = shared
+        self.peer = peer
+        self.closed = False
+        self.last_active = shared.now()
+        self._rest = b""  # bytes read but not yet part of a frame that was handled
+        self._frame: bytearray | None = None  # a frame that arrives in pieces
+        self._frame_view = memoryview(b"")
+        self._frame_size = self._frame_filled = 0
+        self._answers: deque[Pending] = deque()
+        self._out: deque[Part] = deque()
+        self._out_sent = 0  # of the first part
+        self._unsent = 0  # bytes in memory; what lies in files costs nothing
+        self._corked = False
+        self._blocked = False  # the peer takes no more for now
+        self._paused = False
+        transport.watch_readable(self._on_readable)
+
+    # Reading
+
+    def _on_readable(self) -> None:
+        shared = self._shared
+        self.last_active = shared.now()
+        try:
+            if self._frame is not None:
+                self._read_into_frame(self._frame)
+                return
+            kept = len(self._rest)
+            if kept:
+                shared.scratch[:kept] = self._rest
+                self._rest = b""
+            received = self._transport.receive_into(shared.scratch_view[kept:])
+        except BlockingIOError:
+            return
+        except OSError:
+            self.close()
+            return
+        if not received:
+            self.close()
+            return
+        self._take(shared.scratch, 0, kept + received)
+
+    def _read_into_frame(self, frame: bytearray) -> None:
+        received = self._transport.receive_into(self._frame_view[self._frame_filled : self._frame_size])
+        if not received:
+            self.close()
+            return
+        self._frame_filled += received
+        if self._frame_filled == self._frame_size:
+            self._frame_view.release()
+            self._frame = None
+            try:
+                self._corked = True
+                self._handle(frame, 0, self._frame_size)
+            finally:
+                self._shared.memory.give_back(frame)
+            self._uncork()
+
+    def _take(self, buffer: bytearray, position: int, end: int) -> None:
+        """Handles the frames in buffer[position:end] and keeps what is left over."""
+        largest = self._shared.max_frame_bytes
+        self._corked = True
+        while end - position >= 4 and not self._paused and not self.closed:
+            (size,) = _SIZE.unpack_from(buffer, position)
+            if not _SMALLEST_FRAME <= size <= largest:
+                _log.warning(
+                    "frame_refused peer=%s:%d size=%d largest=%d: this is not a Kafka client, or "
+                    "socket.request.max.bytes is too small for it",
+                    self.peer.host, self.peer.port, size, largest,
+                )  # fmt: skip
+                self.close()
+                return
+            start = position + 4
+            if end - start < size:
+                if self._begin_frame(size, buffer, start, end):
+                    position = end
+                break
+            self._handle(buffer, start, start + size)
+            position = start + size
+        if self.closed:
+            return
+        if position < end:
+            self._rest = bytes(buffer[position:end])
+        self._uncork()
+
+    def _begin_frame(self, size: int, buffer: bytearray, start: int, end: int) -> bool:
+        frame = self._shared.memory.take(size)
+        if frame is None:
+            self._pause()
+            self._shared.memory.wait(self._resume)
+            return False
+        arrived = end - start
+        frame[:arrived] = buffer[start:end]
+        self._frame, self._frame_view = frame, memoryview(frame)
+        self._frame_size, self._frame_filled = size, arrived
+        return True
+
+    def _handle(self, buffer: bytearray, start: int, end: int) -> None:
+        try:
+            answer = self._shared.service.handle(buffer, start, end, self.peer)
+        except Refused as refusal:
+            _log.warning("request_refused peer=%s:%d reason=%s", self.peer.host, self.peer.port, refusal)
+            self.close()
+            return
+        if isinstance(answer, Pending):
+            self._answers.append(answer)
+            answer.when_resolved(self._send_resolved)
+            if answer.resolved:
+                self._send_resolved()
+        elif answer is not None:
+            if self._answers:
+                done = Pending()
+                done.resolve(answer)
+                self._answers.append(done)
+            else:
+                self._send(answer)
+        if len(self._answers) >= self._shared.max_waiting_answers:
+            self._pause()
+
+    def _pause(self) -> None:
+        if not self._paused:
+            self._paused = True
+            self._transport.watch_readable(None)
+
+    def _resume(self) -> None:
+        if (
+            not self._paused
+            or self.closed
+            or len(self._answers) >= self._shared.max_waiting_answers
+            or self._unsent > self._shared.max_unsent_bytes
+        ):
+            return
+        self._paused = False
+        rest, self._rest = self._rest, b""
+        if rest:
+            self._take(bytearray(rest), 0, len(rest))
+        if not self._paused and not self.closed:
+            self._transport.watch_readable(self._on_readable)
+
+    # Writing
+
+    def _send_resolved(self) -> None:
+        answers = self._answers
+        while answers and answers[0].resolved:
+            answer = answers.popleft()
+            if answer.failed:
+                self.close()
+                return
+            if answer.parts is not None:
+                self._send(answer.parts)
+        if self._paused:
+            self._resume()
+
+    def _send(self, parts: Parts) -> None:
+        if self.closed:
+            return
+        for part in parts:
+            self._out.append(part)
+            if isinstance(part, bytes | bytearray):
+                self._unsent += len(part)
+        if not self._corked and not self._blocked:
+            self._flush()
+
+    def _uncork(self) -> None:
+        """Answers to requests that arrived together leave together."""
+        self._corked = False
+        if self._out and not self._blocked and not self.closed:
+            self._flush()
+
+    def _flush(self) -> None:
+        try:
+            self._send_out()
+        except BlockingIOError:
+            if not self._blocked:
+                self._blocked = True
+                self._transport.watch_writable(self._on_writable)
+            if self._unsent > self._shared.max_unsent_bytes:
+                self._pause()
+        except OSError as error:
+            _log.debug("send_failed peer=%s:%d error=%s", self.peer.host, self.peer.port, error)
+            self.close()
+        else:
+            if self._blocked:
+                self._blocked = False
+                self._transport.watch_writable(None)
+
+    def _on_writable(self) -> None:
+        self.last_active = self._shared.now()
+        self._flush()
+        if self._paused:
+            self._resume()
+
+    def _send_out(self) -> None:
+        out, transport = self._out, self._transport
+        while out:
+            part = out[0]
+            if isinstance(part, bytes | bytearray):
+                if len(out) > 1 and not self._out_sent and isinstance(out[1], bytes | bytearray):
+                    part = self._join_bytes()
+                sent = self._out_sent
+                count = transport.send(memoryview(part)[sent:] if sent else part, len(out) > 1)
+                self._unsent -= count
+                if sent + count < len(part):
+                    self._out_sent = sent + count
+                    raise BlockingIOError
+            else:
+                while self._out_sent < part.length:
+                    count = transport.send_file(part, self._out_sent)
+                    if not count:
+                        raise OSError("a segment is shorter than the bytes promised from it")
+                    self._out_sent += count
+            out.popleft()
+            self._out_sent = 0
+
+    def _join_bytes(self) -> bytes:
+        """Makes one part of the bytes that stand first in line, so that they go out in one call."""
+        pieces = []
+        while self._out and isinstance(self._out[0], bytes | bytearray):
+            pieces.append(self._out.popleft())
+        joined = b"".join(pieces)  # type: ignore[arg-type]
+        self._out.appendleft(joined)
+        return joined
+
+    # Ending
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        self._transport.close()
+        for answer in self._answers:
+            answer.abandon()
+        self._answers.clear()
+        self._out.clear()
+        self._rest = b""
+        if self._frame is not None:
+            frame, self._frame = self._frame, None
+            self._frame_view.release()
+            self._shared.memory.give_back(frame)
+        self._shared.forget(self)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the broker owes this connection an answer."""
+        return bool(self._answers) or bool(self._out)

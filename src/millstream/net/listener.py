@@ -1,0 +1,142 @@
+"""Accepts connections on one address, within limits, and closes those that have been silent too long."""
+
+import asyncio
+import errno
+import logging
+import socket
+from collections import Counter
+from dataclasses import dataclass
+
+from millstream.net.connection import SCRATCH_BYTES, Connection
+from millstream.net.request_memory import RequestMemory
+from millstream.net.service import Peer, Service
+from millstream.net.transport import SocketTransport
+
+_BACKLOG = 1024
+_SWEEP_SECONDS = 5.0
+_log = logging.getLogger("millstream.net")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    max_frame_bytes: int = 100 << 20
+    request_memory_bytes: int = 512 << 20
+    max_waiting_answers: int = 256
+    max_unsent_bytes: int = 4 << 20
+    max_connections: int = 1 << 31
+    max_connections_per_address: int = 1 << 31
+    max_idle_seconds: float = 600.0
+    send_buffer_bytes: int = -1
+    receive_buffer_bytes: int = -1
+
+
+class Listener:
+    """One listening socket and its connections."""
+
+    def __init__(
+        self, name: str, service: Service, limits: ConnectionLimits, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.name = name
+        self.service = service
+        self.limits = limits
+        self.memory = RequestMemory(limits.request_memory_bytes)
+        self.scratch = bytearray(SCRATCH_BYTES)
+        self.scratch_view = memoryview(self.scratch)
+        self.max_frame_bytes = limits.max_frame_bytes
+        self.max_waiting_answers = limits.max_waiting_answers
+        self.max_unsent_bytes = limits.max_unsent_bytes
+        self.now = loop.time
+        self._loop = loop
+        self._socket: socket.socket | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+        self.connections: set[Connection] = set()
+        self._per_address: Counter[str] = Counter()
+
+    def open(self, host: str, port: int) -> tuple[str, int]:
+        """Starts listening; returns the address, with the port the system chose where 0 was asked for."""
+        family, _, _, _, address = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listening = socket.socket(family, socket.SOCK_STREAM)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Set before listening: accepted sockets inherit them. Unset, the system tunes them by itself, and better.
+        if self.limits.receive_buffer_bytes > 0:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.limits.receive_buffer_bytes)
+        if self.limits.send_buffer_bytes > 0:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.limits.send_buffer_bytes)
+        try:
+            listening.bind(address)
+            listening.listen(_BACKLOG)
+        except OSError:
+            listening.close()
+            raise
+        listening.setblocking(False)
+        self._socket = listening
+        self._loop.add_reader(listening.fileno(), self._accept)
+        self._sweeper = self._loop.call_later(_SWEEP_SECONDS, self._sweep)
+        bound = listening.getsockname()
+        return str(bound[0]), int(bound[1])
+
+    def _accept(self) -> None:
+        assert self._socket is not None
+        for _ in range(64):
+            try:
+                accepted, _ = self._socket.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    # The connection stays in the backlog; trying again at once would only burn the processor.
+                    _log.error("accept_failed error=%s retry_seconds=1: raise the limit of open files", error)
+                    self._loop.remove_reader(self._socket.fileno())
+                    self._loop.call_later(1.0, self._accept_again)
+                return
+            self._welcome(accepted)
+
+    def _accept_again(self) -> None:
+        if self._socket is not None:
+            self._loop.add_reader(self._socket.fileno(), self._accept)
+
+    def _welcome(self, accepted: socket.socket) -> None:
+        try:
+            transport = SocketTransport(accepted, self._loop)
+        except OSError:  # gone before we looked
+            accepted.close()
+            return
+        host = transport.peer_host
+        if len(self.connections) >= self.limits.max_connections:
+            _log.warning("connection_refused peer=%s limit=max.connections", host)
+            transport.close()
+        elif self._per_address[host] >= self.limits.max_connections_per_address:
+            _log.warning("connection_refused peer=%s limit=max.connections.per.ip", host)
+            transport.close()
+        else:
+            self._per_address[host] += 1
+            self.connections.add(Connection(transport, Peer(host, transport.peer_port, self.name), self))
+
+    def forget(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        host = connection.peer.host
+        self._per_address[host] -= 1
+        if not self._per_address[host]:
+            del self._per_address[host]
+
+    def _sweep(self) -> None:
+        oldest = self._loop.time() - self.limits.max_idle_seconds
+        for connection in [c for c in self.connections if c.last_active < oldest and not c.is_waiting]:
+            connection.close()
+        self.memory.trim()
+        self._sweeper = self._loop.call_later(_SWEEP_SECONDS, self._sweep)
+
+    def stop_accepting(self) -> None:
+        if self._socket is not None:
+            self._loop.remove_reader(self._socket.fileno())
+            self._socket.close()
+            self._socket = None
+
+    def close(self) -> None:
+        self.stop_accepting()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for connection in list(self.connections):
+            connection.close()

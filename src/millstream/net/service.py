@@ -1,0 +1,82 @@
+"""What the network room needs of the broker: someone who answers frames."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class OpenFile(Protocol):
+    def fileno(self) -> int: ...
+
+    def read_at(self, position: int, length: int) -> bytes: ...
+
+
+class FilePart(Protocol):
+    """A stretch of a file to be sent."""
+
+    file: OpenFile
+    position: int
+    length: int
+
+
+Part = bytes | bytearray | FilePart
+Parts = Sequence[Part]
+
+
+@dataclass(slots=True)
+class Peer:
+    """Who is at the other end of a connection, as far as is known."""
+
+    host: str
+    port: int
+    listener: str
+    client_id: str = ""
+    client_software: str = "unknown"
+
+
+class Pending:
+    """A response that will come later; the connection keeps its place in the order of answers."""
+
+    __slots__ = ("_on_resolved", "abandoned", "failed", "on_abandon", "parts", "resolved")
+
+    def __init__(self) -> None:
+        self.resolved = False
+        self.abandoned = False
+        self.failed = False
+        self.parts: Parts | None = None
+        self.on_abandon: Callable[[], None] | None = None
+        self._on_resolved: Callable[[], None] | None = None
+
+    def resolve(self, parts: Parts | None) -> None:
+        """Gives the answer; None where the request asked for no answer."""
+        assert not self.resolved, "a request is answered once"
+        self.resolved = True
+        self.parts = parts
+        self.on_abandon = None
+        if self._on_resolved is not None and not self.abandoned:
+            self._on_resolved()
+
+    def fail(self) -> None:
+        """No answer can be given; the connection ends."""
+        self.failed = True
+        self.resolve(None)
+
+    def when_resolved(self, callback: Callable[[], None]) -> None:
+        self._on_resolved = callback
+
+    def abandon(self) -> None:
+        """The connection is gone: nobody waits any more."""
+        self.abandoned = True
+        if self.on_abandon is not None:
+            self.on_abandon()
+            self.on_abandon = None
+
+
+class Refused(Exception):
+    """The peer broke the protocol; its connection is closed, and the reason goes to the log."""
+
+
+class Service(Protocol):
+    def handle(self, buffer: bytearray, start: int, end: int, peer: Peer) -> "Parts | Pending | None":
+        """Answers the request in buffer[start:end], now or later. The buffer is reused as soon as this returns."""
+        ...

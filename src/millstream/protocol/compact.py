@@ -1,0 +1,46 @@
+"""Compact lengths and tagged fields over a buffer and a position, for the codecs that are written by hand."""
+
+from millstream.protocol.primitives import MalformedMessage
+
+
+def read_varint(buffer: bytearray, position: int) -> tuple[int, int]:
+    """An unsigned varint and the position after it; an IndexError means that the buffer ended."""
+    byte = buffer[position]
+    position += 1
+    if byte < 0x80:
+        return byte, position
+    value, shift = byte & 0x7F, 7
+    while shift <= 28:
+        byte = buffer[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+    raise MalformedMessage("varint longer than five bytes")
+
+
+def append_varint(out: bytearray, value: int) -> None:
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def skip_tags(buffer: bytearray, position: int, end: int) -> int:
+    """The position after a section of tagged fields."""
+    count, position = read_varint(buffer, position)
+    for _ in range(count):
+        _, position = read_varint(buffer, position)
+        size, position = read_varint(buffer, position)
+        position += size
+        if position > end:
+            raise MalformedMessage("tagged field runs past the end")
+    return position
+
+
+def plausible_count(count: int, position: int, end: int) -> int:
+    """An array's length, refused if the bytes that are left could not hold it."""
+    if count < 0 or count > end - position:
+        raise MalformedMessage(f"array of {count} items in {end - position} bytes")
+    return count

@@ -1,0 +1,315 @@
+"""Fetch (API 1, versions 4 to 18), by hand: the request that carries every byte to every consumer.
+
+A response is not one piece of bytes: it is headers with holes, and each hole is a stretch of a segment file that the
+network room sends with `sendfile`. `encode_response` returns such a list of parts.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from millstream.model.errors import ErrorCode
+from millstream.protocol.compact import append_varint, plausible_count, read_varint, skip_tags
+from millstream.protocol.primitives import MalformedMessage
+
+FIRST_VERSION = 4
+FIRST_FLEXIBLE = 12
+FIRST_WITH_TOPIC_ID = 13
+LAST_VERSION = 18
+
+_INT8 = struct.Struct(">b")
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+_HEAD_WITH_REPLICA = struct.Struct(">iiiib")
+_HEAD = struct.Struct(">iiib")
+_SESSION = struct.Struct(">ii")
+_REPLICA_STATE = struct.Struct(">iq")
+_RESPONSE_HEAD_V4 = struct.Struct(">i")
+_RESPONSE_HEAD_V7 = struct.Struct(">ihi")
+_PARTITION_V4 = struct.Struct(">ihqq")
+_PARTITION_V5 = struct.Struct(">ihqqq")
+_ABORTED = struct.Struct(">qq")
+_EPOCH_AND_OFFSET = struct.Struct(">iq")
+
+# Fields of one partition in a request, by version: index, [leader epoch], offset, [last fetched epoch],
+# [log start offset], max bytes.
+_FIELDS_V4 = struct.Struct(">iqi")
+_FIELDS_V5 = struct.Struct(">iqqi")
+_FIELDS_V9 = struct.Struct(">iiqqi")
+_FIELDS_V12 = struct.Struct(">iiqiqi")
+
+
+class FetchPartition(NamedTuple):
+    index: int
+    current_leader_epoch: int
+    fetch_offset: int
+    last_fetched_epoch: int
+    log_start_offset: int
+    max_bytes: int
+
+
+class FetchRequest(NamedTuple):
+    replica_id: int
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    isolation_level: int
+    session_id: int
+    session_epoch: int
+    topics: list[tuple[bytes, list[FetchPartition]]]
+    forgotten: list[tuple[bytes, list[int]]]
+    rack_id: bytes
+
+
+class FileStretch(Protocol):
+    """Bytes of a file, for the network to send."""
+
+    @property
+    def length(self) -> int: ...
+
+
+class PartitionResult(NamedTuple):
+    index: int
+    error: int = ErrorCode.NONE
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    aborted: Sequence[tuple[int, int]] | None = None
+    preferred_read_replica: int = -1
+    records: FileStretch | None = None
+    diverging_epoch: tuple[int, int] | None = None
+    current_leader: tuple[int, int] | None = None
+
+
+def parse(buffer: bytearray, position: int, end: int, version: int) -> FetchRequest:
+    """Reads a request body that ends exactly at `end`."""
+    try:
+        request, position = (_parse_flexible if version >= FIRST_FLEXIBLE else _parse_legacy)(
+            buffer, position, end, version
+        )
+    except (struct.error, IndexError):
+        raise MalformedMessage("fetch request ends in the middle") from None
+    if position != end:
+        raise MalformedMessage(f"fetch request has {end - position} bytes too many")
+    return request
+
+
+def _parse_flexible(buffer: bytearray, position: int, end: int, version: int) -> tuple[FetchRequest, int]:
+    by_id = version >= FIRST_WITH_TOPIC_ID
+    replica_id = -1
+    if version < 15:
+        replica_id, max_wait, min_bytes, max_bytes, isolation = _HEAD_WITH_REPLICA.unpack_from(buffer, position)
+        position += _HEAD_WITH_REPLICA.size
+    else:
+        max_wait, min_bytes, max_bytes, isolation = _HEAD.unpack_from(buffer, position)
+        position += _HEAD.size
+    session_id, session_epoch = _SESSION.unpack_from(buffer, position)
+    count, position = read_varint(buffer, position + 8)
+    topics: list[tuple[bytes, list[FetchPartition]]] = []
+    for _ in range(plausible_count(count - 1, position, end)):
+        topic, position = _topic(buffer, position, by_id)
+        partition_count, position = read_varint(buffer, position)
+        partitions = []
+        for _ in range(plausible_count(partition_count - 1, position, end)):
+            index, leader_epoch, offset, fetched_epoch, log_start, limit = _FIELDS_V12.unpack_from(buffer, position)
+            partitions.append(FetchPartition(index, leader_epoch, offset, fetched_epoch, log_start, limit))
+            position += _FIELDS_V12.size
+            position = position + 1 if not buffer[position] else skip_tags(buffer, position, end)
+        topics.append((topic, partitions))
+        position = position + 1 if not buffer[position] else skip_tags(buffer, position, end)
+    count, position = read_varint(buffer, position)
+    forgotten: list[tuple[bytes, list[int]]] = []
+    for _ in range(plausible_count(count - 1, position, end)):
+        topic, position = _topic(buffer, position, by_id)
+        partition_count, position = read_varint(buffer, position)
+        number = plausible_count(partition_count - 1, position, end)
+        forgotten.append((topic, list(struct.unpack_from(f">{number}i", buffer, position))))
+        position = skip_tags(buffer, position + 4 * number, end)
+    length, position = read_varint(buffer, position)
+    rack = bytes(buffer[position : position + length - 1]) if length else b""
+    position += max(length - 1, 0)
+    tags, position = read_varint(buffer, position)
+    for _ in range(tags):
+        tag, position = read_varint(buffer, position)
+        size, position = read_varint(buffer, position)
+        if position + size > end:
+            raise MalformedMessage("tagged field runs past the end")
+        if tag == 1 and version >= 15:
+            replica_id, _ = _REPLICA_STATE.unpack_from(buffer, position)
+        position += size
+    return FetchRequest(
+        replica_id, max_wait, min_bytes, max_bytes, isolation, session_id, session_epoch, topics, forgotten, rack
+    ), position
+
+
+def _topic(buffer: bytearray, position: int, by_id: bool) -> tuple[bytes, int]:
+    if by_id:
+        return bytes(buffer[position : position + 16]), position + 16
+    length, position = read_varint(buffer, position)
+    return bytes(buffer[position : position + length - 1]), position + length - 1
+
+
+def _parse_legacy(buffer: bytearray, position: int, end: int, version: int) -> tuple[FetchRequest, int]:
+    replica_id, max_wait, min_bytes, max_bytes, isolation = _HEAD_WITH_REPLICA.unpack_from(buffer, position)
+    position += _HEAD_WITH_REPLICA.size
+    session_id, session_epoch = 0, -1
+    if version >= 7:
+        session_id, session_epoch = _SESSION.unpack_from(buffer, position)
+        position += 8
+    topics: list[tuple[bytes, list[FetchPartition]]] = []
+    count, position = _int32(buffer, position)
+    for _ in range(plausible_count(count, position, end)):
+        topic, position = _legacy_string(buffer, position)
+        partition_count, position = _int32(buffer, position)
+        partitions = []
+        for _ in range(plausible_count(partition_count, position, end)):
+            leader_epoch = log_start = -1
+            if version >= 9:
+                index, leader_epoch, offset, log_start, limit = _FIELDS_V9.unpack_from(buffer, position)
+                position += _FIELDS_V9.size
+            elif version >= 5:
+                index, offset, log_start, limit = _FIELDS_V5.unpack_from(buffer, position)
+                position += _FIELDS_V5.size
+            else:
+                index, offset, limit = _FIELDS_V4.unpack_from(buffer, position)
+                position += _FIELDS_V4.size
+            partitions.append(FetchPartition(index, leader_epoch, offset, -1, log_start, limit))
+        topics.append((topic, partitions))
+    forgotten: list[tuple[bytes, list[int]]] = []
+    if version >= 7:
+        count, position = _int32(buffer, position)
+        for _ in range(plausible_count(count, position, end)):
+            topic, position = _legacy_string(buffer, position)
+            partition_count, position = _int32(buffer, position)
+            number = plausible_count(partition_count, position, end)
+            forgotten.append((topic, list(struct.unpack_from(f">{number}i", buffer, position))))
+            position += 4 * number
+    rack = b""
+    if version >= 11:
+        rack, position = _legacy_string(buffer, position)
+    return FetchRequest(
+        replica_id, max_wait, min_bytes, max_bytes, isolation, session_id, session_epoch, topics, forgotten, rack
+    ), position
+
+
+def _int32(buffer: bytearray, position: int) -> tuple[int, int]:
+    return _INT32.unpack_from(buffer, position)[0], position + 4
+
+
+def _legacy_string(buffer: bytearray, position: int) -> tuple[bytes, int]:
+    (length,) = _INT16.unpack_from(buffer, position)
+    if length < 0:
+        raise MalformedMessage("string is null")
+    return bytes(buffer[position + 2 : position + 2 + length]), position + 2 + length
+
+
+class ResponseParts:
+    """A response under construction: bytes, and stretches of files between them."""
+
+    __slots__ = ("length", "out", "parts")
+
+    def __init__(self, head: bytearray) -> None:
+        self.parts: list[bytearray | FileStretch] = [head]
+        self.out = head
+        self.length = 0
+
+    def add_file(self, stretch: FileStretch) -> None:
+        self.parts.append(stretch)
+        self.length += stretch.length
+        self.out = bytearray()
+        self.parts.append(self.out)
+
+    def finish(self) -> int:
+        """The whole length of the response in bytes."""
+        return self.length + sum(len(part) for part in self.parts if isinstance(part, bytearray))
+
+
+def encode_response(
+    parts: ResponseParts,
+    topics: list[tuple[bytes, list[PartitionResult]]],
+    version: int,
+    *,
+    error: int = ErrorCode.NONE,
+    session_id: int = 0,
+    throttle_ms: int = 0,
+) -> None:
+    """Appends a response body to the parts."""
+    if version >= 7:
+        parts.out += _RESPONSE_HEAD_V7.pack(throttle_ms, error, session_id)
+    else:
+        parts.out += _RESPONSE_HEAD_V4.pack(throttle_ms)
+    flexible = version >= FIRST_FLEXIBLE
+    if flexible:
+        append_varint(parts.out, len(topics) + 1)
+    else:
+        parts.out += _INT32.pack(len(topics))
+    for topic, results in topics:
+        if flexible:
+            if version < FIRST_WITH_TOPIC_ID:
+                append_varint(parts.out, len(topic) + 1)
+            parts.out += topic
+            append_varint(parts.out, len(results) + 1)
+            for result in results:
+                _encode_partition_flexible(parts, result)
+            parts.out.append(0)
+        else:
+            parts.out += _INT16.pack(len(topic))
+            parts.out += topic
+            parts.out += _INT32.pack(len(results))
+            for result in results:
+                _encode_partition_legacy(parts, result, version)
+    if flexible:
+        parts.out.append(0)
+
+
+def _encode_partition_flexible(parts: ResponseParts, result: PartitionResult) -> None:
+    out = parts.out
+    out += _PARTITION_V5.pack(
+        result.index, result.error, result.high_watermark, result.last_stable_offset, result.log_start_offset
+    )
+    if result.aborted is None:
+        out.append(0)
+    else:
+        append_varint(out, len(result.aborted) + 1)
+        for producer_id, first_offset in result.aborted:
+            out += _ABORTED.pack(producer_id, first_offset)
+            out.append(0)
+    out += _INT32.pack(result.preferred_read_replica)
+    records = result.records
+    if records is None or not records.length:
+        out.append(1)
+    else:
+        append_varint(out, records.length + 1)
+        parts.add_file(records)
+        out = parts.out
+    if result.diverging_epoch is None and result.current_leader is None:
+        out.append(0)
+        return
+    tags = [(0, _EPOCH_AND_OFFSET, result.diverging_epoch), (1, _SESSION, result.current_leader)]
+    present = [(tag, layout, value) for tag, layout, value in tags if value is not None]
+    out.append(len(present))
+    for tag, layout, value in present:
+        out += bytes((tag, layout.size + 1))
+        out += layout.pack(*value)
+        out.append(0)
+
+
+def _encode_partition_legacy(parts: ResponseParts, result: PartitionResult, version: int) -> None:
+    out = parts.out
+    if version >= 5:
+        out += _PARTITION_V5.pack(
+            result.index, result.error, result.high_watermark, result.last_stable_offset, result.log_start_offset
+        )
+    else:
+        out += _PARTITION_V4.pack(result.index, result.error, result.high_watermark, result.last_stable_offset)
+    out += _INT32.pack(-1 if result.aborted is None else len(result.aborted))
+    for producer_id, first_offset in result.aborted or ():
+        out += _ABORTED.pack(producer_id, first_offset)
+    if version >= 11:
+        out += _INT32.pack(result.preferred_read_replica)
+    records = result.records
+    if records is None or not records.length:
+        out += b"\x00\x00\x00\x00"
+    else:
+        out += _INT32.pack(records.length)
+        parts.add_file(records)

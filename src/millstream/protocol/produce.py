@@ -1,0 +1,186 @@
+"""Produce (API 0, versions 3 to 13), by hand: the one request whose cost is every producer's cost.
+
+Parsing finds where each partition's batches lie in the request's buffer and copies none of them. Versions 0 to 2 carried
+record formats that Kafka 4 dropped; they are advertised (as Kafka does, for old librdkafka) and refused.
+"""
+
+import struct
+from typing import NamedTuple
+
+from millstream.model.errors import ErrorCode
+from millstream.protocol.compact import append_varint, plausible_count, read_varint, skip_tags
+from millstream.protocol.primitives import MalformedMessage
+
+FIRST_VERSION = 3
+FIRST_FLEXIBLE = 9
+FIRST_WITH_TOPIC_ID = 13
+LAST_VERSION = 13
+
+_ACKS_TIMEOUT = struct.Struct(">hi")
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+_INDEX_AND_LENGTH = struct.Struct(">ii")
+_RESULT_V3 = struct.Struct(">ihqq")
+_RESULT_V5 = struct.Struct(">ihqqq")
+
+
+class PartitionData(NamedTuple):
+    """Where one partition's record batches lie in the request's buffer; an absent record set has start == end."""
+
+    index: int
+    start: int
+    end: int
+
+
+class ProduceRequest(NamedTuple):
+    transactional_id: bytes | None
+    acks: int
+    timeout_ms: int
+    topics: list[tuple[bytes, list[PartitionData]]]
+    """By topic name, or by the sixteen bytes of the topic id from version 13 on."""
+
+
+class PartitionResult(NamedTuple):
+    index: int
+    error: int = ErrorCode.NONE
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+    log_start_offset: int = -1
+    message: str | None = None
+
+
+def parse(buffer: bytearray, position: int, end: int, version: int) -> ProduceRequest:
+    """Reads a request body that ends exactly at `end`."""
+    try:
+        if version >= FIRST_FLEXIBLE:
+            request, position = _parse_flexible(buffer, position, end, version)
+        else:
+            request, position = _parse_legacy(buffer, position, end)
+    except (struct.error, IndexError):
+        raise MalformedMessage("produce request ends in the middle") from None
+    if position != end:
+        raise MalformedMessage(f"produce request has {end - position} bytes too many")
+    return request
+
+
+def _parse_flexible(buffer: bytearray, position: int, end: int, version: int) -> tuple[ProduceRequest, int]:
+    by_id = version >= FIRST_WITH_TOPIC_ID
+    transactional_id = None
+    length, position = read_varint(buffer, position)
+    if length:
+        transactional_id = bytes(buffer[position : position + length - 1])
+        position += length - 1
+    acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(buffer, position)
+    topic_count, position = read_varint(buffer, position + 6)
+    topics: list[tuple[bytes, list[PartitionData]]] = []
+    for _ in range(plausible_count(topic_count - 1, position, end)):
+        if by_id:
+            topic = bytes(buffer[position : position + 16])
+            position += 16
+        else:
+            length, position = read_varint(buffer, position)
+            topic = bytes(buffer[position : position + length - 1])
+            position += length - 1
+        partition_count, position = read_varint(buffer, position)
+        partitions = []
+        for _ in range(plausible_count(partition_count - 1, position, end)):
+            (index,) = _INT32.unpack_from(buffer, position)
+            length, position = read_varint(buffer, position + 4)
+            stop = position + length - 1 if length else position
+            if stop > end:
+                raise MalformedMessage("record set runs past the end of the request")
+            partitions.append(PartitionData(index, position, stop))
+            # An empty tag section is one zero byte: by far the usual case.
+            position = stop + 1 if not buffer[stop] else skip_tags(buffer, stop, end)
+        topics.append((topic, partitions))
+        position = position + 1 if not buffer[position] else skip_tags(buffer, position, end)
+    position = position + 1 if not buffer[position] else skip_tags(buffer, position, end)
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics), position
+
+
+def _parse_legacy(buffer: bytearray, position: int, end: int) -> tuple[ProduceRequest, int]:
+    transactional_id = None
+    (length,) = _INT16.unpack_from(buffer, position)
+    position += 2
+    if length >= 0:
+        transactional_id = bytes(buffer[position : position + length])
+        position += length
+    acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(buffer, position)
+    (topic_count,) = _INT32.unpack_from(buffer, position + 6)
+    position += 10
+    topics: list[tuple[bytes, list[PartitionData]]] = []
+    for _ in range(plausible_count(topic_count, position, end)):
+        (length,) = _INT16.unpack_from(buffer, position)
+        if length < 0:
+            raise MalformedMessage("topic name is null")
+        topic = bytes(buffer[position + 2 : position + 2 + length])
+        position += 2 + length
+        (partition_count,) = _INT32.unpack_from(buffer, position)
+        position += 4
+        partitions = []
+        for _ in range(plausible_count(partition_count, position, end)):
+            index, length = _INDEX_AND_LENGTH.unpack_from(buffer, position)
+            position += 8
+            stop = position + length if length > 0 else position
+            if stop > end:
+                raise MalformedMessage("record set runs past the end of the request")
+            partitions.append(PartitionData(index, position, stop))
+            position = stop
+        topics.append((topic, partitions))
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics), position
+
+
+def encode_response(
+    out: bytearray, topics: list[tuple[bytes, list[PartitionResult]]], version: int, throttle_ms: int = 0
+) -> None:
+    """Appends a response body."""
+    if version >= FIRST_FLEXIBLE:
+        _encode_flexible(out, topics, version, throttle_ms)
+    else:
+        _encode_legacy(out, topics, version, throttle_ms)
+
+
+def _encode_flexible(
+    out: bytearray, topics: list[tuple[bytes, list[PartitionResult]]], version: int, throttle_ms: int
+) -> None:
+    by_id = version >= FIRST_WITH_TOPIC_ID
+    append_varint(out, len(topics) + 1)
+    for topic, results in topics:
+        if not by_id:
+            append_varint(out, len(topic) + 1)
+        out += topic
+        append_varint(out, len(results) + 1)
+        for index, error, base_offset, append_time, log_start, message in results:
+            out += _RESULT_V5.pack(index, error, base_offset, append_time, log_start)
+            out.append(1)  # no errors of single records: a batch is taken or refused whole
+            if message is None:
+                out += b"\x00\x00"
+            else:
+                text = message.encode()
+                append_varint(out, len(text) + 1)
+                out += text
+                out.append(0)
+        out.append(0)
+    out += _INT32.pack(throttle_ms)
+    out.append(0)
+
+
+def _encode_legacy(
+    out: bytearray, topics: list[tuple[bytes, list[PartitionResult]]], version: int, throttle_ms: int
+) -> None:
+    out += _INT32.pack(len(topics))
+    for topic, results in topics:
+        out += _INT16.pack(len(topic))
+        out += topic
+        out += _INT32.pack(len(results))
+        for index, error, base_offset, append_time, log_start, message in results:
+            if version >= 5:
+                out += _RESULT_V5.pack(index, error, base_offset, append_time, log_start)
+            else:
+                out += _RESULT_V3.pack(index, error, base_offset, append_time)
+            if version >= 8:
+                out += b"\x00\x00\x00\x00"
+                text = b"" if message is None else message.encode()
+                out += _INT16.pack(-1 if message is None else len(text))
+                out += text
+    out += _INT32.pack(throttle_ms)

@@ -1,0 +1,159 @@
+"""The hand-written fetch codec agrees with the schema codec in every version, and survives any bytes."""
+
+import random
+from dataclasses import dataclass
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream.protocol import fetch
+from millstream.protocol.fetch import PartitionResult, ResponseParts
+from millstream.protocol.messages import request_schema, response_schema
+from millstream.protocol.primitives import MalformedMessage
+
+VERSIONS = range(fetch.FIRST_VERSION, fetch.LAST_VERSION + 1)
+
+
+def random_request(rng: random.Random) -> dict:
+    def partition() -> dict:
+        return {
+            "partition": rng.randrange(1 << 31),
+            "current_leader_epoch": rng.randrange(-1, 100),
+            "fetch_offset": rng.getrandbits(60),
+            "last_fetched_epoch": rng.randrange(-1, 100),
+            "log_start_offset": rng.randrange(-1, 100),
+            "partition_max_bytes": rng.getrandbits(30),
+        }
+
+    def topic(partitions: list) -> dict:
+        return {"topic": f"t{rng.random()}", "topic_id": UUID(int=rng.getrandbits(128)), "partitions": partitions}
+
+    replica = rng.choice([-1, 3])
+    return {
+        "replica_id": replica,
+        "replica_state": {"replica_id": replica, "replica_epoch": 9},
+        "max_wait_ms": rng.getrandbits(20),
+        "min_bytes": rng.getrandbits(20),
+        "max_bytes": rng.getrandbits(20),
+        "isolation_level": rng.randrange(2),
+        "session_id": rng.getrandbits(30),
+        "session_epoch": rng.randrange(-1, 50),
+        "topics": [topic([partition() for _ in range(rng.randrange(4))]) for _ in range(rng.randrange(4))],
+        "forgotten_topics_data": [topic([rng.getrandbits(20) for _ in range(rng.randrange(4))])] * rng.randrange(2),
+        "rack_id": rng.choice(["", "rack-1"]),
+    }
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@given(seed=st.integers())
+def test_parse_finds_what_the_schema_codec_wrote(version: int, seed: int) -> None:
+    values = random_request(random.Random(seed))
+    encoded = request_schema("fetch").encode(values, version)
+    buffer = bytearray(b"\xff" * 5 + encoded + b"\xff" * 5)
+    request = fetch.parse(buffer, 5, 5 + len(encoded), version)
+    message = request_schema("fetch").decode(encoded, version)
+
+    def key(topic: object) -> bytes:
+        by_id = version >= fetch.FIRST_WITH_TOPIC_ID
+        return topic.topic_id.bytes if by_id else topic.topic.encode()  # type: ignore[attr-defined]
+
+    assert request == (
+        values["replica_id"],
+        message.max_wait_ms,
+        message.min_bytes,
+        message.max_bytes,
+        message.isolation_level,
+        message.session_id,
+        message.session_epoch,
+        [
+            (
+                key(topic),
+                [
+                    (
+                        p.partition,
+                        p.current_leader_epoch,
+                        p.fetch_offset,
+                        p.last_fetched_epoch,
+                        p.log_start_offset,
+                        p.partition_max_bytes,
+                    )
+                    for p in topic.partitions
+                ],
+            )
+            for topic in message.topics
+        ],
+        [(key(topic), topic.partitions) for topic in message.forgotten_topics_data],
+        message.rack_id.encode(),
+    )
+
+
+@dataclass
+class Stretch:
+    content: bytes
+
+    @property
+    def length(self) -> int:
+        return len(self.content)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@given(seed=st.integers())
+def test_the_schema_codec_reads_our_response(version: int, seed: int) -> None:
+    rng = random.Random(seed)
+    flexible = version >= fetch.FIRST_FLEXIBLE
+    by_id = version >= fetch.FIRST_WITH_TOPIC_ID
+    topics = [
+        (
+            rng.randbytes(16) if by_id else f"t{i}".encode(),
+            [
+                PartitionResult(
+                    p,
+                    rng.choice([0, 1]),
+                    *(rng.getrandbits(40) for _ in range(3)),
+                    rng.choice([None, [], [(7, 8), (9, 10)]]),
+                    rng.choice([-1, 4]),
+                    rng.choice([None, Stretch(rng.randbytes(rng.randrange(300)))]),
+                    rng.choice([None, (3, 99)]) if flexible else None,
+                    rng.choice([None, (1, 5)]) if flexible else None,
+                )
+                for p in range(rng.randrange(4))
+            ],
+        )
+        for i in range(rng.randrange(4))
+    ]
+    parts = ResponseParts(bytearray())
+    fetch.encode_response(parts, topics, version, error=70, session_id=33, throttle_ms=5)
+    whole = b"".join(bytes(p) if isinstance(p, bytearray) else p.content for p in parts.parts)
+    assert parts.finish() == len(whole)
+    message = response_schema("fetch").decode(whole, version)
+    assert message.throttle_time_ms == 5
+    assert (message.error_code, message.session_id) == ((70, 33) if version >= 7 else (0, 0))
+    for decoded, (topic, results) in zip(message.responses, topics, strict=True):
+        assert (decoded.topic_id.bytes if by_id else decoded.topic.encode()) == topic
+        for row, result in zip(decoded.partitions, results, strict=True):
+            assert (row.partition_index, row.error_code, row.high_watermark, row.last_stable_offset) == result[:4]
+            assert row.log_start_offset == (result.log_start_offset if version >= 5 else -1)
+            assert (row.records or b"") == (result.records.content if result.records else b"")
+            aborted = row.aborted_transactions
+            assert (aborted if aborted is None else [(a.producer_id, a.first_offset) for a in aborted]) == result.aborted
+            assert row.preferred_read_replica == (result.preferred_read_replica if version >= 11 else -1)
+            assert (row.diverging_epoch.epoch, row.diverging_epoch.end_offset) == (result.diverging_epoch or (-1, -1))
+            assert (row.current_leader.leader_id, row.current_leader.leader_epoch) == (result.current_leader or (-1, -1))
+
+
+@given(data=st.binary(max_size=120), version=st.sampled_from(VERSIONS))
+def test_any_bytes_are_parsed_or_refused(data: bytes, version: int) -> None:
+    try:
+        fetch.parse(bytearray(data), 0, len(data), version)
+    except MalformedMessage:
+        pass
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_truncated_request_is_refused_at_every_byte(version: int) -> None:
+    encoded = bytearray(request_schema("fetch").encode(random_request(random.Random(3)), version))
+    for end in range(len(encoded)):
+        with pytest.raises(MalformedMessage):
+            fetch.parse(encoded, 0, end, version)
