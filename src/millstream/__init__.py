@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING, Any
 from millstream.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from millstream.client import connect
+    from millstream.client import connect, connect_async
 
-__all__ = ["__version__", "connect"]
+__all__ = ["__version__", "connect", "connect_async"]
 
 
 def __getattr__(name: str) -> Any:
     # Loaded on first use: the broker process never needs the client library, and starts faster without it.
-    if name == "connect":
-        from millstream.client import connect
+    if name in {"connect", "connect_async"}:
+        from millstream import client
 
-        return connect
+        return getattr(client, name)
     raise AttributeError(f"module 'millstream' has no attribute {name!r}")

@@ -1,0 +1,114 @@
+"""The command tree of `millstream`, and how failures become exit codes."""
+
+from typing import Annotated
+
+import typer
+
+from millstream.cli import bench, consume, exit_codes, log_dump, produce, settings, topic
+from millstream.cli.options import Json
+from millstream.cli.serve import ServeOptions
+from millstream.cli.serve import run as run_serve
+from millstream.cli.terminal import CommandFailedError, complain, print_json
+from millstream.version import VERSION
+
+app = typer.Typer(
+    name="millstream",
+    help="Millstream: a Kafka-compatible commit log. Start a broker, work with topics, look into segments.",
+    epilog=exit_codes.EXPLANATION,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.command()
+def serve(
+    data_dir: Annotated[
+        str | None,
+        typer.Option("--data-dir", metavar="DIR", help="Where the data is kept. [default: ./millstream-data]"),
+    ] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option("--listen", metavar="HOST:PORT", help="Port 0 picks a free port. [default: 127.0.0.1:9092]"),
+    ] = None,
+    config: Annotated[
+        str | None, typer.Option("--config", metavar="FILE", help="A Kafka server.properties, taken as it is.")
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A setting, over the file's. Repeatable."),
+    ] = None,
+    exit_with_stdin: Annotated[bool, typer.Option("--exit-with-stdin", hidden=True)] = False,
+) -> None:
+    """Start a broker; SIGTERM or Ctrl-C stops it cleanly.
+
+    Prints one line, 'ready kafka=HOST:PORT', when it accepts connections. `millstream settings` lists what --set takes.
+
+    \b
+    Examples:
+      millstream serve
+      millstream serve --listen 0.0.0.0:9092 --data-dir /var/lib/millstream
+      millstream serve --config server.properties --set log.retention.ms=86400000
+    """
+    raise typer.Exit(run_serve(ServeOptions(data_dir, listen, config, set_ or [], exit_with_stdin)))
+
+
+app.add_typer(topic.app, name="topic")
+app.add_typer(log_dump.app, name="log")
+app.command("produce")(produce.produce)
+app.command("consume")(consume.consume)
+app.command("bench")(bench.bench)
+app.command("settings")(settings.settings)
+
+
+@app.command()
+def version(json: Json = False) -> None:
+    """Print the version.
+
+    \b
+    Example:
+      millstream version --json
+    """
+    if json:
+        import platform
+
+        print_json({"millstream": VERSION, "python": platform.python_version()})
+    else:
+        print(f"millstream {VERSION}")
+
+
+def run_app(arguments: list[str]) -> int:
+    """Run a command line; every expected failure is one line on stderr and an exit code with a meaning."""
+    try:
+        app(args=arguments, prog_name="millstream")
+    except SystemExit as leaving:
+        return leaving.code if isinstance(leaving.code, int) else exit_codes.FAILED if leaving.code else exit_codes.OK
+    except CommandFailedError as error:
+        complain(error.message)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return exit_codes.INTERRUPTED
+    except Exception as error:
+        code = _exit_code(error)
+        if code is None:
+            raise
+        complain(str(error))
+        return code
+    return exit_codes.OK
+
+
+def _exit_code(error: Exception) -> int | None:
+    from millstream.client import errors
+
+    meanings: tuple[tuple[type[Exception], int], ...] = (
+        (errors.NoBrokerError, exit_codes.NO_BROKER),
+        (errors.DeadlineError, exit_codes.TIMED_OUT),
+        (errors.TopicNotFoundError, exit_codes.NOT_FOUND),
+        (errors.OffsetOutOfRangeError, exit_codes.NOT_FOUND),
+        (errors.TopicExistsError, exit_codes.EXISTS),
+        (FileNotFoundError, exit_codes.NOT_FOUND),
+        (errors.MillstreamError, exit_codes.FAILED),
+        (OSError, exit_codes.FAILED),
+    )
+    cause = error.__cause__ if isinstance(error, errors.DeliveryError) and error.__cause__ else error
+    return next((code for kind, code in meanings if isinstance(cause, kind)), None)

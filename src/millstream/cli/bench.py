@@ -1,0 +1,183 @@
+"""`millstream bench`: how fast is this broker from here?"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from millstream.cli import exit_codes
+from millstream.cli.options import (
+    DEFAULT_BOOTSTRAP,
+    DEFAULT_TIMEOUT_S,
+    Bootstrap,
+    ClientSettings,
+    Json,
+    Timeout,
+    open_client,
+)
+from millstream.cli.terminal import CommandFailedError, print_json, print_table, progress
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from millstream.cli.load import Measured
+
+LOADS = ("produce", "consume", "latency")
+
+
+def bench(
+    records: Annotated[
+        int, typer.Option("--records", "-n", metavar="N", help="Records to produce and consume.")
+    ] = 200_000,
+    size: Annotated[int, typer.Option("--size", "-s", metavar="BYTES", help="Bytes in each record.")] = 1024,
+    partitions: Annotated[int, typer.Option("--partitions", "-p", metavar="N", help="Partitions of the topic.")] = 1,
+    acks: Annotated[str, typer.Option("--acks", metavar="0|1|all", help="Who must have stored a record.")] = "all",
+    compression: Annotated[
+        str, typer.Option("--compression", "-z", metavar="CODEC", help="none, gzip, snappy, lz4 or zstd.")
+    ] = "none",
+    rate: Annotated[int, typer.Option("--rate", metavar="N", help="Records per second of the latency load.")] = 1000,
+    seconds: Annotated[float, typer.Option("--seconds", metavar="S", help="Length of the latency load.")] = 5.0,
+    only: Annotated[
+        str | None, typer.Option("--only", metavar="LOADS", help="Some of produce,consume,latency. [default: all]")
+    ] = None,
+    topic: Annotated[
+        str | None,
+        typer.Option(
+            "--topic", "-t", metavar="TOPIC", help="An empty topic to use. [default: a new one, deleted after]"
+        ),
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    settings: ClientSettings = None,
+) -> None:
+    """Measure throughput of producing and consuming, and end-to-end latency at a steady rate. Works with any broker.
+
+    \b
+    Examples:
+      millstream bench
+      millstream bench --records 1000000 --size 100 --acks 1 --compression lz4
+      millstream bench --only latency --rate 5000 --seconds 20 --json
+    """
+    loads = LOADS if only is None else tuple(part.strip() for part in only.split(","))
+    for load in loads:
+        if load not in LOADS:
+            raise CommandFailedError(f"--only {only}: choose from {', '.join(LOADS)}", exit_codes.USAGE)
+    if records < 1 or size < 8 or partitions < 1 or rate < 1 or seconds <= 0:
+        raise CommandFailedError(
+            "--records, --partitions, --rate and --seconds must be positive, and --size at least 8", exit_codes.USAGE
+        )
+    from uuid import uuid4
+
+    with open_client(bootstrap, timeout, settings) as client:
+        name = topic or f"millstream-bench-{uuid4().hex[:8]}"
+        created = client.create_topic(name, partitions, exist_ok=topic is not None)
+        try:
+            with progress() as display:
+                run = _Run(client.connection, name, client.topics.partitions(name), display)
+                if "produce" in loads or "consume" in loads:
+                    run.produce(records, size, acks, compression)
+                if "consume" in loads:
+                    run.consume(records)
+                if "latency" in loads:
+                    run.latency(size, acks, rate, seconds)
+        finally:
+            if created and topic is None:
+                client.delete_topic(name, missing_ok=True)
+    results = [result for result in run.results if result.load in loads]
+    if json:
+        print_json({"bootstrap": bootstrap, "size": size, "acks": acks, "loads": [one.document() for one in results]})
+    else:
+        _show(results, rate)
+
+
+class _Run:
+    """The loads, one after the other, each with its progress bar."""
+
+    def __init__(self, connection: object, topic: str, partitions: list[int], display: "Progress | None") -> None:
+        from millstream.client.connection import Connection
+
+        assert isinstance(connection, Connection)
+        self._connection = connection
+        self._topic = topic
+        self._partitions = partitions
+        self._display = display
+        self.results: list[Measured] = []
+
+    def produce(self, records: int, size: int, acks: str, compression: str) -> None:
+        from millstream.cli.load import produce_load
+
+        self.results.append(
+            produce_load(
+                self._connection,
+                self._topic,
+                records=records,
+                size=size,
+                acks=acks,
+                compression=compression,
+                progress=self._bar("produce", records),
+            )
+        )
+
+    def consume(self, records: int) -> None:
+        from millstream.cli.load import consume_load
+
+        self.results.append(
+            consume_load(
+                self._connection,
+                self._topic,
+                partitions=self._partitions,
+                records=records,
+                progress=self._bar("consume", records),
+            )
+        )
+
+    def latency(self, size: int, acks: str, rate: int, seconds: float) -> None:
+        from millstream.cli.load import latency_load
+
+        self.results.append(
+            latency_load(
+                self._connection,
+                self._topic,
+                partitions=self._partitions,
+                size=size,
+                acks=acks,
+                rate=rate,
+                seconds=seconds,
+                progress=self._bar("latency", max(1, int(rate * seconds))),
+            )
+        )
+
+    def _bar(self, name: str, total: int) -> "Callable[[int], None]":
+        import time
+
+        if self._display is None:
+            return lambda done: None
+        display = self._display
+        task = display.add_task(name, total=total, info="")
+        started = time.perf_counter()
+
+        def update(done: int) -> None:
+            speed = done / max(1e-9, time.perf_counter() - started)
+            display.update(task, completed=done, info=f"{speed:,.0f}/s")
+
+        return update
+
+
+def _show(results: "list[Measured]", rate: int) -> None:
+    names = ("p50", "p90", "p99", "p99.9", "max")
+    rows = []
+    for result in results:
+        latencies = result.percentiles()
+        label = f"latency at {rate:,}/s" if result.load == "latency" else result.load
+        rows.append(
+            (
+                label,
+                f"{result.records:,}",
+                f"{result.seconds:.2f}",
+                f"{result.records_per_second:,.0f}",
+                f"{result.megabytes_per_second:,.1f}",
+                *(f"{latencies[name]:.2f}" if latencies else "" for name in names),
+            )
+        )
+    print_table(("load", "records", "seconds", "records/s", "MB/s", *(f"{name} ms" for name in names)), rows)

@@ -1,0 +1,242 @@
+"""What is in the files of a partition, entry by entry, with everything that is wrong with them.
+
+Independent of a running broker, and of how `storage` opens a log: this is for looking at files that it may have trouble
+with. Each entry is a dictionary with `file` and `kind`; a `problem` entry says what should not be so.
+"""
+
+import mmap
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from struct import Struct
+from typing import Any
+
+from millstream.cli.record_decoding import UnreadableRecordsError, records_of
+from millstream.records.batch import HEADER_SIZE, BatchHeader, has_valid_checksum, is_plausible, read_header
+from millstream.records.compression import Codec
+from millstream.storage import offset_index, time_index
+from millstream.storage.checkpoint import DamagedFile, decode_epochs, decode_offsets, decode_topic_id
+from millstream.storage.file_names import (
+    HIGH_WATERMARKS,
+    INDEX_SUFFIX,
+    LEADER_EPOCHS,
+    LOG_START_OFFSETS,
+    LOG_SUFFIX,
+    PARTITION_METADATA,
+    RECOVERY_POINTS,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    parse_offset_file,
+)
+from millstream.storage.producer_snapshot import decode_snapshot
+
+Entry = dict[str, Any]
+Progress = Callable[[int], None]
+"""Told how many bytes of a segment have been read."""
+
+OFFSET_CHECKPOINTS = (RECOVERY_POINTS, LOG_START_OFFSETS, HIGH_WATERMARKS)
+
+
+def files_of(path: str) -> list[str]:
+    """The files to look at: the path itself, or everything known in a partition or data directory, in order."""
+    if not os.path.isdir(path):
+        return [path]
+    found = []
+    for directory, inner, names in os.walk(path):
+        inner.sort()
+        found += [os.path.join(directory, name) for name in sorted(names) if _reader_of(name) is not None]
+    return found
+
+
+def read_file(path: str, *, records: bool, progress: Progress | None = None) -> Iterator[Entry]:
+    """The entries of one file, each with the file's path and its kind."""
+    name = os.path.basename(path)
+    reader = _reader_of(name)
+    if reader is None:
+        yield _problem("this is no file of a log: expected .log, .index, .timeindex, .snapshot or a checkpoint")
+        return
+    try:
+        if reader is read_segment:
+            yield from read_segment(path, records=records, progress=progress)
+        else:
+            yield from reader(path)
+    except DamagedFile as error:
+        yield _problem(str(error))
+
+
+def read_segment(path: str, *, records: bool, progress: Progress | None = None) -> Iterator[Entry]:
+    """Every batch of a segment, its checksum checked, and its records when asked for."""
+    parsed = parse_offset_file(os.path.basename(path))
+    expected = parsed[0] if parsed else 0
+    data = _mapped(path)
+    position, end = 0, len(data)
+    while end - position >= HEADER_SIZE:
+        header = read_header(data, position)
+        if not is_plausible(header) or position + header.size > end:
+            break
+        valid = has_valid_checksum(data, position, header)
+        yield _batch(position, header, valid)
+        if not valid:
+            yield _problem("the checksum does not hold", position)
+        if header.base_offset < expected:
+            yield _problem(f"offset {header.base_offset} comes after {expected - 1}", position)
+        expected = header.last_offset + 1
+        if records and valid:
+            try:
+                yield from records_of(header, data[position : position + header.size])
+            except UnreadableRecordsError as error:
+                yield _problem(f"the records cannot be read: {error}", position)
+        position += header.size
+        if progress is not None:
+            progress(position)
+    if position < end:
+        zeros = not any(data[position : min(end, position + 4096)])
+        what = "zeros" if zeros else "that are not a whole batch"
+        yield _problem(f"the file ends with {end - position} bytes {what}", position)
+
+
+def read_offset_index(path: str) -> Iterator[Entry]:
+    """The entries of an offset index, compared with the segment beside it."""
+    base, batches = _segment_beside(path)
+    previous = (-1, -1)
+    for relative, position in _entries(path, offset_index.ENTRY):
+        if (relative, position) == (0, 0) and previous != (-1, -1):
+            return  # Kafka lets an active index grow to its full size at once; the rest of it is zeros
+        yield {"kind": "index entry", "offset": base + relative, "position": position}
+        if relative <= previous[0] or position <= previous[1]:
+            yield _problem(f"entry {base + relative} is not after the one before", position)
+        previous = (relative, position)
+        if batches is not None and batches.get(position, (0, -1))[1] != base + relative:
+            yield _problem(f"no batch that ends with offset {base + relative} begins at {position}", position)
+
+
+def read_time_index(path: str) -> Iterator[Entry]:
+    """The entries of a time index, compared with the segment beside it."""
+    base, batches = _segment_beside(path)
+    spans = sorted(batches.values()) if batches is not None else None
+    previous = (-1, -1)
+    for timestamp, relative in _entries(path, time_index.ENTRY):
+        if (timestamp, relative) == (0, 0) and previous != (-1, -1):
+            return
+        yield {"kind": "time index entry", "timestamp": timestamp, "offset": base + relative}
+        if timestamp <= previous[0] or relative < previous[1]:
+            yield _problem(f"timestamp {timestamp} is not after the one before")
+        previous = (timestamp, relative)
+        if spans is not None and not _within(spans, base + relative):
+            yield _problem(f"offset {base + relative} is not in the segment")
+
+
+def read_snapshot(path: str) -> Iterator[Entry]:
+    """The producers that a snapshot remembers."""
+    for entry in decode_snapshot(_content(path)):
+        last = entry.batches[-1] if entry.batches else None
+        yield {
+            "kind": "producer",
+            "producer_id": entry.producer_id,
+            "producer_epoch": entry.epoch,
+            "last_sequence": entry.last_sequence,
+            "last_offset": last.last_offset if last else -1,
+            "last_timestamp": entry.last_timestamp,
+            "coordinator_epoch": entry.coordinator_epoch,
+            "transaction_start": entry.transaction_start,
+        }
+
+
+def read_leader_epochs(path: str) -> Iterator[Entry]:
+    """Which leader epoch began where."""
+    for epoch, start in decode_epochs(_content(path)):
+        yield {"kind": "leader epoch", "epoch": epoch, "start_offset": start}
+
+
+def read_partition_metadata(path: str) -> Iterator[Entry]:
+    """The topic's id."""
+    yield {"kind": "topic id", "id": str(decode_topic_id(_content(path)))}
+
+
+def read_offset_checkpoint(path: str) -> Iterator[Entry]:
+    """Offsets by partition."""
+    for partition, offset in decode_offsets(_content(path)).items():
+        yield {"kind": "offset", "partition": str(partition), "offset": offset}
+
+
+def _reader_of(name: str) -> Callable[..., Iterator[Entry]] | None:
+    by_name: dict[str, Callable[..., Iterator[Entry]]] = {
+        LEADER_EPOCHS: read_leader_epochs,
+        PARTITION_METADATA: read_partition_metadata,
+        **dict.fromkeys(OFFSET_CHECKPOINTS, read_offset_checkpoint),
+        LOG_SUFFIX: read_segment,
+        INDEX_SUFFIX: read_offset_index,
+        TIME_INDEX_SUFFIX: read_time_index,
+        SNAPSHOT_SUFFIX: read_snapshot,
+    }
+    return by_name.get(name) or by_name.get(os.path.splitext(name)[1])
+
+
+def _batch(position: int, header: BatchHeader, valid: bool) -> Entry:
+    codec = header.codec
+    return {
+        "kind": "batch",
+        "base_offset": header.base_offset,
+        "last_offset": header.last_offset,
+        "count": header.count,
+        "position": position,
+        "size": header.size,
+        "codec": Codec(codec).name.lower() if codec in set(Codec) else f"unknown ({codec})",
+        "leader_epoch": header.leader_epoch,
+        "producer_id": header.producer_id,
+        "producer_epoch": header.producer_epoch,
+        "base_sequence": header.base_sequence,
+        "max_timestamp": header.max_timestamp,
+        "timestamp_type": "LogAppendTime" if header.has_log_append_time else "CreateTime",
+        "transactional": header.is_transactional,
+        "control": header.is_control,
+        "crc": header.crc,
+        "valid": valid,
+    }
+
+
+def _problem(text: str, position: int | None = None) -> Entry:
+    return {"kind": "problem", **({} if position is None else {"position": position}), "text": text}
+
+
+def _segment_beside(path: str) -> tuple[int, dict[int, tuple[int, int]] | None]:
+    """Base offset of an index, and its segment's batches, position to (first, last offset); None if it is missing."""
+    parsed = parse_offset_file(os.path.basename(path))
+    segment = os.path.splitext(path)[0] + LOG_SUFFIX
+    if not os.path.exists(segment):
+        return parsed[0] if parsed else 0, None
+    data = _mapped(segment)
+    batches = {}
+    position = 0
+    while len(data) - position >= HEADER_SIZE:
+        header = read_header(data, position)
+        if not is_plausible(header):
+            break
+        batches[position] = (header.base_offset, header.last_offset)
+        position += header.size
+    return parsed[0] if parsed else 0, batches
+
+
+def _within(spans: list[tuple[int, int]], offset: int) -> bool:
+    slot = bisect_right(spans, offset, key=lambda span: span[0]) - 1
+    return slot >= 0 and offset <= spans[slot][1]
+
+
+def _entries(path: str, entry: Struct) -> Iterator[tuple[Any, ...]]:
+    content = _content(path)
+    whole = len(content) - len(content) % entry.size
+    if whole != len(content):
+        raise DamagedFile(f"{len(content)} bytes are not a whole number of entries of {entry.size} bytes")
+    return entry.iter_unpack(content)
+
+
+def _mapped(path: str) -> memoryview:
+    with open(path, "rb") as file:
+        if os.fstat(file.fileno()).st_size == 0:
+            return memoryview(b"")
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+def _content(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()

@@ -1,0 +1,134 @@
+"""`millstream serve`: options to settings, settings to a running broker.
+
+Promises: exactly one line on stdout, `ready kafka=HOST:PORT`, when connections are accepted; what went wrong is one
+line on stderr. Everything a broker does is in `runtime`; what a setting means is in `config`.
+"""
+
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from millstream.cli import exit_codes
+
+DEFAULT_PORT = 9092
+FORCED_EXIT_AFTER_S = 10.0
+_VALUED = {"--data-dir": "data_dir", "--listen": "listen", "--config": "config", "--set": "set"}
+
+
+@dataclass(slots=True)
+class ServeOptions:
+    """What was said on the command line, before anything is made of it."""
+
+    data_dir: str | None = None
+    listen: str | None = None
+    config: str | None = None
+    settings: list[str] = field(default_factory=list)
+    exit_with_stdin: bool = False
+
+
+def parse(arguments: Sequence[str]) -> ServeOptions | None:
+    """Understand the plain forms, `--name value` and `--name=value`; None for anything else."""
+    options = ServeOptions()
+    rest = iter(arguments)
+    for argument in rest:
+        if argument == "--exit-with-stdin":
+            options.exit_with_stdin = True
+            continue
+        name, equals, value = argument.partition("=")
+        if name not in _VALUED:
+            return None
+        if not equals:
+            following = next(rest, None)
+            if following is None:
+                return None
+            value = following
+        if name == "--set":
+            options.settings.append(value)
+        else:
+            setattr(options, _VALUED[name], value)
+    return options
+
+
+def run(options: ServeOptions) -> int:
+    """Serve until SIGTERM or SIGINT."""
+    from millstream.config.errors import ConfigError
+    from millstream.model.errors import KafkaError
+
+    try:
+        return _serve(options)
+    except (ConfigError, KafkaError) as error:
+        return _failed(error.message)
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        return _failed(f"{error.strerror or error}{where}")
+    except KeyboardInterrupt:
+        return exit_codes.INTERRUPTED
+
+
+def listen_address(text: str) -> str:
+    """`--listen` in full: a lone port means loopback, a lone host the usual port."""
+    if text.isdigit():
+        return f"127.0.0.1:{text}"
+    if text.startswith(":"):
+        return f"127.0.0.1{text}"
+    if ":" not in text or text.endswith("]"):
+        return f"{text}:{DEFAULT_PORT}"
+    return text
+
+
+def _serve(options: ServeOptions) -> int:
+    from millstream.config.loading import load_broker_config
+
+    config = load_broker_config(
+        file=options.config,
+        overrides=options.settings,
+        listen=None if options.listen is None else listen_address(options.listen),
+        data_dir=options.data_dir,
+    )
+    for warning in (*config.unknown, *config.warnings, *config.without_effect):
+        print(f"millstream: warning: {warning}", file=sys.stderr)
+    if options.exit_with_stdin:
+        _exit_with_stdin()
+    from millstream.runtime.node import run as run_node
+
+    run_node(config, _announce)
+    return exit_codes.OK
+
+
+def _failed(reason: str) -> int:
+    print(f"millstream: {reason}", file=sys.stderr)
+    return exit_codes.FAILED
+
+
+def _announce(address: str) -> None:
+    print(f"ready kafka={address}", flush=True)
+    if sys.stderr.isatty():
+        option = "" if address.endswith(":9092") else f" -b {address}"
+        print(
+            f"\nMillstream is listening on {address}. Try, in another terminal:\n"
+            f"  millstream topic create orders{option}\n"
+            f"  echo hello | millstream produce orders{option}\n"
+            f"  millstream consume orders --follow{option}\n"
+            f"  millstream bench{option}\n"
+            "Ctrl-C stops it; the data stays.",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def _exit_with_stdin() -> None:
+    """Stop when whoever holds the other end of our stdin is gone. A thread, so that the loop knows nothing of it."""
+
+    def watch() -> None:
+        import signal
+        import time
+
+        while os.read(0, 4096):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(FORCED_EXIT_AFTER_S)
+        os._exit(exit_codes.FAILED)  # an orphan that cannot stop cleanly must still go
+
+    threading.Thread(target=watch, name="stdin-watch", daemon=True).start()

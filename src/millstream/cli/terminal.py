@@ -1,0 +1,95 @@
+"""What commands say and how they fail: tables for people, JSON for scripts, one line on stderr for errors.
+
+`rich` is imported only where a table or a progress bar is really drawn.
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from millstream.cli import exit_codes
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+
+class CommandFailedError(Exception):
+    """A command cannot go on: the line for stderr and the exit code."""
+
+    def __init__(self, message: str, exit_code: int = exit_codes.FAILED) -> None:
+        super().__init__(message)
+        self.message = message
+        self.exit_code = exit_code
+
+
+def print_json(document: Any) -> None:
+    """One JSON document on stdout: indented for a person who looks, on one line for a pipe."""
+    indent = 2 if sys.stdout.isatty() else None
+    print(json.dumps(document, indent=indent, ensure_ascii=False, default=str))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str = "") -> None:
+    """A table; numbers are aligned to the right. Without a terminal nothing is cut off, however long the lines get."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    cells = [tuple(row) for row in rows]
+    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for index, column in enumerate(columns):
+        number = bool(cells) and all(isinstance(row[index], (int, float)) or row[index] is None for row in cells)
+        table.add_column(column, justify="right" if number else "left", overflow="fold")
+    for row in cells:
+        # Text, not str: a topic name in square brackets is not markup.
+        table.add_row(*(Text("" if cell is None else _shown(cell)) for cell in row))
+    console = Console(width=None if sys.stdout.isatty() else 10_000)
+    console.print(table, soft_wrap=not sys.stdout.isatty())
+
+
+def note(text: str) -> None:
+    """Something for a person, on stderr, so that stdout stays data; silent when nobody watches."""
+    if sys.stderr.isatty():
+        print(text, file=sys.stderr)
+
+
+def complain(text: str) -> None:
+    """One line on stderr about what went wrong."""
+    print(f"millstream: {text}", file=sys.stderr)
+
+
+@contextmanager
+def progress(*, wanted: bool = True, bytes_shown: bool = False) -> "Iterator[Progress | None]":
+    """A progress display on stderr, or None when that is not a terminal."""
+    if not wanted or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    count = DownloadColumn() if bytes_shown else MofNCompleteColumn()
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        count,
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[info]}"),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as display:
+        yield display
+
+
+def _shown(cell: Any) -> str:
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
+    if isinstance(cell, float):
+        return f"{cell:,.3f}" if cell < 100 else f"{cell:,.0f}"
+    return str(cell)

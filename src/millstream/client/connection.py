@@ -1,0 +1,85 @@
+"""Where the broker is and how librdkafka is set up to talk to it.
+
+librdkafka retries an unreachable address in silence for as long as it is allowed to; `probe` asks the socket directly,
+so that "nobody listens there" is known at once and said plainly.
+"""
+
+import logging
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from millstream.client.errors import DeadlineError, MillstreamError, from_kafka, no_broker
+
+DEFAULT_PORT = 9092
+PROBE_TIMEOUT_S = 3.0
+
+logger = logging.getLogger("millstream.client")
+logger.addHandler(logging.NullHandler())
+
+
+class Connection:
+    """Bootstrap address, librdkafka settings and the time a call may take; opens nothing by itself."""
+
+    def __init__(self, bootstrap: str, settings: Mapping[str, Any] | None = None, timeout: float = 30.0) -> None:
+        self.addresses = [_parse_address(part.strip()) for part in bootstrap.split(",") if part.strip()]
+        if not self.addresses:
+            raise MillstreamError("the broker's address is empty: give HOST:PORT, for example localhost:9092")
+        self.bootstrap = ",".join(
+            f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.addresses
+        )
+        self.timeout = timeout
+        self._settings = dict(settings or {})
+
+    def librdkafka(self, **defaults: Any) -> dict[str, Any]:
+        """A complete configuration: ours (underscores stand for dots), overridden by the user's settings."""
+        return {
+            "bootstrap.servers": self.bootstrap,
+            "client.id": "millstream-client",
+            "socket.timeout.ms": max(1000, int(self.timeout * 1000)),
+            # A broker that restarts should be found again quickly: tests restart brokers, people restart laptops.
+            "reconnect.backoff.ms": 20,
+            "reconnect.backoff.max.ms": 1000,
+            "logger": logger,
+            **{name.replace("_", "."): value for name, value in defaults.items()},
+            **self._settings,
+        }
+
+    def setting(self, *names: str) -> str | None:
+        """What the user set under one of these names, as text."""
+        return next((str(self._settings[name]) for name in names if name in self._settings), None)
+
+    def probe(self) -> None:
+        """Return if at least one address accepts a connection, else raise NoBrokerError with the last reason."""
+        reason = ""
+        for address in self.addresses:
+            try:
+                socket.create_connection(address, timeout=min(PROBE_TIMEOUT_S, self.timeout)).close()
+                return
+            except OSError as error:
+                reason = (error.strerror or str(error) or type(error).__name__).lower()
+        raise no_broker(self.bootstrap, reason)
+
+    def error(self, kafka_error: Any, topic: str = "") -> MillstreamError:
+        """Our exception for librdkafka's; a timeout is looked into, since "nobody there" is the better answer."""
+        translated = from_kafka(kafka_error, bootstrap=self.bootstrap, topic=topic)
+        if isinstance(translated, DeadlineError):
+            try:
+                self.probe()
+            except MillstreamError as unreachable:
+                return unreachable
+        return translated
+
+
+def _parse_address(text: str) -> tuple[str, int]:
+    text = text.rsplit("://", 1)[-1]
+    if text.startswith("[") or text.count(":") == 1:
+        host, _, port = text.rpartition(":")
+        if text.endswith("]"):
+            host, port = text, str(DEFAULT_PORT)
+    else:
+        host, port = text, str(DEFAULT_PORT)
+    host = host.strip("[]")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise MillstreamError(f"{text!r} is not an address: give HOST:PORT, for example localhost:9092")
+    return host, int(port)

@@ -1,0 +1,116 @@
+"""What can go wrong between a program and a broker, each with the next step in its message.
+
+Everything the client raises is a `MillstreamError`; the subclasses also derive from the matching built-in
+(`ConnectionError`, `TimeoutError`, `LookupError`), so that code which knows nothing of Millstream can still catch them.
+"""
+
+from typing import Any
+
+
+class MillstreamError(Exception):
+    """Any failure the client reports. `code` is Kafka's error name where a broker or librdkafka gave one."""
+
+    def __init__(self, message: str, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class NoBrokerError(MillstreamError, ConnectionError):
+    """Nothing answers at the address."""
+
+
+class DeadlineError(MillstreamError, TimeoutError):
+    """A broker is there, but the answer did not come in time."""
+
+
+class TopicNotFoundError(MillstreamError, LookupError):
+    """The topic, or the partition asked for, does not exist."""
+
+
+class TopicExistsError(MillstreamError):
+    """A topic of that name exists already."""
+
+
+class OffsetOutOfRangeError(MillstreamError, LookupError):
+    """The offset asked for is not, or no longer, in the log."""
+
+
+class RefusedError(MillstreamError):
+    """The broker understood the request and said no."""
+
+
+class DeliveryError(MillstreamError):
+    """Records that were published did not arrive: `failed` of them; the message has the first reason."""
+
+    def __init__(self, message: str, code: str | None = None, failed: int = 1) -> None:
+        super().__init__(message, code)
+        self.failed = failed
+
+
+class EncodingError(MillstreamError, ValueError):
+    """A value, key or header cannot be turned into bytes, or bytes into what was asked for."""
+
+
+_UNREACHABLE = frozenset({"_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE"})
+_LATE = frozenset({"_TIMED_OUT", "_MSG_TIMED_OUT", "_TIMED_OUT_QUEUE", "REQUEST_TIMED_OUT"})
+_NO_TOPIC = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "UNKNOWN_TOPIC_ID"})
+_TOO_LARGE = frozenset({"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_MSG_SIZE"})
+
+
+def no_broker(bootstrap: str, reason: str = "") -> NoBrokerError:
+    """The error for an address where nobody listens."""
+    because = f" ({reason})" if reason else ""
+    return NoBrokerError(f"no broker at {bootstrap}{because}: start one with `millstream serve`")
+
+
+def topic_not_found(topic: str) -> TopicNotFoundError:
+    """The error for a topic that is not there."""
+    return TopicNotFoundError(
+        f"topic {topic!r} does not exist: create it with `millstream topic create {topic}`"
+        f" or client.create_topic({topic!r})",
+        "UNKNOWN_TOPIC_OR_PART",
+    )
+
+
+def from_kafka(error: Any, *, bootstrap: str, topic: str = "") -> MillstreamError:
+    """Translate a `confluent_kafka.KafkaError` (or the exception around one) into one of ours."""
+    error = error.args[0] if isinstance(error, Exception) and error.args else error
+    if not hasattr(error, "code") or not hasattr(error, "str"):
+        return MillstreamError(str(error))
+    code: str = error.name()
+    text: str = error.str()
+    if code in _UNREACHABLE:
+        return no_broker(bootstrap, text)
+    if code in _LATE:
+        return DeadlineError(
+            f"{bootstrap} did not answer in time ({text}): is it overloaded or unreachable?"
+            " `millstream topic list` shows whether it answers; a longer `timeout` may help",
+            code,
+        )
+    if code == "_UNKNOWN_PARTITION" and topic:
+        return TopicNotFoundError(
+            f"topic {topic!r} has no such partition: see `millstream topic describe {topic}`", code
+        )
+    if code in _NO_TOPIC:
+        return topic_not_found(topic) if topic else TopicNotFoundError(f"no such topic or partition: {text}", code)
+    if code == "TOPIC_ALREADY_EXISTS":
+        return TopicExistsError(
+            f"topic {topic!r} exists already: describe it with `millstream topic describe {topic}`,"
+            " or pass exist_ok=True",
+            code,
+        )
+    if code in {"OFFSET_OUT_OF_RANGE", "_AUTO_OFFSET_RESET"}:
+        return OffsetOutOfRangeError(
+            f"the offset asked for in {topic!r} is not in the log any more ({text}): start at 'earliest'", code
+        )
+    if code in _TOO_LARGE:
+        return RefusedError(
+            f"the record is larger than the broker or the topic allows ({text}):"
+            " raise the topic's max.message.bytes and connect with settings={'message.max.bytes': …}",
+            code,
+        )
+    return RefusedError(f"{text} ({code})" if text else code, code)

@@ -1,0 +1,192 @@
+"""Sending records, and knowing that they arrived.
+
+Two librdkafka producers, made on first use, because the two ways of sending want opposite settings: `publish` waits for
+one record, so nothing lingers and every delivery is reported; `publish_many` fills batches, and hears only of failures,
+which spares one Python call per record. Both are idempotent, so that a retry never duplicates, unless the user asks for
+weaker `acks`; both wait for delivery, so that their records keep the order of the calls.
+"""
+
+import threading
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from confluent_kafka import KafkaException, Producer
+
+from millstream.client.connection import Connection
+from millstream.client.errors import DeadlineError, DeliveryError, MillstreamError
+from millstream.client.record import Message, Published
+from millstream.client.values import (
+    Headers,
+    Key,
+    Value,
+    encode_headers,
+    encode_key,
+    encode_timestamp,
+    encode_value,
+)
+
+ANY_PARTITION = -1
+SETTLE_S = 5.0
+"""librdkafka reports every record by its own deadline; this much later we stop believing that it will."""
+POLL_EVERY = 2000
+_CHUNK_S = 0.25
+"""Waits are cut into chunks of this length so that Ctrl-C is heard."""
+
+
+class Publisher:
+    """The sending side of one connection; may be used from several threads."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()
+        self._single: Producer | None = None
+        self._bulk: Producer | None = None
+
+    def publish(
+        self,
+        topic: str,
+        value: Value,
+        key: Key,
+        headers: Headers,
+        partition: int | None,
+        timestamp: datetime | int | None,
+    ) -> Published:
+        """Send one record and wait until it is stored."""
+        producer = self.single()
+        outcome: list[tuple[Any, Any]] = []
+        self.enqueue(
+            producer,
+            topic,
+            Message(value, key, headers, partition, timestamp),
+            lambda error, message: outcome.append((error, message)),
+        )
+        waited = 0.0
+        while not outcome and waited < self._connection.timeout + SETTLE_S:
+            producer.poll(_CHUNK_S)
+            waited += _CHUNK_S
+        if not outcome:
+            raise DeadlineError(f"{self._connection.bootstrap} did not confirm the record in time")
+        return self.outcome(topic, *outcome[0])
+
+    def publish_many(self, topic: str, items: Iterable[Any]) -> int:
+        """Send every item in large batches; returns how many, once all are stored."""
+        producer = self._bulk_producer()
+        failures: list[Any] = []
+
+        def report(error: Any, message: Any) -> None:
+            if error is not None:
+                failures.append(error)
+
+        count = 0
+        # Bare values are by far the most common and need none of a Message's fields, hence the short way for them.
+        produce = producer.produce
+        for item in items:
+            count += 1
+            if type(item) is bytes:
+                try:
+                    produce(topic, item, on_delivery=report)
+                except (BufferError, KafkaException):
+                    self.enqueue(producer, topic, Message(item), report)
+            else:
+                self.enqueue(producer, topic, as_message(item), report)
+            if count % POLL_EVERY == 0:
+                producer.poll(0)
+                if failures:
+                    break
+        self._drain(producer)
+        if failures:
+            first = self._connection.error(failures[0], topic)
+            raise DeliveryError(
+                f"{len(failures)} of {count} records were not stored: {first.message}", first.code, len(failures)
+            ) from first
+        return count
+
+    def single(self) -> Producer:
+        """The producer that sends at once and reports every delivery."""
+        with self._lock:
+            if self._single is None:
+                self._single = Producer(self._configuration(linger_ms=0))
+            return self._single
+
+    def enqueue(self, producer: Producer, topic: str, message: Message, report: Any) -> None:
+        """Hand one record to librdkafka, waiting while its queue is full."""
+        while True:
+            try:
+                return self.enqueue_at_once(producer, topic, message, report)
+            except BufferError:
+                producer.poll(_CHUNK_S)
+
+    def enqueue_at_once(self, producer: Producer, topic: str, message: Message, report: Any) -> None:
+        """Hand one record to librdkafka; BufferError if its queue is full."""
+        options: dict[str, Any] = {"key": encode_key(message.key), "on_delivery": report}
+        if message.headers:
+            options["headers"] = encode_headers(message.headers)
+        if message.partition is not None:
+            options["partition"] = message.partition
+        if message.timestamp is not None:
+            options["timestamp"] = encode_timestamp(message.timestamp)
+        try:
+            producer.produce(topic, encode_value(message.value), **options)
+        except KafkaException as error:
+            raise self._connection.error(error, topic) from error
+
+    def outcome(self, topic: str, error: Any, message: Any) -> Published:
+        """A delivery report as a result or an exception."""
+        if error is not None:
+            raise self._connection.error(error, topic)
+        offset = message.offset()
+        return Published(topic, message.partition(), -1 if offset is None else offset, message.timestamp()[1])
+
+    def close(self) -> None:
+        """Wait for what is on its way, then let go of the producers."""
+        with self._lock:
+            producers, self._single, self._bulk = [self._single, self._bulk], None, None
+        for producer in producers:
+            if producer is not None:
+                producer.flush(self._connection.timeout)
+
+    def _bulk_producer(self) -> Producer:
+        with self._lock:
+            if self._bulk is None:
+                self._bulk = Producer(
+                    self._configuration(
+                        linger_ms=5,
+                        batch_size=1_000_000,
+                        batch_num_messages=100_000,
+                        queue_buffering_max_messages=500_000,
+                        queue_buffering_max_kbytes=131_072,
+                        delivery_report_only_error=True,
+                    )
+                )
+            return self._bulk
+
+    def _configuration(self, **settings: Any) -> dict[str, Any]:
+        return self._connection.librdkafka(
+            enable_idempotence=self._connection.setting("acks", "request.required.acks") in (None, "all", "-1"),
+            message_timeout_ms=max(1000, int(self._connection.timeout * 1000)),
+            # How long a topic may be unknown before that is an error: a new one needs a moment, a typo should not hang.
+            topic_metadata_propagation_max_ms=min(5000, max(100, int(self._connection.timeout * 1000))),
+            **settings,
+        )
+
+    def _drain(self, producer: Producer) -> None:
+        waited = 0.0
+        while waited < self._connection.timeout + SETTLE_S:
+            left = len(producer)
+            if producer.flush(_CHUNK_S) == 0:
+                return
+            # Time counts only while nothing moves: a slow broker with a long queue is not a dead one.
+            waited = waited + _CHUNK_S if len(producer) >= left else 0.0
+        raise DeadlineError(f"{self._connection.bootstrap} did not confirm {len(producer)} records in time")
+
+
+def as_message(item: Any) -> Message:
+    """What `publish_many` accepts as one record: a Message, a (key, value) pair, or a bare value."""
+    if isinstance(item, Message):
+        return item
+    if isinstance(item, tuple):
+        if len(item) != 2:
+            raise MillstreamError("a tuple to publish is (key, value); use millstream.client.Message for more")
+        return Message(item[1], item[0])
+    return Message(item)

@@ -1,0 +1,238 @@
+"""Topics as a program sees them: create, list, describe, alter, delete. On librdkafka's admin client."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import confluent_kafka.admin
+from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
+
+from millstream.client.connection import Connection
+from millstream.client.errors import DeadlineError, MillstreamError, RefusedError, TopicNotFoundError
+
+T = TypeVar("T")
+# Its stubs neither export these names nor type their class methods, so they are used untyped.
+_admin: Any = confluent_kafka.admin
+EARLIEST = _admin.OffsetSpec.earliest()
+LATEST = _admin.OffsetSpec.latest()
+ADMIN_GRACE_S = 5.0
+"""How much longer than librdkafka's own deadline we wait for its future, so that its error wins over ours."""
+VISIBLE_WITHIN_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """One partition: who leads it, who holds it, and which offsets it has ([earliest, latest))."""
+
+    id: int
+    leader: int | None
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+    earliest: int
+    latest: int
+
+    @property
+    def records(self) -> int:
+        """How many offsets the partition spans; after compaction there may be fewer records."""
+        return self.latest - self.earliest
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic with its partitions, and the settings given to it that are not defaults."""
+
+    name: str
+    id: str
+    internal: bool
+    partitions: tuple[Partition, ...]
+    config: dict[str, str]
+
+    @property
+    def records(self) -> int:
+        """The offsets spanned by all partitions together."""
+        return sum(partition.records for partition in self.partitions)
+
+
+class Topics:
+    """The admin side of one connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._admin = _admin.AdminClient(connection.librdkafka())
+
+    def names(self, *, internal: bool = False) -> list[str]:
+        """All topic names, sorted; internal ones (`__consumer_offsets`, …) only when asked for."""
+        try:
+            found = self._admin.list_topics(timeout=self._connection.timeout).topics
+        except KafkaException as error:
+            raise self._connection.error(error) from error
+        return sorted(name for name in found if internal or not name.startswith("__"))
+
+    def create(
+        self, name: str, *, partitions: int | None, replication: int | None, config: Mapping[str, Any], exist_ok: bool
+    ) -> bool:
+        """Create a topic and wait until it can be used; False if it was there and that is fine."""
+        new = _admin.NewTopic(
+            name,
+            num_partitions=-1 if partitions is None else partitions,
+            replication_factor=-1 if replication is None else replication,
+            config={key: setting_text(value) for key, value in config.items()},
+        )
+        try:
+            self._wait(lambda timeout: self._admin.create_topics([new], request_timeout=timeout)[name], name)
+        except MillstreamError as error:
+            if exist_ok and error.code == "TOPIC_ALREADY_EXISTS":
+                return False
+            raise
+        self._wait_until_visible(name)
+        return True
+
+    def delete(self, name: str, *, missing_ok: bool) -> bool:
+        """Delete a topic; False if it was not there and that is fine."""
+        try:
+            self._wait(lambda timeout: self._admin.delete_topics([name], request_timeout=timeout)[name], name)
+        except TopicNotFoundError:
+            if missing_ok:
+                return False
+            raise
+        return True
+
+    def add_partitions(self, name: str, total: int) -> None:
+        """Grow a topic to `total` partitions."""
+        new = _admin.NewPartitions(name, total)
+        self._wait(lambda timeout: self._admin.create_partitions([new], request_timeout=timeout)[name], name)
+
+    def alter_config(self, name: str, config: Mapping[str, Any]) -> None:
+        """Set topic settings; None puts one back to its default. All or nothing."""
+        entries = [
+            _admin.ConfigEntry(
+                key,
+                "" if value is None else setting_text(value),
+                incremental_operation=_admin.AlterConfigOpType.DELETE
+                if value is None
+                else _admin.AlterConfigOpType.SET,
+            )
+            for key, value in config.items()
+        ]
+        resource = _admin.ConfigResource(_admin.ResourceType.TOPIC, name, incremental_configs=entries)
+        self._wait(
+            lambda timeout: self._admin.incremental_alter_configs([resource], request_timeout=timeout)[resource], name
+        )
+
+    def config(self, name: str) -> dict[str, Any]:
+        """Every setting of a topic as librdkafka's ConfigEntry, by name."""
+        resource = _admin.ConfigResource(_admin.ResourceType.TOPIC, name)
+        found: dict[str, Any] = self._wait(
+            lambda timeout: self._admin.describe_configs([resource], request_timeout=timeout)[resource], name
+        )
+        return found
+
+    def describe(self, name: str) -> Topic:
+        """One topic in full."""
+        (description,) = self._descriptions([name])
+        partitions = [info.id for info in description.partitions]
+        earliest = self.offsets(name, dict.fromkeys(partitions, EARLIEST))
+        latest = self.offsets(name, dict.fromkeys(partitions, LATEST))
+        own = _admin.ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+        return Topic(
+            name=description.name,
+            id=str(description.topic_id),
+            internal=description.is_internal,
+            partitions=tuple(
+                Partition(
+                    id=info.id,
+                    leader=info.leader.id if info.leader is not None else None,
+                    replicas=tuple(node.id for node in info.replicas),
+                    in_sync=tuple(node.id for node in info.isr),
+                    earliest=earliest[info.id],
+                    latest=latest[info.id],
+                )
+                for info in description.partitions
+            ),
+            config={entry.name: entry.value for entry in self.config(name).values() if entry.source in (own, str(own))},
+        )
+
+    def summaries(self, names: list[str]) -> list[tuple[str, int, int]]:
+        """Name, partitions and replication factor of each topic, in one request."""
+        return [
+            (found.name, len(found.partitions), max((len(part.replicas) for part in found.partitions), default=0))
+            for found in self._descriptions(names)
+        ]
+
+    def partitions(self, name: str) -> list[int]:
+        """The partition numbers of a topic. Never creates one, whatever the broker's settings."""
+        (description,) = self._descriptions([name])
+        return [info.id for info in description.partitions]
+
+    def offsets(self, name: str, wanted: Mapping[int, Any]) -> dict[int, int]:
+        """Resolve an OffsetSpec per partition in one round; -1 where there is no such offset."""
+        request = {TopicPartition(name, partition): spec for partition, spec in wanted.items()}
+        deadline = self._connection.timeout
+        # The last stable offset is the end a consumer can reach: what lies behind it belongs to open transactions.
+        futures = (
+            self._admin.list_offsets(request, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=deadline)
+            if request
+            else {}
+        )
+        return {key.partition: self._result(future, name).offset for key, future in futures.items()}
+
+    def delete_records(self, name: str, before: Mapping[int, int]) -> dict[int, int]:
+        """Drop everything before an offset, per partition; the new earliest offsets come back."""
+        request = [TopicPartition(name, partition, offset) for partition, offset in before.items()]
+        futures = self._admin.delete_records(request, request_timeout=self._connection.timeout)
+        return {key.partition: self._result(future, name).low_watermark for key, future in futures.items()}
+
+    def _descriptions(self, names: Iterable[str]) -> list[Any]:
+        wanted = list(names)
+        if not wanted:
+            return []
+        try:
+            futures = self._admin.describe_topics(
+                TopicCollection(topic_names=wanted), request_timeout=self._connection.timeout
+            )
+        except (ValueError, TypeError) as error:
+            raise RefusedError(f"{', '.join(map(repr, wanted))}: {error}", "TOPIC_EXCEPTION") from error
+        return [self._result(futures[name], name) for name in wanted]
+
+    def _wait_until_visible(self, name: str) -> None:
+        # A controller answers before every broker of a cluster has heard of the new topic.
+        deadline = time.monotonic() + min(VISIBLE_WITHIN_S, self._connection.timeout)
+        while True:
+            try:
+                (description,) = self._descriptions([name])
+                if all(info.leader is not None for info in description.partitions):
+                    return
+            except TopicNotFoundError:
+                pass
+            if time.monotonic() > deadline:
+                raise DeadlineError(f"topic {name!r} was created, but has no leader yet: try again in a moment")
+            time.sleep(0.02)
+
+    def _wait(self, request: Callable[[float], "Future[T]"], topic: str) -> T:
+        try:
+            future = request(self._connection.timeout)
+        except (ValueError, TypeError, KafkaException) as error:
+            if isinstance(error, KafkaException):
+                raise self._connection.error(error, topic) from error
+            raise RefusedError(f"topic {topic!r}: {error}") from error
+        return self._result(future, topic)
+
+    def _result(self, future: "Future[T]", topic: str) -> T:
+        try:
+            return future.result(self._connection.timeout + ADMIN_GRACE_S)
+        except KafkaException as error:
+            raise self._connection.error(error, topic) from error
+        except TimeoutError as error:
+            raise DeadlineError(f"{self._connection.bootstrap} did not answer in time") from error
+
+
+def setting_text(value: Any) -> str:
+    """A setting's value as Kafka writes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def at_time(timestamp_ms: int) -> Any:
+    """The OffsetSpec of the first record that is not older than a timestamp."""
+    return _admin.OffsetSpec.for_timestamp(timestamp_ms)
