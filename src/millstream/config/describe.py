@@ -1,4 +1,4 @@
-"""Settings as DescribeConfigs shows them: value, where it comes from, what would count without it, and what it means."""
+"""Settings as DescribeConfigs shows them: value, where it comes from, what counts without it, and what it means."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass

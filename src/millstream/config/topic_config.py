@@ -63,6 +63,8 @@ def check_topic_config(overrides: Mapping[str, str], broker: BrokerConfig) -> No
     """Refuses, with ConfigError, overrides that a topic cannot have."""
     for name, text in overrides.items():
         topic_setting(name).parse(text)
+    if not overrides:
+        return
     resolved = resolve_log_config(topic_defaults(broker), overrides)
     if resolved.min_compaction_lag_ms > resolved.max_compaction_lag_ms:
         raise ConfigError(

@@ -1,0 +1,200 @@
+"""Decisions on settings of topics and brokers: replace all, or set, delete, append, subtract one by one."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from millstream.config.broker_config import BrokerConfig
+from millstream.config.catalog import BROKER_SETTINGS, broker_setting, hint
+from millstream.config.errors import ConfigError
+from millstream.config.setting import Setting, SettingType, Update
+from millstream.config.topic_config import check_topic_config, topic_setting, value_from_broker
+from millstream.metadata.decision import Decision, Outcome, refusal
+from millstream.metadata.image import ConfigResource, MetadataImage, ResourceType
+from millstream.metadata.records import ConfigRecord, MetadataRecord
+from millstream.model.errors import ErrorCode, KafkaError
+from millstream.model.identifiers import BrokerId, TopicName
+
+
+class Operation(IntEnum):
+    """What to do with one setting, with Kafka's numbers."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChange:
+    name: str
+    operation: int
+    value: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigAlteration(Outcome):
+    resource: ConfigResource
+
+
+def incremental_alter_configs(
+    image: MetadataImage,
+    changes: Sequence[tuple[ConfigResource, Sequence[ConfigChange]]],
+    config: BrokerConfig,
+    *,
+    validate_only: bool = False,
+) -> Decision[ConfigAlteration]:
+    """Changes single settings; what is not named stays."""
+
+    def next_values(resource: ConfigResource, asked: Sequence[ConfigChange]) -> dict[str, str]:
+        twice = [name for name, count in Counter(change.name for change in asked).items() if count > 1]
+        if twice:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Setting {twice[0]} is named twice for one resource.")
+        values = dict(image.configs.get(resource, {}))
+        for change in asked:
+            _change(values, resource, change, config)
+        return values
+
+    return _decide(image, [(resource, next_values, asked) for resource, asked in changes], config, validate_only)
+
+
+def alter_configs(
+    image: MetadataImage,
+    replacements: Sequence[tuple[ConfigResource, Mapping[str, str | None]]],
+    config: BrokerConfig,
+    *,
+    validate_only: bool = False,
+) -> Decision[ConfigAlteration]:
+    """The older way: the settings that are named are all that the resource has afterwards."""
+
+    def next_values(resource: ConfigResource, given: Mapping[str, str | None]) -> dict[str, str]:
+        for name in given:
+            _setting(resource, name)
+        return {name: _required(name, value) for name, value in given.items()}
+
+    return _decide(image, [(resource, next_values, given) for resource, given in replacements], config, validate_only)
+
+
+def _decide(
+    image: MetadataImage, requests: list[tuple[ConfigResource, Any, Any]], config: BrokerConfig, validate_only: bool
+) -> Decision[ConfigAlteration]:
+    records: list[MetadataRecord] = []
+    results: list[ConfigAlteration] = []
+    asked = Counter(resource for resource, _, _ in requests)
+    for resource, next_values, request in requests:
+        try:
+            if asked[resource] > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+            _check_resource(image, resource, config)
+            values = next_values(resource, request)
+            _check_values(resource, values, image.configs.get(resource, {}), config)
+        except KafkaError as error:
+            code, message = refusal(error)
+            results.append(ConfigAlteration(resource=resource, error=code, message=message))
+            continue
+        records += _difference(resource, image.configs.get(resource, {}), values)
+        results.append(ConfigAlteration(resource=resource))
+    return Decision(() if validate_only else tuple(records), tuple(results))
+
+
+def _check_resource(image: MetadataImage, resource: ConfigResource, config: BrokerConfig) -> None:
+    if resource.type == ResourceType.TOPIC:
+        if TopicName(resource.name) not in image.topics:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic {resource.name!r} does not exist.")
+    elif resource.type == ResourceType.BROKER:
+        number = resource.name
+        known = number.isascii() and number.isdigit() and BrokerId(int(number)) in image.brokers
+        if number and not (known and number == str(int(number))):
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"There is no broker {number!r}; this is broker {config.node_id}, and an empty name means all brokers.",
+            )
+    else:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"Settings of resource type {resource.type} cannot be changed; topics (2) and brokers (4) have settings.",
+        )
+
+
+def _setting(resource: ConfigResource, name: str) -> Setting[Any]:
+    """The declaration of a setting that the resource can have and that can change while brokers run."""
+    if resource.type == ResourceType.TOPIC:
+        try:
+            return topic_setting(name)
+        except ConfigError as error:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, error.message) from None
+    setting = broker_setting(name)
+    if setting is None:
+        help_text = hint(name, BROKER_SETTINGS)
+        text = f"unknown broker setting {name}" + (f" ({help_text})" if help_text else "")
+        raise KafkaError(ErrorCode.INVALID_CONFIG, text)
+    if setting.update is Update.RESTART or name != setting.name:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"Cannot update {name} dynamically: set it in the broker's configuration and restart the broker.",
+        )
+    return setting
+
+
+def _change(values: dict[str, str], resource: ConfigResource, change: ConfigChange, config: BrokerConfig) -> None:
+    name = change.name
+    if change.operation == Operation.DELETE:
+        if name not in values:  # what is stored can always be taken away, even if this version does not know it
+            _setting(resource, name)
+        values.pop(name, None)
+        return
+    setting = _setting(resource, name)
+    if change.operation == Operation.SET:
+        values[name] = _required(name, change.value)
+        return
+    if change.operation not in (Operation.APPEND, Operation.SUBTRACT):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown operation {change.operation} on setting {name}.")
+    verb = Operation(change.operation).name
+    if setting.type is not SettingType.LIST:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Can't {verb} to key {name} because its type is not LIST.")
+    if name in values:
+        current = _items(values[name])
+    elif resource.type == ResourceType.TOPIC:
+        current = list(value_from_broker(setting, config))
+    else:
+        current = list(config[setting] or ())
+    given = _items(_required(name, change.value))
+    if change.operation == Operation.APPEND:
+        current += [item for item in dict.fromkeys(given) if item not in current]
+    else:
+        current = [item for item in current if item not in given]
+    values[name] = ",".join(current)
+
+
+def _items(text: str) -> list[str]:
+    return [item for part in text.split(",") if (item := part.strip())]
+
+
+def _required(name: str, value: str | None) -> str:
+    if value is None:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for setting {name}.")
+    return value
+
+
+def _check_values(
+    resource: ConfigResource, values: Mapping[str, str], stored: Mapping[str, str], config: BrokerConfig
+) -> None:
+    try:
+        if resource.type == ResourceType.TOPIC:
+            check_topic_config(values, config)
+            return
+        for name, text in values.items():
+            if stored.get(name) != text:
+                BROKER_SETTINGS[name].parse(text)
+    except ConfigError as error:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, error.message) from None
+
+
+def _difference(resource: ConfigResource, old: Mapping[str, str], new: Mapping[str, str]) -> list[MetadataRecord]:
+    names = [name for name in (*old, *(name for name in new if name not in old)) if old.get(name) != new.get(name)]
+    return [
+        ConfigRecord(resource_type=resource.type, resource_name=resource.name, name=name, value=new.get(name))
+        for name in names
+    ]

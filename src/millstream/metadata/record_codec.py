@@ -1,0 +1,117 @@
+"""Metadata records to bytes and back, as Kafka writes them in `__cluster_metadata`.
+
+A record's value is a frame: three unsigned varints (frame version 1, type, version of the type) and the message in
+flexible encoding. `kafka-dump-log --cluster-metadata-decoder` reads what is written here.
+"""
+
+from collections.abc import Callable
+from dataclasses import fields
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from millstream.metadata import records
+from millstream.metadata.records import CorruptMetadataError, MetadataRecord
+from millstream.protocol.primitives import Cursor, MalformedMessage, read_unsigned_varint, write_unsigned_varint
+from millstream.protocol.schema import Schema, split_entries
+
+FRAME_VERSION = 1
+
+_WRITTEN_VERSIONS: dict[type[Any], tuple[str, int]] = {
+    records.RegisterBrokerRecord: ("register_broker", 3),
+    records.UnregisterBrokerRecord: ("unregister_broker", 0),
+    records.BrokerRegistrationChangeRecord: ("broker_registration_change", 2),
+    records.TopicRecord: ("topic", 0),
+    records.PartitionRecord: ("partition", 2),
+    records.PartitionChangeRecord: ("partition_change", 2),
+    records.RemoveTopicRecord: ("remove_topic", 0),
+    records.ConfigRecord: ("config", 0),
+    records.ProducerIdsRecord: ("producer_ids", 0),
+    records.FeatureLevelRecord: ("feature_level", 0),
+    records.NoOpRecord: ("no_op", 0),
+}
+"""The schema of each record, and the version in which it is written: those of metadata.version 4.2-IV1."""
+
+_INNER: dict[str, type[Any]] = {"end_points": records.Endpoint, "features": records.SupportedFeature}
+"""The structures inside records, by the name of the field that holds them."""
+
+_FIELD_NAMES = {kind: tuple(each.name for each in fields(kind)) for kind in (*_WRITTEN_VERSIONS, *_INNER.values())}
+
+
+@cache
+def _schemas() -> dict[type[Any], Schema]:
+    entries = split_entries(files("millstream.metadata").joinpath("metadata.schema").read_text())
+    return {kind: Schema(entries["record", name]) for kind, (name, _version) in _WRITTEN_VERSIONS.items()}
+
+
+@cache
+def _decoders() -> dict[int, tuple[Schema, Callable[[Any], MetadataRecord]]]:
+    return {schema.api_key: (schema, _from_message(kind)) for kind, schema in _schemas().items()}
+
+
+def encode_record(record: MetadataRecord) -> bytes:
+    """The value of the log record that carries this metadata record."""
+    kind = type(record)
+    schema, version = _schemas()[kind], _WRITTEN_VERSIONS[kind][1]
+    out = bytearray()
+    write_unsigned_varint(out, FRAME_VERSION)
+    write_unsigned_varint(out, schema.api_key)
+    write_unsigned_varint(out, version)
+    schema.write(out, {name: _plain(name, getattr(record, name)) for name in _names(kind)}, version)
+    return bytes(out)
+
+
+def decode_record(value: bytes | memoryview) -> MetadataRecord:
+    """The metadata record in a log record's value; CorruptMetadataError if it is none that we know."""
+    cursor = Cursor(value)
+    try:
+        frame_version = read_unsigned_varint(cursor)
+        api_key = read_unsigned_varint(cursor)
+        version = read_unsigned_varint(cursor)
+        if frame_version != FRAME_VERSION:
+            raise CorruptMetadataError(
+                f"metadata record with frame version {frame_version}; only {FRAME_VERSION} is known"
+            )
+        known = _decoders().get(api_key)
+        if known is None:
+            raise CorruptMetadataError(f"metadata record of unknown type {api_key}; was it written by another program?")
+        schema, build = known
+        if version not in schema.versions:
+            raise CorruptMetadataError(f"metadata record {schema.name} of unknown version {version}")
+        message = schema.read(cursor, version)
+    except MalformedMessage as error:
+        raise CorruptMetadataError(f"metadata record cannot be read: {error}") from None
+    if cursor.position != cursor.end:
+        raise CorruptMetadataError(f"metadata record {schema.name} has {cursor.end - cursor.position} bytes too many")
+    return build(message)
+
+
+def _names(kind: type[Any]) -> tuple[str, ...]:
+    return _FIELD_NAMES[kind]
+
+
+def _plain(name: str, value: Any) -> Any:
+    if name in _INNER:
+        return [{inner: getattr(item, inner) for inner in _names(type(item))} for item in value]
+    return value
+
+
+def _from_message(kind: type[Any]) -> Callable[[Any], MetadataRecord]:
+    names = _names(kind)
+
+    def build(message: Any) -> MetadataRecord:
+        values = {}
+        for name in names:
+            value = getattr(message, name)
+            if isinstance(value, list):
+                inner = _INNER.get(name)
+                value = tuple(_structure(inner, item) for item in value) if inner is not None else tuple(value)
+            values[name] = value
+        record: MetadataRecord = kind(**values)
+        return record
+
+    return build
+
+
+def _structure(kind: type[Any], message: Any) -> Any:
+    return kind(**{name: getattr(message, name) for name in _names(kind)})
