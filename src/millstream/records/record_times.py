@@ -1,0 +1,48 @@
+"""Offset and timestamp of each record in a batch, and nothing else of it: for ListOffsets by timestamp."""
+
+from collections.abc import Iterator
+
+from millstream.records.batch import HEADER_SIZE, BatchHeader, Bytes
+from millstream.records.compression import MAX_DECOMPRESSED_BYTES, Codec, DecompressionFailedError, decompress
+
+
+class MalformedRecordsError(ValueError):
+    """The records section does not hold what the header promises."""
+
+
+def record_times(header: BatchHeader, batch: Bytes, limit: int = MAX_DECOMPRESSED_BYTES) -> Iterator[tuple[int, int]]:
+    """(offset, timestamp) of each record of the batch, whose bytes begin with the header."""
+    try:
+        records = decompress(Codec(header.codec), memoryview(batch)[HEADER_SIZE : header.size], limit)
+        position = 0
+        for _ in range(header.record_count):
+            size, position = _varint(records, position)
+            end = position + size
+            if size < 0 or end > len(records):
+                raise MalformedRecordsError("a record reaches past the end of its batch")
+            timestamp_delta, position = _varint(records, position + 1)
+            offset_delta, _ = _varint(records, position)
+            timestamp = header.max_timestamp if header.has_log_append_time else header.base_timestamp + timestamp_delta
+            yield header.base_offset + offset_delta, timestamp
+            position = end
+    except (IndexError, ValueError) as error:
+        if isinstance(error, MalformedRecordsError):
+            raise
+        raise MalformedRecordsError(str(error)) from error
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    """(zigzag-decoded value, position after it); at most ten bytes."""
+    value = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), position
+        shift += 7
+        if shift > 63:
+            raise MalformedRecordsError("a number has more than ten bytes")
+
+
+__all__ = ["DecompressionFailedError", "MalformedRecordsError", "record_times"]

@@ -1,0 +1,201 @@
+"""The real disk: storage's `Disk` interface on the operating system's files.
+
+Promises: a write is whole or raises; descriptors close with their last reference; atomic replacement survives a power
+cut when asked to be durable. Which files exist and what they mean is storage's business.
+"""
+
+import errno
+import fcntl
+import mmap
+import os
+import shutil
+from collections.abc import Sequence
+
+from millstream.records.batch import Bytes
+from millstream.storage.disk import DirectoryEntry
+
+RESIDENCY_STEP_BYTES = 128 * 1024
+"""Read-ahead brings pages in runs of this order, so that one probe per step finds a cold run."""
+
+_OPEN_FLAGS = os.O_RDWR | os.O_CLOEXEC
+_CREATE_FLAGS = _OPEN_FLAGS | os.O_CREAT | os.O_TRUNC
+_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+
+_close = os.close
+_fstat = os.fstat
+_pread = os.pread
+_pwrite = os.pwrite
+_preadv = getattr(os, "preadv", None)
+
+
+class RealFile:
+    """One descriptor, closed when the object goes."""
+
+    __slots__ = ("_can_probe", "_fd", "_path")
+
+    def __init__(self, path: str, flags: int = _OPEN_FLAGS) -> None:
+        self._fd = -1  # so that __del__ is safe when open raises
+        self._path = path
+        self._can_probe = bool(_NOWAIT) and _preadv is not None
+        self._fd = os.open(path, flags, 0o644)
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            _close(self._fd)
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def read_at(self, position: int, length: int) -> bytes:
+        data = _pread(self._fd, length, position)
+        if len(data) == length or not data:
+            return data
+        parts = [data]
+        done = len(data)
+        while done < length:
+            data = _pread(self._fd, length - done, position + done)
+            if not data:
+                break
+            parts.append(data)
+            done += len(data)
+        return b"".join(parts)
+
+    def write_at(self, position: int, data: Bytes) -> None:
+        length = len(data)
+        done = _pwrite(self._fd, data, position)
+        if done == length:
+            return
+        # A short write: the disk is nearly full, or the write passes what one call can take. The next call says which.
+        view = memoryview(data)
+        while done < length:
+            written = _pwrite(self._fd, view[done:], position + done)
+            if written == 0:
+                raise OSError(errno.EIO, "the disk took no more bytes", self._path)
+            done += written
+
+    def size(self) -> int:
+        return _fstat(self._fd).st_size
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def sync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def is_resident(self, position: int, length: int) -> bool:
+        if not self._can_probe or length <= 0:
+            return True
+        probe = bytearray(1)
+        end = position + length
+        last = end - 1
+        try:
+            while position < end:
+                _preadv(self._fd, (probe,), position, _NOWAIT)  # type: ignore[misc]
+                position += RESIDENCY_STEP_BYTES
+            _preadv(self._fd, (probe,), last, _NOWAIT)  # type: ignore[misc]
+        except BlockingIOError:
+            return False
+        except OSError:
+            self._can_probe = False  # the file system does not know RWF_NOWAIT
+        return True
+
+    def modified_ns(self) -> int:
+        return _fstat(self._fd).st_mtime_ns
+
+
+class RealLock:
+    """An advisory lock: the kernel drops it when the process dies, so a stale lock file never blocks a start."""
+
+    __slots__ = ("_file",)
+
+    def __init__(self, file: RealFile) -> None:
+        self._file: RealFile | None = file
+
+    def release(self) -> None:
+        self._file = None
+
+
+class RealDisk:
+    """Storage's `Disk` on the operating system."""
+
+    __slots__ = ()
+
+    def open(self, path: str) -> RealFile:
+        return RealFile(path)
+
+    def create(self, path: str) -> RealFile:
+        return RealFile(path, _CREATE_FLAGS)
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def file_size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def modified_ns(self, path: str) -> int:
+        return os.stat(path).st_mtime_ns
+
+    def list(self, path: str) -> Sequence[DirectoryEntry]:
+        with os.scandir(path) as entries:
+            return [DirectoryEntry(entry.name, entry.is_dir()) for entry in entries]
+
+    def make_directory(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def rename(self, old: str, new: str) -> None:
+        os.rename(old, new)
+
+    def remove(self, path: str) -> None:
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            pass
+
+    def remove_directory(self, path: str) -> None:
+        try:
+            shutil.rmtree(path)
+        except FileNotFoundError:
+            pass
+
+    def sync_directory(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            _close(fd)
+
+    def read_bytes(self, path: str) -> bytes:
+        with open(path, "rb") as file:
+            return file.read()
+
+    def write_atomically(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        temporary = path + ".tmp"
+        file = self.create(temporary)
+        file.write_at(0, data)
+        if durable:
+            file.sync()
+        del file
+        os.rename(temporary, path)
+        if durable:
+            self.sync_directory(os.path.dirname(path))
+
+    def map(self, path: str) -> memoryview:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if _fstat(fd).st_size == 0:
+                return memoryview(b"")  # an empty file cannot be mapped
+            return memoryview(mmap.mmap(fd, 0, prot=mmap.PROT_READ))
+        finally:
+            _close(fd)
+
+    def lock(self, path: str) -> RealLock | None:
+        file = RealFile(path, _OPEN_FLAGS | os.O_CREAT)
+        try:
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return None
+        return RealLock(file)

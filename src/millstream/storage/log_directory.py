@@ -1,0 +1,293 @@
+"""One directory of logs (an entry of `log.dirs`): which partitions it holds, how it starts and stops, what it keeps
+tidy.
+
+After a clean stop logs are opened only when asked for, so that 10,000 of them start in a moment; after an unclean one
+every log that may be damaged is repaired first (see `recovery`). `meta.properties` is not storage's.
+"""
+
+import logging
+from collections.abc import Callable
+from uuid import UUID
+
+from millstream.config.log_config import LogConfig
+from millstream.model.errors import ErrorCode, KafkaError
+from millstream.model.identifiers import TopicPartition
+from millstream.storage.checkpoint import DamagedFileError, decode_offsets, encode_offsets
+from millstream.storage.disk import DirectoryLock, Disk
+from millstream.storage.file_cache import FileCache
+from millstream.storage.file_names import (
+    CLEAN_SHUTDOWN,
+    DELETED_DIRECTORY_SUFFIX,
+    HIGH_WATERMARKS,
+    LOCK,
+    LOG_START_OFFSETS,
+    RECOVERY_POINTS,
+    TEMPORARY_SUFFIX,
+    deleted_directory,
+    parse_directory,
+)
+from millstream.storage.job import Job
+from millstream.storage.log_loader import create_log, load_log
+from millstream.storage.partition_log import PartitionLog
+from millstream.storage.recovery import RecoveryReport, recover_log
+from millstream.storage.retention import expired_count
+
+logger = logging.getLogger("millstream.storage")
+
+DAY_MS = 24 * 60 * 60 * 1000
+CLEAN_SHUTDOWN_TEXT = b'{"version":0,"brokerEpoch":-1}'
+PRODUCER_EXPIRY_INTERVAL_MS = 10 * 60 * 1000
+
+Progress = Callable[[int, int, str], None]
+
+
+class DirectoryInUseError(RuntimeError):
+    """Another broker has this directory."""
+
+
+class LogDirectory:
+    def __init__(
+        self,
+        disk: Disk,
+        root: str,
+        *,
+        max_open_files: int = 4096,
+        producer_id_expiration_ms: int = DAY_MS,
+        checkpoint_interval_ms: int = 60_000,
+    ) -> None:
+        self.root = root
+        self._disk = disk
+        self._cache = FileCache(disk, max_open_files)
+        self._producer_id_expiration_ms = producer_id_expiration_ms
+        self._checkpoint_interval_ms = checkpoint_interval_ms
+        self._lock: DirectoryLock | None = None
+        self._present: set[TopicPartition] = set()
+        self._logs: dict[TopicPartition, PartitionLog] = {}
+        # What the checkpoint files say; for a log that is open, the log knows better.
+        self._recovery_points: dict[TopicPartition, int] = {}
+        self._start_offsets: dict[TopicPartition, int] = {}
+        self._high_watermarks: dict[TopicPartition, int] = {}
+        self._last_checkpoint_ms: int | None = None
+        self._last_expiry_ms: int | None = None
+
+    @property
+    def partitions(self) -> set[TopicPartition]:
+        """All partitions with a log here, open or not."""
+        return self._present
+
+    @property
+    def open_files(self) -> int:
+        return self._cache.open_count
+
+    def loaded(self) -> list[PartitionLog]:
+        return list(self._logs.values())
+
+    # Start and stop
+
+    def start(self, now_ms: int, progress: Progress | None = None) -> list[RecoveryReport]:
+        """Take the directory; returns what had to be repaired. May take long after an unclean stop."""
+        disk, root = self._disk, self.root
+        disk.make_directory(root)
+        self._lock = disk.lock(f"{root}/{LOCK}")
+        if self._lock is None:
+            raise DirectoryInUseError(f"{root} is in use by another broker (its lock file {LOCK} is held)")
+        checkpoint = f"{root}/{RECOVERY_POINTS}"
+        checkpoint_ns = disk.modified_ns(checkpoint) if disk.exists(checkpoint) else 0
+        self._recovery_points = self._read_offsets(RECOVERY_POINTS)
+        self._start_offsets = self._read_offsets(LOG_START_OFFSETS)
+        self._high_watermarks = self._read_offsets(HIGH_WATERMARKS)
+        clean = disk.exists(f"{root}/{CLEAN_SHUTDOWN}")
+        for name, is_directory in disk.list(root):
+            if is_directory and name.endswith(DELETED_DIRECTORY_SUFFIX):
+                disk.remove_directory(f"{root}/{name}")
+            elif is_directory:
+                partition = parse_directory(name)
+                if partition is not None:
+                    self._present.add(partition)
+            elif name.endswith(TEMPORARY_SUFFIX):
+                disk.remove(f"{root}/{name}")
+        reports = [] if clean else self._recover(checkpoint_ns, progress)
+        if clean:
+            disk.remove(f"{root}/{CLEAN_SHUTDOWN}")
+            disk.sync_directory(root)
+        self._last_checkpoint_ms = self._last_expiry_ms = now_ms
+        logger.info(
+            "log_directory_started root=%s partitions=%d clean=%s repaired=%d",
+            root,
+            len(self._present),
+            clean,
+            len(reports),
+        )
+        return reports
+
+    def close(self, now_ms: int) -> None:
+        """Flush all that was written, write the checkpoints and the mark of a clean stop."""
+        whole = True
+        for log in self._logs.values():
+            job = log.flush_job()
+            if job is not None:
+                job.done(job.run())
+            try:
+                log.close()
+            except OSError as error:
+                logger.error("log_not_closed partition=%s error=%s", log.topic_partition, error)
+                whole = False
+            whole = whole and log.failure is None
+        failure = self.checkpoint_job(now_ms).run()
+        if failure is not None:
+            logger.error("checkpoint_failed root=%s error=%s", self.root, failure)
+        elif whole:
+            # Without this mark the next start checks the logs, so a stop that could not write everything must not leave
+            # it.
+            self._disk.write_atomically(f"{self.root}/{CLEAN_SHUTDOWN}", CLEAN_SHUTDOWN_TEXT)
+        self._logs.clear()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    # Logs
+
+    def create(self, partition: TopicPartition, topic_id: UUID, config: LogConfig, now_ms: int) -> PartitionLog:
+        """A new, empty log; the partition must not have one yet."""
+        assert partition not in self._present, f"{partition} has a log"
+        try:
+            log = create_log(self._disk, self._cache, self._directory(partition), partition, topic_id, config, now_ms)
+        except OSError as error:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition} cannot be created: {error}") from error
+        self._present.add(partition)
+        self._logs[partition] = log
+        return log
+
+    def open(self, partition: TopicPartition, config: LogConfig, now_ms: int) -> PartitionLog:
+        """The log of a partition that has one, loaded now if it was not before."""
+        log = self._logs.get(partition)
+        if log is not None:
+            return log
+        if partition not in self._present:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{partition} has no log in {self.root}")
+        try:
+            log = load_log(
+                self._disk,
+                self._cache,
+                self._directory(partition),
+                partition,
+                config,
+                now_ms,
+                recovery_point=self._recovery_points.get(partition, 0),
+                log_start_offset=self._start_offsets.get(partition, 0),
+            )
+        except OSError as error:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition} cannot be opened: {error}") from error
+        self._logs[partition] = log
+        return log
+
+    def checkpointed_high_watermark(self, partition: TopicPartition) -> int | None:
+        """The high watermark as the last checkpoint has it."""
+        return self._high_watermarks.get(partition)
+
+    def delete(self, partition: TopicPartition) -> Job:
+        """Take a log away at once; the job removes its files."""
+        log = self._logs.pop(partition, None)
+        self._present.discard(partition)
+        unique = f"{log.topic_id.hex if log is not None else 0:032}"
+        for offsets in (self._recovery_points, self._start_offsets, self._high_watermarks):
+            offsets.pop(partition, None)
+        disk = self._disk
+        grave = f"{self.root}/{deleted_directory(partition, unique)}"
+        if disk.exists(grave):
+            disk.remove_directory(grave)
+        disk.rename(self._directory(partition), grave)
+        if log is not None:
+            log.release()
+        return Job(f"remove_log partition={partition}", lambda: disk.remove_directory(grave))
+
+    # Upkeep
+
+    def maintenance(self, now_ms: int) -> list[Job]:
+        """What is due: retention, rolls by time, flushes, checkpoints. Cheap where nothing is; the jobs do the work."""
+        jobs: list[Job] = []
+        expire = self._last_expiry_ms is None or now_ms - self._last_expiry_ms >= PRODUCER_EXPIRY_INTERVAL_MS
+        if expire:
+            self._last_expiry_ms = now_ms
+        for log in self._logs.values():
+            try:
+                jobs += self._maintain(log, now_ms)
+            except OSError as error:
+                logger.error("maintenance_failed partition=%s error=%s", log.topic_partition, error)
+            if expire:
+                log.producers.expire(now_ms, self._producer_id_expiration_ms)
+        if self._last_checkpoint_ms is None or now_ms - self._last_checkpoint_ms >= self._checkpoint_interval_ms:
+            jobs.append(self.checkpoint_job(now_ms))
+        return jobs
+
+    def checkpoint_job(self, now_ms: int) -> Job:
+        """Write recovery points, log start offsets and high watermarks as they are now."""
+        self._last_checkpoint_ms = now_ms
+        for partition, log in self._logs.items():
+            self._recovery_points[partition] = log.recovery_point
+            self._start_offsets[partition] = log.log_start_offset
+            self._high_watermarks[partition] = log.readable_end
+        contents = [
+            (RECOVERY_POINTS, encode_offsets(self._recovery_points)),
+            (LOG_START_OFFSETS, encode_offsets({key: value for key, value in self._start_offsets.items() if value})),
+            (HIGH_WATERMARKS, encode_offsets(self._high_watermarks)),
+        ]
+        disk, root = self._disk, self.root
+
+        def run() -> None:
+            for name, data in contents:
+                disk.write_atomically(f"{root}/{name}", data)
+
+        return Job("write_checkpoints", run)
+
+    def _maintain(self, log: PartitionLog, now_ms: int) -> list[Job]:
+        jobs: list[Job] = []
+        if log.is_roll_due(now_ms):
+            log.roll(now_ms)
+        count = expired_count(log, now_ms)
+        if count:
+            if count == len(log.segments):
+                log.roll(now_ms)
+            logger.info(
+                "segments_expired partition=%s count=%d new_start=%d",
+                log.topic_partition,
+                count,
+                log.segments[count].base_offset,
+            )
+            jobs.append(log.drop_segments(count))
+        if log.is_flush_due(now_ms):
+            flush = log.flush_job()
+            if flush is not None:
+                jobs.append(flush)
+        return jobs
+
+    def _recover(self, checkpoint_ns: int, progress: Progress | None) -> list[RecoveryReport]:
+        reports = []
+        total = len(self._present)
+        for done, partition in enumerate(sorted(self._present)):
+            if progress is not None:
+                progress(done, total, str(partition))
+            report = recover_log(
+                self._disk,
+                self._directory(partition),
+                self._recovery_points.get(partition, 0),
+                self._start_offsets.get(partition, 0),
+            )
+            if not report.is_clean:
+                reports.append(report)
+            self._recovery_points[partition] = min(self._recovery_points.get(partition, 0), report.end_offset)
+        if progress is not None:
+            progress(total, total, "")
+        return reports
+
+    def _directory(self, partition: TopicPartition) -> str:
+        return f"{self.root}/{partition}"
+
+    def _read_offsets(self, name: str) -> dict[TopicPartition, int]:
+        try:
+            return decode_offsets(self._disk.read_bytes(f"{self.root}/{name}"))
+        except FileNotFoundError:
+            return {}
+        except DamagedFileError as error:
+            logger.warning("checkpoint_discarded file=%s/%s reason=%s", self.root, name, error)
+            return {}

@@ -1,0 +1,192 @@
+"""Opening a log whose files are in order, or nearly: after a clean stop, or after `recovery` has been over them.
+
+Small damage is repaired on the way (an index missing or unsound, an empty segment, a torn tail); stray files are left
+alone.
+"""
+
+import logging
+from uuid import UUID
+
+from millstream.config.log_config import LogConfig
+from millstream.model.identifiers import NO_TOPIC_ID, TopicPartition
+from millstream.storage import offset_index, time_index
+from millstream.storage.batch_scan import walk_headers
+from millstream.storage.checkpoint import DamagedFileError, decode_epochs, decode_topic_id, encode_topic_id
+from millstream.storage.disk import Disk
+from millstream.storage.file_cache import FileCache
+from millstream.storage.file_names import INDEX_SUFFIX, LEADER_EPOCHS, PARTITION_METADATA, TIME_INDEX_SUFFIX
+from millstream.storage.index_builder import IndexBuilder
+from millstream.storage.leader_epochs import LeaderEpochs
+from millstream.storage.log_files import LogFiles, scan_files
+from millstream.storage.offset_index import OffsetIndex
+from millstream.storage.partition_log import PartitionLog
+from millstream.storage.producer_replay import rebuild_producers
+from millstream.storage.recovery import recover_log
+from millstream.storage.segment import Segment
+from millstream.storage.time_index import TimeIndex
+
+logger = logging.getLogger("millstream.storage")
+
+
+def create_log(
+    disk: Disk,
+    cache: FileCache,
+    directory: str,
+    topic_partition: TopicPartition,
+    topic_id: UUID,
+    config: LogConfig,
+    now_ms: int,
+) -> PartitionLog:
+    """A new, empty log."""
+    disk.make_directory(directory)
+    disk.write_atomically(f"{directory}/{PARTITION_METADATA}", encode_topic_id(topic_id), durable=False)
+    return load_log(disk, cache, directory, topic_partition, config, now_ms, recovery_point=0, log_start_offset=0)
+
+
+def load_log(
+    disk: Disk,
+    cache: FileCache,
+    directory: str,
+    topic_partition: TopicPartition,
+    config: LogConfig,
+    now_ms: int,
+    *,
+    recovery_point: int,
+    log_start_offset: int,
+) -> PartitionLog:
+    files = scan_files(disk, directory)
+    files.discard_empty_segments(disk)
+    segments = [_open_segment(disk, cache, directory, base, now_ms) for base in files.bases]
+    end_offset = _activate(disk, segments[-1], files) if segments else None
+    if segments and end_offset is None:
+        # The tail is not what a clean stop leaves.
+        recover_log(disk, directory, recovery_point, log_start_offset, config.index_interval_bytes)
+        return load_log(
+            disk,
+            cache,
+            directory,
+            topic_partition,
+            config,
+            now_ms,
+            recovery_point=recovery_point,
+            log_start_offset=log_start_offset,
+        )
+    for segment in segments[:-1]:
+        _check_sealed(disk, segment, files)
+    if end_offset is None or end_offset < log_start_offset:
+        for segment in segments:
+            logger.warning("segment_discarded file=%s reason=before_log_start_%d", segment.log.path, log_start_offset)
+            for path in segment.files():
+                disk.remove(path)
+        segment = Segment(disk, cache, directory, log_start_offset, now_ms)
+        segment.create()
+        segments, end_offset = [segment], log_start_offset
+    log_start_offset = max(log_start_offset, segments[0].base_offset)
+    snapshots = files.sound_snapshots(disk, end_offset)
+    return PartitionLog(
+        disk=disk,
+        cache=cache,
+        directory=directory,
+        topic_partition=topic_partition,
+        topic_id=_read_topic_id(disk, directory),
+        config=config,
+        segments=segments,
+        log_start_offset=log_start_offset,
+        log_end_offset=end_offset,
+        recovery_point=min(recovery_point, end_offset),
+        epochs=_load_epochs(disk, directory, segments, log_start_offset, end_offset),
+        producers=rebuild_producers(disk, directory, segments, snapshots, log_start_offset),
+        snapshots=snapshots,
+    )
+
+
+def _open_segment(disk: Disk, cache: FileCache, directory: str, base_offset: int, now_ms: int) -> Segment:
+    segment = Segment(disk, cache, directory, base_offset, now_ms)
+    segment.size = disk.file_size(segment.log.path)
+    segment.trusted_from = segment.size
+    segment.verified = (segment.size, segment.size)
+    return segment
+
+
+def _activate(disk: Disk, segment: Segment, files: LogFiles) -> int | None:
+    """Load the indexes of the last segment and find where the log ends; None when its tail is torn."""
+    index, times = OffsetIndex(), TimeIndex()
+    if (
+        segment.size
+        and files.has(segment.base_offset, INDEX_SUFFIX)
+        and files.has(segment.base_offset, TIME_INDEX_SUFFIX)
+    ):
+        index_data = disk.read_bytes(segment.path(INDEX_SUFFIX))
+        times_data = disk.read_bytes(segment.path(TIME_INDEX_SUFFIX))
+        if offset_index.is_sound(index_data, segment.size) and time_index.is_sound(times_data):
+            index, times = OffsetIndex(index_data), TimeIndex(times_data)
+    if not len(index):
+        return _reindex(segment)
+    segment.activate(index, times)
+    expected, start = index.lookup(offset_index.MAX_RELATIVE_OFFSET)
+    end, end_offset = start, segment.base_offset
+    for position, header in walk_headers(segment.file(), start, segment.size):
+        if position == start and header.last_offset != expected + segment.base_offset:
+            break
+        end, end_offset = position + header.size, header.last_offset + 1
+    if end == start:
+        return _reindex(segment)  # the last entry names a batch that is not there
+    if end < segment.size:
+        return None
+    segment.bytes_since_entry = segment.size - start
+    greatest = times.last()
+    segment.max_timestamp = -1
+    if greatest is not None:
+        segment.max_timestamp, segment.max_timestamp_offset = greatest[0], segment.base_offset + greatest[1]
+    return end_offset
+
+
+def _reindex(segment: Segment) -> int | None:
+    """Make the active segment's indexes from its batches; None when its tail is torn."""
+    builder = IndexBuilder(segment.base_offset)
+    end, end_offset = 0, segment.base_offset
+    for position, header in walk_headers(segment.file(), 0, segment.size):
+        builder.add(position, header)
+        end, end_offset = position + header.size, header.last_offset + 1
+    if end < segment.size:
+        return None
+    segment.activate(builder.index, builder.times)
+    segment.bytes_since_entry = segment.size - builder.index.lookup(offset_index.MAX_RELATIVE_OFFSET)[1]
+    segment.max_timestamp, segment.max_timestamp_offset = builder.max_timestamp, builder.max_timestamp_offset
+    return end_offset
+
+
+def _check_sealed(disk: Disk, segment: Segment, files: LogFiles) -> None:
+    """Rebuild indexes that are missing or cannot be right by their size; lookups find those that are wrong inside."""
+    for suffix, entry_size in ((INDEX_SUFFIX, offset_index.ENTRY_SIZE), (TIME_INDEX_SUFFIX, time_index.ENTRY_SIZE)):
+        if not files.has(segment.base_offset, suffix) or disk.file_size(segment.path(suffix)) % entry_size:
+            segment.rebuild_indexes()
+            return
+
+
+def _load_epochs(
+    disk: Disk, directory: str, segments: list[Segment], log_start_offset: int, end_offset: int
+) -> LeaderEpochs:
+    path = f"{directory}/{LEADER_EPOCHS}"
+    try:
+        epochs = LeaderEpochs(decode_epochs(disk.read_bytes(path)))
+    except (FileNotFoundError, DamagedFileError) as error:
+        epochs = LeaderEpochs()
+        if end_offset > log_start_offset:
+            logger.warning("leader_epochs_rebuilt file=%s reason=%s", path, error)
+            for segment in segments:
+                for _, header in walk_headers(segment.file(), 0, segment.size):
+                    epochs.assign(header.leader_epoch, header.base_offset)
+            disk.write_atomically(path, epochs.to_bytes(), durable=False)
+    epochs.truncate_from_end(end_offset)
+    epochs.truncate_from_start(log_start_offset)
+    return epochs
+
+
+def _read_topic_id(disk: Disk, directory: str) -> UUID:
+    path = f"{directory}/{PARTITION_METADATA}"
+    try:
+        return decode_topic_id(disk.read_bytes(path))
+    except (FileNotFoundError, DamagedFileError) as error:
+        logger.warning("topic_id_unknown file=%s reason=%s", path, error)
+        return NO_TOPIC_ID

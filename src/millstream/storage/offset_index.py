@@ -1,0 +1,111 @@
+"""The sparse offset index: (last offset of a batch, position of that batch) about every `index.interval.bytes`.
+
+On disk each entry is two big-endian i32: the offset relative to the segment's base, and the position. The active
+segment keeps its entries in two arrays so that bisection runs in C; a sealed segment's file is mapped and bisected in
+place.
+"""
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
+from operator import lt
+from struct import Struct
+from sys import byteorder
+
+ENTRY = Struct(">ii")
+ENTRY_SIZE = ENTRY.size
+MAX_RELATIVE_OFFSET = 0x7FFFFFFF
+
+_unpack_from = ENTRY.unpack_from
+
+
+class OffsetIndex:
+    """The growing index of an active segment."""
+
+    __slots__ = ("offsets", "positions")
+
+    def __init__(self, data: bytes = b"") -> None:
+        values = array("i", data)
+        if byteorder == "little":
+            values.byteswap()
+        self.offsets: array[int] = values[0::2]
+        self.positions: array[int] = values[1::2]
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def append(self, relative_offset: int, position: int) -> None:
+        self.offsets.append(relative_offset)
+        self.positions.append(position)
+
+    def lookup(self, relative_offset: int) -> tuple[int, int]:
+        """The last entry at or before the offset, or (-1, 0): the start of the segment."""
+        slot = bisect_right(self.offsets, relative_offset) - 1
+        return (self.offsets[slot], self.positions[slot]) if slot >= 0 else (-1, 0)
+
+    def boundary_at_or_before(self, position: int) -> int:
+        """The greatest indexed batch start that is not past `position`, or 0."""
+        slot = bisect_right(self.positions, position) - 1
+        return self.positions[slot] if slot >= 0 else 0
+
+    def truncate(self, relative_offset: int) -> None:
+        """Keep only entries before the offset."""
+        slot = bisect_right(self.offsets, relative_offset - 1)
+        del self.offsets[slot:]
+        del self.positions[slot:]
+
+    def to_bytes(self) -> bytes:
+        values = array("i", bytes(ENTRY_SIZE * len(self.offsets)))
+        values[0::2] = self.offsets
+        values[1::2] = self.positions
+        if byteorder == "little":
+            values.byteswap()
+        return values.tobytes()
+
+
+def lookup(entries: memoryview, relative_offset: int) -> tuple[int, int]:
+    """As `OffsetIndex.lookup`, over a mapped file."""
+    low, high = 0, len(entries) // ENTRY_SIZE
+    while low < high:
+        middle = (low + high) >> 1
+        if _unpack_from(entries, middle * ENTRY_SIZE)[0] <= relative_offset:
+            low = middle + 1
+        else:
+            high = middle
+    if low == 0:
+        return -1, 0
+    offset, position = _unpack_from(entries, (low - 1) * ENTRY_SIZE)
+    return offset, position
+
+
+def boundary_at_or_before(entries: memoryview, position: int) -> int:
+    """As `OffsetIndex.boundary_at_or_before`, over a mapped file."""
+    low, high = 0, len(entries) // ENTRY_SIZE
+    while low < high:
+        middle = (low + high) >> 1
+        if _unpack_from(entries, middle * ENTRY_SIZE)[1] <= position:
+            low = middle + 1
+        else:
+            high = middle
+    found: int = _unpack_from(entries, (low - 1) * ENTRY_SIZE)[1] if low else 0
+    return found
+
+
+def is_strictly_increasing(values: Sequence[int]) -> bool:
+    return all(map(lt, values, values[1:]))
+
+
+def is_sound(data: bytes | memoryview, log_size: int) -> bool:
+    """Whether a file could be this index: whole entries, strictly increasing, all within the log."""
+    if len(data) % ENTRY_SIZE:
+        return False
+    index = OffsetIndex(bytes(data))
+    if not len(index):
+        return True
+    return (
+        index.offsets[0] >= 0
+        and index.positions[0] >= 0
+        and index.positions[-1] < log_size
+        and is_strictly_increasing(index.offsets)
+        and is_strictly_increasing(index.positions)
+    )

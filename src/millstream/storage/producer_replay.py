@@ -1,0 +1,106 @@
+"""Bringing producer state forward over batches that are in the log already: replication, loading, recovery.
+
+Nothing is judged here; what is in the log is what happened.
+"""
+
+import logging
+from collections.abc import Sequence
+from struct import Struct
+
+from millstream.records.batch import CONTROL_BIT, HEADER_SIZE, TRANSACTIONAL_BIT, Bytes
+from millstream.storage.batch_scan import walk_headers
+from millstream.storage.checkpoint import DamagedFileError
+from millstream.storage.disk import Disk
+from millstream.storage.file_names import SNAPSHOT_SUFFIX, offset_file
+from millstream.storage.producer_snapshot import decode_snapshot
+from millstream.storage.producer_state import ProducerState
+from millstream.storage.segment import Segment
+
+logger = logging.getLogger("millstream.storage")
+
+_MARKER_KEY = Struct(">hh")
+_MARKER_VALUE = Struct(">hi")
+_ABORT, _COMMIT = 0, 1
+
+
+def note_batch(producers: ProducerState, header: Sequence[int], batch: Bytes | None) -> None:
+    """Take note of one batch; `batch` is needed only where it is a control batch."""
+    producer_id = header[9]
+    if producer_id < 0:
+        return
+    if not header[5] & CONTROL_BIT:
+        producers.append(
+            producer_id,
+            header[10],
+            header[11],
+            header[6],
+            header[0] + header[6],
+            header[8],
+            bool(header[5] & TRANSACTIONAL_BIT),
+        )
+        return
+    marker = _transaction_marker(batch) if batch is not None else None
+    if marker is not None:
+        producers.end_transaction(producer_id, header[10], marker, header[8])
+
+
+def load_snapshot(disk: Disk, directory: str, snapshots: list[int]) -> tuple[int | None, ProducerState]:
+    """The latest snapshot that can be read, and its offset; damaged ones are removed, here and from the list."""
+    while snapshots:
+        offset = max(snapshots)
+        path = offset_file(directory, offset, SNAPSHOT_SUFFIX)
+        try:
+            return offset, ProducerState(decode_snapshot(disk.read_bytes(path)))
+        except (DamagedFileError, FileNotFoundError) as error:
+            logger.warning("snapshot_discarded file=%s reason=%s", path, error)
+            disk.remove(path)
+            snapshots.remove(offset)
+    return None, ProducerState()
+
+
+def rebuild_producers(
+    disk: Disk, directory: str, segments: Sequence[Segment], snapshots: list[int], log_start_offset: int
+) -> ProducerState:
+    """From the latest sound snapshot and the batches after it."""
+    offset, producers = load_snapshot(disk, directory, snapshots)
+    start = log_start_offset if offset is None else offset
+    for slot, segment in enumerate(segments):
+        if slot + 1 < len(segments) and segments[slot + 1].base_offset <= start:
+            continue
+        found = segment.find(start) if segment.size else None
+        if found is not None:
+            replay(producers, segment, found[0], start)
+    return producers
+
+
+def replay(producers: ProducerState, segment: Segment, position: int, from_offset: int) -> None:
+    file = segment.file()
+    for at, header in walk_headers(file, position, segment.size):
+        if header.base_offset >= from_offset:
+            note_batch(producers, header, file.read_at(at, header.size) if header.is_control else None)
+
+
+def _transaction_marker(batch: Bytes) -> int | None:
+    """The coordinator epoch of a commit or abort marker; None for other control batches."""
+    try:
+        _, position = _varint(batch, HEADER_SIZE)
+        for _ in range(2):  # timestamp and offset deltas follow the attributes byte
+            _, position = _varint(batch, position + (1 if _ == 0 else 0))
+        key_size, position = _varint(batch, position)
+        _, kind = _MARKER_KEY.unpack_from(batch, position)
+        _, position = _varint(batch, position + key_size)
+        _, coordinator_epoch = _MARKER_VALUE.unpack_from(batch, position)
+    except Exception:  # a control batch of another kind, or of a later format
+        return None
+    return int(coordinator_epoch) if kind in (_ABORT, _COMMIT) else None
+
+
+def _varint(data: Bytes, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), position
+        shift += 7

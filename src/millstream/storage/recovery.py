@@ -1,0 +1,200 @@
+"""Repairing a log after an unclean stop, so that it opens as if it had been stopped cleanly.
+
+From the segment that holds the recovery point on, every batch is read and its checksum checked; indexes, leader epochs
+and producer state are made anew on the way. The log is cut at the first byte that is not a whole, sound batch, and what
+was cut is reported. One exception keeps more than Kafka would: a sealed segment whose batches still follow one another
+to its end, with a checksum that fails, is kept, because cutting it would take all later segments too; its reader gets
+CORRUPT_MESSAGE.
+"""
+
+import logging
+from dataclasses import dataclass, field
+
+from millstream.storage.batch_scan import walk_checked, walk_headers
+from millstream.storage.checkpoint import DamagedFileError, decode_epochs
+from millstream.storage.disk import Disk, File
+from millstream.storage.file_names import LEADER_EPOCHS, LOG_SUFFIX, SNAPSHOT_SUFFIX, offset_file
+from millstream.storage.index_builder import DEFAULT_INTERVAL_BYTES, IndexBuilder
+from millstream.storage.leader_epochs import LeaderEpochs
+from millstream.storage.log_files import LogFiles, scan_files
+from millstream.storage.offset_index import MAX_RELATIVE_OFFSET
+from millstream.storage.producer_replay import load_snapshot, note_batch
+from millstream.storage.producer_snapshot import encode_snapshot
+from millstream.storage.producer_state import ProducerState
+
+logger = logging.getLogger("millstream.storage")
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """What recovery did to one log."""
+
+    directory: str
+    end_offset: int = 0
+    checked_bytes: int = 0
+    cut_bytes: int = 0
+    cut_at: str = ""
+    """`file:position reason` of the first byte that was cut, empty when nothing was."""
+    removed_segments: list[str] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
+    """Batches in sealed segments that were kept although their checksums fail."""
+
+    @property
+    def is_clean(self) -> bool:
+        return not (self.cut_bytes or self.removed_segments or self.damaged)
+
+
+def recover_log(
+    disk: Disk,
+    directory: str,
+    recovery_point: int,
+    log_start_offset: int,
+    interval_bytes: int = DEFAULT_INTERVAL_BYTES,
+) -> RecoveryReport:
+    report = RecoveryReport(directory)
+    files = scan_files(disk, directory)
+    files.discard_empty_segments(disk)
+    if not files.bases:
+        report.end_offset = log_start_offset
+        return report
+    unflushed = [base for at, base in enumerate(files.bases) if not _ends_before(files.bases, at, recovery_point)]
+    epochs = _epochs_before(disk, files, unflushed[0])
+    producers = _producers_at(disk, files, unflushed[0], log_start_offset)
+    end_offset = unflushed[0]
+    for base in unflushed:
+        is_last = base == files.bases[-1]
+        next_base = None if is_last else files.bases[files.bases.index(base) + 1]
+        end_offset, cut = _recover_segment(
+            disk, directory, base, next_base, end_offset, epochs, producers, interval_bytes, report
+        )
+        if cut:
+            _remove_after(disk, files, base, report)
+            break
+    report.end_offset = end_offset
+    for offset in [offset for offset in files.snapshots if offset > end_offset]:
+        disk.remove(offset_file(directory, offset, SNAPSHOT_SUFFIX))
+    snapshot = encode_snapshot(producers.entries.values())
+    disk.write_atomically(offset_file(directory, end_offset, SNAPSHOT_SUFFIX), snapshot, durable=False)
+    disk.write_atomically(f"{directory}/{LEADER_EPOCHS}", epochs.to_bytes(), durable=False)
+    if not report.is_clean:
+        logger.warning(
+            "log_repaired directory=%s end_offset=%d cut_bytes=%d cut_at=%r removed_segments=%d damaged_batches=%d",
+            directory,
+            end_offset,
+            report.cut_bytes,
+            report.cut_at,
+            len(report.removed_segments),
+            len(report.damaged),
+        )
+    return report
+
+
+def _ends_before(bases: list[int], at: int, recovery_point: int) -> bool:
+    return at + 1 < len(bases) and bases[at + 1] <= recovery_point
+
+
+def _recover_segment(
+    disk: Disk,
+    directory: str,
+    base: int,
+    next_base: int | None,
+    next_offset: int,
+    epochs: LeaderEpochs,
+    producers: ProducerState,
+    interval_bytes: int,
+    report: RecoveryReport,
+) -> tuple[int, bool]:
+    """(offset after the last kept batch, whether the log was cut here)."""
+    path = offset_file(directory, base, LOG_SUFFIX)
+    file = disk.open(path)
+    size = file.size()
+    report.checked_bytes += size
+    builder = IndexBuilder(base, interval_bytes)
+    sealed_whole = next_base is not None and _reaches_end(file, size, next_base)
+    end = 0
+    reason = "torn"
+    next_offset = max(next_offset, base)
+    for position, header, holds in walk_checked(file, 0, size):
+        if header.base_offset < next_offset or header.last_offset - base > MAX_RELATIVE_OFFSET:
+            reason = "offsets_out_of_order"
+            break
+        if not holds:
+            if not sealed_whole:
+                reason = "checksum"
+                break
+            report.damaged.append(f"{path}:{position}")
+            logger.warning("damaged_batch_kept file=%s position=%d offset=%d", path, position, header.base_offset)
+        builder.add(position, header)
+        epochs.assign(header.leader_epoch, header.base_offset)
+        note_batch(producers, header, file.read_at(position, header.size) if header.is_control else None)
+        next_offset = header.last_offset + 1
+        end = position + header.size
+    if end < size:
+        report.cut_bytes += size - end
+        report.cut_at = report.cut_at or f"{path}:{end} {reason}"
+        logger.warning(
+            "segment_cut file=%s position=%d cut_bytes=%d next_offset=%d reason=%s",
+            path,
+            end,
+            size - end,
+            next_offset,
+            reason,
+        )
+        file.truncate(end)
+    builder.write(disk, directory)
+    return next_offset, end < size
+
+
+def _reaches_end(file: File, size: int, next_base: int) -> bool:
+    """Whether the batches of a sealed segment follow one another to its end, in order, before the next segment's
+    first."""
+    end, next_offset = 0, 0
+    for position, header in walk_headers(file, 0, size):
+        if header.base_offset < next_offset:
+            return False
+        end, next_offset = position + header.size, header.last_offset + 1
+    return end == size and next_offset <= next_base
+
+
+def _remove_after(disk: Disk, files: LogFiles, base: int, report: RecoveryReport) -> None:
+    for later in [later for later in files.bases if later > base]:
+        path = offset_file(files.directory, later, LOG_SUFFIX)
+        cut = disk.file_size(path)
+        report.cut_bytes += cut
+        report.removed_segments.append(path)
+        logger.warning("segment_removed file=%s cut_bytes=%d reason=after_damage", path, cut)
+        files.remove_segment(disk, later)
+
+
+def _epochs_before(disk: Disk, files: LogFiles, offset: int) -> LeaderEpochs:
+    """The leader epochs as they were where the check begins."""
+    try:
+        epochs = LeaderEpochs(decode_epochs(disk.read_bytes(f"{files.directory}/{LEADER_EPOCHS}")))
+        epochs.truncate_from_end(offset)
+        return epochs
+    except (FileNotFoundError, DamagedFileError):
+        epochs = LeaderEpochs()
+        for base in files.bases:
+            if base < offset:
+                file = disk.open(offset_file(files.directory, base, LOG_SUFFIX))
+                for _, header in walk_headers(file, 0, file.size()):
+                    epochs.assign(header.leader_epoch, header.base_offset)
+        return epochs
+
+
+def _producers_at(disk: Disk, files: LogFiles, offset: int, log_start_offset: int) -> ProducerState:
+    """The producers as they were where the check begins."""
+    usable = [snapshot for snapshot in files.snapshots if snapshot <= offset]
+    start, producers = load_snapshot(disk, files.directory, usable)
+    if start is None:
+        start = log_start_offset
+    for at, base in enumerate(files.bases):
+        if base >= offset:
+            break
+        if _ends_before(files.bases, at, start):
+            continue
+        file = disk.open(offset_file(files.directory, base, LOG_SUFFIX))
+        for position, header in walk_headers(file, 0, file.size()):
+            if header.base_offset >= start:
+                note_batch(producers, header, file.read_at(position, header.size) if header.is_control else None)
+    return producers

@@ -1,0 +1,153 @@
+"""A range of whole batches in a segment, to be sent as it lies on disk.
+
+A slice is `ready` when its bytes are in the page cache and this process vouches for them: it wrote them, or it has
+checked their checksums since the file last changed. Otherwise `prepare`, run in a thread, reads and checks them; a bad
+first batch is CORRUPT_MESSAGE, a bad later one ends the slice before it. `position` and `length` are final only when
+the slice is ready.
+"""
+
+from collections.abc import Sequence
+
+from millstream.model.errors import ErrorCode, KafkaError
+from millstream.records.batch import LOG_OVERHEAD, PLACEMENT, Bytes
+from millstream.storage.batch_scan import walk_checked
+from millstream.storage.disk import File
+from millstream.storage.segment import Segment
+
+
+class NoFile:
+    """The file of an empty slice."""
+
+    __slots__ = ()
+    path = ""
+
+    def fileno(self) -> int:
+        raise OSError("an empty slice has no file")
+
+    def read_at(self, position: int, length: int) -> bytes:
+        return b""
+
+    def write_at(self, position: int, data: Bytes) -> None:
+        raise OSError("an empty slice has no file")
+
+    def size(self) -> int:
+        return 0
+
+    def truncate(self, size: int) -> None:
+        raise OSError("an empty slice has no file")
+
+    def sync(self) -> None:
+        return
+
+    def is_resident(self, position: int, length: int) -> bool:
+        return True
+
+    def modified_ns(self) -> int:
+        return 0
+
+
+class Slice:
+    __slots__ = ("_bounds", "_segments", "file", "length", "position", "ready")
+
+    def __init__(
+        self,
+        file: File,
+        position: int,
+        length: int,
+        ready: bool,
+        segments: "Sequence[tuple[Segment, int]]" = (),
+        bounds: "Bounds | None" = None,
+    ) -> None:
+        self.file = file
+        self.position = position
+        self.length = length
+        self.ready = ready
+        self._segments = segments
+        self._bounds = bounds
+
+    def read(self) -> bytes:
+        """The bytes themselves, for those who cannot send a file."""
+        return self.file.read_at(self.position, self.length)
+
+    def prepare(self) -> None:
+        """Find, read and check the bytes; may block."""
+        if self.ready:
+            return
+        if self._bounds is not None:
+            self._locate(self._bounds)
+        if self.length:
+            self._check()
+        self.ready = True
+
+    def _locate(self, bounds: "Bounds") -> None:
+        self.length = 0
+        for segment, end_offset in self._segments:
+            found = segment.find(bounds.offset)
+            if found is None:
+                continue  # the offsets up to the next segment are gone
+            self._segments = ((segment, end_offset),)
+            self.file = segment.file()
+            self.position = found[0]
+            self.length = extent(segment, found[0], bounds.end_position(segment, end_offset), bounds, self.file)
+            return
+
+    def _check(self) -> None:
+        segment = self._segments[0][0]
+        modified_ns = self.file.modified_ns()
+        start = end = self.position
+        next_offset = 0
+        for position, header, holds in walk_checked(self.file, start, start + self.length):
+            if not holds or header.base_offset < next_offset:
+                break
+            next_offset = header.last_offset + 1
+            end = position + header.size
+        if end == start:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"the batch at byte {start} of {self.file.path} is damaged")
+        self.length = end - start
+        segment.vouch(start, end, modified_ns)
+        segment.hint(next_offset, end)
+
+
+class Bounds:
+    """What a reader asked for."""
+
+    __slots__ = ("at_least_one", "max_bytes", "offset", "up_to")
+
+    def __init__(self, offset: int, max_bytes: int, up_to: int, at_least_one: bool) -> None:
+        self.offset = offset
+        self.max_bytes = max_bytes
+        self.up_to = up_to
+        self.at_least_one = at_least_one
+
+    def end_position(self, segment: Segment, end_offset: int) -> int:
+        """Where the readable part of a segment ends; `end_offset` is where the segment itself does."""
+        if self.up_to >= end_offset:
+            return segment.size
+        position = segment.position_of(self.up_to)
+        if position is None:
+            found = segment.find(self.up_to)
+            position = found[0] if found is not None else segment.size
+        return position
+
+
+def extent(segment: Segment, start: int, end: int, bounds: Bounds, file: File) -> int:
+    """How many bytes from `start`, a batch's first byte, a reader gets: whole batches where the index knows a
+    boundary."""
+    length = end - start
+    max_bytes = bounds.max_bytes
+    if length <= max_bytes:
+        return max(length, 0)
+    boundary = segment.boundary_at_or_before(start + max_bytes)
+    if boundary > start:
+        return boundary - start
+    first = PLACEMENT.unpack(file.read_at(start, PLACEMENT.size))[1] + LOG_OVERHEAD
+    if first > max_bytes:
+        return min(first, length) if bounds.at_least_one else 0
+    return max_bytes
+
+
+NO_FILE = NoFile()
+
+
+def empty_slice() -> Slice:
+    return Slice(NO_FILE, 0, 0, True)
