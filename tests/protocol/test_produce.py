@@ -43,7 +43,7 @@ def test_parse_finds_what_the_schema_codec_wrote(version: int, values: dict) -> 
     assert request.transactional_id == (None if wanted_id is None else wanted_id.encode())
     assert (request.acks, request.timeout_ms) == (values["acks"], values["timeout_ms"])
     assert [
-        (topic, [(p.index, bytes(buffer[p.start : p.end])) for p in partitions])
+        (topic, [(p.partition, bytes(buffer[p.start : p.end])) for p in partitions])
         for topic, partitions in request.topics
     ] == [
         (

@@ -127,7 +127,7 @@ class Dispatcher:
         def deliver(topics: Topics, error: int, session_id: int) -> None:
             parts = fetch_codec.ResponseParts(_head(correlation_id, flexible))
             fetch_codec.encode_response(parts, topics, version, error=error, session_id=session_id)
-            _SIZE.pack_into(parts.parts[0], 0, parts.finish() - 4)
+            _SIZE.pack_into(parts.head, 0, parts.finish() - 4)
             pending.resolve(parts.parts)  # type: ignore[arg-type]
 
         waiting = self._fetch.fetch(request, version, deliver)

@@ -42,7 +42,7 @@ class FetchSession:
     def update(self, request: FetchRequest) -> None:
         for topic, fetches in request.topics:
             for fetch in fetches:
-                key = (topic, fetch.index)
+                key = (topic, fetch.partition)
                 known = self.partitions.get(key)
                 if known is None:
                     self.partitions[key] = SessionPartition(key, fetch)

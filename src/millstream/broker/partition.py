@@ -108,13 +108,12 @@ class Partition:
 
         def finished(done: object) -> None:
             self._flushing = False
-            error = future.exception()
-            if error is None:
-                job.done(future.result())
+            failure = future.result()
+            job.done(failure)
+            if failure is None:
                 self._finish_flush(None)
             else:
-                job.failed(error)
-                self._finish_flush(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot be made durable: {error}"))
+                self._finish_flush(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot be made durable: {failure}"))
 
         future.add_done_callback(finished)
 

@@ -5,6 +5,7 @@ UNKNOWN_SERVER_ERROR.
 """
 
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 
 class ErrorCode(IntEnum):
@@ -12,11 +13,13 @@ class ErrorCode(IntEnum):
 
     retriable: bool
 
-    def __new__(cls, code: int, retriable: bool) -> "ErrorCode":
-        member = int.__new__(cls, code)
-        member._value_ = code
-        member.retriable = retriable
-        return member
+    if not TYPE_CHECKING:  # a type checker would want both arguments where a code is looked up
+
+        def __new__(cls, code: int, retriable: bool) -> "ErrorCode":
+            member = int.__new__(cls, code)
+            member._value_ = code
+            member.retriable = retriable
+            return member
 
     UNKNOWN_SERVER_ERROR = -1, False
     NONE = 0, False

@@ -5,22 +5,23 @@ import errno
 import logging
 import socket
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from millstream.net.connection import SCRATCH_BYTES, Connection
 from millstream.net.request_memory import RequestMemory
 from millstream.net.service import Peer, Service
 from millstream.net.transport import SocketTransport
 
-_BACKLOG = 1024
 _SWEEP_SECONDS = 5.0
+DEFAULT_REQUEST_MEMORY_BYTES = 512 << 20
 _log = logging.getLogger("millstream.net")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
     max_frame_bytes: int = 100 << 20
-    request_memory_bytes: int = 512 << 20
+    request_memory_bytes: int = DEFAULT_REQUEST_MEMORY_BYTES
     max_waiting_answers: int = 256
     max_unsent_bytes: int = 4 << 20
     max_connections: int = 1 << 31
@@ -28,16 +29,18 @@ class ConnectionLimits:
     max_idle_seconds: float = 600.0
     send_buffer_bytes: int = -1
     receive_buffer_bytes: int = -1
+    backlog: int = 1024
+    max_connections_of_address: Mapping[str, int] = field(default_factory=dict)
+    """Other limits than `max_connections_per_address` for some addresses."""
 
 
 class Listener:
-    """One listening socket and its connections."""
+    """One listening socket and its connections. Bound first, it serves once there is somebody to answer."""
 
-    def __init__(
-        self, name: str, service: Service, limits: ConnectionLimits, loop: asyncio.AbstractEventLoop
-    ) -> None:
+    service: Service
+
+    def __init__(self, name: str, limits: ConnectionLimits, loop: asyncio.AbstractEventLoop) -> None:
         self.name = name
-        self.service = service
         self.limits = limits
         self.memory = RequestMemory(limits.request_memory_bytes)
         self.scratch = bytearray(SCRATCH_BYTES)
@@ -52,8 +55,8 @@ class Listener:
         self.connections: set[Connection] = set()
         self._per_address: Counter[str] = Counter()
 
-    def open(self, host: str, port: int) -> tuple[str, int]:
-        """Starts listening; returns the address, with the port the system chose where 0 was asked for."""
+    def bind(self, host: str, port: int) -> tuple[str, int]:
+        """Takes the address; returns it, with the port the system chose where 0 was asked for."""
         family, _, _, _, address = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
@@ -66,16 +69,21 @@ class Listener:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.limits.send_buffer_bytes)
         try:
             listening.bind(address)
-            listening.listen(_BACKLOG)
+            listening.listen(self.limits.backlog)
         except OSError:
             listening.close()
             raise
         listening.setblocking(False)
         self._socket = listening
-        self._loop.add_reader(listening.fileno(), self._accept)
-        self._sweeper = self._loop.call_later(_SWEEP_SECONDS, self._sweep)
         bound = listening.getsockname()
         return str(bound[0]), int(bound[1])
+
+    def serve(self, service: Service) -> None:
+        """Begins to accept; who connected since the binding has waited in the backlog."""
+        assert self._socket is not None
+        self.service = service
+        self._loop.add_reader(self._socket.fileno(), self._accept)
+        self._sweeper = self._loop.call_later(_SWEEP_SECONDS, self._sweep)
 
     def _accept(self) -> None:
         assert self._socket is not None
@@ -107,7 +115,9 @@ class Listener:
         if len(self.connections) >= self.limits.max_connections:
             _log.warning("connection_refused peer=%s limit=max.connections", host)
             transport.close()
-        elif self._per_address[host] >= self.limits.max_connections_per_address:
+        elif self._per_address[host] >= self.limits.max_connections_of_address.get(
+            host, self.limits.max_connections_per_address
+        ):
             _log.warning("connection_refused peer=%s limit=max.connections.per.ip", host)
             transport.close()
         else:

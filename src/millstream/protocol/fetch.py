@@ -40,7 +40,7 @@ _FIELDS_V12 = struct.Struct(">iiqiqi")
 
 
 class FetchPartition(NamedTuple):
-    index: int
+    partition: int
     current_leader_epoch: int
     fetch_offset: int
     last_fetched_epoch: int
@@ -69,7 +69,7 @@ class FileStretch(Protocol):
 
 
 class PartitionResult(NamedTuple):
-    index: int
+    partition: int
     error: int = ErrorCode.NONE
     high_watermark: int = -1
     last_stable_offset: int = -1
@@ -206,9 +206,10 @@ def _legacy_string(buffer: bytearray, position: int) -> tuple[bytes, int]:
 class ResponseParts:
     """A response under construction: bytes, and stretches of files between them."""
 
-    __slots__ = ("length", "out", "parts")
+    __slots__ = ("head", "length", "out", "parts")
 
     def __init__(self, head: bytearray) -> None:
+        self.head = head
         self.parts: list[bytearray | FileStretch] = [head]
         self.out = head
         self.length = 0
@@ -265,7 +266,7 @@ def encode_response(
 def _encode_partition_flexible(parts: ResponseParts, result: PartitionResult) -> None:
     out = parts.out
     out += _PARTITION_V5.pack(
-        result.index, result.error, result.high_watermark, result.last_stable_offset, result.log_start_offset
+        result.partition, result.error, result.high_watermark, result.last_stable_offset, result.log_start_offset
     )
     if result.aborted is None:
         out.append(0)
@@ -298,10 +299,10 @@ def _encode_partition_legacy(parts: ResponseParts, result: PartitionResult, vers
     out = parts.out
     if version >= 5:
         out += _PARTITION_V5.pack(
-            result.index, result.error, result.high_watermark, result.last_stable_offset, result.log_start_offset
+            result.partition, result.error, result.high_watermark, result.last_stable_offset, result.log_start_offset
         )
     else:
-        out += _PARTITION_V4.pack(result.index, result.error, result.high_watermark, result.last_stable_offset)
+        out += _PARTITION_V4.pack(result.partition, result.error, result.high_watermark, result.last_stable_offset)
     out += _INT32.pack(-1 if result.aborted is None else len(result.aborted))
     for producer_id, first_offset in result.aborted or ():
         out += _ABORTED.pack(producer_id, first_offset)

@@ -27,7 +27,7 @@ _RESULT_V5 = struct.Struct(">ihqqq")
 class PartitionData(NamedTuple):
     """Where one partition's record batches lie in the request's buffer; an absent record set has start == end."""
 
-    index: int
+    partition: int
     start: int
     end: int
 
@@ -41,7 +41,7 @@ class ProduceRequest(NamedTuple):
 
 
 class PartitionResult(NamedTuple):
-    index: int
+    partition: int
     error: int = ErrorCode.NONE
     base_offset: int = -1
     log_append_time_ms: int = -1

@@ -112,6 +112,10 @@ class Field:
         return True if self.default_text == "true" else int(self.default_text)
 
 
+    def unset(self, version: int) -> Any:
+        """What is sent for a field that the sender does not mention: null where that can be said."""
+        return None if self.default_text is None and version in self.nullable else self.default()
+
     def is_default(self, value: Any) -> bool:
         if self.type == "{}" and value is not None:
             assert self.children is not None
@@ -146,7 +150,8 @@ class Structure:
         ]
         tagged = {f.tag: (f.name, _field_reader(f, version, flexible)) for f in self.fields if version in f.tagged}
         sent = {name for name, _ in plain}
-        constant, fresh = [], []
+        constant: list[Field] = []
+        fresh: list[Field] = []
         for each in self.fields:
             if each.name not in sent:
                 mutable = each.type.startswith("[]") or each.type == "{}"
@@ -194,7 +199,7 @@ class Structure:
             if not known.issuperset(values):
                 raise KeyError(f"{where} has no field {sorted(set(values) - known)}")
             for name, write_field, each in plain:
-                write_field(out, values[name] if name in values else each.default())
+                write_field(out, values[name] if name in values else each.unset(version))
             if flexible:
                 present = [
                     (tag, write_field, values[name])

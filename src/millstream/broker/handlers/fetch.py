@@ -54,16 +54,16 @@ class FetchHandler:
         topics = self.partitions.by_id if by_id else self.partitions.by_name
         for key, fetch in wanted:
             topic = topics.get(key[0])
-            partition = topic.get(fetch.index) if topic is not None else None
+            partition = topic.get(fetch.partition) if topic is not None else None
             if partition is None:
                 code = ErrorCode.UNKNOWN_TOPIC_ID if by_id and topic is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                result.rows.append((key, PartitionResult(fetch.index, code)))
+                result.rows.append((key, PartitionResult(fetch.partition, code)))
                 result.has_error = True
                 continue
             try:
                 row = self._read_partition(partition, fetch, left, not result.size)
             except KafkaError as error:
-                result.rows.append((key, PartitionResult(fetch.index, error.code)))
+                result.rows.append((key, PartitionResult(fetch.partition, error.code)))
                 result.has_error = True
                 continue
             if row.diverging_epoch is not None:
@@ -85,7 +85,7 @@ class FetchHandler:
             epoch, end = log.end_offset_of_epoch(fetch.last_fetched_epoch)
             if end < fetch.fetch_offset or epoch < fetch.last_fetched_epoch:
                 return PartitionResult(
-                    fetch.index, 0, committed, committed, log.log_start_offset, diverging_epoch=(epoch, end)
+                    fetch.partition, 0, committed, committed, log.log_start_offset, diverging_epoch=(epoch, end)
                 )
         records: Slice | None = None
         if fetch.fetch_offset == committed:
@@ -94,7 +94,7 @@ class FetchHandler:
             records = log.read(
                 fetch.fetch_offset, min(fetch.max_bytes, max(left, 0)), up_to=committed, at_least_one=at_least_one
             )
-        return PartitionResult(fetch.index, 0, committed, committed, log.log_start_offset, None, -1, records)
+        return PartitionResult(fetch.partition, 0, committed, committed, log.log_start_offset, None, -1, records)
 
 
 class ReadResult:
@@ -137,7 +137,7 @@ class FetchWait:
         else:
             for topic, fetches in self._request.topics:
                 for fetch in fetches:
-                    yield (topic, fetch.index), fetch
+                    yield (topic, fetch.partition), fetch
 
     def start(self) -> None:
         found = self._read()
@@ -251,7 +251,7 @@ def _with_failures(rows: list[Row], failures: dict[int, KafkaError]) -> list[Row
     if not failures:
         return rows
     return [
-        (key, PartitionResult(row.index, failures[id(row.records)].code)) if id(row.records) in failures else (key, row)
+        (key, PartitionResult(row.partition, failures[id(row.records)].code)) if id(row.records) in failures else (key, row)
         for key, row in rows
     ]
 

@@ -48,12 +48,10 @@ class ProduceHandler:
                     topic_results.append(PartitionResult(index, error.code, message=error.message))
                     continue
                 log = partition.log
-                if log.config.flush_before_ack:
+                if log.config.flush_before_ack or log.flush_due:
                     awaited.append(partition)
                 topic_results.append(
-                    PartitionResult(
-                        index, 0, appended.base_offset, appended.log_append_time_ms, log.log_start_offset
-                    )
+                    PartitionResult(index, 0, appended[0], appended.log_append_time, appended.log_start_offset)
                 )
             results.append((topic, topic_results))
         return results, awaited
@@ -130,5 +128,5 @@ class DurableAck:
         for topic, rows in self._results:
             if topic in keys:
                 for at, row in enumerate(rows):
-                    if row.index == partition.topic_partition.partition and not row.error:
-                        rows[at] = PartitionResult(row.index, error.code, message=error.message)
+                    if row.partition == partition.topic_partition.partition and not row.error:
+                        rows[at] = PartitionResult(row.partition, error.code, message=error.message)

@@ -1,0 +1,169 @@
+"""The broker as a whole: the partitions it leads, kept as the metadata says, and the table of APIs it answers."""
+
+import logging
+from functools import partial
+
+from millstream.broker.api_versions import ApiVersions
+from millstream.broker.controller import Controller
+from millstream.broker.dispatch import Dispatcher
+from millstream.broker.environment import Environment
+from millstream.broker.handlers.cluster import ClusterHandlers
+from millstream.broker.handlers.configs import ConfigHandlers
+from millstream.broker.handlers.fetch import FetchHandler
+from millstream.broker.handlers.log_dirs import LogDirHandlers
+from millstream.broker.handlers.offsets import OffsetHandlers
+from millstream.broker.handlers.produce import ProduceHandler
+from millstream.broker.handlers.producer_ids import ProducerIdHandlers
+from millstream.broker.handlers.topics import TopicHandlers
+from millstream.broker.partition import Partition
+from millstream.broker.partition_table import PartitionTable
+from millstream.broker.request import Api, Handler
+from millstream.config.table import network, node
+from millstream.config.topic_config import resolve_log_config, topic_defaults
+from millstream.metadata.brokers import SUPPORTED_FEATURES
+from millstream.metadata.image import MetadataDelta, ResourceType, TopicImage
+from millstream.model.identifiers import TopicPartition
+from millstream.protocol import fetch as fetch_codec
+from millstream.protocol import produce as produce_codec
+from millstream.protocol.messages import request_schema
+from millstream.storage.job import Job
+from millstream.storage.log_directory import LogDirectory
+from millstream.storage.partition_log import PartitionLog
+
+_log = logging.getLogger("millstream.broker")
+
+
+class Broker:
+    def __init__(self, controller: Controller, logs: LogDirectory, environment: Environment) -> None:
+        self._controller = controller
+        self._logs = logs
+        self._environment = environment
+        self._log_defaults = topic_defaults(controller.config)
+        self.partitions = PartitionTable()
+        for topic in controller.image.topics.values():
+            self._lead(topic)
+        controller.on_change = self._follow
+        self.apis = self._make_apis()
+        self.dispatcher = self._make_dispatcher()
+
+    # Following the metadata
+
+    def _follow(self, delta: MetadataDelta) -> None:
+        for topic in delta.deleted.values():
+            self._drop(topic)
+        for topic in (*delta.created.values(), *delta.changed.values()):
+            self._lead(topic)
+        if any(resource.type == ResourceType.BROKER for resource in delta.configs):
+            self._log_defaults = topic_defaults(self._controller.config)
+            changed = {partition.topic_partition.topic for partition in self.partitions}
+        else:
+            changed = {r.name for r in delta.configs if r.type == ResourceType.TOPIC}  # type: ignore[misc]
+        for name in changed:
+            config = resolve_log_config(self._log_defaults, self._controller.image.topic_config(name))
+            for partition in self.partitions.by_name.get(name.encode(), {}).values():
+                if partition.opened_log is not None:
+                    partition.opened_log.config = config
+
+    def _lead(self, topic: TopicImage) -> None:
+        node_id = self._controller.config.node_id
+        known = self.partitions.by_name.get(topic.name.encode(), {})
+        for index, state in enumerate(topic.partitions):
+            if state.leader != node_id:
+                continue
+            if index in known:
+                known[index].leader_epoch = state.leader_epoch
+                continue
+            at = TopicPartition(topic.name, index)
+            open_log = partial(self._open_log, at, topic)
+            self.partitions.add(Partition(at, topic.id, state.leader_epoch, open_log, self._environment))
+
+    def _open_log(self, at: TopicPartition, topic: TopicImage) -> PartitionLog:
+        config = resolve_log_config(self._log_defaults, self._controller.image.topic_config(topic.name))
+        now_ms = self._environment.clock.now_ms()
+        if at in self._logs.partitions:
+            log = self._logs.open(at, config, now_ms)
+            if log.topic_id == topic.id:
+                return log
+            # A topic of the same name that was deleted while this node was down, or died in the middle of doing so.
+            self._run(self._logs.delete(at))
+        return self._logs.create(at, topic.id, config, now_ms)
+
+    def _drop(self, topic: TopicImage) -> None:
+        for partition in self.partitions.remove_topic(topic.name, topic.id):
+            if partition.topic_partition in self._logs.partitions:
+                self._run(self._logs.delete(partition.topic_partition))
+            partition.wake_all()
+
+    # What goes on in the background
+
+    def maintain(self) -> None:
+        """Retention, rolling by time, flushing by time, checkpoints: called now and then."""
+        for job in self._logs.maintenance(self._environment.clock.now_ms()):
+            self._run(job)
+
+    def _run(self, job: Job) -> None:
+        future = self._environment.offload(job.run)
+        future.add_done_callback(lambda done: job.done(done.result()))
+
+    # APIs
+
+    def _make_apis(self) -> list[Api]:
+        controller, environment, partitions = self._controller, self._environment, self.partitions
+        topics = TopicHandlers(controller)
+        configs = ConfigHandlers(controller)
+        offsets = OffsetHandlers(partitions, environment)
+        cluster = ClusterHandlers(
+            controller.config.node_id,
+            lambda: controller.image,
+            topics.create_with_defaults,
+            lambda: controller.config[node.AUTO_CREATE_TOPICS_ENABLE],
+        )
+        log_dirs = LogDirHandlers(partitions, environment, controller.config.data_dir)
+        producer_ids = ProducerIdHandlers(controller)
+        handlers: dict[str, Handler] = {
+            "list_offsets": offsets.list_offsets,
+            "metadata": cluster.metadata,
+            "find_coordinator": cluster.find_coordinator,
+            "create_topics": topics.create_topics,
+            "delete_topics": topics.delete_topics,
+            "delete_records": offsets.delete_records,
+            "init_producer_id": producer_ids.init_producer_id,
+            "offset_for_leader_epoch": offsets.offset_for_leader_epoch,
+            "describe_configs": configs.describe_configs,
+            "alter_configs": configs.alter_configs,
+            "describe_log_dirs": log_dirs.describe_log_dirs,
+            "create_partitions": topics.create_partitions,
+            "incremental_alter_configs": configs.incremental_alter_configs,
+            "describe_cluster": cluster.describe_cluster,
+            "describe_topic_partitions": cluster.describe_topic_partitions,
+        }
+        apis = [
+            Api(0, "produce", produce_codec.FIRST_VERSION, produce_codec.LAST_VERSION),
+            Api(1, "fetch", fetch_codec.FIRST_VERSION, fetch_codec.LAST_VERSION),
+        ]
+        apis += [_api(name, handler) for name, handler in handlers.items()]
+        versions = _api("api_versions", lambda request, context: api_versions.handle(request, context))
+        apis.append(versions)
+        api_versions = ApiVersions(apis, self._features)
+        return apis
+
+    def _features(self) -> tuple[dict[str, tuple[int, int]], dict[str, int], int]:
+        image = self._controller.image
+        supported = {f.name: (f.min_supported_version, f.max_supported_version) for f in SUPPORTED_FEATURES}
+        return supported, dict(image.features), image.offset
+
+    def _make_dispatcher(self) -> Dispatcher:
+        config = self._controller.config
+        fetch = FetchHandler(
+            self.partitions,
+            self._environment,
+            session_slots=config[network.MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS],
+            max_bytes=config[network.FETCH_MAX_BYTES],
+        )
+        produce = ProduceHandler(self.partitions, self._environment)
+        return Dispatcher(self.apis, produce, fetch, self._environment.loop)
+
+
+def _api(name: str, handler: Handler) -> Api:
+    schema = request_schema(name)
+    return Api(schema.api_key, name, schema.versions.low, schema.versions.high, handler)

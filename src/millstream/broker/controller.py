@@ -1,0 +1,58 @@
+"""The active controller of a quorum of one: decides on the newest image, writes the decision down, then lives by it.
+
+Decisions are pure functions of `metadata/`; here they are taken one after another, and none counts before its records
+are on disk. A crash between writing and answering leaves a decision that is in force but was not answered, as with any
+database.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import TypeVar
+
+from millstream.broker.environment import Environment
+from millstream.broker.metadata_log import MetadataLog
+from millstream.config.broker_config import BrokerConfig
+from millstream.metadata.application import apply
+from millstream.metadata.decision import Decision
+from millstream.metadata.image import MetadataDelta, MetadataImage
+
+R = TypeVar("R")
+Decide = Callable[[MetadataImage, BrokerConfig, random.Random], Decision[R]]
+
+
+class Controller:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        image: MetadataImage,
+        log: MetadataLog,
+        environment: Environment,
+    ) -> None:
+        self._static_config = config
+        self.image = image
+        self.config = self._dynamic_config()
+        self._log = log
+        self._environment = environment
+        self._one_at_a_time = asyncio.Lock()
+        self.on_change: Callable[[MetadataDelta], None] = lambda delta: None
+
+    async def decide(self, decide: "Decide[R]") -> tuple[R, ...]:
+        """Takes a decision, makes it durable, applies it, and returns the answers."""
+        async with self._one_at_a_time:
+            decision = decide(self.image, self.config, self._environment.randomness)
+            if decision.records:
+                offset = await self._log.append(decision.records, self._environment)
+                image, delta = apply(self.image, decision.records, offset=offset, epoch=self._log.epoch)
+                self.image = image
+                if any(resource.type == 4 for resource in delta.configs):
+                    self.config = self._dynamic_config()
+                self.on_change(delta)
+            return decision.results
+
+    def _dynamic_config(self) -> BrokerConfig:
+        image = self.image
+        own = image.broker_config(self._static_config.node_id)
+        if not own and not image.default_broker_config:
+            return self._static_config
+        return self._static_config.with_dynamic(default=image.default_broker_config, own=own)

@@ -1,0 +1,269 @@
+"""Metadata (3), DescribeCluster (60), DescribeTopicPartitions (75), FindCoordinator (10): where things are.
+
+Answers are made from the metadata image alone. Encoded Metadata answers are kept until the image changes: with
+thousands of partitions, encoding is what costs, and clients ask again and again.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+from uuid import UUID
+
+from millstream.broker.request import Context, Response
+from millstream.metadata.image import BrokerRegistration, MetadataImage, PartitionState, TopicImage
+from millstream.model.errors import ErrorCode, KafkaError
+from millstream.model.identifiers import NO_TOPIC_ID, TopicName
+from millstream.protocol.messages import response_schema
+from millstream.protocol.schema import Message
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+_KEPT_ANSWERS = 64
+_GROUP, _TRANSACTION, _SHARE = 0, 1, 2
+# Bits of AclOperation for one who may do everything: there are no ACLs, so everyone may.
+_ALL_TOPIC_OPERATIONS = 0b110111111000  # read, write, create, delete, alter, describe, describe and alter configs
+_ALL_CLUSTER_OPERATIONS = 0b1111110100000
+_NOT_ASKED = -(1 << 31)
+_BROKER_ENDPOINTS, _CONTROLLER_ENDPOINTS = 1, 2
+
+
+class ClusterHandlers:
+    def __init__(
+        self,
+        node_id: int,
+        image: Callable[[], MetadataImage],
+        create_topics: Callable[[list[str]], Awaitable[dict[str, KafkaError]]],
+        may_create_topics: Callable[[], bool],
+    ) -> None:
+        """`create_topics` makes topics with default settings and says which it could not make."""
+        self._node_id = node_id
+        self._image = image
+        self._create_topics = create_topics
+        self._may_create_topics = may_create_topics
+        self._kept: dict[object, bytes] = {}
+        self._kept_for: MetadataImage | None = None
+
+    # Metadata
+
+    def metadata(self, request: Message, context: Context) -> Response | Awaitable[Response]:
+        image = self._image()
+        # In version 0 an empty list means all topics; later, null does.
+        wanted = request.topics if request.topics or context.version > 0 else None
+        if wanted is not None and request.allow_auto_topic_creation and self._may_create_topics():
+            missing = [topic.name for topic in wanted if topic.name is not None and topic.name not in image.topics]
+            if missing:
+                return self._metadata_creating(request, context, wanted, missing)
+        return self._encoded(request, context, wanted, {})
+
+    async def _metadata_creating(
+        self, request: Message, context: Context, wanted: list[Message], missing: list[str]
+    ) -> Response:
+        return self._encoded(request, context, wanted, await self._create_topics(missing))
+
+    def _encoded(
+        self, request: Message, context: Context, wanted: list[Message] | None, failed: dict[str, KafkaError]
+    ) -> bytes:
+        image = self._image()
+        if image is not self._kept_for:
+            self._kept.clear()
+            self._kept_for = image
+        operations = (request.include_topic_authorized_operations, request.include_cluster_authorized_operations)
+        names = None if wanted is None else tuple((topic.name, topic.topic_id) for topic in wanted)
+        key = (context.version, context.peer.listener, operations, names)
+        encoded = self._kept.get(key)
+        if encoded is None or failed:
+            encoded = response_schema("metadata").encode(
+                self._metadata(image, wanted, context, operations, failed), context.version
+            )
+            if not failed:
+                if len(self._kept) >= _KEPT_ANSWERS:
+                    self._kept.clear()
+                self._kept[key] = encoded
+        return encoded
+
+    def _metadata(
+        self,
+        image: MetadataImage,
+        wanted: list[Message] | None,
+        context: Context,
+        operations: tuple[bool, bool],
+        failed: dict[str, KafkaError],
+    ) -> dict[str, Any]:
+        topic_operations = _ALL_TOPIC_OPERATIONS if operations[0] else _NOT_ASKED
+        if wanted is None:
+            topics = [_topic(topic, image, topic_operations) for topic in image.topics.values()]
+        else:
+            topics = [_wanted_topic(topic, image, topic_operations, failed, context.version) for topic in wanted]
+        return {
+            "brokers": [
+                {"node_id": broker.id, **_address(broker, context.peer.listener), "rack": broker.rack}
+                for broker in image.brokers.values()
+                if not broker.fenced
+            ],
+            "cluster_id": image.cluster_id,
+            "controller_id": self._node_id,
+            "topics": topics,
+            "cluster_authorized_operations": _ALL_CLUSTER_OPERATIONS if operations[1] else _NOT_ASKED,
+        }
+
+    # DescribeCluster
+
+    def describe_cluster(self, request: Message, context: Context) -> Response:
+        image = self._image()
+        if request.endpoint_type != _BROKER_ENDPOINTS:
+            code = (
+                ErrorCode.MISMATCHED_ENDPOINT_TYPE
+                if request.endpoint_type == _CONTROLLER_ENDPOINTS
+                else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
+            )
+            return {
+                "error_code": code,
+                "error_message": "this is a broker's listener: ask it for endpoints of brokers",
+                "cluster_id": image.cluster_id,
+            }
+        return {
+            "cluster_id": image.cluster_id,
+            "controller_id": self._node_id,
+            "brokers": [
+                {
+                    "broker_id": broker.id,
+                    **_address(broker, context.peer.listener),
+                    "rack": broker.rack,
+                    "is_fenced": broker.fenced,
+                }
+                for broker in image.brokers.values()
+                if request.include_fenced_brokers or not broker.fenced
+            ],
+            "cluster_authorized_operations": (
+                _ALL_CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else _NOT_ASKED
+            ),
+        }
+
+    # DescribeTopicPartitions
+
+    def describe_topic_partitions(self, request: Message, context: Context) -> Response:
+        image = self._image()
+        names = sorted({topic.name for topic in request.topics}) if request.topics else sorted(image.topics)
+        first_partition = 0
+        if request.cursor is not None:
+            if request.cursor.partition_index < 0:
+                names = []
+            names = [name for name in names if name >= request.cursor.topic_name]
+            if names and names[0] == request.cursor.topic_name:
+                first_partition = request.cursor.partition_index
+        left = max(1, min(request.response_partition_limit, 2000))
+        topics: list[dict[str, Any]] = []
+        for name in names:
+            topic = image.topics.get(name)
+            if topic is None:
+                topics.append({"error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "name": name})
+                continue
+            if left == 0:
+                return {"topics": topics, "next_cursor": {"topic_name": name, "partition_index": 0}}
+            shown = topic.partitions[first_partition : first_partition + left]
+            described = _topic(topic, image, _ALL_TOPIC_OPERATIONS)
+            described["partitions"] = [
+                {
+                    **_partition(first_partition + at, state, image),
+                    "eligible_leader_replicas": list(state.eligible_leader_replicas),
+                    "last_known_elr": list(state.last_known_elr),
+                }
+                for at, state in enumerate(shown)
+            ]
+            topics.append(described)
+            left -= len(shown)
+            following = first_partition + len(shown)
+            if following < len(topic.partitions):
+                return {"topics": topics, "next_cursor": {"topic_name": name, "partition_index": following}}
+            first_partition = 0
+        return {"topics": topics}
+
+    # FindCoordinator
+
+    def find_coordinator(self, request: Message, context: Context) -> Response:
+        if context.version < 4:
+            return self._coordinator(request.key, request.key_type, context)
+        return {
+            "coordinators": [
+                {"key": key, **self._coordinator(key, request.key_type, context)} for key in request.coordinator_keys
+            ]
+        }
+
+    def _coordinator(self, key: str, key_type: int, context: Context) -> dict[str, Any]:
+        nowhere = {"node_id": -1, "host": "", "port": -1}
+        if key_type == _TRANSACTION:
+            return {
+                "error_code": ErrorCode.INVALID_REQUEST,
+                "error_message": "this broker has no transactions yet: produce without transactional.id",
+                **nowhere,
+            }
+        if key_type != _GROUP:
+            return {
+                "error_code": ErrorCode.INVALID_REQUEST,
+                "error_message": f"there is no coordinator of type {key_type} here",
+                **nowhere,
+            }
+        if not key:
+            return {"error_code": ErrorCode.INVALID_GROUP_ID, "error_message": "the group id is empty", **nowhere}
+        broker = self._image().brokers[self._node_id]  # type: ignore[index]
+        return {"node_id": self._node_id, **_address(broker, context.peer.listener), "error_message": ""}
+
+
+def _address(broker: BrokerRegistration, listener: str) -> dict[str, Any]:
+    """Clients are told the address that belongs to the listener they came through."""
+    endpoint = next((e for e in broker.end_points if e.name == listener), broker.end_points[0])
+    return {"host": endpoint.host, "port": endpoint.port}
+
+
+def _partition(index: int, state: PartitionState, image: MetadataImage) -> dict[str, Any]:
+    return {
+        "error_code": ErrorCode.NONE if state.has_leader else ErrorCode.LEADER_NOT_AVAILABLE,
+        "partition_index": index,
+        "leader_id": state.leader,
+        "leader_epoch": state.leader_epoch,
+        "replica_nodes": state.replicas,
+        "isr_nodes": state.isr,
+        "offline_replicas": [r for r in state.replicas if _is_offline(r, image)],
+    }
+
+
+def _is_offline(replica: int, image: MetadataImage) -> bool:
+    broker = image.brokers.get(replica)  # type: ignore[call-overload]
+    return broker is None or broker.fenced
+
+
+def _topic(topic: TopicImage, image: MetadataImage, operations: int) -> dict[str, Any]:
+    return {
+        "name": topic.name,
+        "topic_id": topic.id,
+        "is_internal": topic.name in INTERNAL_TOPICS,
+        "partitions": [_partition(index, state, image) for index, state in enumerate(topic.partitions)],
+        "topic_authorized_operations": operations,
+    }
+
+
+def _wanted_topic(
+    wanted: Message, image: MetadataImage, operations: int, failed: dict[str, KafkaError], version: int
+) -> dict[str, Any]:
+    if wanted.name is None and wanted.topic_id != NO_TOPIC_ID:
+        topic = image.topics_by_id.get(wanted.topic_id)
+        if topic is None:
+            return _missing(None if version >= 12 else "", ErrorCode.UNKNOWN_TOPIC_ID, wanted.topic_id)
+        return _topic(topic, image, operations)
+    name = wanted.name or ""
+    topic = image.topics.get(TopicName(name))
+    if topic is not None:
+        return _topic(topic, image, operations)
+    error = failed.get(name)
+    if error is not None:
+        return _missing(name, error.code)
+    return _missing(name, _why_missing(name))
+
+
+def _why_missing(name: str) -> ErrorCode:
+    legal = 0 < len(name) <= 249 and name not in (".", "..") and all(c.isascii() and (c.isalnum() or c in "._-") for c in name)
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if legal else ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+def _missing(name: str | None, code: int, topic_id: UUID = NO_TOPIC_ID) -> dict[str, Any]:
+    return {"error_code": code, "name": name, "topic_id": topic_id, "is_internal": False, "partitions": []}
+
+

@@ -1,0 +1,119 @@
+"""DescribeConfigs (32), AlterConfigs (33), IncrementalAlterConfigs (44): settings of topics and brokers, read and changed."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from millstream.broker.controller import Controller
+from millstream.broker.request import Context, Response
+from millstream.config.describe import ConfigEntry, describe_broker, describe_default_broker, describe_topic
+from millstream.metadata.configs import ConfigAlteration, ConfigChange, alter_configs, incremental_alter_configs
+from millstream.metadata.image import ConfigResource, ResourceType
+from millstream.model.errors import ErrorCode, KafkaError
+from millstream.model.identifiers import TopicName
+from millstream.protocol.schema import Message
+
+
+class ConfigHandlers:
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    def describe_configs(self, request: Message, context: Context) -> Response:
+        results = []
+        for resource in request.resources:
+            row: dict[str, Any] = {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
+            try:
+                entries = self._entries(resource)
+            except KafkaError as error:
+                row |= {"error_code": error.code, "error_message": error.message, "configs": []}
+            else:
+                row["configs"] = [
+                    _described(entry, request.include_synonyms, request.include_documentation) for entry in entries
+                ]
+            results.append(row)
+        return {"results": results}
+
+    def _entries(self, resource: Message) -> list[ConfigEntry]:
+        image, config = self._controller.image, self._controller.config
+        # An empty list of names means none in Kafka's older clients and all in null; both are honoured.
+        names = resource.configuration_keys
+        match resource.resource_type:
+            case ResourceType.TOPIC:
+                if TopicName(resource.resource_name) not in image.topics:
+                    raise KafkaError(
+                        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {resource.resource_name!r} does not exist"
+                    )
+                return describe_topic(image.topic_config(resource.resource_name), config, names)
+            case ResourceType.BROKER:
+                if not resource.resource_name:
+                    return describe_default_broker(image.default_broker_config, names)
+                if resource.resource_name != str(config.node_id):
+                    raise KafkaError(
+                        ErrorCode.INVALID_REQUEST,
+                        f"this is broker {config.node_id}: ask broker {resource.resource_name!r} for its settings",
+                    )
+                return describe_broker(config, names)
+            case other:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST, f"resource type {other} has no settings here; topics and brokers have"
+                )
+
+    async def alter_configs(self, request: Message, context: Context) -> Response:
+        replacements = [
+            (
+                ConfigResource(resource.resource_type, resource.resource_name),
+                {row.name: row.value for row in resource.configs},
+            )
+            for resource in request.resources
+        ]
+        results = await self._controller.decide(
+            lambda image, config, randomness: alter_configs(
+                image, replacements, config, validate_only=request.validate_only
+            )
+        )
+        return _altered(results)
+
+    async def incremental_alter_configs(self, request: Message, context: Context) -> Response:
+        changes = [
+            (
+                ConfigResource(resource.resource_type, resource.resource_name),
+                [ConfigChange(row.name, row.config_operation, row.value) for row in resource.configs],
+            )
+            for resource in request.resources
+        ]
+        results = await self._controller.decide(
+            lambda image, config, randomness: incremental_alter_configs(
+                image, changes, config, validate_only=request.validate_only
+            )
+        )
+        return _altered(results)
+
+
+def _described(entry: ConfigEntry, synonyms: bool, documentation: bool) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "value": entry.value,
+        "read_only": entry.read_only,
+        "config_source": entry.source,
+        "is_sensitive": entry.sensitive,
+        "synonyms": [
+            {"name": synonym.name, "value": synonym.value, "source": synonym.source} for synonym in entry.synonyms
+        ]
+        if synonyms
+        else [],
+        "config_type": entry.type.value,
+        "documentation": entry.documentation if documentation else None,
+    }
+
+
+def _altered(results: Sequence[ConfigAlteration]) -> Response:
+    return {
+        "responses": [
+            {
+                "error_code": result.error,
+                "error_message": result.message,
+                "resource_type": result.resource.type,
+                "resource_name": result.resource.name,
+            }
+            for result in results
+        ]
+    }

@@ -1,0 +1,49 @@
+"""DescribeLogDirs (35): how much each partition holds on this node's disk."""
+
+import asyncio
+import os
+from typing import Any
+
+from millstream.broker.environment import Environment
+from millstream.broker.partition_table import PartitionTable
+from millstream.broker.request import Context, Response
+from millstream.model.errors import ErrorCode, KafkaError
+from millstream.protocol.schema import Message
+
+_TURN = 200  # partitions looked at before others get a turn
+
+
+class LogDirHandlers:
+    def __init__(self, partitions: PartitionTable, environment: Environment, directory: str) -> None:
+        self._partitions = partitions
+        self._environment = environment
+        self._directory = os.path.abspath(directory)
+
+    async def describe_log_dirs(self, request: Message, context: Context) -> Response:
+        wanted = None
+        if request.topics is not None:
+            wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
+        topics: dict[str, list[dict[str, Any]]] = {}
+        for count, partition in enumerate(list(self._partitions)):
+            name, index = partition.topic_partition
+            if wanted is not None and (name, index) not in wanted:
+                continue
+            if count % _TURN == _TURN - 1:
+                await asyncio.sleep(0)
+            try:
+                size = partition.log.size_bytes
+            except KafkaError:
+                continue
+            topics.setdefault(name, []).append({"partition_index": index, "partition_size": size, "offset_lag": 0})
+        space = await self._environment.offload(lambda: os.statvfs(self._directory))
+        return {
+            "results": [
+                {
+                    "error_code": ErrorCode.NONE,
+                    "log_dir": self._directory,
+                    "topics": [{"name": name, "partitions": rows} for name, rows in topics.items()],
+                    "total_bytes": space.f_blocks * space.f_frsize,
+                    "usable_bytes": space.f_bavail * space.f_frsize,
+                }
+            ]
+        }

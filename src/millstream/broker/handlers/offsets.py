@@ -1,0 +1,110 @@
+"""ListOffsets (2), OffsetForLeaderEpoch (23), DeleteRecords (21): questions about positions in the logs this node leads.
+
+A look-up by time may read the disk, so it is done where it does not hold up the event loop.
+"""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+from millstream.broker.environment import Environment
+from millstream.broker.partition import Partition
+from millstream.broker.partition_table import PartitionTable
+from millstream.broker.request import Context, Response
+from millstream.model.errors import ErrorCode, KafkaError
+from millstream.protocol.schema import Message
+
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
+DELETE_UP_TO_HIGH_WATERMARK = -1
+
+
+class OffsetHandlers:
+    def __init__(self, partitions: PartitionTable, environment: Environment) -> None:
+        self._partitions = partitions
+        self._environment = environment
+
+    async def list_offsets(self, request: Message, context: Context) -> Response:
+        asked = Counter((topic.name, row.partition_index) for topic in request.topics for row in topic.partitions)
+        topics = []
+        for topic in request.topics:
+            rows = []
+            for row in topic.partitions:
+                try:
+                    if asked[topic.name, row.partition_index] > 1:
+                        raise KafkaError(ErrorCode.INVALID_REQUEST, "the partition is asked for twice")
+                    found = await self._list_offset(topic.name, row)
+                    rows.append({"partition_index": row.partition_index, **found})
+                except KafkaError as error:
+                    rows.append({"partition_index": row.partition_index, "error_code": error.code, "offset": -1})
+            topics.append({"name": topic.name, "partitions": rows})
+        return {"topics": topics}
+
+    async def _list_offset(self, topic: str, row: Message) -> dict[str, Any]:
+        partition = self._partitions.find(topic, row.partition_index)
+        partition.check_leader_epoch(row.current_leader_epoch)
+        log = partition.log
+        match row.timestamp:
+            case -1:
+                return {"offset": partition.high_watermark, "leader_epoch": partition.leader_epoch}
+            case -2 | -4:
+                return {"offset": log.log_start_offset, "leader_epoch": log.epochs.epoch_of(log.log_start_offset)}
+            case -5 | -6:
+                return {"offset": -1, "leader_epoch": -1}  # nothing is tiered here
+            case -3:
+                found = await self._environment.offload(log.max_timestamp_offset)
+            case timestamp if timestamp >= 0:
+                found = await self._environment.offload(lambda: log.offset_by_timestamp(timestamp))
+            case unknown:
+                raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"there is no special timestamp {unknown}")
+        if found is None or found.offset >= partition.high_watermark:
+            return {"offset": -1, "timestamp": -1, "leader_epoch": -1}
+        return {"offset": found.offset, "timestamp": found.timestamp, "leader_epoch": found.leader_epoch}
+
+    def offset_for_leader_epoch(self, request: Message, context: Context) -> Response:
+        topics = []
+        for topic in request.topics:
+            rows = []
+            for row in topic.partitions:
+                try:
+                    partition = self._partitions.find(topic.topic, row.partition)
+                    partition.check_leader_epoch(row.current_leader_epoch)
+                    epoch, end_offset = self._end_of_epoch(partition, row.leader_epoch)
+                    rows.append({"partition": row.partition, "leader_epoch": epoch, "end_offset": end_offset})
+                except KafkaError as error:
+                    rows.append({"partition": row.partition, "error_code": error.code})
+            topics.append({"topic": topic.topic, "partitions": rows})
+        return {"topics": topics}
+
+    def _end_of_epoch(self, partition: Partition, epoch: int) -> tuple[int, int]:
+        if epoch == partition.leader_epoch:
+            # A consumer must not be told of what is not committed, so the epoch that is still open ends there.
+            return epoch, partition.high_watermark
+        return partition.log.end_offset_of_epoch(epoch)
+
+    async def delete_records(self, request: Message, context: Context) -> Response:
+        topics = []
+        for topic in request.topics:
+            rows = []
+            for row in topic.partitions:
+                try:
+                    partition = self._partitions.find(topic.name, row.partition_index)
+                    low_watermark = self._delete_before(partition, row.offset)
+                    rows.append({"partition_index": row.partition_index, "low_watermark": low_watermark})
+                except KafkaError as error:
+                    rows.append(
+                        {"partition_index": row.partition_index, "low_watermark": -1, "error_code": error.code}
+                    )
+            topics.append({"name": topic.name, "partitions": rows})
+            await asyncio.sleep(0)
+        return {"topics": topics}
+
+    def _delete_before(self, partition: Partition, offset: int) -> int:
+        log = partition.log
+        if "delete" not in log.config.cleanup_policy:
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, "records of a topic that is only compacted cannot be deleted")
+        if offset == DELETE_UP_TO_HIGH_WATERMARK:
+            offset = partition.high_watermark
+        if offset < 0 or offset > partition.high_watermark:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{offset} is not in the log")
+        log.delete_records_before(offset)
+        return log.log_start_offset

@@ -1,0 +1,46 @@
+"""InitProducerId (22): an id for an idempotent producer. The controller gives ids out in blocks; a block serves many."""
+
+import asyncio
+
+from millstream.broker.controller import Controller
+from millstream.broker.request import Context, Response
+from millstream.metadata.brokers import PRODUCER_ID_BLOCK_SIZE, allocate_producer_ids
+from millstream.model.errors import ErrorCode, KafkaError
+from millstream.protocol.schema import Message
+
+_LARGEST_EPOCH = (1 << 15) - 1
+
+
+class ProducerIdHandlers:
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+        self._next = self._end = 0
+        self._refill = asyncio.Lock()
+
+    async def init_producer_id(self, request: Message, context: Context) -> Response:
+        if request.transactional_id is not None:
+            # Transactions are not offered; a producer that asks for them must hear so, not wait for a coordinator.
+            code = ErrorCode.INVALID_REQUEST
+            return {"error_code": code, "producer_id": -1, "producer_epoch": -1}
+        known = request.producer_id >= 0 and request.producer_epoch >= 0
+        if known and request.producer_epoch < _LARGEST_EPOCH - 1:
+            # A producer that lost its sequence goes on with a new epoch of its own id (KIP-360).
+            return {"producer_id": request.producer_id, "producer_epoch": request.producer_epoch + 1}
+        try:
+            return {"producer_id": await self._take(), "producer_epoch": 0}
+        except KafkaError as error:
+            return {"error_code": error.code, "producer_id": -1, "producer_epoch": -1}
+
+    async def _take(self) -> int:
+        async with self._refill:
+            if self._next == self._end:
+                registration = self._controller.image.brokers[self._controller.config.node_id]
+                (block,) = await self._controller.decide(
+                    lambda image, config, randomness: allocate_producer_ids(
+                        image, config.node_id, registration.epoch
+                    )
+                )
+                self._next, self._end = block.first, block.first + PRODUCER_ID_BLOCK_SIZE
+            taken = self._next
+            self._next += 1
+            return taken

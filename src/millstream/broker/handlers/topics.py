@@ -1,0 +1,118 @@
+"""CreateTopics (19), DeleteTopics (20), CreatePartitions (37): what the controller decides, put on the wire."""
+
+from typing import Any
+
+from millstream.broker.controller import Controller
+from millstream.broker.request import Context, Response
+from millstream.config.describe import describe_topic
+from millstream.metadata.topics import (
+    NewPartitions,
+    NewTopic,
+    TopicCreation,
+    TopicReference,
+    create_partitions,
+    create_topics,
+    delete_topics,
+)
+from millstream.model.errors import ErrorCode, KafkaError
+from millstream.protocol.schema import Message
+
+
+class TopicHandlers:
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    async def create_topics(self, request: Message, context: Context) -> Response:
+        topics = [_new_topic(topic) for topic in request.topics]
+        results = await self._controller.decide(
+            lambda image, config, randomness: create_topics(
+                image, topics, config, randomness, validate_only=request.validate_only
+            )
+        )
+        return {"topics": [self._created(result) for result in results]}
+
+    def _created(self, result: TopicCreation) -> dict[str, Any]:
+        row: dict[str, Any] = {
+            "name": result.name,
+            "topic_id": result.topic_id,
+            "error_code": result.error,
+            "error_message": result.message,
+            "num_partitions": result.partition_count,
+            "replication_factor": result.replication_factor,
+        }
+        if not result.error:
+            row["configs"] = [
+                {
+                    "name": entry.name,
+                    "value": entry.value,
+                    "read_only": entry.read_only,
+                    "config_source": entry.source,
+                    "is_sensitive": entry.sensitive,
+                }
+                for entry in describe_topic(result.configs, self._controller.config)
+            ]
+        return row
+
+    async def delete_topics(self, request: Message, context: Context) -> Response:
+        if context.version >= 6:
+            references = [TopicReference(name=topic.name, topic_id=topic.topic_id) for topic in request.topics]
+        else:
+            references = [TopicReference(name=name) for name in request.topic_names]
+        results = await self._controller.decide(
+            lambda image, config, randomness: delete_topics(image, references, config)
+        )
+        return {
+            "responses": [
+                {
+                    "name": result.name,
+                    "topic_id": result.topic_id,
+                    "error_code": result.error,
+                    "error_message": result.message,
+                }
+                for result in results
+            ]
+        }
+
+    async def create_partitions(self, request: Message, context: Context) -> Response:
+        wanted = [
+            NewPartitions(
+                name=topic.name,
+                count=topic.count,
+                assignments=None if topic.assignments is None else [row.broker_ids for row in topic.assignments],
+            )
+            for topic in request.topics
+        ]
+        results = await self._controller.decide(
+            lambda image, config, randomness: create_partitions(
+                image, wanted, config, randomness, validate_only=request.validate_only
+            )
+        )
+        return {
+            "results": [
+                {"name": result.name, "error_code": result.error, "error_message": result.message}
+                for result in results
+            ]
+        }
+
+    async def create_with_defaults(self, names: list[str]) -> dict[str, KafkaError]:
+        """What `auto.create.topics.enable` does when a client asks for topics that are not there."""
+        wanted = [NewTopic(name=name) for name in dict.fromkeys(names)]
+        results = await self._controller.decide(
+            lambda image, config, randomness: create_topics(image, wanted, config, randomness)
+        )
+        return {
+            result.name: KafkaError(result.error, result.message or "")
+            for result in results
+            # Someone else was faster: then it is there.
+            if result.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
+        }
+
+
+def _new_topic(topic: Message) -> NewTopic:
+    return NewTopic(
+        name=topic.name,
+        partition_count=topic.num_partitions,
+        replication_factor=topic.replication_factor,
+        assignments=[(row.partition_index, row.broker_ids) for row in topic.assignments],
+        configs={row.name: row.value for row in topic.configs},
+    )

@@ -1,0 +1,211 @@
+"""A node: data directory, metadata, broker and listeners joined, started and stopped in the right order."""
+
+import asyncio
+import gc
+import logging
+import os
+import random
+import resource
+import signal
+import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+from uuid import uuid4
+
+from millstream.broker.broker import Broker
+from millstream.broker.controller import Controller
+from millstream.broker.environment import Environment
+from millstream.broker.metadata_log import METADATA_PARTITION, METADATA_TOPIC_ID, MetadataLog
+from millstream.config.broker_config import BrokerConfig
+from millstream.config.errors import ConfigError
+from millstream.config.table import log as log_settings
+from millstream.config.table import network, node
+from millstream.config.topic_config import metadata_log_config
+from millstream.metadata.application import apply
+from millstream.metadata.brokers import BrokerIntroduction, begin_new_epochs, first_records, register_broker
+from millstream.metadata.image import MetadataImage
+from millstream.metadata.records import Endpoint, MetadataRecord
+from millstream.net.listener import DEFAULT_REQUEST_MEMORY_BYTES, ConnectionLimits, Listener
+from millstream.runtime.clock import SystemClock
+from millstream.runtime.disk import RealDisk
+from millstream.runtime.identity import claim_directory
+from millstream.storage.log_directory import LogDirectory
+
+_log = logging.getLogger("millstream.node")
+_THREADS = 4
+_MAINTENANCE_SECONDS = 1.0
+T = TypeVar("T")
+
+
+class Node:
+    def __init__(self, config: BrokerConfig, loop: asyncio.AbstractEventLoop) -> None:
+        self._config = config
+        self._loop = loop
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="millstream")
+        self._environment = Environment(SystemClock(), loop, self._offload, random.Random())
+        self._disk = RealDisk()
+        self._logs: LogDirectory | None = None
+        self._broker: Broker | None = None
+        self._listeners: list[Listener] = []
+        self._maintenance: asyncio.TimerHandle | None = None
+
+    def _offload(self, function: Callable[[], T]) -> "asyncio.Future[T]":
+        return self._loop.run_in_executor(self._threads, function)
+
+    def start(self) -> str:
+        """Recovers, takes the lead, listens. Returns the address clients can use."""
+        config = self._config
+        now_ms = self._environment.clock.now_ms()
+        root = os.path.abspath(config.data_dir)
+        logs = self._logs = LogDirectory(
+            self._disk,
+            root,
+            max_open_files=config[log_settings.MAX_OPEN_FILES],
+            producer_id_expiration_ms=config[log_settings.PRODUCER_ID_EXPIRATION_MS],
+        )
+        logs.start(now_ms)
+        identity = claim_directory(self._disk, root, config.node_id, config[node.CLUSTER_ID])
+        settings = metadata_log_config(config)
+        if METADATA_PARTITION in logs.partitions:
+            metadata = logs.open(METADATA_PARTITION, settings, now_ms)
+        else:
+            metadata = logs.create(METADATA_PARTITION, METADATA_TOPIC_ID, settings, now_ms)
+        metadata_log = MetadataLog(metadata, self._disk, config.node_id)
+        image = MetadataImage(cluster_id=identity.cluster_id)
+        for offset, epoch, records in metadata_log.replay():
+            image, _ = apply(image, records, offset=offset, epoch=epoch)
+        endpoints = self._listen()
+        metadata_log.begin_epoch(now_ms)
+        image = self._introduce(image, metadata_log, endpoints, now_ms, was_clean=logs.started_clean)
+        controller = Controller(config, image, metadata_log, self._environment)
+        self._broker = Broker(controller, logs, self._environment)
+        for listener in self._listeners:
+            listener.serve(self._broker.dispatcher)
+        self._schedule_maintenance()
+        return f"{endpoints[0].host}:{endpoints[0].port}"
+
+    def _listen(self) -> tuple[Endpoint, ...]:
+        """Binds first, so that the addresses are known when the broker registers; nobody is answered yet."""
+        config = self._config
+        ports: dict[str, int] = {}
+        for wanted in config.listeners:
+            listener = Listener(wanted.name, _limits(config), self._loop)
+            try:
+                _, ports[wanted.name] = listener.bind(wanted.host, wanted.port)
+            except OSError as error:
+                raise ConfigError(
+                    f"cannot listen on {wanted.host or '*'}:{wanted.port}: {error.strerror or error}; "
+                    "choose another with --listen HOST:PORT (port 0 picks a free one)",
+                    name="listeners",
+                ) from None
+            self._listeners.append(listener)
+        return tuple(
+            Endpoint(name=shown.name, host=shown.host, port=shown.port)
+            for shown in config.advertised(ports, socket.gethostname())
+        )
+
+    def _introduce(
+        self,
+        image: MetadataImage,
+        metadata_log: MetadataLog,
+        endpoints: tuple[Endpoint, ...],
+        now_ms: int,
+        *,
+        was_clean: bool,
+    ) -> MetadataImage:
+        """Writes what every start writes: who this node is, and after an unclean stop, new leader epochs."""
+        config = self._config
+        records: list[MetadataRecord] = list(first_records()) if not image.features else []
+        introduction = BrokerIntroduction(
+            broker_id=config.node_id,
+            incarnation_id=uuid4(),
+            cluster_id=image.cluster_id,
+            end_points=endpoints,
+            rack=config[node.BROKER_RACK],
+        )
+        epoch = metadata_log.next_offset + len(records)
+        records += register_broker(image, introduction, broker_epoch=epoch, fenced=False).records
+        if not was_clean:
+            records += begin_new_epochs(image, config.node_id)
+        offset = metadata_log.write(records, now_ms)
+        return apply(image, records, offset=offset, epoch=metadata_log.epoch).image
+
+    def _schedule_maintenance(self) -> None:
+        self._maintenance = self._loop.call_later(_MAINTENANCE_SECONDS, self._maintain)
+
+    def _maintain(self) -> None:
+        assert self._broker is not None
+        try:
+            self._broker.maintain()
+        except Exception:
+            _log.exception("maintenance_failed")
+        self._schedule_maintenance()
+
+    def stop(self) -> None:
+        if self._maintenance is not None:
+            self._maintenance.cancel()
+        for listener in self._listeners:
+            listener.close()
+        if self._logs is not None:
+            self._logs.close(self._environment.clock.now_ms())
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _limits(config: BrokerConfig) -> ConnectionLimits:
+    request_bytes = config[network.QUEUED_MAX_REQUEST_BYTES]
+    return ConnectionLimits(
+        max_frame_bytes=config[network.SOCKET_REQUEST_MAX_BYTES],
+        request_memory_bytes=request_bytes if request_bytes > 0 else DEFAULT_REQUEST_MEMORY_BYTES,
+        max_connections=config[network.MAX_CONNECTIONS],
+        max_connections_per_address=config[network.MAX_CONNECTIONS_PER_IP],
+        max_connections_of_address=config.connection_limits,
+        max_idle_seconds=config[network.CONNECTIONS_MAX_IDLE_MS] / 1000,
+        send_buffer_bytes=config[network.SOCKET_SEND_BUFFER_BYTES],
+        receive_buffer_bytes=config[network.SOCKET_RECEIVE_BUFFER_BYTES],
+        backlog=config[network.SOCKET_LISTEN_BACKLOG_SIZE],
+    )
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:  # not on every platform; slower, but the same
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+def _raise_file_limit() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (ValueError, OSError) as error:
+            _log.warning("file_limit_kept limit=%d error=%s", soft, error)
+
+
+def _calm_garbage_collector() -> None:
+    """What lives since the start is left out of every collection, and collections become rare: see docs/DESIGN.md."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 50, 1_000)
+
+
+def run(config: BrokerConfig, ready: Callable[[str], None]) -> int:
+    """Runs a node until it is asked to stop."""
+    _raise_file_limit()
+    loop = _new_loop()
+    asyncio.set_event_loop(loop)
+    running = Node(config, loop)
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    try:
+        address = running.start()
+        _calm_garbage_collector()
+        ready(address)
+        loop.run_until_complete(stopping.wait())
+    finally:
+        running.stop()
+        loop.close()
+    return 0
