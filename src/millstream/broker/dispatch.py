@@ -149,6 +149,7 @@ class Dispatcher:
     ) -> Parts | Pending:
         assert api.handler is not None
         schema = request_schema(api.name)
+        # Bytes after the message are passed over, as Kafka does: librdkafka sends some when it asks for all topics.
         cursor = Cursor(buffer, position, end)
         if context.version < 0:
             request = schema.root.new()
@@ -156,8 +157,6 @@ class Dispatcher:
             if schema.is_flexible(version):
                 cursor.position = _skip_header_tags(buffer, position, end)
             request = schema.read(cursor, version)
-            if cursor.position != end:
-                raise Refused(f"{api.name} v{version} has {end - cursor.position} bytes too many")
         answer = api.handler(request, context)
         if not isinstance(answer, Awaitable):
             return _response(api, answer, version, correlation_id)
