@@ -91,9 +91,10 @@ class BrokerConfig:
         given = {listener.name: listener for listener in self.advertised_listeners}
         result = []
         for listener in self.listeners:
-            shown = given.get(listener.name, listener)
+            bound = Listener(listener.name, listener.host, bound_ports.get(listener.name, listener.port))
+            shown = given.get(listener.name, bound)
             host = local_host if shown.host in _EVERY_INTERFACE else shown.host
-            port = shown.port or bound_ports.get(listener.name, listener.port)
+            port = shown.port or bound.port
             result.append(Listener(listener.name, host, port, listener.security_protocol))
         return tuple(result)
 

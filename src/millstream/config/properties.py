@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from millstream.config.errors import ConfigError
 
 _BLANK = " \t\f"
+_HEX_DIGITS = frozenset("0123456789abcdefABCDEF")
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
@@ -78,8 +79,7 @@ def _unescaped(text: str, place: str) -> str:
             parts.append(_ESCAPES.get(escaped, escaped))
             continue
         digits = "".join(next(characters, "") for _ in range(4))
-        try:
-            parts.append(chr(int(digits, 16)))
-        except ValueError:
-            raise ConfigError(f"{place}: \\u{digits} is not a character; write \\u and four hex digits") from None
+        if len(digits) != 4 or not set(digits) <= _HEX_DIGITS:
+            raise ConfigError(f"{place}: \\u{digits} is not a character; write \\u and four hex digits")
+        parts.append(chr(int(digits, 16)))
     return "".join(parts)

@@ -26,7 +26,7 @@ from millstream.records.batch import (
     read_header,
     seal,
 )
-from millstream.records.compression import MAX_DECOMPRESSED_BYTES, Codec, DecompressionFailed, compress, decompress
+from millstream.records.compression import MAX_DECOMPRESSED_BYTES, Codec, DecompressionFailedError, compress, decompress
 from millstream.records.varint import MAX_LONG_BYTES, MalformedRecordError, append_varint, read_varint
 
 Header = tuple[str, bytes | None]
@@ -116,7 +116,7 @@ def iterate_records(header: BatchHeader, batch: Bytes, limit: int = MAX_DECOMPRE
         ) from None
     try:
         data = decompress(codec, memoryview(batch)[HEADER_SIZE : header.size], limit)
-    except DecompressionFailed as error:
+    except DecompressionFailedError as error:
         raise KafkaError(
             ErrorCode.CORRUPT_MESSAGE, f"The batch at offset {header.base_offset} cannot be decompressed: {error}."
         ) from None

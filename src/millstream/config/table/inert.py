@@ -40,6 +40,8 @@ _GROUPS = {
         controller.quorum.auto.join.enable boolean false low
         controller.quorum.election.backoff.max.ms int 1000 high 0..
         controller.quorum.election.timeout.ms int 1000 high 0..
+        controller.quorum.fetch.max.bytes int 1048576 low 1..
+        controller.quorum.fetch.snapshot.max.bytes int 1048576 low 1..
         controller.quorum.fetch.timeout.ms int 2000 high 0..
         controller.quorum.request.timeout.ms int 2000 medium 0..
         controller.quorum.retry.backoff.ms int 20 low 0..
@@ -75,42 +77,57 @@ _GROUPS = {
         metadata.max.retention.ms long 604800000 high
     """,
     "consumer groups are not part of this version": """
+        group.consumer.assignment.interval.ms int 1000 medium 0..
         group.consumer.assignors list uniform,range medium
         group.consumer.heartbeat.interval.ms int 5000 medium 1..
+        group.consumer.max.assignment.interval.ms int 15000 medium 0..
         group.consumer.max.heartbeat.interval.ms int 15000 medium 1..
         group.consumer.max.session.timeout.ms int 60000 medium 1..
         group.consumer.max.size int 2147483647 medium 1..
         group.consumer.migration.policy string bidirectional medium
+        group.consumer.min.assignment.interval.ms int 0 medium 0..
         group.consumer.min.heartbeat.interval.ms int 5000 medium 1..
         group.consumer.min.session.timeout.ms int 45000 medium 1..
         group.consumer.session.timeout.ms int 45000 medium 1..
         group.coordinator.append.linger.ms int -1 medium -1..
+        group.coordinator.background.threads int 2 high 1..
+        group.coordinator.cached.buffer.max.bytes int 1048588 medium 524288..
         group.coordinator.rebalance.protocols list classic,consumer,streams medium
         group.coordinator.threads int 4 high 1..
         group.initial.rebalance.delay.ms int 3000 medium
         group.max.session.timeout.ms int 1800000 medium
         group.max.size int 2147483647 medium 1..
         group.min.session.timeout.ms int 6000 medium
+        group.share.assignment.interval.ms int 1000 medium 0..
         group.share.assignors list simple medium
         group.share.delivery.count.limit int 5 medium 2..10
         group.share.heartbeat.interval.ms int 5000 medium 1..
+        group.share.max.assignment.interval.ms int 15000 medium 0..
+        group.share.max.delivery.count.limit int 10 medium 5..25
         group.share.max.heartbeat.interval.ms int 15000 medium 1..
+        group.share.max.partition.max.record.locks int 4000 medium 2000..10000
         group.share.max.record.lock.duration.ms int 60000 medium 30000..3600000
         group.share.max.session.timeout.ms int 60000 medium 1..
         group.share.max.share.sessions int 2000 medium 1..
         group.share.max.size int 200 medium 1..1000
+        group.share.min.assignment.interval.ms int 0 medium 0..
+        group.share.min.delivery.count.limit int 2 medium 2..5
         group.share.min.heartbeat.interval.ms int 5000 medium 1..
+        group.share.min.partition.max.record.locks int 100 medium 100..2000
         group.share.min.record.lock.duration.ms int 15000 medium 1000..30000
         group.share.min.session.timeout.ms int 45000 medium 1..
         group.share.partition.max.record.locks int 2000 medium 100..10000
         group.share.record.lock.duration.ms int 30000 medium 1000..3600000
         group.share.session.timeout.ms int 45000 medium 1..
+        group.streams.assignment.interval.ms int 1000 medium 0..
         group.streams.heartbeat.interval.ms int 5000 medium 1..
         group.streams.initial.rebalance.delay.ms int 3000 medium 0..
+        group.streams.max.assignment.interval.ms int 15000 medium 0..
         group.streams.max.heartbeat.interval.ms int 15000 medium 1..
         group.streams.max.session.timeout.ms int 60000 medium 1..
         group.streams.max.size int 2147483647 medium 1..
         group.streams.max.standby.replicas int 2 medium 0..
+        group.streams.min.assignment.interval.ms int 0 medium 0..
         group.streams.min.heartbeat.interval.ms int 5000 medium 1..
         group.streams.min.session.timeout.ms int 45000 medium 1..
         group.streams.num.standby.replicas int 0 medium 0..
@@ -124,6 +141,7 @@ _GROUPS = {
     """,
     "share groups are not part of this version": """
         share.coordinator.append.linger.ms int -1 medium -1..
+        share.coordinator.cached.buffer.max.bytes int 1048588 medium 524288..
         share.coordinator.load.buffer.size int 5242880 high 1..
         share.coordinator.snapshot.update.records.per.snapshot int 500 medium 0..
         share.coordinator.state.topic.compression.codec int 0 high
@@ -160,6 +178,7 @@ _GROUPS = {
         log.cleaner.threads int 1 medium 0..
     """,
     "tiered storage is not part of this version": """
+        follower.fetch.last.tiered.offset.enable boolean false medium
         remote.fetch.max.wait.ms int 500 medium 1..
         remote.list.offsets.request.timeout.ms long 30000 medium 1..
         remote.log.index.file.cache.total.size.bytes long 1073741824 low 1..
@@ -274,6 +293,7 @@ _GROUPS = {
         allow.everyone.if.no.acl.found boolean false low
     """,
     "a disk that fails is reported by the requests that meet it": """
+        cordoned.log.dirs list "" medium
         log.dir.failure.timeout.ms long 30000 low 1..
     """,
     "client metrics are not collected in this version": """
