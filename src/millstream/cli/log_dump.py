@@ -53,11 +53,11 @@ def dump(
     files = [file for path in paths for file in files_of(path)]
     problems = 0
     with progress(wanted=check or not sys.stdout.isatty(), bytes_shown=True) as display:
-        task = display.add_task("reading", total=sum(map(os.path.getsize, files)), info="") if display else None
+        task = display.add_task("reading", total=sum(map(_size, files)), info="") if display else None
         done = 0
         for path in files:
             entries = wrong = 0
-            size = os.path.getsize(path)
+            size = _size(path)
             if not json and not check:
                 print(f"{path} ({size:,} bytes)")
 
@@ -83,6 +83,13 @@ def dump(
     if problems:
         complain(f"{problems} problems found")
         raise typer.Exit(exit_codes.DAMAGED)
+
+
+def _size(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except FileNotFoundError:
+        return 0
 
 
 def _line(entry: "Entry") -> str:

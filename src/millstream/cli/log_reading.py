@@ -4,6 +4,7 @@ Independent of a running broker, and of how `storage` opens a log: this is for l
 with. Each entry is a dictionary with `file` and `kind`; a `problem` entry says what should not be so.
 """
 
+import base64
 import mmap
 import os
 from bisect import bisect_right
@@ -11,11 +12,12 @@ from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import Any
 
-from millstream.cli.record_decoding import UnreadableRecordsError, records_of
+from millstream.model.errors import KafkaError
 from millstream.records.batch import HEADER_SIZE, BatchHeader, has_valid_checksum, is_plausible, read_header
 from millstream.records.compression import Codec
+from millstream.records.record import Record, iterate_records
 from millstream.storage import offset_index, time_index
-from millstream.storage.checkpoint import DamagedFile, decode_epochs, decode_offsets, decode_topic_id
+from millstream.storage.checkpoint import DamagedFileError, decode_epochs, decode_offsets, decode_topic_id
 from millstream.storage.file_names import (
     HIGH_WATERMARKS,
     INDEX_SUFFIX,
@@ -60,8 +62,10 @@ def read_file(path: str, *, records: bool, progress: Progress | None = None) -> 
             yield from read_segment(path, records=records, progress=progress)
         else:
             yield from reader(path)
-    except DamagedFile as error:
+    except DamagedFileError as error:
         yield _problem(str(error))
+    except FileNotFoundError:
+        pass  # a broker that runs deleted it since we looked
 
 
 def read_segment(path: str, *, records: bool, progress: Progress | None = None) -> Iterator[Entry]:
@@ -83,9 +87,10 @@ def read_segment(path: str, *, records: bool, progress: Progress | None = None) 
         expected = header.last_offset + 1
         if records and valid:
             try:
-                yield from records_of(header, data[position : position + header.size])
-            except UnreadableRecordsError as error:
-                yield _problem(f"the records cannot be read: {error}", position)
+                for record in iterate_records(header, data[position : position + header.size]):
+                    yield _record(record)
+            except KafkaError as error:
+                yield _problem(error.message, position)
         position += header.size
         if progress is not None:
             progress(position)
@@ -100,8 +105,8 @@ def read_offset_index(path: str) -> Iterator[Entry]:
     base, batches = _segment_beside(path)
     previous = (-1, -1)
     for relative, position in _entries(path, offset_index.ENTRY):
-        if (relative, position) == (0, 0) and previous != (-1, -1):
-            return  # Kafka lets an active index grow to its full size at once; the rest of it is zeros
+        if (relative, position) == (0, 0):
+            return  # Kafka gives an active index its full size at once, so the rest of it is zeros
         yield {"kind": "index entry", "offset": base + relative, "position": position}
         if relative <= previous[0] or position <= previous[1]:
             yield _problem(f"entry {base + relative} is not after the one before", position)
@@ -116,7 +121,7 @@ def read_time_index(path: str) -> Iterator[Entry]:
     spans = sorted(batches.values()) if batches is not None else None
     previous = (-1, -1)
     for timestamp, relative in _entries(path, time_index.ENTRY):
-        if (timestamp, relative) == (0, 0) and previous != (-1, -1):
+        if (timestamp, relative) == (0, 0):
             return
         yield {"kind": "time index entry", "timestamp": timestamp, "offset": base + relative}
         if timestamp <= previous[0] or relative < previous[1]:
@@ -129,7 +134,7 @@ def read_time_index(path: str) -> Iterator[Entry]:
 def read_snapshot(path: str) -> Iterator[Entry]:
     """The producers that a snapshot remembers."""
     for entry in decode_snapshot(_content(path)):
-        last = entry.batches[-1] if entry.batches else None
+        last = entry.last_batch
         yield {
             "kind": "producer",
             "producer_id": entry.producer_id,
@@ -178,7 +183,7 @@ def _batch(position: int, header: BatchHeader, valid: bool) -> Entry:
         "kind": "batch",
         "base_offset": header.base_offset,
         "last_offset": header.last_offset,
-        "count": header.count,
+        "count": header.record_count,
         "position": position,
         "size": header.size,
         "codec": Codec(codec).name.lower() if codec in set(Codec) else f"unknown ({codec})",
@@ -193,6 +198,25 @@ def _batch(position: int, header: BatchHeader, valid: bool) -> Entry:
         "crc": header.crc,
         "valid": valid,
     }
+
+
+def _record(record: Record) -> Entry:
+    return {
+        "kind": "record",
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "key": _text(record.key),
+        "value": _text(record.value),
+        "headers": [[_text(name.encode("utf-8", "surrogateescape")), _text(value)] for name, value in record.headers],
+    }
+
+
+def _text(content: bytes | None) -> str | None:
+    """Text where it is text; other bytes are shown as base64."""
+    try:
+        return None if content is None else content.decode()
+    except UnicodeDecodeError:
+        return f"base64:{base64.b64encode(content or b'').decode()}"
 
 
 def _problem(text: str, position: int | None = None) -> Entry:
@@ -226,7 +250,7 @@ def _entries(path: str, entry: Struct) -> Iterator[tuple[Any, ...]]:
     content = _content(path)
     whole = len(content) - len(content) % entry.size
     if whole != len(content):
-        raise DamagedFile(f"{len(content)} bytes are not a whole number of entries of {entry.size} bytes")
+        raise DamagedFileError(f"{len(content)} bytes are not a whole number of entries of {entry.size} bytes")
     return entry.iter_unpack(content)
 
 

@@ -91,10 +91,10 @@ def _serve(options: ServeOptions) -> int:
         print(f"millstream: warning: {warning}", file=sys.stderr)
     if options.exit_with_stdin:
         _exit_with_stdin()
+    _log_to_stderr()
     from millstream.runtime.node import run as run_node
 
-    run_node(config, _announce)
-    return exit_codes.OK
+    return run_node(config, _announce)
 
 
 def _failed(reason: str) -> int:
@@ -116,6 +116,16 @@ def _announce(address: str) -> None:
             file=sys.stderr,
             flush=True,
         )
+
+
+def _log_to_stderr() -> None:
+    import logging
+
+    level = os.environ.get("MILLSTREAM_LOG_LEVEL", "INFO").upper()
+    known = logging.getLevelNamesMapping()
+    logging.basicConfig(
+        level=known.get(level, logging.INFO), format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr
+    )
 
 
 def _exit_with_stdin() -> None:

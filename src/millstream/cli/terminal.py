@@ -44,8 +44,13 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title:
     for row in cells:
         # Text, not str: a topic name in square brackets is not markup.
         table.add_row(*(Text("" if cell is None else _shown(cell)) for cell in row))
-    console = Console(width=None if sys.stdout.isatty() else 10_000)
-    console.print(table, soft_wrap=not sys.stdout.isatty())
+    if sys.stdout.isatty():
+        Console().print(table)
+        return
+    console = Console(width=10_000, no_color=True)
+    with console.capture() as capture:
+        console.print(table, soft_wrap=True)
+    print("\n".join(line.rstrip() for line in capture.get().splitlines()))
 
 
 def note(text: str) -> None:

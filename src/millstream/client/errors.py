@@ -100,7 +100,7 @@ def from_kafka(error: Any, *, bootstrap: str, topic: str = "") -> MillstreamErro
     if code == "TOPIC_ALREADY_EXISTS":
         return TopicExistsError(
             f"topic {topic!r} exists already: describe it with `millstream topic describe {topic}`,"
-            " or pass exist_ok=True",
+            " or allow it with exist_ok=True (--if-not-exists)",
             code,
         )
     if code in {"OFFSET_OUT_OF_RANGE", "_AUTO_OFFSET_RESET"}:

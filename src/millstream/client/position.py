@@ -42,6 +42,12 @@ def resolve(
             if isinstance(begin, (datetime, timedelta))
         },
     )
+    # One number for all partitions of a topic rarely suits them all: it is wrong only if it suits none.
+    elsewhere = (
+        partition is None
+        and isinstance(start, int)
+        and any(earliest[number] <= start <= latest[number] for number in wanted)
+    )
     spans = {}
     for number, begin in wanted.items():
         low, high = earliest[number], latest[number]
@@ -51,6 +57,8 @@ def resolve(
             offset = high
         elif isinstance(begin, int) and not isinstance(begin, bool):
             offset = max(low, high + begin) if begin < 0 else begin
+            if not low <= offset <= high and elsewhere:
+                offset = min(max(offset, low), high)
             if not low <= offset <= high:
                 raise OffsetOutOfRangeError(
                     f"{topic}-{number} has offsets {low} to {high - 1}, not {offset}: start at 'earliest' or 'latest'"

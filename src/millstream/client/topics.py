@@ -86,7 +86,7 @@ class Topics:
             if exist_ok and error.code == "TOPIC_ALREADY_EXISTS":
                 return False
             raise
-        self._wait_until_visible(name)
+        self._wait_until_visible(name, 1 if partitions is None else partitions)
         return True
 
     def delete(self, name: str, *, missing_ok: bool) -> bool:
@@ -97,12 +97,14 @@ class Topics:
             if missing_ok:
                 return False
             raise
+        self._wait_until_gone(name)
         return True
 
     def add_partitions(self, name: str, total: int) -> None:
-        """Grow a topic to `total` partitions."""
+        """Grow a topic to `total` partitions, all ready for use on return."""
         new = _admin.NewPartitions(name, total)
         self._wait(lambda timeout: self._admin.create_partitions([new], request_timeout=timeout)[name], name)
+        self._wait_until_visible(name, total)
 
     def alter_config(self, name: str, config: Mapping[str, Any]) -> None:
         """Set topic settings; None puts one back to its default. All or nothing."""
@@ -196,18 +198,29 @@ class Topics:
             raise RefusedError(f"{', '.join(map(repr, wanted))}: {error}", "TOPIC_EXCEPTION") from error
         return [self._result(futures[name], name) for name in wanted]
 
-    def _wait_until_visible(self, name: str) -> None:
-        # A controller answers before every broker of a cluster has heard of the new topic.
-        deadline = time.monotonic() + min(VISIBLE_WITHIN_S, self._connection.timeout)
-        while True:
+    # A controller answers before every broker of a cluster has heard of the change: wait for what a client would see.
+
+    def _wait_until_visible(self, name: str, partitions: int) -> None:
+        def visible() -> bool:
             try:
                 (description,) = self._descriptions([name])
-                if all(info.leader is not None for info in description.partitions):
-                    return
             except TopicNotFoundError:
-                pass
+                return False
+            led = sum(info.leader is not None for info in description.partitions)
+            return led >= partitions
+
+        self._wait_for(visible, f"topic {name!r} has no leader for each partition yet: try again in a moment")
+
+    def _wait_until_gone(self, name: str) -> None:
+        self._wait_for(
+            lambda: name not in self.names(internal=True), f"topic {name!r} is still being deleted: look again later"
+        )
+
+    def _wait_for(self, condition: Callable[[], bool], complaint: str) -> None:
+        deadline = time.monotonic() + min(VISIBLE_WITHIN_S, self._connection.timeout)
+        while not condition():
             if time.monotonic() > deadline:
-                raise DeadlineError(f"topic {name!r} was created, but has no leader yet: try again in a moment")
+                raise DeadlineError(complaint)
             time.sleep(0.02)
 
     def _wait(self, request: Callable[[float], "Future[T]"], topic: str) -> T:
