@@ -1,8 +1,9 @@
 """librdkafka at C speed: the library inside the confluent-kafka wheel, driven through ctypes.
 
-confluent-kafka's per-record Python API tops out long before a broker does, so it would measure itself. Here one call hands
-librdkafka thousands of records (`rd_kafka_produce_batch`), and the consumer's callback is one of librdkafka's own C functions,
-so no Python runs per record. All client settings are librdkafka's defaults unless a load says otherwise.
+confluent-kafka's per-record Python API tops out long before a broker does, so it would measure itself. Here one call
+hands librdkafka thousands of records (`rd_kafka_produce_batch`), and the consumer's callback is one of librdkafka's
+own C functions, so no Python runs per record. All client settings are librdkafka's defaults unless a load says
+otherwise.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -40,6 +41,10 @@ class Target(Protocol):
     def wait_until_ready(self) -> None: ...
 
     def stop(self) -> None: ...
+
+
+TargetFactory = Callable[[str], Target]
+"""Makes a new, not yet started target of the given name on a directory of its own."""
 
 
 def start(target: Target) -> None:

@@ -2,22 +2,50 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from benchmarks.compare.target import Target
 
-# Throughput loads spread over a handful of partitions, as a topic on one broker would have; latency and small requests use one.
+# Throughput loads spread over a handful of partitions, as a topic on one broker would have; latency and small
+# requests use one.
 THROUGHPUT_PARTITIONS = 6
+
+# On both brokers: a deleted topic's page cache is free a second later, not a minute, or it would weigh on the loads
+# that follow.
+_TOPIC_CONFIG = {"file.delete.delay.ms": "1000"}
+
+_MADV_POPULATE_WRITE = 23
+
+
+def settle(expected_bytes: int) -> None:
+    """Make the machine's state the same before every load.
+
+    Nothing is left dirty, so no load pays for writing back what an earlier one wrote. And memory for the bytes to
+    come is touched and freed: on a virtual machine the first touch of a page goes to the hypervisor at several
+    seconds per GB, which would be charged to whichever broker happens to come first.
+    """
+    os.sync()
+    size = max(expected_bytes, mmap.PAGESIZE)
+    with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        memory.madvise(mmap.MADV_HUGEPAGE)
+        try:
+            memory.madvise(_MADV_POPULATE_WRITE)
+        except OSError:  # a kernel before 5.14
+            for at in range(0, size, mmap.PAGESIZE):
+                memory[at] = 1
 
 
 def create(bootstrap: str, name: str, partitions: int) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    for future in admin.create_topics([NewTopic(name, num_partitions=partitions, replication_factor=1)]).values():
+    wanted = NewTopic(name, num_partitions=partitions, replication_factor=1, config=_TOPIC_CONFIG)
+    for future in admin.create_topics([wanted]).values():
         future.result(timeout=30)
 
 
@@ -28,11 +56,11 @@ def delete(bootstrap: str, name: str) -> None:
 
 
 @contextmanager
-def temporary_topic(target: Target, partitions: int) -> Iterator[str]:
-    """Settles the disk first, so that no load pays for writing back what an earlier one left dirty."""
+def temporary_topic(target: Target, partitions: int, expected_bytes: int) -> Iterator[str]:
+    """A fresh topic on a settled machine; `expected_bytes` is what the load is going to write to it."""
     name = f"compare-{uuid.uuid4().hex[:12]}"
     create(target.bootstrap, name, partitions)
-    os.sync()
+    settle(expected_bytes)
     try:
         yield name
     finally:

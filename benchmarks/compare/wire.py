@@ -1,8 +1,8 @@
 """Requests encoded once and sent many times, so that the client costs next to nothing.
 
-Only what the raw-socket loads need: Produce v11 and Fetch v12 (flexible versions that name topics, as today's clients send),
-CreateTopics v7 and FindCoordinator v4 for the start-up load and the check for groups. Written by hand against the public
-protocol on purpose: a benchmark must not share code with the broker it measures.
+Only what the raw-socket loads need: Produce v11 and Fetch v12 (flexible versions that name topics, as today's clients
+send), CreateTopics v7 and FindCoordinator v4 for the start-up load and the check for groups. Written by hand against
+the public protocol on purpose: a benchmark must not share code with the broker it measures.
 """
 
 from __future__ import annotations

@@ -1,0 +1,139 @@
+"""`python -m benchmarks.compare`: the command line of the comparison, and the place where its parts are joined."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from tools import apache_kafka
+
+from benchmarks.compare import machine
+from benchmarks.compare.chart import write_chart
+from benchmarks.compare.comparison import Comparison, as_json
+from benchmarks.compare.loads import LOAD_NAMES, build_loads
+from benchmarks.compare.loads.consume_java import ConsumeJava, has_consumer_groups
+from benchmarks.compare.machine_limit import measure_limits
+from benchmarks.compare.measure import Scale
+from benchmarks.compare.report import markdown, print_table
+from benchmarks.compare.runner import Step, run_rounds, warm_up
+from benchmarks.compare.target import KafkaTarget, MillstreamTarget, Target, start
+
+_REPOSITORY = Path(__file__).resolve().parents[2]
+_PUBLISHED = _REPOSITORY / "docs" / "benchmarks"
+_UNPUBLISHED = _REPOSITORY / "benchmark-results"
+_WARM_UP_SECONDS = 20.0
+
+application = typer.Typer(add_completion=False)
+
+
+@application.command()
+def compare(
+    rounds: Annotated[int, typer.Option(min=1, help="How often each load runs on each broker; medians are shown.")] = 3,
+    only: Annotated[
+        list[str] | None, typer.Option(help=f"Only these loads (repeatable): {', '.join(LOAD_NAMES)}")
+    ] = None,
+    scale: Annotated[float, typer.Option(min=0.0001, help="Size of each load; below 1 the ratios mean less.")] = 1.0,
+    quick: Annotated[bool, typer.Option("--quick", help="One round at scale 0.3: under three minutes.")] = False,
+    kafka: Annotated[bool, typer.Option("--kafka/--no-kafka", help="Without Apache Kafka: our numbers only.")] = True,
+    millstream: Annotated[
+        bool, typer.Option("--millstream/--no-millstream", help="Without Millstream: Kafka's numbers only.")
+    ] = True,
+    warm_up_seconds: Annotated[float, typer.Option(help="Work before measuring, on each broker alike.")] = -1.0,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="Where results.json, results.md and chart.svg go; a complete run goes to docs/benchmarks."),
+    ] = None,
+    work_dir: Annotated[Path | None, typer.Option(help="Where both brokers keep their data (the same disk).")] = None,
+) -> None:
+    """Run the same loads on Millstream and on Apache Kafka, in alternation, and show the ratios."""
+    console = Console()
+    unknown = set(only or ()) - set(LOAD_NAMES)
+    if unknown:
+        raise typer.BadParameter(f"no such load: {', '.join(sorted(unknown))}", param_hint="--only")
+    if not kafka and not millstream:
+        raise typer.BadParameter("nothing left to run", param_hint="--no-kafka --no-millstream")
+    if quick:
+        rounds, scale = 1, 0.3
+    complete = rounds >= 3 and scale == 1.0 and not only and kafka and millstream
+    destination = output or (_PUBLISHED if complete else _UNPUBLISHED)
+    warm_up_s = warm_up_seconds if warm_up_seconds >= 0 else _WARM_UP_SECONDS * min(scale, 1.0)
+    distribution = _distribution(console) if kafka else None
+
+    facts = machine.describe()
+    comparison = Comparison(facts, machine.remark(facts, os.getloadavg()[0]), rounds, scale)
+    comparison.note(
+        f"Each broker was warmed up for {warm_up_s:.0f} s with produce, consume and small requests before measuring. "
+        "Throughput topics have 6 partitions, latency and small-request topics 1; both have file.delete.delay.ms=1000, "
+        "everything else is default."
+    )
+    parent = work_dir or _REPOSITORY / ".cache"
+    parent.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as resources:
+        directory = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="compare-", dir=parent)))
+
+        def fresh_target(name: str) -> Target:
+            own = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=directory))
+            if name == KafkaTarget.name:
+                assert distribution is not None
+                return KafkaTarget(own, distribution)
+            return MillstreamTarget(own)
+
+        names = [*([MillstreamTarget.name] if millstream else []), *([KafkaTarget.name] if kafka else [])]
+        targets = [fresh_target(name) for name in names]
+        progress = resources.enter_context(_progress(console))
+        preparing = progress.add_task("machine limit", total=1 + len(targets))
+        comparison.limits = measure_limits(directory, Scale(scale))
+        for target in targets:
+            progress.update(preparing, advance=1, description=f"start and warm up {target.name}")
+            resources.callback(target.stop)
+            start(target)
+            warm_up(target, warm_up_s)
+        progress.update(preparing, advance=1, description="warmed up")
+
+        with_groups = all(has_consumer_groups(target) for target in targets)
+        loads = [each for each in build_loads(fresh_target, with_groups=with_groups) if not only or each.name in only]
+        if any(load.name == ConsumeJava.name for load in loads):
+            comparison.note(ConsumeJava.remark(with_groups))
+        measuring = progress.add_task("measure", total=rounds * len(loads) * len(targets))
+
+        def on_step(step: Step) -> None:
+            text = f"round {step.round_number}/{rounds}: {step.load.title} on {step.target.name}"
+            progress.update(measuring, description=text)
+            progress.advance(measuring)
+
+        run_rounds(targets, loads, comparison, Scale(scale), on_step)
+        progress.update(measuring, description="done")
+
+    destination.mkdir(parents=True, exist_ok=True)
+    (destination / "results.json").write_text(json.dumps(as_json(comparison, loads), indent=1) + "\n")
+    (destination / "results.md").write_text(markdown(comparison, loads))
+    write_chart(destination / "chart.svg", comparison, loads)
+    print_table(console, comparison, loads)
+    console.print(f"Saved in {os.path.relpath(destination)}")
+    if comparison.failures:
+        raise typer.Exit(1)
+
+
+def _distribution(console: Console) -> apache_kafka.KafkaDistribution:
+    try:
+        return apache_kafka.resolve()
+    except apache_kafka.ToolchainMissingError as missing:
+        console.print(f"Apache Kafka is not available: {missing}. Use --no-kafka for our numbers alone.", style="red")
+        raise typer.Exit(2) from missing
+
+
+def _progress(console: Console) -> Progress:
+    # Twice a second is enough for eyes and keeps the display out of the measurements.
+    columns = (TextColumn("{task.description:<60}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=console, refresh_per_second=2)
+
+
+if __name__ == "__main__":
+    application()

@@ -1,0 +1,37 @@
+"""The loads, in the order they run. Memory comes last in a round because it reports what the others left behind."""
+
+from __future__ import annotations
+
+from benchmarks.compare.loads.cold_catch_up import ColdCatchUp
+from benchmarks.compare.loads.consume_java import ConsumeJava
+from benchmarks.compare.loads.consume_librdkafka import ConsumeLibrdkafka
+from benchmarks.compare.loads.latency import Latency
+from benchmarks.compare.loads.memory import Memory
+from benchmarks.compare.loads.produce_java import ProduceJava
+from benchmarks.compare.loads.produce_librdkafka import ProduceLibrdkafka
+from benchmarks.compare.loads.raw_transfer import RawTransfer
+from benchmarks.compare.loads.small_requests import SmallRequests
+from benchmarks.compare.loads.startup import Startup
+from benchmarks.compare.measure import Load
+from benchmarks.compare.target import TargetFactory
+
+LOAD_NAMES = (
+    *(Startup.name, ProduceLibrdkafka.name, ProduceJava.name, ConsumeLibrdkafka.name, ConsumeJava.name),
+    *(Latency.name, SmallRequests.name, RawTransfer.name, ColdCatchUp.name, Memory.name),
+)
+
+
+def build_loads(fresh_target: TargetFactory, *, with_groups: bool) -> list[Load]:
+    """`with_groups`: every target has consumer groups, so Kafka's own ConsumerPerformance can be used."""
+    return [
+        Startup(fresh_target),
+        ProduceLibrdkafka(),
+        ProduceJava(),
+        ConsumeLibrdkafka(),
+        ConsumeJava(with_groups),
+        Latency(),
+        SmallRequests(),
+        RawTransfer(),
+        ColdCatchUp(),
+        Memory(),
+    ]

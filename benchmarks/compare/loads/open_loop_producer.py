@@ -1,0 +1,47 @@
+"""A producer at a fixed rate that notes how long each acknowledgement took, counted from when the message was due.
+
+Runs as a process of its own beside another load; used by the cold catch-up read.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Event
+
+from confluent_kafka import KafkaError, Message, Producer
+
+from benchmarks.compare.loads.latency import calm_process
+
+
+def produce_until(bootstrap: str, topic: str, rate: int, size_bytes: int, stop: Event, parent: Connection) -> None:
+    """Produce until `stop` is set, then send the parent the sorted acknowledgement delays in nanoseconds."""
+    calm_process()
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "acks": "all", "socket.nagle.disable": True})
+    producer.list_topics(topic, timeout=10)
+    payload = b"x" * size_bytes
+    delays_ns = array("q")
+    failures: list[str] = []
+    interval_ns = 1_000_000_000 // rate
+
+    def on_ack(due_ns: int, error: KafkaError | None) -> None:
+        if error is not None:
+            failures.append(str(error))
+        delays_ns.append(time.monotonic_ns() - due_ns)
+
+    def send(due_ns: int) -> None:
+        def delivered(error: KafkaError | None, _: Message) -> None:
+            on_ack(due_ns, error)
+
+        producer.produce(topic, payload, partition=0, on_delivery=delivered)
+
+    due_ns = time.monotonic_ns()
+    while not stop.is_set():
+        # Waiting inside poll() serves acknowledgements the moment they arrive.
+        while (wait_ns := due_ns - time.monotonic_ns()) > 0:
+            producer.poll(wait_ns / 1e9)
+        send(due_ns)
+        due_ns += interval_ns
+    producer.flush(60)
+    parent.send((sorted(delays_ns), failures[:3]))

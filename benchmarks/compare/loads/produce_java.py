@@ -1,0 +1,96 @@
+"""Produce throughput with Kafka's own ProducerPerformance, at the Java producer's defaults and with larger batches.
+
+The defaults (16 KB batches, linger 5 ms, idempotent when acks=all) make a broker answer many smallish requests; the
+larger batches (256 KB, linger 10 ms) are what Kafka's own tuning advice suggests for throughput. Payloads come from a
+file because the tool otherwise spends its time drawing random bytes, and would measure that.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from tools import apache_kafka
+
+from benchmarks.compare.measure import CPU_GOAL, THROUGHPUT_GOAL, Load, LoadUnavailableError, Measure, Scale
+from benchmarks.compare.process_stat import cpu_seconds
+from benchmarks.compare.target import Target
+from benchmarks.compare.topic import THROUGHPUT_PARTITIONS, temporary_topic
+
+_SUMMARY = re.compile(r"^(\d+) records sent, ([\d.]+) records/sec \(([\d.]+) MB/sec\)", re.MULTILINE)
+_LARGER_BATCHES = ("batch.size=262144", "linger.ms=10")
+
+
+@dataclass(frozen=True, slots=True)
+class _Variant:
+    key: str
+    title: str
+    size_bytes: int
+    full_records: int
+    acks: str
+    settings: tuple[str, ...] = ()
+
+
+_VARIANTS = (
+    _Variant("1024_1", "produce 1 KB, acks=1, ProducerPerformance", 1024, 200_000, "1"),
+    _Variant("1024_all", "produce 1 KB, acks=all, ProducerPerformance", 1024, 200_000, "all"),
+    _Variant("100_1", "produce 100 B, acks=1, ProducerPerformance", 100, 800_000, "1"),
+    _Variant("100_all", "produce 100 B, acks=all, ProducerPerformance", 100, 800_000, "all"),
+    _Variant(
+        "1024_big", "produce 1 KB, acks=all, ProducerPerformance, 256 KB batches", 1024, 400_000, "all", _LARGER_BATCHES
+    ),
+)
+
+
+def require_distribution() -> apache_kafka.KafkaDistribution:
+    try:
+        return apache_kafka.resolve()
+    except apache_kafka.ToolchainMissingError as missing:
+        raise LoadUnavailableError(f"Kafka's Java tools are not available: {missing}") from missing
+
+
+class ProduceJava(Load):
+    name: ClassVar[str] = "produce-java"
+    title: ClassVar[str] = "Produce with Kafka's ProducerPerformance"
+    measures: Sequence[Measure] = (
+        *(Measure(each.key, each.title, "MB/s", "higher", THROUGHPUT_GOAL) for each in _VARIANTS),
+        Measure("1024_cpu", "broker CPU, produce 1 KB, ProducerPerformance", "s/GB", "lower", CPU_GOAL),
+    )
+
+    def run(self, target: Target, scale: Scale) -> dict[str, float]:
+        values: dict[str, float] = {}
+        for variant in _VARIANTS:
+            cpu_before = cpu_seconds(target.pid)
+            count = scale.records(variant.full_records)
+            values[variant.key] = _run_tool(target, variant, count)
+            if variant.key == "1024_all":
+                cpu_s = cpu_seconds(target.pid) - cpu_before
+                values["1024_cpu"] = cpu_s / (count * variant.size_bytes / 1e9)
+        return values
+
+
+def _run_tool(target: Target, variant: _Variant, count: int) -> float:
+    distribution = require_distribution()
+    expected_bytes = count * variant.size_bytes
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        temporary_topic(target, THROUGHPUT_PARTITIONS, expected_bytes) as topic,
+    ):
+        payloads = Path(directory) / "payloads"
+        lines = ["".join(chr(97 + (i * 7 + line) % 26) for i in range(variant.size_bytes)) for line in range(20)]
+        payloads.write_text("\n".join(lines))
+        run = distribution.run(
+            apache_kafka.PRODUCER_PERFORMANCE,
+            *("--topic", topic, "--num-records", str(count), "--throughput", "-1"),
+            *("--payload-file", str(payloads), "--producer-props"),
+            *(f"bootstrap.servers={target.bootstrap}", f"acks={variant.acks}", *variant.settings),
+            jvm=apache_kafka.DEFAULT_PERF_TOOL_HEAP,
+        )
+    finals = [found for found in _SUMMARY.finditer(run.stdout) if int(found[1]) == count]
+    if run.returncode != 0 or not finals:
+        raise RuntimeError(f"ProducerPerformance on {target.name} failed: {run.stdout[-500:]}{run.stderr[-1500:]}")
+    return float(finals[-1][2]) * variant.size_bytes / 1e6

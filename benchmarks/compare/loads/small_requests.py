@@ -1,0 +1,107 @@
+"""Many small requests: one 100 B record per Produce request, 8 connections, with one and with five in flight each.
+
+The client is a single epoll loop that sends a request encoded once and only counts and checks what comes back, so
+that the broker is the bottleneck. Five in flight is the Java producer's default.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections.abc import Sequence
+from typing import ClassVar
+
+from benchmarks.compare import wire
+from benchmarks.compare.measure import SMALL_REQUESTS_GOAL, Load, Measure, Scale
+from benchmarks.compare.process_stat import cpu_seconds
+from benchmarks.compare.target import Target
+from benchmarks.compare.topic import temporary_topic
+
+CONNECTIONS = 8
+_PIPELINED_IN_FLIGHT = 5
+_FULL_SECONDS = 3.0
+_WARM_UP_SECONDS = 0.5
+_RECORD_BYTES = 100
+
+
+class SmallRequests(Load):
+    name: ClassVar[str] = "small-requests"
+    title: ClassVar[str] = "Many small requests"
+    measures: Sequence[Measure] = (
+        Measure("one", "small requests, 8 connections, 1 in flight", "req/s", "higher", SMALL_REQUESTS_GOAL),
+        Measure("pipelined", "small requests, 8 connections, 5 in flight", "req/s", "higher", SMALL_REQUESTS_GOAL),
+        Measure("cpu", "broker CPU per small request, 1 in flight", "µs", "lower"),
+    )
+
+    def run(self, target: Target, scale: Scale) -> dict[str, float]:
+        values: dict[str, float] = {}
+        seconds = scale.seconds(_FULL_SECONDS)
+        for key, in_flight in (("one", 1), ("pipelined", _PIPELINED_IN_FLIGHT)):
+            with temporary_topic(target, partitions=1, expected_bytes=100 << 20) as topic:
+                request = wire.produce_request(topic, 0, wire.record_batch([b"x" * _RECORD_BYTES]), acks=-1)
+                drive(target.bootstrap, request, topic, in_flight, min(_WARM_UP_SECONDS, seconds))
+                cpu_before = cpu_seconds(target.pid)
+                answered, elapsed = drive(target.bootstrap, request, topic, in_flight, seconds)
+                if key == "one":
+                    values["cpu"] = (cpu_seconds(target.pid) - cpu_before) / answered * 1e6
+                values[key] = answered / elapsed
+        return values
+
+
+def drive(bootstrap: str, request: bytes, topic: str, in_flight: int, seconds: float) -> tuple[int, float]:
+    """Keep `in_flight` copies of the request under way on each connection; returns answers counted and seconds."""
+    connections = [wire.connect(bootstrap) for _ in range(CONNECTIONS)]
+    try:
+        # The first answer of each connection tells the size of all of them: nothing in it varies in length.
+        sizes = {len(_checked(wire.ask(connection, request), topic)) + 4 for connection in connections}
+        if len(sizes) != 1:
+            raise RuntimeError(f"Produce responses of different sizes: {sorted(sizes)}")
+        return _loop(connections, request, topic, sizes.pop(), in_flight, seconds)
+    finally:
+        for connection in connections:
+            connection.close()
+
+
+def _checked(response: bytes, topic: str) -> bytes:
+    if error := wire.produce_error(response, topic):
+        raise RuntimeError(f"Produce answered error {error}")
+    return response
+
+
+def _loop(
+    connections: list[socket.socket], request: bytes, topic: str, answer_bytes: int, in_flight: int, seconds: float
+) -> tuple[int, float]:
+    by_descriptor = {connection.fileno(): connection for connection in connections}
+    pending = dict.fromkeys(by_descriptor, 0)  # bytes of an answer received in part
+    several = [request * count for count in range(in_flight + 1)]
+    buffer = bytearray(answer_bytes * in_flight)
+    poller = select.epoll()
+    for connection in connections:
+        poller.register(connection.fileno(), select.EPOLLIN)
+    answered = 0
+    started = time.perf_counter()
+    stop_at = started + seconds
+    for connection in connections:
+        connection.sendall(several[in_flight])
+    try:
+        while time.perf_counter() < stop_at:
+            for descriptor, _ in poller.poll(1.0):
+                connection = by_descriptor[descriptor]
+                received = connection.recv_into(buffer)
+                if not received:
+                    raise ConnectionError("the broker closed the connection")
+                complete, pending[descriptor] = divmod(pending[descriptor] + received, answer_bytes)
+                if complete:
+                    answered += complete
+                    connection.send(several[complete])
+        elapsed = time.perf_counter() - started
+        # One answer per connection is looked into at the end; a broker that started to refuse would show here.
+        for descriptor, connection in by_descriptor.items():
+            connection.settimeout(30)
+            rest = memoryview(bytearray(answer_bytes * in_flight - pending[descriptor]))
+            wire.receive_exactly(connection, rest)
+            _checked(bytes(rest[-answer_bytes + 4 :]), topic)
+        return answered, elapsed
+    finally:
+        poller.close()
