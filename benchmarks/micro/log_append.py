@@ -1,4 +1,5 @@
-"""How long one append and one read of the tail take, in microseconds: `python benchmarks/micro/log_append.py [--tiny]`."""
+"""How long one append and one read of the tail take, in microseconds: `python benchmarks/micro/log_append.py
+[--tiny]`."""
 
 import os
 import sys
@@ -61,7 +62,9 @@ def measure(rounds: int) -> dict[str, float]:
             lambda: log.append(next(appends), leader_epoch=0, now_ms=NOW_MS), rounds
         )
         end = log.log_end_offset
-        results["read the last batch"] = best_us(lambda: log.read(end - 1, 1 << 20, up_to=end, at_least_one=True), rounds)
+        results["read the last batch"] = best_us(
+            lambda: log.read(end - 1, 1 << 20, up_to=end, at_least_one=True), rounds
+        )
         results["read the last 50 batches"] = best_us(
             lambda: log.read(end - 50, 1 << 20, up_to=end, at_least_one=True), rounds
         )

@@ -138,6 +138,3 @@ def _decompress_raw(block: memoryview, limit: int) -> bytes:
     room = bytearray(size)
     written: int = cramjam.snappy.decompress_raw_into(block, room)
     return bytes(memoryview(room)[:written])
-
-
-DecompressionFailed = DecompressionFailedError

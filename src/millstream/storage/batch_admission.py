@@ -1,25 +1,126 @@
-"""Why a batch from a client is refused. The append path tests all of this in one expression; only a failure comes here.
+"""Whether a client's batches may enter the log: their headers and checksums, the topic's limits, the producer's
+sequence.
 
-Order and codes are those of Kafka's LogValidator, as far as the header can tell.
+The good case is one expression per batch, because every append comes through here; why a batch is refused is worked out
+only when it is. Order and codes are those of Kafka's LogValidator, as far as headers can tell.
 """
+
+from crc32c import crc32c
 
 from millstream.config.log_config import LogConfig
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.records.batch import (
-    CODEC_MASK,
     CONTROL_BIT,
+    HEADER,
     HEADER_SIZE,
     LOG_APPEND_TIME_BIT,
+    LOG_OVERHEAD,
     MAGIC_START,
     MAGIC_V2,
+    MAX_SEQUENCE,
     MINIMUM_LENGTH,
     NO_TIMESTAMP,
     Bytes,
     has_valid_checksum,
     read_header,
 )
+from millstream.storage.producer_state import ProducerState, WrittenBatch, out_of_order
 
-LAST_CODEC = 4
+Header = tuple[int, ...]
+"""The fields of `records.batch.BatchHeader` as plain values: naming them costs more than checking them."""
+
+LOG_APPEND_TIME = "LogAppendTime"
+_REFUSED_ATTRIBUTES = CONTROL_BIT | LOG_APPEND_TIME_BIT
+_LAST_CODEC = 4
+_FOREVER = 1 << 64
+
+_unpack_from = HEADER.unpack_from
+
+
+def admit(
+    batches: bytearray | memoryview, config: LogConfig, producers: ProducerState, now_ms: int
+) -> list[Header] | WrittenBatch:
+    """The headers of batches that may be appended; the batch as it was written before, when a producer repeats
+    itself."""
+    total = len(batches)
+    view = memoryview(batches)
+    max_length = config.max_message_bytes - LOG_OVERHEAD
+    if config.message_timestamp_type == LOG_APPEND_TIME:
+        latest, earliest = _FOREVER, -_FOREVER
+    else:
+        latest = now_ms + config.message_timestamp_after_max_ms
+        earliest = now_ms - config.message_timestamp_before_max_ms
+    headers: list[Header] = []
+    position = 0
+    while True:
+        if total - position < HEADER_SIZE:
+            raise refusal(batches, position, config, now_ms)
+        header = _unpack_from(batches, position)
+        (
+            _,
+            length,
+            _,
+            magic,
+            crc,
+            attributes,
+            delta,
+            base_timestamp,
+            max_timestamp,
+            producer_id,
+            epoch,
+            sequence,
+            count,
+        ) = header
+        end = position + 12 + length
+        if (
+            magic != MAGIC_V2
+            or length < MINIMUM_LENGTH
+            or length > max_length
+            or end > total
+            or crc32c(view[position + 21 : end]) != crc
+            or attributes & _REFUSED_ATTRIBUTES
+            or attributes & 7 > _LAST_CODEC
+            or count != delta + 1
+            or delta < 0
+            or max_timestamp > latest
+            or (base_timestamp < earliest and base_timestamp != NO_TIMESTAMP)
+            or (producer_id >= 0 and (sequence < 0 or epoch < 0))
+        ):
+            raise refusal(batches, position, config, now_ms)
+        if producer_id >= 0:
+            last_sequence = (sequence + delta) & MAX_SEQUENCE
+            if headers and _follows_within(headers, producer_id, epoch, sequence):
+                pass
+            else:
+                repeated = producers.check(producer_id, epoch, sequence, last_sequence)
+                if repeated is not None:
+                    return repeated
+        headers.append(header)
+        if end == total:
+            return headers
+        position = end
+
+
+def read_headers(batches: Bytes) -> list[Header]:
+    """The headers of whole batches that someone else has judged; CORRUPT_MESSAGE where the framing or a checksum
+    fails."""
+    headers: list[Header] = []
+    view = memoryview(batches)
+    position, total = 0, len(batches)
+    while position < total:
+        if total - position < HEADER_SIZE:
+            raise _corrupt("less than a batch header at the end")
+        header = _unpack_from(batches, position)
+        end = position + LOG_OVERHEAD + header[1]
+        if header[3] != MAGIC_V2 or header[1] < MINIMUM_LENGTH or end > total:
+            raise _corrupt(f"the batch at byte {position} is not whole")
+        if crc32c(view[position + 21 : end]) != header[4]:
+            raise _corrupt(f"the checksum of the batch at byte {position} does not hold")
+        headers.append(header)
+        position = end
+    if not headers:
+        raise _corrupt("no batch was sent")
+    return headers
 
 
 def refusal(batches: Bytes, position: int, config: LogConfig, now_ms: int) -> KafkaError:
@@ -38,24 +139,21 @@ def refusal(batches: Bytes, position: int, config: LogConfig, now_ms: int) -> Ka
     if header.length < MINIMUM_LENGTH or header.size > available:
         return _corrupt(f"the batch says it has {header.size} bytes, {available} were sent")
     if header.size > config.max_message_bytes:
-        return KafkaError(
-            ErrorCode.MESSAGE_TOO_LARGE,
-            f"the batch has {header.size} bytes; max.message.bytes allows {config.max_message_bytes}",
-        )
+        return too_large(header.size, config)
     if not has_valid_checksum(batches, position, header):
         return _corrupt("the checksum does not hold")
-    if header.codec > LAST_CODEC:
+    if header.codec > _LAST_CODEC:
         return KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"unknown codec {header.codec}")
-    if header.attributes & CONTROL_BIT:
+    if header.is_control:
         return KafkaError(ErrorCode.INVALID_RECORD, "clients may not write control batches")
     if header.record_count <= 0 or header.record_count != header.last_offset_delta + 1:
         return KafkaError(
             ErrorCode.INVALID_RECORD,
-            f"the batch says it has {header.record_count} records, and a last offset delta of {header.last_offset_delta}",
+            f"the batch says it has {header.record_count} records and a last offset delta of {header.last_offset_delta}",
         )
     if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
         return KafkaError(ErrorCode.INVALID_RECORD, "a producer id comes with an epoch and a sequence")
-    if header.attributes & LOG_APPEND_TIME_BIT:
+    if header.has_log_append_time:
         return KafkaError(ErrorCode.INVALID_TIMESTAMP, "a producer may not set the timestamp type LogAppendTime")
     return KafkaError(
         ErrorCode.INVALID_TIMESTAMP,
@@ -64,12 +162,23 @@ def refusal(batches: Bytes, position: int, config: LogConfig, now_ms: int) -> Ka
     )
 
 
-def is_too_old(base_timestamp: int, config: LogConfig, now_ms: int) -> bool:
-    return base_timestamp != NO_TIMESTAMP and now_ms - base_timestamp > config.message_timestamp_before_max_ms
+def too_large(size: int, config: LogConfig) -> KafkaError:
+    return KafkaError(
+        ErrorCode.MESSAGE_TOO_LARGE,
+        f"the batch has {size} bytes; max.message.bytes allows {config.max_message_bytes}",
+    )
 
 
-def codec_of(attributes: int) -> int:
-    return attributes & CODEC_MASK
+def _follows_within(headers: list[Header], producer_id: int, epoch: int, sequence: int) -> bool:
+    """Whether the batch follows an earlier one of the same producer in the same request, which is not in the log
+    yet."""
+    for header in reversed(headers):
+        if header[9] == producer_id:
+            last = (header[11] + header[6]) & MAX_SEQUENCE
+            if header[10] != epoch or sequence != (last + 1) & MAX_SEQUENCE:
+                raise out_of_order(producer_id, sequence, last)
+            return True
+    return False
 
 
 def _corrupt(reason: str) -> KafkaError:

@@ -21,9 +21,9 @@ from millstream.records.batch import (
     seal,
 )
 from millstream.records.compression import CODEC_BY_NAME, Codec, DecompressionFailedError, compress, decompress
+from millstream.storage.batch_admission import LOG_APPEND_TIME
 
 PRODUCER_COMPRESSION = "producer"
-LOG_APPEND_TIME = "LogAppendTime"
 
 
 def wants_conversion(config: LogConfig) -> bool:

@@ -37,6 +37,17 @@ def walk_headers(
         position += size
 
 
+def header_at(file: File, position: int) -> BatchHeader | None:
+    """The header at `position` if one can be there."""
+    if position < 0:
+        return None
+    data = file.read_at(position, HEADER_SIZE)
+    if len(data) < HEADER_SIZE:
+        return None
+    header = BatchHeader._make(_unpack_from(data))
+    return header if _frames(header) else None
+
+
 def walk_checked(file: File, start: int, end: int) -> Iterator[tuple[int, BatchHeader, bool]]:
     """(position, header, checksum holds) of the batches in [start, end); stops at the first that is not framed
     plausibly."""

@@ -27,7 +27,7 @@ from millstream.storage.file_names import (
     parse_directory,
 )
 from millstream.storage.job import Job
-from millstream.storage.log_loader import create_log, load_log
+from millstream.storage.log_loader import create_log, load_log, read_topic_id
 from millstream.storage.partition_log import PartitionLog
 from millstream.storage.recovery import RecoveryReport, recover_log
 from millstream.storage.retention import expired_count
@@ -69,6 +69,8 @@ class LogDirectory:
         self._high_watermarks: dict[TopicPartition, int] = {}
         self._last_checkpoint_ms: int | None = None
         self._last_expiry_ms: int | None = None
+        self.started_clean = False
+        """Whether the last stop was a clean one; known after `start`."""
 
     @property
     def partitions(self) -> set[TopicPartition]:
@@ -96,7 +98,7 @@ class LogDirectory:
         self._recovery_points = self._read_offsets(RECOVERY_POINTS)
         self._start_offsets = self._read_offsets(LOG_START_OFFSETS)
         self._high_watermarks = self._read_offsets(HIGH_WATERMARKS)
-        clean = disk.exists(f"{root}/{CLEAN_SHUTDOWN}")
+        clean = self.started_clean = disk.exists(f"{root}/{CLEAN_SHUTDOWN}")
         for name, is_directory in disk.list(root):
             if is_directory and name.endswith(DELETED_DIRECTORY_SUFFIX):
                 disk.remove_directory(f"{root}/{name}")
@@ -181,6 +183,11 @@ class LogDirectory:
         self._logs[partition] = log
         return log
 
+    def topic_id(self, partition: TopicPartition) -> UUID:
+        """The topic id that a log was created with, read without opening it; NO_TOPIC_ID when its file is damaged."""
+        log = self._logs.get(partition)
+        return log.topic_id if log is not None else read_topic_id(self._disk, self._directory(partition))
+
     def checkpointed_high_watermark(self, partition: TopicPartition) -> int | None:
         """The high watermark as the last checkpoint has it."""
         return self._high_watermarks.get(partition)
@@ -189,7 +196,7 @@ class LogDirectory:
         """Take a log away at once; the job removes its files."""
         log = self._logs.pop(partition, None)
         self._present.discard(partition)
-        unique = f"{log.topic_id.hex if log is not None else 0:032}"
+        unique = self.topic_id(partition).hex if log is None else log.topic_id.hex
         for offsets in (self._recovery_points, self._start_offsets, self._high_watermarks):
             offsets.pop(partition, None)
         disk = self._disk
@@ -242,7 +249,7 @@ class LogDirectory:
 
     def _maintain(self, log: PartitionLog, now_ms: int) -> list[Job]:
         jobs: list[Job] = []
-        if log.is_roll_due(now_ms):
+        if log.is_idle_roll_due(now_ms):
             log.roll(now_ms)
         count = expired_count(log, now_ms)
         if count:

@@ -15,7 +15,7 @@ from millstream.storage.checkpoint import DamagedFileError, decode_epochs, decod
 from millstream.storage.disk import Disk
 from millstream.storage.file_cache import FileCache
 from millstream.storage.file_names import INDEX_SUFFIX, LEADER_EPOCHS, PARTITION_METADATA, TIME_INDEX_SUFFIX
-from millstream.storage.index_builder import IndexBuilder
+from millstream.storage.index_builder import NO_TIMESTAMP
 from millstream.storage.leader_epochs import LeaderEpochs
 from millstream.storage.log_files import LogFiles, scan_files
 from millstream.storage.offset_index import OffsetIndex
@@ -23,6 +23,8 @@ from millstream.storage.partition_log import PartitionLog
 from millstream.storage.producer_replay import rebuild_producers
 from millstream.storage.recovery import recover_log
 from millstream.storage.segment import Segment
+from millstream.storage.segment_list import SegmentList
+from millstream.storage.snapshot_files import SnapshotFiles
 from millstream.storage.time_index import TimeIndex
 
 logger = logging.getLogger("millstream.storage")
@@ -88,15 +90,15 @@ def load_log(
         cache=cache,
         directory=directory,
         topic_partition=topic_partition,
-        topic_id=_read_topic_id(disk, directory),
+        topic_id=read_topic_id(disk, directory),
         config=config,
-        segments=segments,
+        segments=SegmentList(disk, segments),
         log_start_offset=log_start_offset,
         log_end_offset=end_offset,
         recovery_point=min(recovery_point, end_offset),
         epochs=_load_epochs(disk, directory, segments, log_start_offset, end_offset),
         producers=rebuild_producers(disk, directory, segments, snapshots, log_start_offset),
-        snapshots=snapshots,
+        snapshots=SnapshotFiles(disk, directory, snapshots),
     )
 
 
@@ -110,50 +112,41 @@ def _open_segment(disk: Disk, cache: FileCache, directory: str, base_offset: int
 
 def _activate(disk: Disk, segment: Segment, files: LogFiles) -> int | None:
     """Load the indexes of the last segment and find where the log ends; None when its tail is torn."""
-    index, times = OffsetIndex(), TimeIndex()
-    if (
-        segment.size
-        and files.has(segment.base_offset, INDEX_SUFFIX)
-        and files.has(segment.base_offset, TIME_INDEX_SUFFIX)
-    ):
-        index_data = disk.read_bytes(segment.path(INDEX_SUFFIX))
-        times_data = disk.read_bytes(segment.path(TIME_INDEX_SUFFIX))
-        if offset_index.is_sound(index_data, segment.size) and time_index.is_sound(times_data):
-            index, times = OffsetIndex(index_data), TimeIndex(times_data)
+    index, times = _read_indexes(disk, segment, files)
     if not len(index):
-        return _reindex(segment)
+        return segment.read_end_offset() if segment.activate_from_batches() == segment.size else None
     segment.activate(index, times)
-    expected, start = index.lookup(offset_index.MAX_RELATIVE_OFFSET)
-    end, end_offset = start, segment.base_offset
+    last = index.offsets[-1] + segment.base_offset
+    start = end = index.last_position()
+    end_offset = segment.base_offset
     for position, header in walk_headers(segment.file(), start, segment.size):
-        if position == start and header.last_offset != expected + segment.base_offset:
+        if position == start and header.last_offset != last:
             break
         end, end_offset = position + header.size, header.last_offset + 1
     if end == start:
-        return _reindex(segment)  # the last entry names a batch that is not there
+        # The last entry names a batch that is not there.
+        logger.warning("index_rebuilt segment=%s", segment.log.path)
+        return segment.read_end_offset() if segment.activate_from_batches() == segment.size else None
     if end < segment.size:
         return None
-    segment.bytes_since_entry = segment.size - start
     greatest = times.last()
-    segment.max_timestamp = -1
+    segment.max_timestamp = NO_TIMESTAMP
     if greatest is not None:
         segment.max_timestamp, segment.max_timestamp_offset = greatest[0], segment.base_offset + greatest[1]
     return end_offset
 
 
-def _reindex(segment: Segment) -> int | None:
-    """Make the active segment's indexes from its batches; None when its tail is torn."""
-    builder = IndexBuilder(segment.base_offset)
-    end, end_offset = 0, segment.base_offset
-    for position, header in walk_headers(segment.file(), 0, segment.size):
-        builder.add(position, header)
-        end, end_offset = position + header.size, header.last_offset + 1
-    if end < segment.size:
-        return None
-    segment.activate(builder.index, builder.times)
-    segment.bytes_since_entry = segment.size - builder.index.lookup(offset_index.MAX_RELATIVE_OFFSET)[1]
-    segment.max_timestamp, segment.max_timestamp_offset = builder.max_timestamp, builder.max_timestamp_offset
-    return end_offset
+def _read_indexes(disk: Disk, segment: Segment, files: LogFiles) -> tuple[OffsetIndex, TimeIndex]:
+    if (
+        segment.size
+        and files.has(segment.base_offset, INDEX_SUFFIX)
+        and files.has(segment.base_offset, TIME_INDEX_SUFFIX)
+    ):
+        entries = disk.read_bytes(segment.path(INDEX_SUFFIX))
+        times = disk.read_bytes(segment.path(TIME_INDEX_SUFFIX))
+        if offset_index.is_sound(entries, segment.size) and time_index.is_sound(times):
+            return OffsetIndex(entries), TimeIndex(times)
+    return OffsetIndex(), TimeIndex()
 
 
 def _check_sealed(disk: Disk, segment: Segment, files: LogFiles) -> None:
@@ -183,7 +176,7 @@ def _load_epochs(
     return epochs
 
 
-def _read_topic_id(disk: Disk, directory: str) -> UUID:
+def read_topic_id(disk: Disk, directory: str) -> UUID:
     path = f"{directory}/{PARTITION_METADATA}"
     try:
         return decode_topic_id(disk.read_bytes(path))

@@ -6,7 +6,7 @@ place.
 """
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from operator import lt
 from struct import Struct
@@ -15,6 +15,8 @@ from sys import byteorder
 ENTRY = Struct(">ii")
 ENTRY_SIZE = ENTRY.size
 MAX_RELATIVE_OFFSET = 0x7FFFFFFF
+NO_ENTRY = (-1, 0)
+"""Stands before the first entry (the segment's start) and after the last."""
 
 _unpack_from = ENTRY.unpack_from
 
@@ -38,10 +40,16 @@ class OffsetIndex:
         self.offsets.append(relative_offset)
         self.positions.append(position)
 
-    def lookup(self, relative_offset: int) -> tuple[int, int]:
-        """The last entry at or before the offset, or (-1, 0): the start of the segment."""
-        slot = bisect_right(self.offsets, relative_offset) - 1
-        return (self.offsets[slot], self.positions[slot]) if slot >= 0 else (-1, 0)
+    def around(self, relative_offset: int) -> tuple[tuple[int, int], tuple[int, int]]:
+        """The last entry before the offset and the first at or after it, each (relative offset, position) or
+        NO_ENTRY."""
+        offsets, positions = self.offsets, self.positions
+        slot = bisect_left(offsets, relative_offset)
+        before = (offsets[slot - 1], positions[slot - 1]) if slot else NO_ENTRY
+        return before, ((offsets[slot], positions[slot]) if slot < len(offsets) else NO_ENTRY)
+
+    def last_position(self) -> int:
+        return self.positions[-1] if self.positions else 0
 
     def boundary_at_or_before(self, position: int) -> int:
         """The greatest indexed batch start that is not past `position`, or 0."""
@@ -63,18 +71,22 @@ class OffsetIndex:
         return values.tobytes()
 
 
-def lookup(entries: memoryview, relative_offset: int) -> tuple[int, int]:
-    """As `OffsetIndex.lookup`, over a mapped file."""
+def around(entries: memoryview, relative_offset: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """As `OffsetIndex.around`, over a mapped file."""
     low, high = 0, len(entries) // ENTRY_SIZE
+    count = high
     while low < high:
         middle = (low + high) >> 1
-        if _unpack_from(entries, middle * ENTRY_SIZE)[0] <= relative_offset:
+        if _unpack_from(entries, middle * ENTRY_SIZE)[0] < relative_offset:
             low = middle + 1
         else:
             high = middle
-    if low == 0:
-        return -1, 0
-    offset, position = _unpack_from(entries, (low - 1) * ENTRY_SIZE)
+    before = _entry(entries, low - 1) if low else NO_ENTRY
+    return before, (_entry(entries, low) if low < count else NO_ENTRY)
+
+
+def _entry(entries: memoryview, slot: int) -> tuple[int, int]:
+    offset, position = _unpack_from(entries, slot * ENTRY_SIZE)
     return offset, position
 
 

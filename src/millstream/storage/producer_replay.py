@@ -4,7 +4,7 @@ Nothing is judged here; what is in the log is what happened.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from struct import Struct
 
 from millstream.records.batch import CONTROL_BIT, HEADER_SIZE, TRANSACTIONAL_BIT, Bytes
@@ -59,17 +59,18 @@ def load_snapshot(disk: Disk, directory: str, snapshots: list[int]) -> tuple[int
 
 
 def rebuild_producers(
-    disk: Disk, directory: str, segments: Sequence[Segment], snapshots: list[int], log_start_offset: int
+    disk: Disk, directory: str, segments: Iterable[Segment], snapshots: list[int], log_start_offset: int
 ) -> ProducerState:
     """From the latest sound snapshot and the batches after it."""
     offset, producers = load_snapshot(disk, directory, snapshots)
     start = log_start_offset if offset is None else offset
-    for slot, segment in enumerate(segments):
-        if slot + 1 < len(segments) and segments[slot + 1].base_offset <= start:
+    ordered = list(segments)
+    for slot, segment in enumerate(ordered):
+        if slot + 1 < len(ordered) and ordered[slot + 1].base_offset <= start:
             continue
         found = segment.find(start) if segment.size else None
         if found is not None:
-            replay(producers, segment, found[0], start)
+            replay(producers, segment, found, start)
     return producers
 
 
@@ -84,8 +85,8 @@ def _transaction_marker(batch: Bytes) -> int | None:
     """The coordinator epoch of a commit or abort marker; None for other control batches."""
     try:
         _, position = _varint(batch, HEADER_SIZE)
-        for _ in range(2):  # timestamp and offset deltas follow the attributes byte
-            _, position = _varint(batch, position + (1 if _ == 0 else 0))
+        _, position = _varint(batch, position + 1)  # past the attributes: the timestamp delta
+        _, position = _varint(batch, position)  # the offset delta
         key_size, position = _varint(batch, position)
         _, kind = _MARKER_KEY.unpack_from(batch, position)
         _, position = _varint(batch, position + key_size)

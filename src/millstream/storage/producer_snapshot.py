@@ -11,7 +11,7 @@ from crc32c import crc32c
 
 from millstream.records.batch import MAX_SEQUENCE
 from millstream.storage.checkpoint import DamagedFileError
-from millstream.storage.producer_state import ProducerEntry, WrittenBatch
+from millstream.storage.producer_state import ProducerEntry
 
 _HEAD = Struct(">hIi")
 _ENTRY = Struct(">qhiqiqiq")
@@ -41,7 +41,8 @@ def decode_snapshot(data: bytes) -> list[ProducerEntry]:
 
 
 def _pack(entry: ProducerEntry) -> bytes:
-    last_offset, delta = (entry.batches[-1].last_offset, entry.batches[-1].offset_delta) if entry.batches else (-1, 0)
+    last = entry.last_batch
+    last_offset, delta = (last.last_offset, last.offset_delta) if last is not None else (_NO_OFFSET, 0)
     return _ENTRY.pack(
         entry.producer_id,
         entry.epoch,
@@ -66,8 +67,7 @@ def _unpack(
 ) -> ProducerEntry:
     entry = ProducerEntry(producer_id, epoch)
     if last_offset != _NO_OFFSET:
-        first_sequence = (last_sequence - delta) & MAX_SEQUENCE
-        entry.add(epoch, WrittenBatch(first_sequence, last_sequence, last_offset, delta, timestamp))
+        entry.add(epoch, (last_sequence - delta) & MAX_SEQUENCE, delta, last_offset, timestamp)
     entry.last_timestamp = timestamp
     entry.coordinator_epoch = coordinator_epoch
     entry.transaction_start = transaction_start

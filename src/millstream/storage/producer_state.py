@@ -41,7 +41,8 @@ class ProducerEntry:
     def __init__(self, producer_id: int, epoch: int = NO_EPOCH) -> None:
         self.producer_id = producer_id
         self.epoch = epoch
-        self.batches: list[WrittenBatch] = []
+        # The fields of `WrittenBatch`, unnamed until somebody asks: naming them would be a tenth of an append.
+        self.batches: list[tuple[int, int, int, int, int]] = []
         self.next_sequence = 0
         self.last_timestamp = -1
         self.coordinator_epoch = -1
@@ -49,18 +50,23 @@ class ProducerEntry:
 
     @property
     def last_sequence(self) -> int:
-        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+        return self.batches[-1][1] if self.batches else NO_SEQUENCE
 
-    def add(self, epoch: int, batch: WrittenBatch) -> None:
+    @property
+    def last_batch(self) -> WrittenBatch | None:
+        return WrittenBatch(*self.batches[-1]) if self.batches else None
+
+    def add(self, epoch: int, first_sequence: int, offset_delta: int, last_offset: int, timestamp: int) -> None:
         batches = self.batches
         if epoch != self.epoch:
             self.epoch = epoch
             batches.clear()
         elif len(batches) >= REMEMBERED_BATCHES:
             del batches[0]
-        batches.append(batch)
-        self.next_sequence = (batch.last_sequence + 1) & MAX_SEQUENCE
-        self.last_timestamp = batch.timestamp
+        last_sequence = (first_sequence + offset_delta) & MAX_SEQUENCE
+        batches.append((first_sequence, last_sequence, last_offset, offset_delta, timestamp))
+        self.next_sequence = (last_sequence + 1) & MAX_SEQUENCE
+        self.last_timestamp = timestamp
 
 
 class ProducerState:
@@ -81,8 +87,8 @@ class ProducerState:
             if first_sequence == entry.next_sequence:
                 return None
             for written in entry.batches:
-                if written.first_sequence == first_sequence and written.last_sequence == last_sequence:
-                    return written
+                if written[0] == first_sequence and written[1] == last_sequence:
+                    return WrittenBatch(*written)
             raise out_of_order(producer_id, first_sequence, entry.last_sequence)
         if epoch < entry.epoch:
             raise KafkaError(
@@ -110,8 +116,7 @@ class ProducerState:
         entry = self.entries.get(producer_id)
         if entry is None:
             entry = self.entries[producer_id] = ProducerEntry(producer_id, epoch)
-        last = (first_sequence + last_offset_delta) & MAX_SEQUENCE
-        entry.add(epoch, WrittenBatch(first_sequence, last, last_offset, last_offset_delta, timestamp))
+        entry.add(epoch, first_sequence, last_offset_delta, last_offset, timestamp)
         if transactional and entry.transaction_start == NO_TRANSACTION:
             entry.transaction_start = last_offset - last_offset_delta
 

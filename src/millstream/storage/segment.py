@@ -11,12 +11,12 @@ from bisect import bisect_right
 
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.storage import offset_index, time_index
-from millstream.storage.batch_scan import walk_headers
+from millstream.storage.batch_scan import header_at, walk_headers
 from millstream.storage.disk import Disk, File
 from millstream.storage.file_cache import FileCache
 from millstream.storage.file_names import INDEX_SUFFIX, LOG_SUFFIX, SEGMENT_SUFFIXES, TIME_INDEX_SUFFIX, offset_file
-from millstream.storage.index_builder import IndexBuilder
-from millstream.storage.offset_index import MAX_RELATIVE_OFFSET, OffsetIndex
+from millstream.storage.index_builder import NO_TIMESTAMP, IndexBuilder
+from millstream.storage.offset_index import MAX_RELATIVE_OFFSET, NO_ENTRY, OffsetIndex
 from millstream.storage.time_index import TimeIndex
 
 logger = logging.getLogger("millstream.storage")
@@ -24,7 +24,8 @@ logger = logging.getLogger("millstream.storage")
 TAIL_BATCHES = 128
 """How many of the latest batches the active segment can find without a search; it keeps up to twice as many."""
 READ_HINTS = 16
-NO_TIMESTAMP = -1
+SEARCH_BLOCK_BYTES = 4096
+_NOTHING: "array[int]" = array("q")
 
 
 class Segment:
@@ -75,13 +76,15 @@ class Segment:
         self.verified = (0, 0)
         self.sealed_modified_ns = 0
         # Where readers in sequence continue: offset -> position, learnt while their last slice was checked.
-        self.hints: dict[int, int] = {}
+        self.hints: dict[int, int] | None = None
 
     # Life
 
     def create(self) -> None:
-        """Make the empty file and become active."""
+        """Make the empty files and become active."""
         self.log.adopt(self._disk.create(self.log.path))
+        self._disk.create(self._entries.path)
+        self._disk.create(self.path(TIME_INDEX_SUFFIX))
         self.activate(OffsetIndex(), TimeIndex())
         self.max_timestamp = NO_TIMESTAMP
 
@@ -90,28 +93,31 @@ class Segment:
         self.times = times
         self.tail_offsets = array("q")
         self.tail_positions = array("q")
+        self.bytes_since_entry = self.size - index.last_position()
         self._indexes_written = False
 
-    def reactivate(self) -> None:
-        """Make a sealed segment the active one again, for a log that was cut back to it."""
-        if self.index is None:
-            builder = IndexBuilder(self.base_offset)
-            for position, header in walk_headers(self.file(), 0, self.size):
-                builder.add(position, header)
-            self.activate(builder.index, builder.times)
-            self.max_timestamp, self.max_timestamp_offset = builder.max_timestamp, builder.max_timestamp_offset
+    def activate_from_batches(self) -> int:
+        """Become active with indexes made from the batches; returns where they end, which is `size` unless torn."""
+        builder = IndexBuilder(self.base_offset)
+        end = 0
+        for position, header in walk_headers(self.file(), 0, self.size):
+            builder.add(position, header)
+            end = position + header.size
+        self.activate(builder.index, builder.times)
+        self.max_timestamp, self.max_timestamp_offset = builder.max_timestamp, builder.max_timestamp_offset
+        return end
 
     def seal(self) -> None:
         """Write the indexes and drop them from memory; nothing is appended any more."""
         self.write_indexes()
-        self.sealed_modified_ns = self.log.get().modified_ns()
+        self.sealed_modified_ns = self.file().modified_ns()
         self.verified = (self.trusted_from, self.size)
         self.trusted_from = self.size
         self.index = self.times = None
         self.tail_offsets = self.tail_positions = _NOTHING
 
     def write_indexes(self) -> None:
-        """Bring the index files up to date, with the closing time entry that Kafka adds when a segment is sealed or
+        """Bring the files up to date, with the closing time entry that Kafka adds when a segment is sealed or
         closed."""
         index, times = self.index, self.times
         if index is None or times is None or self._indexes_written:
@@ -124,11 +130,23 @@ class Segment:
         self._disk.write_atomically(self.path(TIME_INDEX_SUFFIX), times.to_bytes(), durable=False)
         self._indexes_written = True
 
+    def rebuild_indexes(self) -> None:
+        """Make the index files of a sealed segment from its batches."""
+        logger.warning("index_rebuilt segment=%s", self.log.path)
+        builder = IndexBuilder(self.base_offset)
+        for position, header in walk_headers(self.file(), 0, self.size):
+            builder.add(position, header)
+        self._entries.close()
+        builder.write(self._disk, self.directory)
+
     def path(self, suffix: str) -> str:
         return offset_file(self.directory, self.base_offset, suffix)
 
     def files(self) -> list[str]:
         return [path for path in map(self.path, SEGMENT_SUFFIXES) if self._disk.exists(path)]
+
+    def file(self) -> File:
+        return self.log.get()
 
     def close(self) -> None:
         self.log.close()
@@ -142,7 +160,7 @@ class Segment:
         if max_timestamp > self.max_timestamp:  # type: ignore[operator]  # an active segment always knows it
             self.max_timestamp = max_timestamp
             self.max_timestamp_offset = last_offset
-        if self.first_timestamp is None:
+        if self.first_timestamp is None and position == 0:
             self.first_timestamp = max_timestamp
         if self.bytes_since_entry > interval_bytes:
             index, times = self.index, self.times
@@ -164,33 +182,102 @@ class Segment:
         """Cut an active segment at a batch boundary."""
         index, times = self.index, self.times
         assert index is not None and times is not None
-        self.log.get().truncate(position)
+        self.file().truncate(position)
         self.size = position
-        relative = offset - self.base_offset
-        index.truncate(relative)
-        times.truncate(relative)
-        self.tail_offsets = array("q")
-        self.tail_positions = array("q")
-        self.bytes_since_entry = 0
-        self.hints.clear()
+        index.truncate(offset - self.base_offset)
+        times.truncate(offset - self.base_offset)
+        self.activate(index, times)
+        self.hints = None
         self.trusted_from = min(self.trusted_from, position)
         self.verified = (min(self.verified[0], position), min(self.verified[1], position))
-        self._indexes_written = False
         if position == 0:
             self.first_timestamp = None
-        self.find_greatest_timestamp(times)
-
-    def find_greatest_timestamp(self, times: TimeIndex) -> None:
-        """From the last time index entry and the batches after it."""
+        # The greatest timestamp: of the last entry that is left, or of the batches after it.
         timestamp, relative = times.last() or (NO_TIMESTAMP, 0)
-        offset = self.base_offset + relative
-        _, start = self._entry_before(offset)
-        for _, header in walk_headers(self.log.get(), start, self.size):
+        greatest_offset = self.base_offset + relative
+        for _, header in walk_headers(self.file(), self.search_start(greatest_offset), self.size):
             if header.max_timestamp > timestamp:
-                timestamp, offset = header.max_timestamp, header.last_offset
-        self.max_timestamp, self.max_timestamp_offset = timestamp, offset
+                timestamp, greatest_offset = header.max_timestamp, header.last_offset
+        self.max_timestamp, self.max_timestamp_offset = timestamp, greatest_offset
 
-    # Reading
+    # Finding
+
+    def position_of(self, offset: int) -> int | None:
+        """The start of the batch that holds `offset`, if memory alone can tell."""
+        slot = bisect_right(self.tail_offsets, offset) - 1
+        if slot >= 0:
+            return self.tail_positions[slot]
+        if offset == self.base_offset:
+            return 0
+        return self.hints.get(offset) if self.hints is not None else None
+
+    def index_is_open(self) -> bool:
+        return self.index is not None or self._entries.opened is not None
+
+    def search_start(self, offset: int) -> int:
+        """Where to start walking to find `offset`."""
+        return self._entries_around(offset)[0][1]
+
+    def find(self, offset: int) -> int | None:
+        """The start of the first batch whose last offset is not before `offset`; None when the segment ends before
+        it."""
+        before, after = self._entries_around(offset)
+        base = self.base_offset
+        file = self.file()
+        if after is not NO_ENTRY:
+            # Readers in sequence stop at indexed batches, so the next one they want often begins an interval.
+            header = header_at(file, after[1])
+            if header is not None and header.last_offset == after[0] + base and header.base_offset <= offset:
+                return after[1]
+        if before is not NO_ENTRY and before[0] >= 0:
+            header = header_at(file, before[1])
+            if header is None or header.last_offset != before[0] + base:
+                # The index names a batch that is not there. It is only a shortcut: make it anew.
+                self._make_index_anew()
+                before = self._entries_around(offset)[0]
+        position = before[1]
+        for position, header in walk_headers(file, position, self.size, block_bytes=SEARCH_BLOCK_BYTES):  # noqa: B020
+            if header.last_offset >= offset:
+                return position
+            position += header.size
+        if position < self.size:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"no batch can be read at byte {position} of {self.log.path}")
+        return None
+
+    def read_end_offset(self) -> int:
+        """The offset after the segment's last batch."""
+        end = self.base_offset
+        start = self.search_start(self.base_offset + MAX_RELATIVE_OFFSET)
+        for _, header in walk_headers(self.file(), start, self.size):
+            end = header.last_offset + 1
+        return end
+
+    def boundary_at_or_before(self, position: int) -> int:
+        """A batch start not past `position` that the index knows, or 0."""
+        if self.index is not None:
+            return self.index.boundary_at_or_before(position)
+        return offset_index.boundary_at_or_before(self._mapped(), position)
+
+    def _entries_around(self, offset: int) -> tuple[tuple[int, int], tuple[int, int]]:
+        relative = offset - self.base_offset
+        if self.index is not None:
+            return self.index.around(relative)
+        return offset_index.around(self._mapped(), relative)
+
+    def _mapped(self) -> memoryview:
+        try:
+            return self._entries.get()
+        except FileNotFoundError:
+            self.rebuild_indexes()
+            return self._entries.get()
+
+    def _make_index_anew(self) -> None:
+        if self.index is None:
+            self.rebuild_indexes()
+        else:
+            self.activate_from_batches()
+
+    # Time
 
     def greatest_timestamp(self) -> int:
         """The greatest timestamp in the segment, -1 when it has none; a sealed one's last time index entry tells."""
@@ -204,102 +291,44 @@ class Segment:
         return greatest
 
     def mapped_times(self) -> memoryview:
+        # Not kept open: searches by time are rare, and retention asks each sealed segment once.
         try:
             return self._disk.map(self.path(TIME_INDEX_SUFFIX))
         except FileNotFoundError:
-            return memoryview(b"")
-
-    def position_of(self, offset: int) -> int | None:
-        """The start of the batch that holds `offset`, if memory alone can tell."""
-        tail = self.tail_offsets
-        slot = bisect_right(tail, offset) - 1
-        if slot >= 0:
-            return self.tail_positions[slot]
-        if offset == self.base_offset:
-            return 0
-        return self.hints.get(offset)
-
-    def index_is_open(self) -> bool:
-        return self.index is not None or self._entries.opened is not None
-
-    def search_start(self, offset: int) -> int:
-        """Where to start walking to find `offset`."""
-        return self._entry_before(offset)[1]
-
-    def find(self, offset: int) -> tuple[int, int] | None:
-        """(position, size) of the first batch whose last offset is not before `offset`; walks from the nearest index
-        entry."""
-        expected, start = self._entry_before(offset)
-        if expected >= 0:
-            at_entry = next(walk_headers(self.file(), start, self.size, block_bytes=64), None)
-            if at_entry is None or at_entry[1].last_offset != expected + self.base_offset:
-                # The index names a batch that is not there. It is only a shortcut: make it anew.
-                self.rebuild_indexes()
-                _, start = self._entry_before(offset)
-        position = start
-        for position, header in walk_headers(self.file(), start, self.size, block_bytes=4096):
-            if header.last_offset >= offset:
-                return position, header.size
-            position += header.size
-        if position < self.size:
-            raise KafkaError(
-                ErrorCode.CORRUPT_MESSAGE,
-                f"offset {offset}: no batch can be read at byte {position} of {self.log.path}",
-            )
-        return None
-
-    def read_end_offset(self) -> int:
-        """The offset after the segment's last batch."""
-        end = self.base_offset
-        for _, header in walk_headers(
-            self.file(), self.search_start(self.base_offset + MAX_RELATIVE_OFFSET), self.size
-        ):
-            end = header.last_offset + 1
-        return end
-
-    def rebuild_indexes(self) -> None:
-        """Make the index files of a sealed segment from its batches."""
-        logger.warning("index_rebuilt segment=%s", self.log.path)
-        builder = IndexBuilder(self.base_offset)
-        for position, header in walk_headers(self.file(), 0, self.size):
-            builder.add(position, header)
-        self.write_built(builder)
-
-    def write_built(self, builder: IndexBuilder) -> None:
-        self._entries.close()
-        builder.write(self._disk, self.directory)
-
-    def boundary_at_or_before(self, position: int) -> int:
-        """A batch start not past `position` that the index knows, or 0."""
-        if self.index is not None:
-            return self.index.boundary_at_or_before(position)
-        try:
-            return offset_index.boundary_at_or_before(self._entries.get(), position)
-        except FileNotFoundError:
-            return 0
+            self.rebuild_indexes()
+            return self._disk.map(self.path(TIME_INDEX_SUFFIX))
 
     def first_offset_for_time(self, timestamp: int) -> int:
         """An offset before which nothing is as late as `timestamp`."""
-        relative = (
-            self.times.lookup(timestamp)
-            if self.times is not None
-            else time_index.lookup(self.mapped_times(), timestamp)
-        )
-        return self.base_offset + relative
+        if self.times is not None:
+            return self.base_offset + self.times.lookup(timestamp)
+        return self.base_offset + time_index.lookup(self.mapped_times(), timestamp)
 
     def read_first_timestamp(self) -> int | None:
         """The first batch's greatest timestamp."""
         if self.first_timestamp is None and self.size:
-            for _, header in walk_headers(self.log.get(), 0, self.size, block_bytes=64):
+            header = header_at(self.file(), 0)
+            if header is not None:
                 self.first_timestamp = header.max_timestamp
-                break
         return self.first_timestamp
 
-    def vouch(self, start: int, end: int, modified_ns: int) -> None:
-        """Remember that the checksums of the batches in [start, end) hold; one interval is kept, grown where it
-        touches."""
+    # Trust
+
+    def vouched_length(self, file: File, start: int, length: int) -> int:
+        """How many of the bytes from `start`, a batch's first, this process vouches for: whole batches, or 0."""
+        if self.index is not None and start >= self.trusted_from:
+            return length
         low, high = self.verified
-        if modified_ns != self.sealed_modified_ns and self.index is None:
+        if not low <= start < high:
+            return 0
+        if self.index is None and file.modified_ns() != self.sealed_modified_ns:
+            return 0  # somebody else has written to it since
+        return min(length, high - start)
+
+    def vouch(self, start: int, end: int, modified_ns: int) -> None:
+        """Remember that the checksums in [start, end) hold; one interval is kept, grown where it touches."""
+        low, high = self.verified
+        if self.index is None and modified_ns != self.sealed_modified_ns:
             self.sealed_modified_ns = modified_ns
             low = high = start
         if start <= high and end >= low:
@@ -309,22 +338,7 @@ class Segment:
             self.trusted_from = start
 
     def hint(self, offset: int, position: int) -> None:
-        if len(self.hints) >= READ_HINTS:
-            self.hints.clear()
+        """Remember where the batch that begins with `offset` starts."""
+        if self.hints is None or len(self.hints) >= READ_HINTS:
+            self.hints = {}
         self.hints[offset] = position
-
-    def file(self) -> File:
-        return self.log.get()
-
-    def _entry_before(self, offset: int) -> tuple[int, int]:
-        relative = offset - self.base_offset
-        if self.index is not None:
-            return self.index.lookup(relative)
-        try:
-            return offset_index.lookup(self._entries.get(), relative)
-        except FileNotFoundError:
-            self.rebuild_indexes()
-            return offset_index.lookup(self._entries.get(), relative)
-
-
-_NOTHING: "array[int]" = array("q")

@@ -73,10 +73,13 @@ class Slice:
         """Find, read and check the bytes; may block."""
         if self.ready:
             return
-        if self._bounds is not None:
-            self._locate(self._bounds)
-        if self.length:
-            self._check()
+        try:
+            if self._bounds is not None:
+                self._locate(self._bounds)
+            if self.length:
+                self._check()
+        except OSError as error:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         self.ready = True
 
     def _locate(self, bounds: "Bounds") -> None:
@@ -87,8 +90,8 @@ class Slice:
                 continue  # the offsets up to the next segment are gone
             self._segments = ((segment, end_offset),)
             self.file = segment.file()
-            self.position = found[0]
-            self.length = extent(segment, found[0], bounds.end_position(segment, end_offset), bounds, self.file)
+            self.position = found
+            self.length = extent(segment, found, bounds.end_position(segment, end_offset), bounds, self.file)
             return
 
     def _check(self) -> None:
@@ -126,7 +129,7 @@ class Bounds:
         position = segment.position_of(self.up_to)
         if position is None:
             found = segment.find(self.up_to)
-            position = found[0] if found is not None else segment.size
+            position = segment.size if found is None else found
         return position
 
 

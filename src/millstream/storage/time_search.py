@@ -1,15 +1,13 @@
 """Finding records by time: the indexes and headers lead to one batch, and only that batch is decoded."""
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.records.batch import BatchHeader
 from millstream.records.record_times import MalformedRecordsError, record_times
 from millstream.storage.batch_scan import walk_headers
 from millstream.storage.segment import Segment
-
-if TYPE_CHECKING:
-    from millstream.storage.partition_log import PartitionLog
 
 
 class FoundOffset(NamedTuple):
@@ -18,28 +16,28 @@ class FoundOffset(NamedTuple):
     leader_epoch: int
 
 
-def offset_by_timestamp(log: "PartitionLog", timestamp: int) -> FoundOffset | None:
+def offset_by_timestamp(segments: Iterable[Segment], log_start_offset: int, timestamp: int) -> FoundOffset | None:
     """The first record at or after the log's start whose timestamp is not before `timestamp`."""
-    for segment in log.segments:
+    for segment in segments:
         if segment.greatest_timestamp() < timestamp or segment.size == 0:
             continue
-        start = max(segment.first_offset_for_time(timestamp), log.log_start_offset)
+        start = max(segment.first_offset_for_time(timestamp), log_start_offset)
         found = segment.find(start)
         if found is None:
             continue
-        for position, header in walk_headers(segment.file(), found[0], segment.size):
-            if header.max_timestamp < timestamp or header.last_offset < log.log_start_offset:
+        for position, header in walk_headers(segment.file(), found, segment.size):
+            if header.max_timestamp < timestamp or header.last_offset < log_start_offset:
                 continue
             for offset, record_timestamp in _times(segment, position, header):
-                if record_timestamp >= timestamp and offset >= log.log_start_offset:
+                if record_timestamp >= timestamp and offset >= log_start_offset:
                     return FoundOffset(offset, record_timestamp, header.leader_epoch)
     return None
 
 
-def max_timestamp_offset(log: "PartitionLog") -> FoundOffset | None:
+def max_timestamp_offset(segments: Iterable[Segment]) -> FoundOffset | None:
     """The first record that has the greatest timestamp."""
     best: Segment | None = None
-    for segment in log.segments:
+    for segment in segments:
         if segment.size and (best is None or segment.greatest_timestamp() > best.greatest_timestamp()):
             best = segment
     if best is None or best.greatest_timestamp() < 0:
@@ -47,8 +45,8 @@ def max_timestamp_offset(log: "PartitionLog") -> FoundOffset | None:
     found = best.find(best.max_timestamp_offset)
     if found is None:
         return None
-    _, header = next(walk_headers(best.file(), found[0], best.size))
-    offset, timestamp = max(_times(best, found[0], header), key=lambda time: (time[1], -time[0]))
+    _, header = next(walk_headers(best.file(), found, best.size))
+    offset, timestamp = max(_times(best, found, header), key=lambda time: (time[1], -time[0]))
     return FoundOffset(offset, timestamp, header.leader_epoch)
 
 

@@ -1,0 +1,46 @@
+"""Bringing a log to stable storage: the fsync runs in a thread, the recovery point moves on the loop afterwards."""
+
+from typing import TYPE_CHECKING
+
+from millstream.storage.file_names import INDEX_SUFFIX, TIME_INDEX_SUFFIX
+from millstream.storage.job import Job
+
+if TYPE_CHECKING:
+    from millstream.storage.partition_log import PartitionLog
+
+
+def flush_job(log: "PartitionLog") -> Job | None:
+    """Flush up to the present end; None when that is done or the log has failed."""
+    target = log.log_end_offset
+    if log.recovery_point >= target or log.failure is not None:
+        return None
+    first = log.segments.slot_of(log.recovery_point)
+    unflushed = [log.segments[slot] for slot in range(first, len(log.segments))]
+    files = [segment.file() for segment in unflushed]
+    indexes = [segment.path(suffix) for segment in unflushed[:-1] for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
+    directory_changed = log.directory_changed
+    truncations = log.truncations
+    disk, directory = log.disk, log.directory
+
+    def run() -> None:
+        for file in files:
+            file.sync()
+        for path in indexes:
+            if disk.exists(path):
+                disk.open(path).sync()
+        if directory_changed:
+            disk.sync_directory(directory)
+
+    def done(result: OSError | None) -> None:
+        if result is not None:
+            # The kernel reports a failed write-back once and may then drop the pages: a later fsync would succeed
+            # without them. What this process believes of the file is no longer safe, so the log takes no more writes.
+            log.fail(f"fsync failed: {result}; the partition takes no writes until the broker restarts")
+        elif truncations == log.truncations:
+            log.recovery_point = max(log.recovery_point, target)
+            if target == log.log_end_offset:
+                log.unflushed_since_ms = None
+            if directory_changed and log.segments.active is unflushed[-1]:
+                log.directory_changed = False
+
+    return Job(f"flush partition={log.topic_partition} up_to={target}", run, done)

@@ -1,0 +1,39 @@
+"""Cutting off the end of a log, as a follower does that wrote what its leader never had."""
+
+from typing import TYPE_CHECKING
+
+from millstream.storage.batch_scan import header_at
+from millstream.storage.producer_replay import rebuild_producers
+
+if TYPE_CHECKING:
+    from millstream.storage.partition_log import PartitionLog
+
+
+def truncate(log: "PartitionLog", offset: int) -> None:
+    """Remove every batch that reaches `offset`; a batch is kept whole or not at all, so the log may end before it."""
+    log.truncations += 1  # a flush under way must not count on what is now gone
+    segments = log.segments
+    while len(segments) > 1 and segments.active.base_offset > offset:
+        for path in segments.drop_last():
+            log.disk.remove(path)
+    active = segments.active
+    if active.index is None:
+        active.activate_from_batches()
+    position = active.find(offset)
+    end = active.base_offset
+    if position is None:
+        end = active.read_end_offset()
+    else:
+        header = header_at(active.file(), position)
+        if header is not None and position > 0:
+            end = header.base_offset
+        active.truncate(position, end)
+    log.log_end_offset = end
+    log.recovery_point = min(log.recovery_point, end)
+    log.log_start_offset = min(log.log_start_offset, end)
+    if log.high_watermark is not None:
+        log.high_watermark = min(log.high_watermark, end)
+    if log.epochs.truncate_from_end(end):
+        log.save_epochs()
+    log.snapshots.remove_after(end)
+    log.producers = rebuild_producers(log.disk, log.directory, segments, log.snapshots.offsets, log.log_start_offset)

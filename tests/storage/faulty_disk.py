@@ -1,0 +1,58 @@
+"""The real disk with faults: room for so many bytes, writes that come up short, fsyncs that fail."""
+
+import errno
+
+from millstream.records.batch import Bytes
+from millstream.runtime.disk import RealDisk, RealFile
+
+
+class FaultyFile(RealFile):
+    __slots__ = ("_disk",)
+
+    def __init__(self, disk: "FaultyDisk", path: str, create: bool) -> None:
+        self._disk = disk
+        if create:
+            RealDisk().create(path)
+        super().__init__(path)
+
+    def write_at(self, position: int, data: Bytes) -> None:
+        disk = self._disk
+        if disk.broken:
+            raise OSError(errno.EIO, "input/output error", self.path)
+        if disk.room is not None:
+            fits = min(len(data), disk.room)
+            disk.room -= fits
+            if fits < len(data):
+                super().write_at(position, memoryview(data)[:fits])
+                raise OSError(errno.ENOSPC, "no space left on device", self.path)
+        super().write_at(position, data)
+
+    def sync(self) -> None:
+        if self._disk.sync_fails:
+            raise OSError(errno.EIO, "input/output error", self.path)
+        self._disk.synced.append(self.path)
+        super().sync()
+
+    def is_resident(self, position: int, length: int) -> bool:
+        return not self._disk.cold and super().is_resident(position, length)
+
+
+class FaultyDisk(RealDisk):
+    __slots__ = ("broken", "cold", "opened", "room", "sync_fails", "synced")
+
+    def __init__(self) -> None:
+        self.room: int | None = None
+        self.broken = False
+        self.sync_fails = False
+        self.cold = False
+        self.synced: list[str] = []
+        self.opened: list[str] = []
+
+    def open(self, path: str) -> RealFile:
+        self.opened.append(path)
+        return FaultyFile(self, path, create=False)
+
+    def create(self, path: str) -> RealFile:
+        if self.room == 0:
+            raise OSError(errno.ENOSPC, "no space left on device", path)
+        return FaultyFile(self, path, create=True)
