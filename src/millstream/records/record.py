@@ -122,7 +122,7 @@ def iterate_records(header: BatchHeader, batch: Bytes, limit: int = MAX_DECOMPRE
         ) from None
     position = 0
     try:
-        for _ in range(header.count):
+        for _ in range(header.record_count):
             record, position = _read_record(data, position, header)
             yield record
         if position != len(data):
