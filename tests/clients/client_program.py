@@ -1,0 +1,150 @@
+"""One client's program: started once, then asked many things over its stdin and stdout."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import install_test_clients
+
+ANSWER_TIMEOUT_S = 150
+
+
+class ClientFailedError(Exception):
+    """The client reported an error: its own name for it, and Kafka's number where it tells."""
+
+    def __init__(self, client: str, error: dict[str, Any]) -> None:
+        super().__init__(f"{client}: {error['type']} ({error['code']}): {error['message']}")
+        self.type: str = error["type"]
+        self.code: int | None = error["code"]
+
+
+class ClientProgram:
+    """A running client. Operations the client lacks skip the test that asks for them, with the client's reason."""
+
+    def __init__(self, name: str, log_file: Path) -> None:
+        self.name = name
+        self.log_file = log_file
+        program = install_test_clients.CLIENTS[name]()
+        with open(log_file, "wb") as log:
+            self.process = subprocess.Popen(
+                program.command,
+                env={**os.environ, **program.environment},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        self._lines: queue.Queue[str] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        self.description = self.ask("hello", "")
+        self.codecs: list[str] = self.description["codecs"]
+        self.lacks: dict[str, str] = self.description["lacks"]
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.put(line)
+        self._lines.put("")
+
+    def close(self) -> None:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.close()
+        try:
+            self.process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self._reader.join()
+        self.process.stdout.close()
+
+    def begin(self, operation: str, bootstrap: str, **arguments: Any) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"op": operation, "bootstrap": bootstrap, **arguments}) + "\n")
+        self.process.stdin.flush()
+
+    def wait_for(self, event: str) -> None:
+        """Read up to the event; an answer that comes instead is an error."""
+        line = self._next_line()
+        if line != {"event": event}:
+            self._judge(line)
+            raise AssertionError(f"{self.name} answered before the event {event!r}")
+
+    def finish(self) -> dict[str, Any]:
+        line = self._next_line()
+        while "event" in line:
+            line = self._next_line()
+        return self._judge(line)
+
+    def ask(self, operation: str, bootstrap: str, **arguments: Any) -> dict[str, Any]:
+        self.begin(operation, bootstrap, **arguments)
+        return self.finish()
+
+    def produce(
+        self, bootstrap: str, topic: str, records: list[dict[str, Any]], codec: str = "none", acks: int | str = "all"
+    ) -> list[dict[str, Any]]:
+        """Write records; acks=all means an idempotent producer, as today's clients default to."""
+        answer = self.ask(
+            "produce", bootstrap, topic=topic, codec=codec, acks=acks, idempotent=acks == "all", records=records
+        )
+        results: list[dict[str, Any]] = answer["results"]
+        assert len(results) == len(records)
+        return results
+
+    def begin_consume(
+        self,
+        bootstrap: str,
+        topic: str,
+        partition: int,
+        count: int,
+        start: str | int | dict[str, int] = "earliest",
+        reset: str = "earliest",
+        max_wait_ms: int = 500,
+        timeout_ms: int = 30_000,
+    ) -> None:
+        self.begin(
+            "consume",
+            bootstrap,
+            topic=topic,
+            partition=partition,
+            count=count,
+            start=start,
+            reset=reset,
+            max_wait_ms=max_wait_ms,
+            timeout_ms=timeout_ms,
+        )
+
+    def consume(self, bootstrap: str, topic: str, partition: int, count: int, **options: Any) -> list[dict[str, Any]]:
+        self.begin_consume(bootstrap, topic, partition, count, **options)
+        records: list[dict[str, Any]] = self.finish()["records"]
+        return records
+
+    def _next_line(self) -> dict[str, Any]:
+        try:
+            line = self._lines.get(timeout=ANSWER_TIMEOUT_S)
+        except queue.Empty:
+            self.process.kill()
+            raise AssertionError(f"{self.name} did not answer; it said:\n{self._log_tail()}") from None
+        if not line:
+            raise AssertionError(f"{self.name} ended unexpectedly; it said:\n{self._log_tail()}")
+        parsed: dict[str, Any] = json.loads(line)
+        return parsed
+
+    def _judge(self, line: dict[str, Any]) -> dict[str, Any]:
+        if "unsupported" in line:
+            pytest.skip(f"{self.name}: {line['unsupported']}")
+        if "error" in line:
+            raise ClientFailedError(self.name, line["error"])
+        result: dict[str, Any] = line["result"]
+        return result
+
+    def _log_tail(self) -> str:
+        return self.log_file.read_text(errors="replace")[-4000:]

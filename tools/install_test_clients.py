@@ -1,0 +1,175 @@
+"""Installs the Kafka clients that `tests/clients/` drives, each by name through its ordinary package manager.
+
+Everything lands in the git-ignored `.cache/clients/` (kcat: in the system, by apt-get), once: a client is installed
+anew only when the files that describe it change. A client that cannot be had here raises `ToolchainMissingError` with
+the reason, which the tests show as the reason of a skip; this script prints it and goes on, and fails only when asked
+to with `--strict`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import apache_kafka
+from apache_kafka import CACHE, REPOSITORY_ROOT, ToolchainMissingError
+
+SOURCES = REPOSITORY_ROOT / "tests" / "clients"
+INSTALLED = CACHE / "clients"
+
+
+@dataclass(frozen=True, slots=True)
+class ClientProgram:
+    """How to start a client's program (see `tests/clients/programs/README.md`)."""
+
+    command: Sequence[str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def need(program: str, what: str) -> None:
+    if not shutil.which(program):
+        raise ToolchainMissingError(f"{program} ({what}) is not installed")
+
+
+def run(*command: str, cwd: Path | None = None, environment: Mapping[str, str] | None = None) -> None:
+    done = subprocess.run(
+        command,
+        cwd=cwd,
+        env={**os.environ, **(environment or {})},
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+    )
+    if done.returncode != 0:
+        said = " ".join((done.stderr.strip() or done.stdout.strip()).splitlines()[-3:])
+        raise ToolchainMissingError(f"`{' '.join(command[:3])} …` failed: {said}")
+
+
+def fill(name: str, described_by: Sequence[Path], install: Callable[[Path], None]) -> Path:
+    """The directory of one client; `install` fills it when it is absent or what describes it has changed."""
+    fingerprint = hashlib.sha256(b"".join(file.read_bytes() for file in described_by)).hexdigest()
+    directory = INSTALLED / name
+    stamp = directory / "installed-from"
+    with apache_kafka.exclusive(f"clients-{name}"):
+        if not stamp.exists() or stamp.read_text() != fingerprint:
+            shutil.rmtree(directory, ignore_errors=True)
+            directory.mkdir(parents=True)
+            install(directory)
+            stamp.write_text(fingerprint)
+    return directory
+
+
+def python_client(program: str) -> ClientProgram:
+    requirements = SOURCES / "programs" / "requirements.txt"
+
+    def install(directory: Path) -> None:
+        run(sys.executable, "-m", "venv", str(directory / "venv"))
+        pip = (str(directory / "venv" / "bin" / "python"), "-m", "pip", "--disable-pip-version-check")
+        run(*pip, "install", "--quiet", "--only-binary=:all:", "--requirement", str(requirements))
+
+    python = fill("python", [requirements], install) / "venv" / "bin" / "python"
+    return ClientProgram([str(python), str(SOURCES / "programs" / program)])
+
+
+def confluent_kafka() -> ClientProgram:
+    return python_client("confluent_program.py")
+
+
+def kafka_python() -> ClientProgram:
+    return python_client("kafka_python_program.py")
+
+
+def aiokafka() -> ClientProgram:
+    return python_client("aiokafka_program.py")
+
+
+def kcat() -> ClientProgram:
+    if not shutil.which("kcat"):
+        need("apt-get", "to install kcat")
+        if os.geteuid() != 0:
+            raise ToolchainMissingError("kcat is not installed, and only root can install it (apt-get install kcat)")
+        quietly = {"DEBIAN_FRONTEND": "noninteractive"}
+        with apache_kafka.exclusive("clients-kcat"):
+            try:
+                run("apt-get", "install", "--yes", "kcat", environment=quietly)
+            except ToolchainMissingError:
+                run("apt-get", "update", environment=quietly)
+                run("apt-get", "install", "--yes", "kcat", environment=quietly)
+    return ClientProgram([sys.executable, str(SOURCES / "programs" / "kcat_program.py")])
+
+
+def kafkajs() -> ClientProgram:
+    need("node", "Node.js")
+    need("npm", "the package manager of Node.js")
+    described_by = [SOURCES / "node" / name for name in (".npmrc", "package.json", "package-lock.json")]
+
+    def install(directory: Path) -> None:
+        for file in described_by:
+            shutil.copy(file, directory)
+        run("npm", "ci", "--ignore-scripts", "--silent", cwd=directory)
+
+    modules = fill("node", described_by, install) / "node_modules"
+    return ClientProgram(["node", str(SOURCES / "node" / "interoperability.js")], {"NODE_PATH": str(modules)})
+
+
+def java() -> ClientProgram:
+    kafka = apache_kafka.resolve()
+    need("javac", "a JDK, 17 or newer")
+    source = SOURCES / "java" / "Interoperability.java"
+
+    def install(directory: Path) -> None:
+        run("javac", "-d", str(directory), "-cp", kafka.classpath, str(source))
+
+    classes = fill("java", [source, kafka.directory / "pom.xml"], install)
+    log4j = f"-Dlog4j2.configurationFile={kafka.directory / 'log4j2-tool.properties'}"
+    # A short-lived test program gains nothing from the second compiler, and the cores are few.
+    options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", log4j]
+    return ClientProgram(["java", *options, "-cp", f"{classes}:{kafka.classpath}", "Interoperability"])
+
+
+def franz_go() -> ClientProgram:
+    need("go", "the Go toolchain")
+    described_by = [SOURCES / "go" / name for name in ("go.mod", "go.sum", "main.go")]
+
+    def install(directory: Path) -> None:
+        run("go", "build", "-o", str(directory / "interoperability"), ".", cwd=SOURCES / "go")
+
+    return ClientProgram([str(fill("go", described_by, install) / "interoperability")])
+
+
+CLIENTS: Mapping[str, Callable[[], ClientProgram]] = {
+    "confluent-kafka": confluent_kafka,
+    "kafka-python": kafka_python,
+    "aiokafka": aiokafka,
+    "kcat": kcat,
+    "kafkajs": kafkajs,
+    "java": java,
+    "franz-go": franz_go,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Install the Kafka clients the interoperability tests use.")
+    parser.add_argument("clients", nargs="*", help=f"of {', '.join(CLIENTS)}; all when none is named")
+    parser.add_argument("--strict", action="store_true", help="fail when a client cannot be installed")
+    chosen = parser.parse_args()
+    missing = 0
+    for name in chosen.clients or CLIENTS:
+        try:
+            CLIENTS[name]()
+            print(f"{name:16} ready", flush=True)
+        except ToolchainMissingError as reason:
+            missing += 1
+            print(f"{name:16} missing, its tests will be skipped: {reason}", flush=True)
+    return 1 if missing and chosen.strict else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
