@@ -54,6 +54,8 @@ def compare(
 ) -> None:
     """Run the same loads on Millstream and on Apache Kafka, in alternation, and show the ratios."""
     console = Console()
+    if not console.is_terminal:
+        console.width = 150
     unknown = set(only or ()) - set(LOAD_NAMES)
     if unknown:
         raise typer.BadParameter(f"no such load: {', '.join(sorted(unknown))}", param_hint="--only")

@@ -1,7 +1,7 @@
 """Requests encoded once and sent many times, so that the client costs next to nothing.
 
 Only what the raw-socket loads need: Produce v11 and Fetch v12 (flexible versions that name topics, as today's clients
-send), CreateTopics v7 and FindCoordinator v4 for the start-up load and the check for groups. Written by hand against
+send), CreateTopics v7 for the start-up load, ApiVersions v0 for the check for groups. Written by hand against
 the public protocol on purpose: a benchmark must not share code with the broker it measures.
 """
 
@@ -117,8 +117,15 @@ def create_topic_request(topic: str, partitions: int) -> bytes:
     return _frame(19, 7, _uvarint(2) + in_topic + struct.pack(">ib", 10_000, 0) + b"\0")
 
 
-def find_group_coordinator_request(group: str) -> bytes:
-    return _frame(10, 4, struct.pack(">b", 0) + _uvarint(2) + _compact(group.encode()) + b"\0")
+def api_versions_request() -> bytes:
+    request = struct.pack(">hhih", 18, 0, 1, len(_CLIENT_ID)) + _CLIENT_ID
+    return struct.pack(">i", len(request)) + request
+
+
+def offered_apis(response: bytes) -> set[int]:
+    """The API keys in an ApiVersions v0 response."""
+    count = struct.unpack_from(">i", response, 6)[0]
+    return {struct.unpack_from(">h", response, 10 + 6 * at)[0] for at in range(count)}
 
 
 def connect(bootstrap: str, timeout_s: float = 30.0) -> socket.socket:

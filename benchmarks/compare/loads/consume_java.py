@@ -27,15 +27,10 @@ _ASSIGNED_CONSUMER = Path(__file__).with_name("AssignedConsumer.java")
 
 
 def has_consumer_groups(target: Target) -> bool:
-    """Whether the broker names a coordinator; one without the API closes the connection or answers an error."""
-    try:
-        with wire.connect(target.bootstrap, timeout_s=5) as connection:
-            response = wire.ask(connection, wire.find_group_coordinator_request("compare"))
-    except OSError:
-        return False
-    # v4: correlation id, tags, throttle time, one coordinator: key, node id (-1 when there is none)
-    node_at = 4 + 1 + 4 + 1 + 1 + len("compare")
-    return int.from_bytes(response[node_at : node_at + 4], "big", signed=True) >= 0
+    """Whether the broker offers the APIs a group needs: JoinGroup, SyncGroup and Heartbeat."""
+    with wire.connect(target.bootstrap) as connection:
+        offered = wire.offered_apis(wire.ask(connection, wire.api_versions_request()))
+    return {11, 12, 14} <= offered
 
 
 class ConsumeJava(Load):

@@ -28,6 +28,7 @@ _SIZE_BYTES = 1024
 _FULL_SECONDS = 8.0
 _WARM_UP_SECONDS = 1.0
 _DUE = struct.Struct(">q")
+_PROBE = 0
 _PR_SET_TIMERSLACK = 29
 
 
@@ -45,12 +46,15 @@ class Latency(Load):
         count = int(RATE * scale.seconds(_FULL_SECONDS))
         context = multiprocessing.get_context("spawn")
         with temporary_topic(target, 1, (warm_up + count) * _SIZE_BYTES) as topic:
+            connect_producer(Producer({"bootstrap.servers": target.bootstrap}), topic)  # something to find at once
             here, there = context.Pipe()
             consumer = context.Process(target=_consume, args=(target.bootstrap, topic, warm_up, count, there))
             consumer.start()
             there.close()
             try:
-                here.recv()  # it is reading
+                if not here.poll(30):
+                    raise RuntimeError(f"{target.name}: the consumer did not start to read")
+                here.recv()
                 producer = context.Process(target=_produce, args=(target.bootstrap, topic, warm_up + count))
                 producer.start()
                 producer.join(timeout=120)
@@ -76,10 +80,17 @@ def calm_process() -> None:
     gc.disable()
 
 
+def connect_producer(producer: Producer, topic: str) -> None:
+    """Send one message marked as a probe and wait for it, so that connecting is not part of what is measured."""
+    producer.produce(topic, _DUE.pack(_PROBE), partition=0)
+    if producer.flush(30):
+        raise RuntimeError(f"the first message to {topic} was not acknowledged")
+
+
 def _produce(bootstrap: str, topic: str, count: int) -> None:
     calm_process()
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "acks": "all", "socket.nagle.disable": True})
-    producer.list_topics(topic, timeout=10)
+    connect_producer(producer, topic)
     filler = b"x" * (_SIZE_BYTES - _DUE.size)
     interval_ns = 1_000_000_000 // RATE
     due_ns = time.monotonic_ns() + 50_000_000
@@ -103,7 +114,8 @@ def _consume(bootstrap: str, topic: str, warm_up: int, count: int, parent: Conne
         }
     )
     consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
-    consumer.poll(0.5)
+    while (probe := consumer.poll(10.0)) is None or probe.error() is not None:
+        pass
     parent.send("reading")
     delays_ns = array("q")
     deadline = time.monotonic() + 120
@@ -111,7 +123,9 @@ def _consume(bootstrap: str, topic: str, warm_up: int, count: int, parent: Conne
         message = consumer.poll(1.0)
         if message is not None and message.error() is None:
             now_ns = time.monotonic_ns()
-            delays_ns.append(now_ns - _DUE.unpack_from(message.value() or b"")[0])
+            due_ns = _DUE.unpack_from(message.value() or b"")[0]
+            if due_ns != _PROBE:
+                delays_ns.append(now_ns - due_ns)
     if len(delays_ns) == warm_up + count:
         parent.send(sorted(delays_ns[warm_up:]))
     consumer.close()

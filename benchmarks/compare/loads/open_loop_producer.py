@@ -12,14 +12,14 @@ from multiprocessing.synchronize import Event
 
 from confluent_kafka import KafkaError, Message, Producer
 
-from benchmarks.compare.loads.latency import calm_process
+from benchmarks.compare.loads.latency import calm_process, connect_producer
 
 
 def produce_until(bootstrap: str, topic: str, rate: int, size_bytes: int, stop: Event, parent: Connection) -> None:
     """Produce until `stop` is set, then send the parent the sorted acknowledgement delays in nanoseconds."""
     calm_process()
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "acks": "all", "socket.nagle.disable": True})
-    producer.list_topics(topic, timeout=10)
+    connect_producer(producer, topic)
     payload = b"x" * size_bytes
     delays_ns = array("q")
     failures: list[str] = []

@@ -1,0 +1,35 @@
+"""Running brokers for the tiny benchmarks: Millstream always, Apache Kafka where it is in the cache already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from benchmarks.compare.target import KafkaTarget, MillstreamTarget, Target, TargetFactory, start
+from tools import apache_kafka
+
+
+def _make(name: str, directory: Path) -> Target:
+    if name == MillstreamTarget.name:
+        return MillstreamTarget(directory)
+    distribution = apache_kafka.installed()
+    if distribution is None:
+        pytest.skip("Apache Kafka is not in .cache (python tools/apache_kafka.py fetches it)")
+    return KafkaTarget(directory, distribution)
+
+
+@pytest.fixture(scope="session")
+def fresh_target(tmp_path_factory: pytest.TempPathFactory) -> TargetFactory:
+    def make(name: str) -> Target:
+        return _make(name, tmp_path_factory.mktemp(name))
+
+    return make
+
+
+@pytest.fixture(scope="session", params=["millstream", pytest.param("kafka", marks=pytest.mark.slow)])
+def target(request: pytest.FixtureRequest, fresh_target: TargetFactory) -> Iterator[Target]:
+    started = fresh_target(request.param)
+    start(started)
+    yield started
+    started.stop()

@@ -1,0 +1,30 @@
+"""Every load, tiny, so that none rots. What a load measures is never asserted, only that it measures something."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from benchmarks.compare.loads import LOAD_NAMES, build_loads
+from benchmarks.compare.loads.consume_java import has_consumer_groups
+from benchmarks.compare.measure import Scale
+from benchmarks.compare.target import Target, TargetFactory
+from tools import apache_kafka
+
+_TINY = Scale(0.0005)
+
+
+@pytest.mark.parametrize("name", LOAD_NAMES)
+def test_load_yields_every_measure_it_names(name: str, target: Target, fresh_target: TargetFactory) -> None:
+    if name.endswith("-java") and apache_kafka.installed() is None:
+        pytest.skip("Kafka's Java tools are not in .cache (python tools/apache_kafka.py fetches them)")
+    loads = {each.name: each for each in build_loads(fresh_target, with_groups=has_consumer_groups(target))}
+
+    found = loads[name].run(target, _TINY)
+
+    assert set(found) == {measure.key for measure in loads[name].measures}
+    assert all(math.isfinite(value) and value >= 0 for value in found.values())
+
+
+def test_names_match_the_loads(fresh_target: TargetFactory) -> None:
+    assert tuple(load.name for load in build_loads(fresh_target, with_groups=True)) == LOAD_NAMES
