@@ -35,7 +35,7 @@ _log = logging.getLogger("millstream.broker")
 
 class Broker:
     def __init__(self, controller: Controller, logs: LogDirectory, environment: Environment) -> None:
-        self._controller = controller
+        self.controller = controller
         self._logs = logs
         self._environment = environment
         self._log_defaults = topic_defaults(controller.config)
@@ -54,18 +54,18 @@ class Broker:
         for topic in (*delta.created.values(), *delta.changed.values()):
             self._lead(topic)
         if any(resource.type == ResourceType.BROKER for resource in delta.configs):
-            self._log_defaults = topic_defaults(self._controller.config)
+            self._log_defaults = topic_defaults(self.controller.config)
             changed = {partition.topic_partition.topic for partition in self.partitions}
         else:
             changed = {r.name for r in delta.configs if r.type == ResourceType.TOPIC}  # type: ignore[misc]
         for name in changed:
-            config = resolve_log_config(self._log_defaults, self._controller.image.topic_config(name))
+            config = resolve_log_config(self._log_defaults, self.controller.image.topic_config(name))
             for partition in self.partitions.by_name.get(name.encode(), {}).values():
                 if partition.opened_log is not None:
                     partition.opened_log.config = config
 
     def _lead(self, topic: TopicImage) -> None:
-        node_id = self._controller.config.node_id
+        node_id = self.controller.config.node_id
         known = self.partitions.by_name.get(topic.name.encode(), {})
         for index, state in enumerate(topic.partitions):
             if state.leader != node_id:
@@ -78,7 +78,7 @@ class Broker:
             self.partitions.add(Partition(at, topic.id, state.leader_epoch, open_log, self._environment))
 
     def _open_log(self, at: TopicPartition, topic: TopicImage) -> PartitionLog:
-        config = resolve_log_config(self._log_defaults, self._controller.image.topic_config(topic.name))
+        config = resolve_log_config(self._log_defaults, self.controller.image.topic_config(topic.name))
         now_ms = self._environment.clock.now_ms()
         if at in self._logs.partitions:
             log = self._logs.open(at, config, now_ms)
@@ -108,7 +108,7 @@ class Broker:
     # APIs
 
     def _make_apis(self) -> list[Api]:
-        controller, environment, partitions = self._controller, self._environment, self.partitions
+        controller, environment, partitions = self.controller, self._environment, self.partitions
         topics = TopicHandlers(controller)
         configs = ConfigHandlers(controller)
         offsets = OffsetHandlers(partitions, environment)
@@ -148,12 +148,12 @@ class Broker:
         return apis
 
     def _features(self) -> tuple[dict[str, tuple[int, int]], dict[str, int], int]:
-        image = self._controller.image
+        image = self.controller.image
         supported = {f.name: (f.min_supported_version, f.max_supported_version) for f in SUPPORTED_FEATURES}
         return supported, dict(image.features), image.offset
 
     def _make_dispatcher(self) -> Dispatcher:
-        config = self._controller.config
+        config = self.controller.config
         fetch = FetchHandler(
             self.partitions,
             self._environment,

@@ -46,7 +46,7 @@ class Node:
         self._environment = Environment(SystemClock(), loop, self._offload, random.Random())
         self._disk = RealDisk()
         self._logs: LogDirectory | None = None
-        self._broker: Broker | None = None
+        self.broker: Broker | None = None
         self._listeners: list[Listener] = []
         self._maintenance: asyncio.TimerHandle | None = None
 
@@ -79,9 +79,9 @@ class Node:
         metadata_log.begin_epoch(now_ms)
         image = self._introduce(image, metadata_log, endpoints, now_ms, was_clean=logs.started_clean)
         controller = Controller(config, image, metadata_log, self._environment)
-        self._broker = Broker(controller, logs, self._environment)
+        self.broker = Broker(controller, logs, self._environment)
         for listener in self._listeners:
-            listener.serve(self._broker.dispatcher)
+            listener.serve(self.broker.dispatcher)
         self._schedule_maintenance()
         return f"{endpoints[0].host}:{endpoints[0].port}"
 
@@ -135,9 +135,9 @@ class Node:
         self._maintenance = self._loop.call_later(_MAINTENANCE_SECONDS, self._maintain)
 
     def _maintain(self) -> None:
-        assert self._broker is not None
+        assert self.broker is not None
         try:
-            self._broker.maintain()
+            self.broker.maintain()
         except Exception:
             _log.exception("maintenance_failed")
         self._schedule_maintenance()

@@ -1,0 +1,82 @@
+"""What one request costs inside the broker, without sockets: `python -m benchmarks.micro.dispatch`."""
+
+import asyncio
+import random
+import struct
+import tempfile
+import time
+from collections.abc import Callable
+
+from millstream.broker.broker import Broker
+from millstream.config.loading import load_broker_config
+from millstream.metadata.topics import NewTopic, create_topics
+from millstream.net.service import Peer
+from millstream.protocol.messages import request_schema
+from millstream.records.record import Record, build_batch
+from millstream.runtime.node import Node
+
+PRODUCE_VERSION, FETCH_VERSION = 12, 12
+
+
+def frame(key: int, version: int, name: str, body: dict) -> bytearray:
+    head = struct.pack(">hhih", key, version, 7, 5) + b"bench" + b"\x00"
+    return bytearray(head + request_schema(name).encode(body, version))
+
+
+def measure(title: str, call: Callable[[], object], count: int) -> None:
+    call()
+    best = min(_time(call, count // 5) for _ in range(5))
+    print(f"{title:45} {best * 1e6:8.2f} µs")
+
+
+def _time(call: Callable[[], object], count: int) -> float:
+    start = time.process_time()
+    for _ in range(count):
+        call()
+    return (time.process_time() - start) / count
+
+
+def main(count: int = 50_000) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        loop = asyncio.new_event_loop()
+        config = load_broker_config(listen="127.0.0.1:0", data_dir=directory)
+        node = Node(config, loop)
+        node.start()
+        broker = node.broker
+        assert isinstance(broker, Broker)
+        loop.run_until_complete(
+            broker.controller.decide(
+                lambda image, config, rng: create_topics(image, [NewTopic(name="t", partition_count=1)], config, rng)
+            )
+        )
+        peer = Peer("127.0.0.1", 1, "PLAINTEXT")
+        for size in (100, 16_000):
+            batch = build_batch([Record(None, random.randbytes(size), timestamp=1_700_000_000_000)])
+            request = frame(
+                0,
+                PRODUCE_VERSION,
+                "produce",
+                {
+                    "acks": 1,
+                    "timeout_ms": 1000,
+                    "topic_data": [{"name": "t", "partition_data": [{"index": 0, "records": bytes(batch)}]}],
+                },
+            )
+            handle = broker.dispatcher.handle
+            measure(
+                f"produce, one batch of {size} bytes",
+                lambda r=request: handle(r, 0, len(r), peer),
+                count,  # type: ignore[misc]
+            )
+        for title, offset in (("fetch at the end, no wait", None), ("fetch of the first 16 KB", 0)):
+            position = broker.partitions.find("t", 0).log.log_end_offset if offset is None else offset
+            partition = {"partition": 0, "fetch_offset": position, "partition_max_bytes": 16384}
+            body = {"max_wait_ms": 0, "min_bytes": 1, "topics": [{"topic": "t", "partitions": [partition]}]}
+            request = frame(1, FETCH_VERSION, "fetch", body)
+            measure(title, lambda r=request: handle(r, 0, len(r), peer), count)  # type: ignore[misc]
+        node.stop()
+        loop.close()
+
+
+if __name__ == "__main__":
+    main()
