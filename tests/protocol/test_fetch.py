@@ -137,10 +137,14 @@ def test_the_schema_codec_reads_our_response(version: int, seed: int) -> None:
             assert row.log_start_offset == (result.log_start_offset if version >= 5 else -1)
             assert (row.records or b"") == (result.records.content if result.records else b"")
             aborted = row.aborted_transactions
-            assert (aborted if aborted is None else [(a.producer_id, a.first_offset) for a in aborted]) == result.aborted
+            assert (
+                aborted if aborted is None else [(a.producer_id, a.first_offset) for a in aborted]
+            ) == result.aborted
             assert row.preferred_read_replica == (result.preferred_read_replica if version >= 11 else -1)
             assert (row.diverging_epoch.epoch, row.diverging_epoch.end_offset) == (result.diverging_epoch or (-1, -1))
-            assert (row.current_leader.leader_id, row.current_leader.leader_epoch) == (result.current_leader or (-1, -1))
+            assert (row.current_leader.leader_id, row.current_leader.leader_epoch) == (
+                result.current_leader or (-1, -1)
+            )
 
 
 @given(data=st.binary(max_size=120), version=st.sampled_from(VERSIONS))

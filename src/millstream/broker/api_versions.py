@@ -16,7 +16,11 @@ class ApiVersions:
         """`features` gives the supported ranges, the finalized levels and the metadata epoch they stem from."""
         self._rows = [
             # Kafka 4 offers Produce from version 0 although it takes only 3 and later: old librdkafka looks for it.
-            {"api_key": api.key, "min_version": 0 if api.key == 0 else api.first_version, "max_version": api.last_version}
+            {
+                "api_key": api.key,
+                "min_version": 0 if api.key == 0 else api.first_version,
+                "max_version": api.last_version,
+            }
             for api in sorted(apis, key=lambda api: api.key)
         ]
         self._features = features

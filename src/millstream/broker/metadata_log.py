@@ -100,9 +100,7 @@ class MetadataLog:
         return self._append_batch(rows, now_ms, is_control=False)
 
     def _append_batch(self, rows: list[Record], now_ms: int, *, is_control: bool) -> int:
-        batch = build_batch(
-            rows, base_offset=self._log.log_end_offset, leader_epoch=self.epoch, control=is_control
-        )
+        batch = build_batch(rows, base_offset=self._log.log_end_offset, leader_epoch=self.epoch, control=is_control)
         return self._log.append_as_follower(batch, now_ms=now_ms).last_offset
 
     def _flush(self) -> None:

@@ -115,7 +115,9 @@ class AsyncClient:
         """As `Client.publish`; many may wait at once and then share batches."""
         publisher = self._connected.publisher
         if self._reports is None:
-            self._reports = _DeliveryReports(publisher.single())
+            producer = await self._call(publisher.single)
+            if self._reports is None:  # another task may have been faster
+                self._reports = _DeliveryReports(producer)
         message = Message(value, key, headers, partition, timestamp)
         while True:
             try:

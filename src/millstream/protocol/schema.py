@@ -111,7 +111,6 @@ class Field:
             return self.default_text.strip("'")
         return True if self.default_text == "true" else int(self.default_text)
 
-
     def unset(self, version: int) -> Any:
         """What is sent for a field that the sender does not mention: null where that can be said."""
         return None if self.default_text is None and version in self.nullable else self.default()

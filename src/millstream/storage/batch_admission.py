@@ -149,7 +149,7 @@ def refusal(batches: Bytes, position: int, config: LogConfig, now_ms: int) -> Ka
     if header.record_count <= 0 or header.record_count != header.last_offset_delta + 1:
         return KafkaError(
             ErrorCode.INVALID_RECORD,
-            f"the batch says it has {header.record_count} records and a last offset delta of {header.last_offset_delta}",
+            f"the batch says {header.record_count} records and a last offset delta of {header.last_offset_delta}",
         )
     if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
         return KafkaError(ErrorCode.INVALID_RECORD, "a producer id comes with an epoch and a sequence")

@@ -1,5 +1,6 @@
 """Bringing a log to stable storage: the fsync runs in a thread, the recovery point moves on the loop afterwards."""
 
+import errno
 from typing import TYPE_CHECKING
 
 from millstream.storage.file_names import INDEX_SUFFIX, TIME_INDEX_SUFFIX
@@ -10,10 +11,13 @@ if TYPE_CHECKING:
 
 
 def flush_job(log: "PartitionLog") -> Job | None:
-    """Flush up to the present end; None when that is done or the log has failed."""
+    """Flush up to the present end; None when that is done. On a log that has failed, a job that says so again."""
     target = log.log_end_offset
-    if log.recovery_point >= target or log.failure is not None:
+    if log.recovery_point >= target:
         return None
+    if log.failure is not None:
+        failure = OSError(errno.EIO, log.failure)
+        return Job(f"flush partition={log.topic_partition}", lambda: failure, lambda _: None)
     first = log.segments.slot_of(log.recovery_point)
     unflushed = [log.segments[slot] for slot in range(first, len(log.segments))]
     files = [segment.file() for segment in unflushed]

@@ -5,6 +5,7 @@ After a clean stop logs are opened only when asked for, so that 10,000 of them s
 every log that may be damaged is repaired first (see `recovery`). `meta.properties` is not storage's.
 """
 
+import itertools
 import logging
 from collections.abc import Callable
 from uuid import UUID
@@ -29,13 +30,14 @@ from millstream.storage.file_names import (
 from millstream.storage.job import Job
 from millstream.storage.log_loader import create_log, load_log, read_topic_id
 from millstream.storage.partition_log import PartitionLog
-from millstream.storage.recovery import RecoveryReport, recover_log
+from millstream.storage.recovery import RecoveryReport, is_settled, recover_log
 from millstream.storage.retention import expired_count
 
 logger = logging.getLogger("millstream.storage")
 
 DAY_MS = 24 * 60 * 60 * 1000
 CLEAN_SHUTDOWN_TEXT = b'{"version":0,"brokerEpoch":-1}'
+OPENED_PER_MAINTENANCE = 100
 PRODUCER_EXPIRY_INTERVAL_MS = 10 * 60 * 1000
 
 Progress = Callable[[int, int, str], None]
@@ -210,9 +212,17 @@ class LogDirectory:
 
     # Upkeep
 
-    def maintenance(self, now_ms: int) -> list[Job]:
-        """What is due: retention, rolls by time, flushes, checkpoints. Cheap where nothing is; the jobs do the work."""
+    def maintenance(
+        self, now_ms: int, config_of: Callable[[TopicPartition], LogConfig | None] | None = None
+    ) -> list[Job]:
+        """What is due: retention, rolls by time, flushes, checkpoints. Cheap where nothing is; the jobs do the work.
+
+        Logs that nobody has opened get old too: with `config_of` some of them are opened each time, so that retention
+        reaches all of them in the end. It may answer None for a partition whose settings are not known.
+        """
         jobs: list[Job] = []
+        if config_of is not None:
+            self._open_some(now_ms, config_of)
         expire = self._last_expiry_ms is None or now_ms - self._last_expiry_ms >= PRODUCER_EXPIRY_INTERVAL_MS
         if expire:
             self._last_expiry_ms = now_ms
@@ -247,6 +257,17 @@ class LogDirectory:
 
         return Job("write_checkpoints", run)
 
+    def _open_some(self, now_ms: int, config_of: Callable[[TopicPartition], LogConfig | None]) -> None:
+        waiting = itertools.islice((each for each in self._present if each not in self._logs), OPENED_PER_MAINTENANCE)
+        for partition in list(waiting):
+            config = config_of(partition)
+            if config is None:
+                continue
+            try:
+                self.open(partition, config, now_ms)
+            except KafkaError as error:
+                logger.error("log_not_opened partition=%s error=%s", partition, error)
+
     def _maintain(self, log: PartitionLog, now_ms: int) -> list[Job]:
         jobs: list[Job] = []
         if log.is_idle_roll_due(now_ms):
@@ -274,15 +295,14 @@ class LogDirectory:
         for done, partition in enumerate(sorted(self._present)):
             if progress is not None:
                 progress(done, total, str(partition))
-            report = recover_log(
-                self._disk,
-                self._directory(partition),
-                self._recovery_points.get(partition, 0),
-                self._start_offsets.get(partition, 0),
-            )
+            directory = self._directory(partition)
+            recovery_point = self._recovery_points.get(partition, 0)
+            if is_settled(self._disk, directory, recovery_point, checkpoint_ns):
+                continue
+            report = recover_log(self._disk, directory, recovery_point, self._start_offsets.get(partition, 0))
             if not report.is_clean:
                 reports.append(report)
-            self._recovery_points[partition] = min(self._recovery_points.get(partition, 0), report.end_offset)
+            self._recovery_points[partition] = min(recovery_point, report.end_offset)
         if progress is not None:
             progress(total, total, "")
         return reports

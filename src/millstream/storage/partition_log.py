@@ -392,6 +392,8 @@ class PartitionLog:
 
     def is_flush_due(self, now_ms: int) -> bool:
         """Whether `flush.ms` has passed since the first unflushed append, or sealed segments wait to be flushed."""
+        if self.failure is not None:
+            return False
         if self.recovery_point < self.segments.active.base_offset:
             return True
         since = self.unflushed_since_ms

@@ -13,16 +13,19 @@ from dataclasses import dataclass, field
 from millstream.storage.batch_scan import walk_checked, walk_headers
 from millstream.storage.checkpoint import DamagedFileError, decode_epochs
 from millstream.storage.disk import Disk, File
-from millstream.storage.file_names import LEADER_EPOCHS, LOG_SUFFIX, SNAPSHOT_SUFFIX, offset_file
+from millstream.storage.file_names import INDEX_SUFFIX, LEADER_EPOCHS, LOG_SUFFIX, SNAPSHOT_SUFFIX, offset_file
 from millstream.storage.index_builder import DEFAULT_INTERVAL_BYTES, IndexBuilder
 from millstream.storage.leader_epochs import LeaderEpochs
 from millstream.storage.log_files import LogFiles, scan_files
-from millstream.storage.offset_index import MAX_RELATIVE_OFFSET
+from millstream.storage.offset_index import MAX_RELATIVE_OFFSET, OffsetIndex, is_sound
 from millstream.storage.producer_replay import load_snapshot, note_batch
 from millstream.storage.producer_snapshot import encode_snapshot
 from millstream.storage.producer_state import ProducerState
 
 logger = logging.getLogger("millstream.storage")
+
+SETTLED_WALK_BYTES = 8 << 20
+"""How far to look for the end of a log that is probably in order, before simply checking it."""
 
 
 @dataclass(slots=True)
@@ -87,6 +90,34 @@ def recover_log(
             len(report.damaged),
         )
     return report
+
+
+def is_settled(disk: Disk, directory: str, recovery_point: int, checkpoint_ns: int) -> bool:
+    """Whether a log was wholly on stable storage when the checkpoint was written, and was not touched since.
+
+    Most logs of a large node are idle, and need no check after an unclean stop.
+    """
+    files = scan_files(disk, directory)
+    if not files.bases or recovery_point < files.bases[-1]:
+        return False
+    base = files.bases[-1]
+    path = offset_file(directory, base, LOG_SUFFIX)
+    if disk.modified_ns(path) >= checkpoint_ns:
+        return False
+    size = disk.file_size(path)
+    if size == 0:
+        return recovery_point == base
+    start = 0
+    if files.has(base, INDEX_SUFFIX):
+        entries = disk.read_bytes(offset_file(directory, base, INDEX_SUFFIX))
+        if is_sound(entries, size):
+            start = OffsetIndex(entries).last_position()
+    if size - start > SETTLED_WALK_BYTES:
+        return False
+    end, end_offset = start, base
+    for position, header in walk_headers(disk.open(path), start, size):
+        end, end_offset = position + header.size, header.last_offset + 1
+    return end == size and end_offset == recovery_point
 
 
 def _ends_before(bases: list[int], at: int, recovery_point: int) -> bool:

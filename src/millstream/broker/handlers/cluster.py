@@ -259,11 +259,13 @@ def _wanted_topic(
 
 
 def _why_missing(name: str) -> ErrorCode:
-    legal = 0 < len(name) <= 249 and name not in (".", "..") and all(c.isascii() and (c.isalnum() or c in "._-") for c in name)
+    legal = (
+        0 < len(name) <= 249
+        and name not in (".", "..")
+        and all(c.isascii() and (c.isalnum() or c in "._-") for c in name)
+    )
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if legal else ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
 def _missing(name: str | None, code: int, topic_id: UUID = NO_TOPIC_ID) -> dict[str, Any]:
     return {"error_code": code, "name": name, "topic_id": topic_id, "is_internal": False, "partitions": []}
-
-

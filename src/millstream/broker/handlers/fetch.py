@@ -251,7 +251,9 @@ def _with_failures(rows: list[Row], failures: dict[int, KafkaError]) -> list[Row
     if not failures:
         return rows
     return [
-        (key, PartitionResult(row.partition, failures[id(row.records)].code)) if id(row.records) in failures else (key, row)
+        (key, PartitionResult(row.partition, failures[id(row.records)].code))
+        if id(row.records) in failures
+        else (key, row)
         for key, row in rows
     ]
 

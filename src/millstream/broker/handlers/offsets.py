@@ -91,9 +91,7 @@ class OffsetHandlers:
                     low_watermark = self._delete_before(partition, row.offset)
                     rows.append({"partition_index": row.partition_index, "low_watermark": low_watermark})
                 except KafkaError as error:
-                    rows.append(
-                        {"partition_index": row.partition_index, "low_watermark": -1, "error_code": error.code}
-                    )
+                    rows.append({"partition_index": row.partition_index, "low_watermark": -1, "error_code": error.code})
             topics.append({"name": topic.name, "partitions": rows})
             await asyncio.sleep(0)
         return {"topics": topics}

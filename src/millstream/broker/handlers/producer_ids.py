@@ -36,9 +36,7 @@ class ProducerIdHandlers:
             if self._next == self._end:
                 registration = self._controller.image.brokers[self._controller.config.node_id]
                 (block,) = await self._controller.decide(
-                    lambda image, config, randomness: allocate_producer_ids(
-                        image, config.node_id, registration.epoch
-                    )
+                    lambda image, config, randomness: allocate_producer_ids(image, config.node_id, registration.epoch)
                 )
                 self._next, self._end = block.first, block.first + PRODUCER_ID_BLOCK_SIZE
             taken = self._next

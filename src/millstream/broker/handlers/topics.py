@@ -89,8 +89,7 @@ class TopicHandlers:
         )
         return {
             "results": [
-                {"name": result.name, "error_code": result.error, "error_message": result.message}
-                for result in results
+                {"name": result.name, "error_code": result.error, "error_message": result.message} for result in results
             ]
         }
 
