@@ -17,28 +17,34 @@ def place_replicas(
     image: MetadataImage, partition_count: int, replication_factor: int, random: Random
 ) -> list[tuple[int, ...]]:
     """Replicas for each new partition, the preferred leader first; INVALID_REPLICATION_FACTOR if it cannot be."""
-    brokers = sorted(image.brokers)
-    if replication_factor > len(brokers):
+    if replication_factor > len(image.brokers):
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"Unable to replicate the partition {replication_factor} time(s): only {len(brokers)} broker(s) are "
-            f"registered. Ask for a replication factor of at most {len(brokers)}.",
+            f"Unable to replicate the partition {replication_factor} time(s): only {len(image.brokers)} broker(s) are "
+            f"registered. Ask for a replication factor of at most {len(image.brokers)}.",
         )
-    if not any(broker.active for broker in image.brokers.values()):
+    active = sorted(broker.id for broker in image.brokers.values() if broker.active)
+    if not active:
         raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, "All brokers are currently fenced. Try again later.")
-    # Brokers that cannot lead now come last in each list of replicas, but still get their share.
-    start, shift = random.randrange(len(brokers)), random.randrange(len(brokers))
+    # Brokers that are away get replicas only where the others are too few, and never lead at first.
+    away = sorted(image.brokers.keys() - set(active))
+    near = min(replication_factor, len(active))
+    start, distance = random.randrange(len(active)), random.randrange(len(active))
     placements = []
     for partition in range(partition_count):
-        leader = (start + partition) % len(brokers)
-        distance = shift + partition // len(brokers)
-        chosen = [brokers[leader]]
-        for follower in range(replication_factor - 1):
-            chosen.append(brokers[(leader + 1 + (distance + follower) % (len(brokers) - 1)) % len(brokers)])
-        if not image.brokers[chosen[0]].active:
-            chosen.sort(key=lambda broker_id: not image.brokers[broker_id].active)
-        placements.append(tuple(int(broker_id) for broker_id in chosen))
+        round_number = partition // len(active)
+        replicas = _striped(active, start + partition, distance + round_number, near)
+        if near < replication_factor:
+            replicas += _striped(away, start + partition, distance + round_number, replication_factor - near)
+        placements.append(replicas)
     return placements
+
+
+def _striped(brokers: Sequence[int], first: int, distance: int, count: int) -> tuple[int, ...]:
+    """`count` different brokers: the one at `first`, then those that follow it at the distance."""
+    size = len(brokers)
+    followers = ((first + 1 + (distance + follower) % (size - 1)) % size for follower in range(count - 1))
+    return (brokers[first % size], *(brokers[index] for index in followers))
 
 
 def check_assignment(image: MetadataImage, replicas: Sequence[int], replication_factor: int | None) -> None:

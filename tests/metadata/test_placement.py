@@ -1,0 +1,81 @@
+"""Where replicas go."""
+
+from collections import Counter
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream.metadata.placement import check_assignment, new_partition, place_replicas
+from millstream.metadata.records import UNASSIGNED_DIRECTORY, BrokerRegistrationChangeRecord
+from millstream.model.errors import ErrorCode, KafkaError
+from millstream.model.identifiers import NO_TOPIC_ID, BrokerId
+from tests.metadata.cluster import Cluster
+
+
+def fence(cluster: Cluster, *numbers: int) -> None:
+    for number in numbers:
+        epoch = cluster.image.brokers[BrokerId(number)].epoch
+        cluster.write([BrokerRegistrationChangeRecord(broker_id=BrokerId(number), broker_epoch=epoch, fenced=1)])
+
+
+@given(st.integers(1, 7), st.integers(1, 7), st.integers(1, 60), st.integers())
+def test_leaders_and_replicas_are_even(broker_count: int, factor: int, partitions: int, seed: int) -> None:
+    image = Cluster(broker_count).image
+    factor = min(factor, broker_count)
+    placed = place_replicas(image, partitions, factor, Random(seed))
+    assert len(placed) == partitions
+    for replicas in placed:
+        assert len(set(replicas)) == len(replicas) == factor
+    leaders = Counter(replicas[0] for replicas in placed)
+    assert max(leaders.values()) - min(leaders.get(number, 0) for number in image.brokers) <= 1
+    if partitions % broker_count == 0:
+        shares = Counter(number for replicas in placed for number in replicas)
+        assert len(set(shares.values())) == 1
+
+
+def test_the_partitions_of_one_leader_have_followers_everywhere() -> None:
+    placed = place_replicas(Cluster(4).image, 4 * 3, 2, Random(3))
+    assert len({replicas[1] for replicas in placed if replicas[0] == 1}) == 3
+
+
+def test_more_replicas_than_brokers() -> None:
+    with pytest.raises(KafkaError, match=r"only 2 broker\(s\) are registered") as refused:
+        place_replicas(Cluster(2).image, 1, 3, Random(1))
+    assert refused.value.code is ErrorCode.INVALID_REPLICATION_FACTOR
+
+
+def test_brokers_that_are_away_are_taken_only_when_needed_and_never_first() -> None:
+    cluster = Cluster(3)
+    fence(cluster, 1)
+    assert all(set(replicas) == {2, 3} for replicas in place_replicas(cluster.image, 10, 2, Random(1)))
+    assert all(replicas[2] == 1 for replicas in place_replicas(cluster.image, 10, 3, Random(1)))
+    fence(cluster, 2, 3)
+    with pytest.raises(KafkaError, match="All brokers are currently fenced"):
+        place_replicas(cluster.image, 1, 1, Random(1))
+
+
+def test_a_new_partition_has_its_active_replicas_in_sync() -> None:
+    cluster = Cluster(3)
+    fence(cluster, 1)
+    record = new_partition(cluster.image, NO_TOPIC_ID, 0, (1, 3, 2))
+    assert (record.leader, record.isr, record.leader_epoch, record.partition_epoch) == (3, (3, 2), 0, 0)
+    assert record.directories == (UNASSIGNED_DIRECTORY,) * 3
+    with pytest.raises(KafkaError, match="are fenced or shutting down"):
+        new_partition(cluster.image, NO_TOPIC_ID, 0, (1,))
+
+
+@pytest.mark.parametrize(
+    ("replicas", "message"),
+    [
+        ([], "empty replica list"),
+        ([1, 1], "more than once"),
+        ([1, 9], "broker 9, but no such broker is registered"),
+        ([1], "not consistent with previous partitions, which have 2"),
+    ],
+)
+def test_assignments_that_cannot_be(replicas: list[int], message: str) -> None:
+    with pytest.raises(KafkaError, match=message) as refused:
+        check_assignment(Cluster(2).image, replicas, 2)
+    assert refused.value.code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
