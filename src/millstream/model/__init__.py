@@ -1,1 +1,1 @@
-"""The nouns every room shares: identifiers, offsets, epochs and error values. Imports nothing but the standard library."""
+"""The nouns every room shares: identifiers, offsets, epochs, error values. Imports only the standard library."""

@@ -23,7 +23,7 @@ class MalformedMessage(Exception):
 class Cursor:
     """A position in a buffer, and how many array items may still be made from it."""
 
-    __slots__ = ("buffer", "budget", "end", "position")
+    __slots__ = ("budget", "buffer", "end", "position")
 
     def __init__(self, buffer: bytes | bytearray | memoryview, position: int = 0, end: int | None = None) -> None:
         self.buffer = buffer

@@ -1,7 +1,7 @@
 """Produce (API 0, versions 3 to 13), by hand: the one request whose cost is every producer's cost.
 
-Parsing finds where each partition's batches lie in the request's buffer and copies none of them. Versions 0 to 2 carried
-record formats that Kafka 4 dropped; they are advertised (as Kafka does, for old librdkafka) and refused.
+Parsing finds where each partition's batches lie in the request's buffer and copies none. Versions 0 to 2 carried record
+formats that Kafka 4 dropped; they are advertised (as Kafka does, for old librdkafka) and refused.
 """
 
 import struct

@@ -168,9 +168,15 @@ class RealDisk:
         finally:
             _close(fd)
 
+    def sync_all(self) -> None:
+        os.sync()
+
     def read_bytes(self, path: str) -> bytes:
         with open(path, "rb") as file:
             return file.read()
+
+    def write_bytes(self, path: str, data: bytes) -> None:
+        self.create(path).write_at(0, data)
 
     def write_atomically(self, path: str, data: bytes, *, durable: bool = True) -> None:
         temporary = path + ".tmp"

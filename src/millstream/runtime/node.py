@@ -25,12 +25,12 @@ from millstream.config.topic_config import metadata_log_config
 from millstream.metadata.application import apply
 from millstream.metadata.brokers import BrokerIntroduction, begin_new_epochs, first_records, register_broker
 from millstream.metadata.image import MetadataImage
-from millstream.metadata.records import Endpoint, MetadataRecord
+from millstream.metadata.records import CorruptMetadataError, Endpoint, MetadataRecord
 from millstream.net.listener import DEFAULT_REQUEST_MEMORY_BYTES, ConnectionLimits, Listener
 from millstream.runtime.clock import SystemClock
 from millstream.runtime.disk import RealDisk
 from millstream.runtime.identity import claim_directory
-from millstream.storage.log_directory import LogDirectory
+from millstream.storage.log_directory import DirectoryInUseError, LogDirectory
 
 _log = logging.getLogger("millstream.node")
 _THREADS = 4
@@ -64,7 +64,10 @@ class Node:
             max_open_files=config[log_settings.MAX_OPEN_FILES],
             producer_id_expiration_ms=config[log_settings.PRODUCER_ID_EXPIRATION_MS],
         )
-        logs.start(now_ms)
+        try:
+            logs.start(now_ms)
+        except DirectoryInUseError as error:
+            raise ConfigError(f"{error}: stop it first, or use another --data-dir", name="log.dirs") from None
         identity = claim_directory(self._disk, root, config.node_id, config[node.CLUSTER_ID])
         settings = metadata_log_config(config)
         if METADATA_PARTITION in logs.partitions:
@@ -73,8 +76,15 @@ class Node:
             metadata = logs.create(METADATA_PARTITION, METADATA_TOPIC_ID, settings, now_ms)
         metadata_log = MetadataLog(metadata, self._disk, config.node_id)
         image = MetadataImage(cluster_id=identity.cluster_id)
-        for offset, epoch, records in metadata_log.replay():
-            image, _ = apply(image, records, offset=offset, epoch=epoch)
+        try:
+            for offset, epoch, records in metadata_log.replay():
+                image, _ = apply(image, records, offset=offset, epoch=epoch)
+        except CorruptMetadataError as error:
+            raise ConfigError(
+                f"the metadata log in {root}/{METADATA_PARTITION} cannot be read: {error}; restore it from a copy, or "
+                "start with another --data-dir",
+                name="log.dirs",
+            ) from None
         endpoints = self._listen()
         metadata_log.begin_epoch(now_ms)
         image = self._introduce(image, metadata_log, endpoints, now_ms, was_clean=logs.started_clean)

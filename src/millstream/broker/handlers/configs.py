@@ -1,4 +1,4 @@
-"""DescribeConfigs (32), AlterConfigs (33), IncrementalAlterConfigs (44): settings of topics and brokers, read and changed."""
+"""DescribeConfigs (32), AlterConfigs (33), IncrementalAlterConfigs (44): settings of topics and brokers."""
 
 from collections.abc import Sequence
 from typing import Any

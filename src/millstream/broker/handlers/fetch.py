@@ -150,7 +150,7 @@ class FetchWait:
         return self._handler.read(self._wanted(), self._request, self._version >= FIRST_WITH_TOPIC_ID)
 
     def _is_enough(self, found: ReadResult) -> bool:
-        return found.size >= self._request.min_bytes or found.has_error or not found.rows and self._session is None
+        return found.size >= self._request.min_bytes or found.has_error or (not found.rows and self._session is None)
 
     def _wait(self) -> None:
         self._state = "waiting"

@@ -1,4 +1,4 @@
-"""ListOffsets (2), OffsetForLeaderEpoch (23), DeleteRecords (21): questions about positions in the logs this node leads.
+"""ListOffsets (2), OffsetForLeaderEpoch (23), DeleteRecords (21): positions in the logs this node leads.
 
 A look-up by time may read the disk, so it is done where it does not hold up the event loop.
 """

@@ -1,4 +1,4 @@
-"""InitProducerId (22): an id for an idempotent producer. The controller gives ids out in blocks; a block serves many."""
+"""InitProducerId (22): an id for an idempotent producer, out of blocks that the controller gives."""
 
 import asyncio
 
