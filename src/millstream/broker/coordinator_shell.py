@@ -1,0 +1,151 @@
+"""Where a pure coordinator meets the log: one partition of an internal topic, and the state machine that lives in it.
+
+The shell replays the partition into the state when leadership arrives, appends what operations decide, replays that too,
+answers when it is committed, and wakes the state machine's timers. All state is in the log; the shell has none.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from millstream.broker.environment import Environment
+from millstream.broker.partition import Partition
+from millstream.coordinator.outcome import CoordinatorRecord, Outcome, Reply
+from millstream.coordinator.timers import Timers
+from millstream.model.errors import ErrorCode, KafkaError
+from millstream.records.record import Record, build_batch, read_batches
+
+_log = logging.getLogger("millstream.coordinator")
+_READ_BYTES = 4 << 20
+R = TypeVar("R")
+
+
+class StateMachine(Protocol):
+    """What the shell needs of a coordinator's state."""
+
+    timers: Timers
+
+    def replay(self, key: bytes, value: bytes | None) -> None:
+        """Applies one record; must accept whatever is in the log, and pass over what it does not know."""
+        ...
+
+    def loaded(self, now_ms: int) -> None:
+        """All records were replayed: set timers, begin sessions."""
+        ...
+
+
+class CoordinatorShell:
+    def __init__(self, partition: Partition, state: StateMachine, environment: Environment) -> None:
+        self.partition = partition
+        self.state = state
+        self._environment = environment
+        self._loading: asyncio.Task[None] | None = None
+        self._is_loaded = False
+        self._alarm: asyncio.TimerHandle | None = None
+        self._closed = False
+        state.timers.on_earlier = self._set_alarm
+
+    # Loading
+
+    async def load(self) -> None:
+        """Rebuilds the state from the log; whoever needs it meanwhile waits for the same load."""
+        if self._is_loaded:
+            return
+        if self._loading is None:
+            self._loading = asyncio.ensure_future(self._load())
+        await asyncio.shield(self._loading)
+
+    async def _load(self) -> None:
+        # Nobody else sees the state before it is loaded, so replaying it in a thread is safe.
+        await self._environment.offload(self._replay_log)
+        self.state.loaded(self._environment.clock.now_ms())
+        self._is_loaded = True
+        self._set_alarm()
+
+    def _replay_log(self) -> None:
+        log = self.partition.log
+        position, end = log.log_start_offset, self.partition.high_watermark
+        while position < end:
+            piece = log.read(position, _READ_BYTES, up_to=end, at_least_one=True)
+            piece.prepare()
+            if not piece.length:
+                break
+            for header, records in read_batches(piece.read()):
+                position = header.last_offset + 1
+                if header.is_control:
+                    continue
+                for record in records:
+                    if record.key is not None:
+                        self.state.replay(record.key, record.value)
+
+    # Operations
+
+    async def run(self, operation: "Callable[[int], Outcome[R]]") -> R:
+        """Runs an operation at the present time and returns its answer; KafkaError if it could not be written."""
+        await self.load()
+        outcome = operation(self._environment.clock.now_ms())
+        self._write(outcome)
+        answer = outcome.answer
+        if not isinstance(answer, Reply):
+            return answer
+        waiting: asyncio.Future[R] = self._environment.loop.create_future()
+        answer.when_resolved(lambda value: None if waiting.done() else waiting.set_result(value))
+        return await waiting
+
+    def _write(self, outcome: "Outcome[Any]") -> None:
+        if outcome.records:
+            try:
+                self._append(outcome.records)
+            except KafkaError as error:
+                if outcome.on_committed is not None:
+                    outcome.on_committed(error)
+                raise
+            for key, value in outcome.records:
+                self.state.replay(key, value)
+        if outcome.on_committed is not None:
+            outcome.on_committed(None)
+
+    def _append(self, records: "list[CoordinatorRecord] | Any") -> None:
+        now_ms = self._environment.clock.now_ms()
+        rows = [Record(key=key, value=value, timestamp=now_ms) for key, value in records]
+        try:
+            self.partition.append(memoryview(build_batch(rows)), now_ms)
+        except KafkaError as error:
+            _log.error("append_failed partition=%s error=%s", self.partition.topic_partition, error)
+            # To a client, a coordinator that cannot write is one that is not there for the moment.
+            too_large = error.code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
+            code = ErrorCode.UNKNOWN_SERVER_ERROR if too_large else ErrorCode.COORDINATOR_NOT_AVAILABLE
+            raise KafkaError(code, error.message) from error
+
+    # Time
+
+    def _set_alarm(self) -> None:
+        if not self._is_loaded or self._closed:
+            return
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        deadline_ms = self.state.timers.next_deadline_ms
+        if deadline_ms is not None:
+            delay = max(0, deadline_ms - self._environment.clock.now_ms()) / 1000
+            self._alarm = self._environment.loop.call_later(delay, self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        now_ms = self._environment.clock.now_ms()
+        while (action := self.state.timers.take_due(now_ms)) is not None:
+            try:
+                outcome = action(now_ms)
+                if outcome is not None:
+                    self._write(outcome)
+            except KafkaError:
+                pass  # logged where it happened; the state machine sets its timer again or lets it be
+            except Exception:
+                _log.exception("timer_failed partition=%s", self.partition.topic_partition)
+        self._set_alarm()
+
+    def close(self) -> None:
+        self._closed = True
+        if self._alarm is not None:
+            self._alarm.cancel()
