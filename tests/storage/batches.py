@@ -28,7 +28,7 @@ def batch(
     timestamps: list[int] | None = None,
     codec: Codec = Codec.NONE,
     producer_id: int = -1,
-    epoch: int = -1,
+    producer_epoch: int = -1,
     sequence: int = -1,
     base_offset: int = 0,
     leader_epoch: int = -1,
@@ -54,7 +54,7 @@ def batch(
         timestamps[0],
         max(timestamps),
         producer_id,
-        epoch,
+        producer_epoch,
         sequence,
         len(values) if count is None else count,
     )

@@ -174,7 +174,7 @@ def test_what_is_refused(node: Node) -> None:
     assert refused(log, batch(attributes=0x20)) == ErrorCode.INVALID_RECORD
     assert refused(log, batch(count=2)) == ErrorCode.INVALID_RECORD
     assert refused(log, batch(count=0, delta=-1)) == ErrorCode.INVALID_RECORD
-    assert refused(log, batch(producer_id=5, epoch=0, sequence=-1)) == ErrorCode.INVALID_RECORD
+    assert refused(log, batch(producer_id=5, producer_epoch=0, sequence=-1)) == ErrorCode.INVALID_RECORD
     assert refused(log, batch(attributes=0x08)) == ErrorCode.INVALID_TIMESTAMP
     assert refused(log, batch(attributes=0x05)) == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
     assert refused(log, batch(timestamps=[NOW + 3_600_001])) == ErrorCode.INVALID_TIMESTAMP
@@ -257,7 +257,10 @@ def test_failed_fsync_stops_writes_until_reopened(node: Node) -> None:
     assert log.failure is not None
     assert log.recovery_point == 0
     assert refused(log, batch()) == ErrorCode.KAFKA_STORAGE_ERROR
-    assert log.flush_job() is None
+    again = log.flush_job()
+    assert again is not None
+    assert isinstance(again.run(), OSError), "who waits for a flush hears of it"
+    assert not log.is_flush_due(NOW + 10**9)
     assert offsets(read(log)) == [0]
     node.stop()
     assert not (node.path.parent / ".kafka_cleanshutdown").exists()

@@ -88,7 +88,15 @@ class Disk(Protocol):
 
     def sync_directory(self, path: str) -> None: ...
 
+    def sync_all(self) -> None:
+        """Bring everything written so far to stable storage; cheaper than many single files."""
+        ...
+
     def read_bytes(self, path: str) -> bytes: ...
+
+    def write_bytes(self, path: str, data: bytes) -> None:
+        """Make or overwrite a file, not as one step: for what can be made anew when it turns out damaged."""
+        ...
 
     def write_atomically(self, path: str, data: bytes, *, durable: bool = True) -> None:
         """Replace the file as one step. `durable` also waits until it is on stable storage."""

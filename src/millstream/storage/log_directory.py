@@ -38,6 +38,7 @@ logger = logging.getLogger("millstream.storage")
 DAY_MS = 24 * 60 * 60 * 1000
 CLEAN_SHUTDOWN_TEXT = b'{"version":0,"brokerEpoch":-1}'
 OPENED_PER_MAINTENANCE = 100
+MANY_FLUSHES = 32
 PRODUCER_EXPIRY_INTERVAL_MS = 10 * 60 * 1000
 
 Progress = Callable[[int, int, str], None]
@@ -127,16 +128,20 @@ class LogDirectory:
     def close(self, now_ms: int) -> None:
         """Flush all that was written, write the checkpoints and the mark of a clean stop."""
         whole = True
+        unflushed = [log for log in self._logs.values() if log.recovery_point < log.log_end_offset]
         for log in self._logs.values():
-            job = log.flush_job()
-            if job is not None:
-                job.done(job.run())
             try:
                 log.close()
             except OSError as error:
                 logger.error("log_not_closed partition=%s error=%s", log.topic_partition, error)
                 whole = False
-            whole = whole and log.failure is None
+        if len(unflushed) > MANY_FLUSHES:
+            self._disk.sync_all()  # one pass over what is dirty; the flushes below then find little to wait for
+        for log in unflushed:
+            flush = log.flush_job()
+            if flush is not None:
+                flush.done(flush.run())
+        whole = whole and all(log.failure is None for log in self._logs.values())
         failure = self.checkpoint_job(now_ms).run()
         if failure is not None:
             logger.error("checkpoint_failed root=%s error=%s", self.root, failure)

@@ -21,6 +21,7 @@ from millstream.storage.log_files import LogFiles, scan_files
 from millstream.storage.offset_index import OffsetIndex
 from millstream.storage.partition_log import PartitionLog
 from millstream.storage.producer_replay import rebuild_producers
+from millstream.storage.producer_state import ProducerState
 from millstream.storage.recovery import recover_log
 from millstream.storage.segment import Segment
 from millstream.storage.segment_list import SegmentList
@@ -41,8 +42,24 @@ def create_log(
 ) -> PartitionLog:
     """A new, empty log."""
     disk.make_directory(directory)
-    disk.write_atomically(f"{directory}/{PARTITION_METADATA}", encode_topic_id(topic_id), durable=False)
-    return load_log(disk, cache, directory, topic_partition, config, now_ms, recovery_point=0, log_start_offset=0)
+    disk.write_bytes(f"{directory}/{PARTITION_METADATA}", encode_topic_id(topic_id))
+    segment = Segment(disk, cache, directory, 0, now_ms)
+    segment.create()
+    return PartitionLog(
+        disk=disk,
+        cache=cache,
+        directory=directory,
+        topic_partition=topic_partition,
+        topic_id=topic_id,
+        config=config,
+        segments=SegmentList(disk, [segment]),
+        log_start_offset=0,
+        log_end_offset=0,
+        recovery_point=0,
+        epochs=LeaderEpochs(),
+        producers=ProducerState(),
+        snapshots=SnapshotFiles(disk, directory, []),
+    )
 
 
 def load_log(
@@ -59,6 +76,7 @@ def load_log(
     files = scan_files(disk, directory)
     files.discard_empty_segments(disk)
     segments = [_open_segment(disk, cache, directory, base, now_ms) for base in files.bases]
+    _discard_overlapped(disk, segments)
     end_offset = _activate(disk, segments[-1], files) if segments else None
     if segments and end_offset is None:
         # The tail is not what a clean stop leaves.
@@ -108,6 +126,14 @@ def _open_segment(disk: Disk, cache: FileCache, directory: str, base_offset: int
     segment.trusted_from = segment.size
     segment.verified = (segment.size, segment.size)
     return segment
+
+
+def _discard_overlapped(disk: Disk, segments: list[Segment]) -> None:
+    """An empty last segment named for an offset that the one before it already holds is not where the log goes on."""
+    while len(segments) > 1 and segments[-1].size == 0 and segments[-2].read_end_offset() > segments[-1].base_offset:
+        logger.warning("segment_discarded file=%s reason=empty", segments[-1].log.path)
+        for path in segments.pop().files():
+            disk.remove(path)
 
 
 def _activate(disk: Disk, segment: Segment, files: LogFiles) -> int | None:

@@ -38,6 +38,8 @@ from millstream.storage.truncation import truncate
 logger = logging.getLogger("millstream.storage")
 
 NO_APPEND_TIME = -1
+QUICK_REPLAY_BYTES = 1 << 20
+"""A segment up to this size is walked at the next start faster than its empty snapshot is written now."""
 
 _pack_placement = PLACEMENT.pack_into
 
@@ -406,10 +408,13 @@ class PartitionLog:
         return flush_job(self)
 
     def close(self) -> None:
-        """Write what makes the next start quick. The caller has flushed, and writes the checkpoints."""
-        self.segments.active.write_indexes()
-        self.snapshots.write(self.log_end_offset, self.producers)
-        self.snapshots.remove_strays({*self.segments.bases, self.log_end_offset})
+        """Write what makes the next start quick. The caller flushes afterwards, and writes the checkpoints."""
+        active = self.segments.active
+        if active.size and self.log_end_offset not in self.snapshots.offsets:
+            active.write_indexes()
+            if self.producers.entries or active.size > QUICK_REPLAY_BYTES:
+                self.snapshots.write(self.log_end_offset, self.producers)
+            self.snapshots.remove_strays({*self.segments.bases, self.log_end_offset})
         self.release()
 
     def release(self) -> None:
@@ -430,7 +435,11 @@ class PartitionLog:
         self.epochs = LeaderEpochs(before.entries())
         self.epochs.assign(epoch, start_offset)
         try:
-            self.save_epochs()
+            if before.latest < 0:
+                # The first entry of a log, made without the detour of a replacement: there is nothing to lose yet.
+                self.disk.write_bytes(f"{self.directory}/{LEADER_EPOCHS}", self.epochs.to_bytes())
+            else:
+                self.save_epochs()
         except OSError:
             self.epochs = before  # what memory knows, the file knows
             raise

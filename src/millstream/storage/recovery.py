@@ -24,6 +24,7 @@ from millstream.storage.producer_state import ProducerState
 
 logger = logging.getLogger("millstream.storage")
 
+QUICK_REBUILD_BYTES = 1 << 20
 SETTLED_WALK_BYTES = 8 << 20
 """How far to look for the end of a log that is probably in order, before simply checking it."""
 
@@ -61,7 +62,8 @@ def recover_log(
         report.end_offset = log_start_offset
         return report
     unflushed = [base for at, base in enumerate(files.bases) if not _ends_before(files.bases, at, recovery_point)]
-    epochs = _epochs_before(disk, files, unflushed[0])
+    known_epochs = _read_epochs(disk, directory)
+    epochs = _epochs_before(disk, files, unflushed[0], known_epochs)
     producers = _producers_at(disk, files, unflushed[0], log_start_offset)
     end_offset = unflushed[0]
     for base in unflushed:
@@ -76,9 +78,11 @@ def recover_log(
     report.end_offset = end_offset
     for offset in [offset for offset in files.snapshots if offset > end_offset]:
         disk.remove(offset_file(directory, offset, SNAPSHOT_SUFFIX))
-    snapshot = encode_snapshot(producers.entries.values())
-    disk.write_atomically(offset_file(directory, end_offset, SNAPSHOT_SUFFIX), snapshot, durable=False)
-    disk.write_atomically(f"{directory}/{LEADER_EPOCHS}", epochs.to_bytes(), durable=False)
+    if producers.entries or report.checked_bytes > QUICK_REBUILD_BYTES:
+        snapshot = encode_snapshot(producers.entries.values())
+        disk.write_bytes(offset_file(directory, end_offset, SNAPSHOT_SUFFIX), snapshot)
+    if epochs.entries() != known_epochs:
+        disk.write_atomically(f"{directory}/{LEADER_EPOCHS}", epochs.to_bytes(), durable=False)
     if not report.is_clean:
         logger.warning(
             "log_repaired directory=%s end_offset=%d cut_bytes=%d cut_at=%r removed_segments=%d damaged_batches=%d",
@@ -172,7 +176,10 @@ def _recover_segment(
             reason,
         )
         file.truncate(end)
-    builder.write(disk, directory)
+    if next_base is not None or end < size or size > QUICK_REBUILD_BYTES:
+        builder.write(
+            disk, directory
+        )  # the last segment's is kept in memory while it is active; loading makes a small one
     return next_offset, end < size
 
 
@@ -197,20 +204,24 @@ def _remove_after(disk: Disk, files: LogFiles, base: int, report: RecoveryReport
         files.remove_segment(disk, later)
 
 
-def _epochs_before(disk: Disk, files: LogFiles, offset: int) -> LeaderEpochs:
-    """The leader epochs as they were where the check begins."""
+def _read_epochs(disk: Disk, directory: str) -> list[tuple[int, int]] | None:
     try:
-        epochs = LeaderEpochs(decode_epochs(disk.read_bytes(f"{files.directory}/{LEADER_EPOCHS}")))
-        epochs.truncate_from_end(offset)
-        return epochs
+        return decode_epochs(disk.read_bytes(f"{directory}/{LEADER_EPOCHS}"))
     except (FileNotFoundError, DamagedFileError):
-        epochs = LeaderEpochs()
+        return None
+
+
+def _epochs_before(disk: Disk, files: LogFiles, offset: int, known: list[tuple[int, int]] | None) -> LeaderEpochs:
+    """The leader epochs as they were where the check begins."""
+    epochs = LeaderEpochs(known)
+    epochs.truncate_from_end(offset)
+    if known is None:
         for base in files.bases:
             if base < offset:
                 file = disk.open(offset_file(files.directory, base, LOG_SUFFIX))
                 for _, header in walk_headers(file, 0, file.size()):
                     epochs.assign(header.leader_epoch, header.base_offset)
-        return epochs
+    return epochs
 
 
 def _producers_at(disk: Disk, files: LogFiles, offset: int, log_start_offset: int) -> ProducerState:

@@ -33,6 +33,7 @@ class Segment:
         "_disk",
         "_entries",
         "_indexes_written",
+        "_times_checked",
         "base_offset",
         "bytes_since_entry",
         "created_ms",
@@ -67,6 +68,7 @@ class Segment:
         self.tail_positions: array[int] = _NOTHING
         self.bytes_since_entry = 0
         self._indexes_written = False
+        self._times_checked = False
         # The timestamp of the first batch, from which `segment.ms` is measured; the greatest, by which retention goes.
         self.first_timestamp: int | None = None
         self.max_timestamp: int | None = None
@@ -81,10 +83,8 @@ class Segment:
     # Life
 
     def create(self) -> None:
-        """Make the empty files and become active."""
+        """Make the empty log file and become active. Index files come when there is something to write to them."""
         self.log.adopt(self._disk.create(self.log.path))
-        self._disk.create(self._entries.path)
-        self._disk.create(self.path(TIME_INDEX_SUFFIX))
         self.activate(OffsetIndex(), TimeIndex())
         self.max_timestamp = NO_TIMESTAMP
 
@@ -110,6 +110,7 @@ class Segment:
     def seal(self) -> None:
         """Write the indexes and drop them from memory; nothing is appended any more."""
         self.write_indexes()
+        self._times_checked = True
         self.sealed_modified_ns = self.file().modified_ns()
         self.verified = (self.trusted_from, self.size)
         self.trusted_from = self.size
@@ -126,8 +127,8 @@ class Segment:
         if greatest >= 0:
             times.append(greatest, self.max_timestamp_offset - self.base_offset)
         self._entries.close()
-        self._disk.write_atomically(self._entries.path, index.to_bytes(), durable=False)
-        self._disk.write_atomically(self.path(TIME_INDEX_SUFFIX), times.to_bytes(), durable=False)
+        self._disk.write_bytes(self._entries.path, index.to_bytes())
+        self._disk.write_bytes(self.path(TIME_INDEX_SUFFIX), times.to_bytes())
         self._indexes_written = True
 
     def rebuild_indexes(self) -> None:
@@ -291,12 +292,19 @@ class Segment:
         return greatest
 
     def mapped_times(self) -> memoryview:
+        """A sealed segment's time index, made anew if it cannot be right."""
         # Not kept open: searches by time are rare, and retention asks each sealed segment once.
+        path = self.path(TIME_INDEX_SUFFIX)
         try:
-            return self._disk.map(self.path(TIME_INDEX_SUFFIX))
+            entries = self._disk.map(path)
         except FileNotFoundError:
-            self.rebuild_indexes()
-            return self._disk.map(self.path(TIME_INDEX_SUFFIX))
+            entries = memoryview(b"")
+        if not self._times_checked:
+            self._times_checked = True
+            if not time_index.is_sound(entries) or (not entries and (self.read_first_timestamp() or 0) >= 0):
+                self.rebuild_indexes()
+                entries = self._disk.map(path)
+        return entries
 
     def first_offset_for_time(self, timestamp: int) -> int:
         """An offset before which nothing is as late as `timestamp`."""

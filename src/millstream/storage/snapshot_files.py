@@ -17,8 +17,8 @@ class SnapshotFiles:
         self.offsets = offsets
 
     def write(self, offset: int, producers: ProducerState) -> None:
-        # Not waited for: a snapshot that a power cut damages is known by its checksum and made anew from the log.
-        self._disk.write_atomically(self._path(offset), encode_snapshot(producers.entries.values()), durable=False)
+        # Neither atomic nor waited for: a damaged snapshot is known by its checksum, and made anew from the log.
+        self._disk.write_bytes(self._path(offset), encode_snapshot(producers.entries.values()))
         if offset not in self.offsets:
             self.offsets.append(offset)
 
