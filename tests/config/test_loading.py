@@ -135,6 +135,7 @@ def test_settings_of_one_listener_or_plugin_are_known(tmp_path: Path) -> None:
         ("process.roles=broker", "in this version one node is the whole cluster"),
         ("process.roles=boss", "must be a list of broker, controller"),
         ("node.id=1\ncontroller.quorum.voters=1@a:1,2@b:1", "FILE:2: controller.quorum.voters names node 2"),
+        ("controller.quorum.voters=" + "1" * 9999 + "@a:1", "must be id@host:port"),
         ("controller.quorum.voters=a:1", "must be id@host:port"),
         ("controller.quorum.bootstrap.servers=a:1,b:1", "names several nodes"),
         ("log.dirs=/a\nmetadata.log.dir=/b", "FILE:2: metadata.log.dir=/b is not supported: it must be /a"),

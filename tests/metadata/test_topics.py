@@ -103,7 +103,7 @@ def test_names_that_are_taken() -> None:
         (NewTopic(name="__cluster_metadata"), ErrorCode.INVALID_REQUEST, "prohibited"),
         (NewTopic(name="a", partition_count=0), ErrorCode.INVALID_PARTITIONS, "must be 1 or more"),
         (NewTopic(name="a", partition_count=-2), ErrorCode.INVALID_PARTITIONS, "must be 1 or more"),
-        (NewTopic(name="a", partition_count=10_001), ErrorCode.INVALID_PARTITIONS, "more than the 10000"),
+        (NewTopic(name="a", partition_count=10_001), ErrorCode.POLICY_VIOLATION, "Excessively large number"),
         (NewTopic(name="a", replication_factor=0), ErrorCode.INVALID_REPLICATION_FACTOR, "must be 1 or more"),
         (NewTopic(name="a", replication_factor=3), ErrorCode.INVALID_REPLICATION_FACTOR, "at most 2"),
         (NewTopic(name="a", configs={"x.y": "1"}), ErrorCode.INVALID_CONFIG, "unknown topic setting x.y"),
@@ -207,7 +207,7 @@ def test_more_partitions() -> None:
         (NewPartitions(name="a", count=2), ErrorCode.INVALID_PARTITIONS, "Topic already has 2 partition(s)."),
         (NewPartitions(name="a", count=1), ErrorCode.INVALID_PARTITIONS, "would not be an increase"),
         (NewPartitions(name="a", count=-1), ErrorCode.INVALID_PARTITIONS, "would not be an increase"),
-        (NewPartitions(name="a", count=1 << 30), ErrorCode.INVALID_PARTITIONS, "more than the 10000"),
+        (NewPartitions(name="a", count=1 << 30), ErrorCode.POLICY_VIOLATION, "more than the 10000"),
         (NewPartitions(name="a", count=4, assignments=[[1]]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "add 2 additional"),
         (NewPartitions(name="a", count=3, assignments=[[1, 2]]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "consistent"),
         (NewPartitions(name="a", count=3, assignments=[[9]]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "no such broker"),
@@ -231,6 +231,21 @@ def test_partitions_asked_for_twice_or_only_checked() -> None:
     assert [each.error for each in results] == [ErrorCode.INVALID_REQUEST] * 2
     checked = create_partitions(cluster.image, twice[:1], cluster.config, cluster.random, validate_only=True)
     assert checked.records == () and checked.results[0].error is ErrorCode.NONE
+
+
+def test_many_topics_in_one_request_are_bounded_together() -> None:
+    cluster = Cluster(1, "millstream.max.partitions.per.topic=9000")
+    topics = [NewTopic(name=name, partition_count=4000) for name in "abc"]
+    assert cluster.create(*topics) == [ErrorCode.POLICY_VIOLATION] * 3
+    assert cluster.create(*topics[:2]) == [ErrorCode.NONE] * 2
+    assert refused(cluster, NewTopic(name="d", partition_count=9001))[0] is ErrorCode.POLICY_VIOLATION
+    more = [NewPartitions(name=name, count=9000) for name in "ab"]
+    results = create_partitions(cluster.image, more, cluster.config, cluster.random).results
+    assert [each.error for each in results] == [ErrorCode.NONE, ErrorCode.NONE]
+    assert cluster.create(NewTopic(name="c", partition_count=1000)) == [ErrorCode.NONE]
+    more.append(NewPartitions(name="c", count=9000))
+    results = create_partitions(cluster.image, more, cluster.config, cluster.random).results
+    assert [each.error for each in results] == [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.POLICY_VIOLATION]
 
 
 def test_a_topic_that_the_cluster_makes_for_itself() -> None:

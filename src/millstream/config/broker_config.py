@@ -152,7 +152,7 @@ def parse_connection_limits(text: str) -> dict[str, int]:
     limits: dict[str, int] = {}
     for item in filter(None, (part.strip() for part in text.split(","))):
         address, _, count = item.rpartition(":")
-        if not address or not (count.isascii() and count.isdigit()):
+        if not address or not (count.isascii() and count.isdigit() and len(count) <= 10):
             name = network.MAX_CONNECTIONS_PER_IP_OVERRIDES.name
             raise ConfigError(f"{name}={text} is not allowed: {item!r} must be address:count", name=name)
         limits[address.strip("[]")] = int(count)
@@ -186,7 +186,7 @@ def _check_identity(config: BrokerConfig) -> None:
         )
     for voter in config[node.CONTROLLER_QUORUM_VOTERS]:
         voter_id, at, _address = voter.partition("@")
-        if not at or not (voter_id.isascii() and voter_id.isdigit()):
+        if not at or not (voter_id.isascii() and voter_id.isdigit() and len(voter_id) <= 10):
             raise ConfigError(
                 f"controller.quorum.voters: {voter!r} must be id@host:port", name="controller.quorum.voters"
             )

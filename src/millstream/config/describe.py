@@ -48,8 +48,7 @@ def describe_topic(
             synonyms.append(ConfigSynonym(setting.name, override, ConfigSource.DYNAMIC_TOPIC_CONFIG))
         for synonym in setting.synonyms:
             synonyms.extend(_written(synonym.setting, broker))
-        if not setting.synonyms:
-            synonyms.append(ConfigSynonym(setting.name, format_value(setting.default), ConfigSource.DEFAULT_CONFIG))
+        synonyms.extend(_default(synonym.setting) for synonym in setting.synonyms[:1])
         value = override if override is not None else format_value(value_from_broker(setting, broker))
         entries.append(_entry(setting, value, synonyms, read_only=False))
     return entries
@@ -61,7 +60,7 @@ def describe_broker(broker: BrokerConfig, names: Collection[str] | None = None) 
         _entry(
             setting,
             format_value(broker[setting]),
-            list(_written(setting, broker)),
+            [*_written(setting, broker), _default(setting)],
             read_only=setting.update is Update.RESTART,
         )
         for setting in _chosen(BROKER_SETTINGS, names)
@@ -94,7 +93,7 @@ def documentation(setting: Setting[Any]) -> str:
 
 def _chosen(settings: Mapping[str, Setting[Any]], names: Collection[str] | None) -> Iterator[Setting[Any]]:
     if names is None:
-        return iter(settings.values())
+        return (setting for setting in settings.values() if not setting.name.startswith("internal."))
     return (setting for name in dict.fromkeys(names) if (setting := settings.get(name)) is not None)
 
 
@@ -102,11 +101,14 @@ def _written(setting: Setting[Any], broker: BrokerConfig) -> Iterator[ConfigSyno
     for source, layer in broker.layers.items():
         if setting.name in layer:
             yield ConfigSynonym(setting.name, layer[setting.name], source)
-    if setting.default is not None:
-        yield ConfigSynonym(setting.name, format_value(setting.default), ConfigSource.DEFAULT_CONFIG)
+
+
+def _default(setting: Setting[Any]) -> ConfigSynonym:
+    return ConfigSynonym(setting.name, format_value(setting.default), ConfigSource.DEFAULT_CONFIG)
 
 
 def _entry(setting: Setting[Any], value: str | None, synonyms: list[ConfigSynonym], *, read_only: bool) -> ConfigEntry:
+    synonyms = [synonym for synonym in synonyms if synonym.value is not None]
     if setting.sensitive:  # a password is never sent, not even to someone who just set it
         value = None
         synonyms = [ConfigSynonym(synonym.name, None, synonym.source) for synonym in synonyms]

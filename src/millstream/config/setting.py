@@ -66,11 +66,8 @@ def one_of(*names: str) -> Allowed:
 
 
 def some_of(*names: str) -> Allowed:
-    """For lists: each item from `names`, none twice."""
-    return Allowed(
-        f"a list of {', '.join(names)}, each at most once",
-        lambda items: set(items) <= set(names) and len(set(items)) == len(items),
-    )
+    """For lists: each item from `names`."""
+    return Allowed(f"a list of {', '.join(names)}", lambda items: set(items) <= set(names))
 
 
 @dataclass(frozen=True, slots=True)

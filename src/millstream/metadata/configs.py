@@ -15,7 +15,7 @@ from millstream.metadata.decision import Decision, Outcome, refusal
 from millstream.metadata.image import ConfigResource, MetadataImage, ResourceType
 from millstream.metadata.records import ConfigRecord, MetadataRecord
 from millstream.model.errors import ErrorCode, KafkaError
-from millstream.model.identifiers import BrokerId, TopicName
+from millstream.model.identifiers import TopicName
 
 
 class Operation(IntEnum):
@@ -105,8 +105,7 @@ def _check_resource(image: MetadataImage, resource: ConfigResource, config: Brok
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic {resource.name!r} does not exist.")
     elif resource.type == ResourceType.BROKER:
         number = resource.name
-        known = number.isascii() and number.isdigit() and BrokerId(int(number)) in image.brokers
-        if number and not (known and number == str(int(number))):
+        if number and number not in map(str, image.brokers):
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,
                 f"There is no broker {number!r}; this is broker {config.node_id}, and an empty name means all brokers.",
@@ -141,9 +140,7 @@ def _setting(resource: ConfigResource, name: str) -> Setting[Any]:
 def _change(values: dict[str, str], resource: ConfigResource, change: ConfigChange, config: BrokerConfig) -> None:
     name = change.name
     if change.operation == Operation.DELETE:
-        if name not in values:  # what is stored can always be taken away, even if this version does not know it
-            _setting(resource, name)
-        values.pop(name, None)
+        values.pop(name, None)  # also what this version does not know, and what was never set
         return
     setting = _setting(resource, name)
     if change.operation == Operation.SET:

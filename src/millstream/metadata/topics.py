@@ -18,6 +18,8 @@ from millstream.metadata.topic_names import CLUSTER_METADATA_TOPIC, check_topic_
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import NO_TOPIC_ID, TopicId, TopicName
 
+MAX_PARTITIONS_PER_REQUEST = 10_000
+"""Kafka's bound on what one request may create: the decision becomes one batch of the metadata log."""
 FROM_SETTINGS = -1
 """A partition count or replication factor that the broker's settings decide."""
 
@@ -81,9 +83,15 @@ def create_topics(
     records: list[MetadataRecord] = []
     results: list[TopicCreation] = []
     asked = Counter(topic.name for topic in topics)
+    default_count = config[node.NUM_PARTITIONS]
+    total = sum(
+        len(topic.assignments) or (default_count if topic.partition_count == FROM_SETTINGS else topic.partition_count)
+        for topic in topics
+    )
     accepted: dict[str, str] = {}
     for topic in topics:
         try:
+            _check_request_size(total)
             if asked[topic.name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"Duplicate topic name {topic.name!r} in one request.")
             made, result = _create_topic(image, topic, config, random, accepted)
@@ -141,7 +149,7 @@ def create_partitions(
         try:
             if asked[request.name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"Duplicate topic name {request.name!r} in one request.")
-            records += _add_partitions(image, request, config, random)
+            records += _add_partitions(image, request, config, random, already=len(records))
         except KafkaError as error:
             code, message = refusal(error)
             results.append(PartitionsCreation(name=request.name, error=code, message=message))
@@ -254,7 +262,7 @@ def _placements(image: MetadataImage, topic: NewTopic, config: BrokerConfig, ran
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"Replication factor was set to {replication_factor}: it must be 1 or more, or -1 for the default.",
         )
-    _check_partition_count(partition_count, config)
+    _check_topic_size(partition_count, config)
     return place_replicas(image, partition_count, replication_factor, random)
 
 
@@ -269,7 +277,7 @@ def _chosen_placements(image: MetadataImage, topic: NewTopic, config: BrokerConf
             ErrorCode.INVALID_REQUEST,
             "A manual partition assignment was specified, but number of partitions was not set to -1.",
         )
-    _check_partition_count(len(topic.assignments), config)
+    _check_topic_size(len(topic.assignments), config)
     chosen: dict[int, tuple[int, ...]] = {}
     replication_factor: int | None = None
     for partition, replicas in topic.assignments:
@@ -287,18 +295,27 @@ def _chosen_placements(image: MetadataImage, topic: NewTopic, config: BrokerConf
     return [chosen[partition] for partition in range(len(chosen))]
 
 
-def _check_partition_count(count: int, config: BrokerConfig) -> None:
+def _check_topic_size(partition_count: int, config: BrokerConfig) -> None:
     limit = config[node.MAX_PARTITIONS_PER_TOPIC]
-    if count > limit:
+    if partition_count > limit:
         raise KafkaError(
-            ErrorCode.INVALID_PARTITIONS,
-            f"{count} partitions are more than the {limit} that a topic may have "
+            ErrorCode.POLICY_VIOLATION,
+            f"{partition_count} partitions are more than the {limit} that a topic may have "
             f"({node.MAX_PARTITIONS_PER_TOPIC.name}).",
         )
 
 
+def _check_request_size(partition_count: int) -> None:
+    if partition_count > MAX_PARTITIONS_PER_REQUEST:
+        raise KafkaError(
+            ErrorCode.POLICY_VIOLATION,
+            f"Excessively large number of partitions per request: {partition_count}. Ask for at most "
+            f"{MAX_PARTITIONS_PER_REQUEST} at once.",
+        )
+
+
 def _add_partitions(
-    image: MetadataImage, request: NewPartitions, config: BrokerConfig, random: Random
+    image: MetadataImage, request: NewPartitions, config: BrokerConfig, random: Random, *, already: int
 ) -> list[PartitionRecord]:
     topic = find_topic(image, TopicReference(name=request.name))
     present = len(topic.partitions)
@@ -310,7 +327,8 @@ def _add_partitions(
             ErrorCode.INVALID_PARTITIONS,
             f"The topic {request.name} currently has {present} partition(s); {request.count} would not be an increase.",
         )
-    _check_partition_count(request.count, config)
+    _check_topic_size(request.count, config)
+    _check_request_size(already + added)
     if request.assignments is None:
         placements = place_replicas(image, added, topic.replication_factor, random)
     else:
