@@ -17,6 +17,8 @@ from millstream.net.transport import Transport
 SCRATCH_BYTES = 64 << 10
 """One read takes at most this much at once, so that one busy connection cannot keep the loop from the others."""
 
+_PATIENCE_SECONDS = 10.0
+_SLOWEST_BYTES_PER_SECOND = 32 << 10
 _SIZE = struct.Struct(">i")
 _SMALLEST_FRAME = 8  # api key, version, correlation id
 
@@ -46,6 +48,7 @@ class Connection:
         "_corked",
         "_frame",
         "_frame_filled",
+        "_frame_since",
         "_frame_size",
         "_frame_view",
         "_out",
@@ -70,6 +73,7 @@ class Connection:
         self._frame: bytearray | None = None  # a frame that arrives in pieces
         self._frame_view = memoryview(b"")
         self._frame_size = self._frame_filled = 0
+        self._frame_since = 0.0
         self._answers: deque[Pending] = deque()
         self._out: deque[Part] = deque()
         self._out_sent = 0  # of the first part
@@ -89,9 +93,6 @@ class Connection:
                 self._read_into_frame(self._frame)
                 return
             kept = len(self._rest)
-            if kept:
-                shared.scratch[:kept] = self._rest
-                self._rest = b""
             received = self._transport.receive_into(shared.scratch_view[kept:])
         except BlockingIOError:
             return
@@ -101,9 +102,16 @@ class Connection:
         if not received:
             self.close()
             return
+        if kept:
+            shared.scratch[:kept] = self._rest
+            self._rest = b""
         self._take(shared.scratch, 0, kept + received)
 
     def _read_into_frame(self, frame: bytearray) -> None:
+        if self._frame_filled == len(frame):
+            self._frame_view.release()
+            self._shared.memory.extend(frame, self._frame_size)
+            self._frame_view = memoryview(frame)
         received = self._transport.receive_into(self._frame_view[self._frame_filled : self._frame_size])
         if not received:
             self.close()
@@ -116,7 +124,7 @@ class Connection:
                 self._corked = True
                 self._handle(frame, 0, self._frame_size)
             finally:
-                self._shared.memory.give_back(frame)
+                self._shared.memory.give_back(frame, self._frame_size)
             self._uncork()
 
     def _take(self, buffer: bytearray, position: int, end: int) -> None:
@@ -131,7 +139,7 @@ class Connection:
                     "socket.request.max.bytes is too small for it",
                     self.peer.host, self.peer.port, size, largest,
                 )  # fmt: skip
-                self.close()
+                self._refuse()
                 return
             start = position + 4
             if end - start < size:
@@ -140,6 +148,12 @@ class Connection:
                 break
             self._handle(buffer, start, start + size)
             position = start + size
+            if self._unsent > self._shared.max_unsent_bytes:
+                # A few small requests can have large answers: they leave before more are made.
+                if self._blocked:
+                    self._pause()
+                else:
+                    self._flush()
         if self.closed:
             return
         if position < end:
@@ -156,6 +170,7 @@ class Connection:
         frame[:arrived] = buffer[start:end]
         self._frame, self._frame_view = frame, memoryview(frame)
         self._frame_size, self._frame_filled = size, arrived
+        self._frame_since = self.last_active
         return True
 
     def _handle(self, buffer: bytearray, start: int, end: int) -> None:
@@ -163,7 +178,7 @@ class Connection:
             answer = self._shared.service.handle(buffer, start, end, self.peer)
         except Refused as refusal:
             _log.warning("request_refused peer=%s:%d reason=%s", self.peer.host, self.peer.port, refusal)
-            self.close()
+            self._refuse()
             return
         if isinstance(answer, Pending):
             self._answers.append(answer)
@@ -286,6 +301,12 @@ class Connection:
 
     # Ending
 
+    def _refuse(self) -> None:
+        """Ends the connection of a peer that broke the protocol; what it asked properly before is still answered."""
+        if self._out and not self._blocked:
+            self._flush()
+        self.close()
+
     def close(self) -> None:
         if self.closed:
             return
@@ -299,10 +320,19 @@ class Connection:
         if self._frame is not None:
             frame, self._frame = self._frame, None
             self._frame_view.release()
-            self._shared.memory.give_back(frame)
+            self._shared.memory.give_back(frame, self._frame_size)
         self._shared.forget(self)
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the broker owes this connection an answer."""
-        return bool(self._answers) or bool(self._out)
+        """Whether the broker owes this connection an answer; not if answers lie here that the peer does not take."""
+        return bool(self._answers) and not self._blocked
+
+    def is_stalling(self, now: float) -> bool:
+        """Whether a frame has begun and comes in slower than any honest peer would send it."""
+        elapsed = now - self._frame_since
+        return (
+            self._frame is not None
+            and elapsed > _PATIENCE_SECONDS
+            and self._frame_filled < elapsed * _SLOWEST_BYTES_PER_SECOND
+        )

@@ -132,9 +132,15 @@ class Listener:
             del self._per_address[host]
 
     def _sweep(self) -> None:
-        oldest = self._loop.time() - self.limits.max_idle_seconds
+        now = self._loop.time()
+        oldest = now - self.limits.max_idle_seconds
         for connection in [c for c in self.connections if c.last_active < oldest and not c.is_waiting]:
             connection.close()
+        if self.memory.is_contended:
+            # Room that was claimed and is not used would keep others waiting for as long as somebody likes.
+            for connection in [c for c in self.connections if c.is_stalling(now)]:
+                _log.warning("connection_stalled peer=%s:%d", connection.peer.host, connection.peer.port)
+                connection.close()
         self.memory.trim()
         self._sweeper = self._loop.call_later(_SWEEP_SECONDS, self._sweep)
 

@@ -2,6 +2,7 @@
 
 A connection that is idle, or whose requests are small, holds none of it. A frame that does not fit reserves its whole
 size before its first byte is kept, so frames that have begun can always be finished; who finds no room waits, unread.
+A size is only a claim: the memory itself is taken as the bytes arrive.
 """
 
 from collections import deque
@@ -10,6 +11,9 @@ from collections.abc import Callable
 _KEPT_PER_SIZE = 4
 _LARGEST_KEPT = 8 << 20
 _SMALLEST = 16 << 10
+_TAKEN_AT_ONCE = 1 << 20
+_ALWAYS_GRANTED = 64 << 10
+"""What nobody has to wait for: as much as one read brings, so that large claims of some cannot stop all others."""
 
 
 class RequestMemory:
@@ -23,21 +27,31 @@ class RequestMemory:
     def used_bytes(self) -> int:
         return self._used
 
+    @property
+    def is_contended(self) -> bool:
+        """Whether somebody waits for room."""
+        return bool(self._waiting)
+
     def take(self, size: int) -> bytearray | None:
-        """A buffer of at least `size` bytes, or None when there is no room now."""
+        """Reserves `size` bytes and gives a buffer to begin with, or None when there is no room now."""
         # One frame larger than the limit may pass when it is alone; otherwise it never could.
-        if self._used and self._used + size > self._limit:
+        if self._used and self._used + size > self._limit and size > _ALWAYS_GRANTED:
             return None
-        rounded = max(_SMALLEST, 1 << (size - 1).bit_length()) if size <= _LARGEST_KEPT else size
+        rounded = _rounded(size)
         self._used += rounded
         kept = self._free.get(rounded)
-        return kept.pop() if kept else bytearray(rounded)
+        return kept.pop() if kept else bytearray(min(rounded, _TAKEN_AT_ONCE))
 
-    def give_back(self, buffer: bytearray) -> None:
-        size = len(buffer)
-        self._used -= size
-        if size <= _LARGEST_KEPT:
-            kept = self._free.setdefault(size, [])
+    def extend(self, buffer: bytearray, size: int) -> None:
+        """Makes a full buffer longer, towards the size that was reserved."""
+        buffer += bytes(min(len(buffer), _rounded(size) - len(buffer)))
+
+    def give_back(self, buffer: bytearray, size: int) -> None:
+        """Ends the reservation of `size` bytes."""
+        rounded = _rounded(size)
+        self._used -= rounded
+        if len(buffer) == rounded <= _LARGEST_KEPT:
+            kept = self._free.setdefault(rounded, [])
             if len(kept) < _KEPT_PER_SIZE:
                 kept.append(buffer)
         # Each is tried once: who still finds no room waits again.
@@ -50,3 +64,7 @@ class RequestMemory:
     def trim(self) -> None:
         """Lets go of buffers kept for reuse; called now and then, so that a burst does not hold memory for ever."""
         self._free.clear()
+
+
+def _rounded(size: int) -> int:
+    return max(_SMALLEST, 1 << (size - 1).bit_length()) if size <= _LARGEST_KEPT else size

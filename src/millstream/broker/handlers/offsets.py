@@ -79,6 +79,8 @@ class OffsetHandlers:
         if epoch == partition.leader_epoch:
             # A consumer must not be told of what is not committed, so the epoch that is still open ends there.
             return epoch, partition.high_watermark
+        if epoch < 0:
+            return -1, -1  # no epoch is meant
         return partition.log.end_offset_of_epoch(epoch)
 
     async def delete_records(self, request: Message, context: Context) -> Response:

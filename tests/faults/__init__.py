@@ -1,0 +1,1 @@
+"""Real faults: killed processes, damaged files, a full disk. The data that was acknowledged must be there."""

@@ -1,0 +1,1 @@
+"""Malformed, absurd and hostile frames against a real broker."""

@@ -1,0 +1,1 @@
+"""Connections and listeners over real sockets, on asyncio and on uvloop."""
