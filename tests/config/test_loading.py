@@ -63,6 +63,8 @@ def test_a_stock_file_loads_without_noise(tmp_path: Path) -> None:
     assert [str(listener) for listener in config.controller_listeners] == ["CONTROLLER://:9093"]
     assert config[network.SOCKET_REQUEST_MAX_BYTES] == 104857600
     assert [line.split()[0] for line in config.without_effect] == [
+        "num.recovery.threads.per.data.dir",
+        "offsets.topic.replication.factor",
         "share.coordinator.state.topic.replication.factor",
         "share.coordinator.state.topic.min.isr",
         "transaction.state.log.replication.factor",

@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from millstream.metadata.application import apply
+from millstream.metadata.application import apply, replay
 from millstream.metadata.brokers import allocate_producer_ids, begin_new_epochs, register_broker
 from millstream.metadata.configs import ConfigChange, alter_configs, incremental_alter_configs
 from millstream.metadata.image import ConfigResource, MetadataImage
@@ -145,13 +145,8 @@ class Decisions(RuleBasedStateMachine):
         for offset, value in enumerate(self.cluster.log):
             image = apply(image, [decode_record(value)], offset=offset, epoch=1).image
         assert image == self.cluster.image
-        at_once = apply(
-            MetadataImage(cluster_id=CLUSTER_ID),
-            [decode_record(value) for value in self.cluster.log],
-            offset=image.offset,
-            epoch=1,
-        ).image
-        assert at_once == image
+        batches = ((offset, 1, [decode_record(value)]) for offset, value in enumerate(self.cluster.log))
+        assert replay(MetadataImage(cluster_id=CLUSTER_ID), batches) == image
 
 
 Decisions.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

@@ -126,11 +126,11 @@ def build_broker_config(
             value = setting.parse(text)
             if name == setting.name:
                 values[name] = value
-    controller_names = {name.upper() for name in values["controller.listener.names"]}
-    protocols = parse_protocol_map(values["listener.security.protocol.map"])
-    listeners = parse_listeners("listeners", values["listeners"], protocols, controller_names)
+    controller_names = {name.upper() for name in values[node.CONTROLLER_LISTENER_NAMES.name]}
+    protocols = parse_protocol_map(values[node.LISTENER_SECURITY_PROTOCOL_MAP.name])
+    listeners = parse_listeners("listeners", values[node.LISTENERS.name], protocols, controller_names)
     advertised = parse_listeners(
-        "advertised.listeners", values["advertised.listeners"] or (), protocols, controller_names
+        "advertised.listeners", values[node.ADVERTISED_LISTENERS.name] or (), protocols, controller_names
     )
     config = BrokerConfig(
         layers=MappingProxyType({source: MappingProxyType(dict(layer)) for source, layer in layers.items()}),

@@ -24,6 +24,15 @@ _GROUPS = {
         num.io.threads int 8 high 1..
         num.network.threads int 3 high 1..
     """,
+    "logs are checked one after another after an unclean stop": """
+        num.recovery.threads.per.data.dir int 2 high 1..
+    """,
+    "it is written down together with log.flush.offset.checkpoint.interval.ms": """
+        log.flush.start.offset.checkpoint.interval.ms int 60000 high 0..
+    """,
+    "requests in work are bounded by their bytes, queued.max.request.bytes": """
+        queued.max.requests int 500 high 1..
+    """,
     "waiting requests are woken by events here; there is nothing to purge": """
         delete.records.purgatory.purge.interval.requests int 1 medium
         fetch.purgatory.purge.interval.requests int 1000 medium
@@ -138,6 +147,9 @@ _GROUPS = {
         offsets.retention.check.interval.ms long 600000 high 1..
         offsets.retention.minutes int 10080 high 1..
         offsets.topic.compression.codec int 0 high
+        offsets.topic.num.partitions int 50 high 1..
+        offsets.topic.replication.factor short 3 high 1..
+        offsets.topic.segment.bytes int 104857600 high 1..
     """,
     "share groups are not part of this version": """
         share.coordinator.append.linger.ms int -1 medium -1..

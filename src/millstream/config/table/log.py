@@ -146,15 +146,7 @@ LOG_FLUSH_BEFORE_ACK = boolean(
 LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS = integer(
     "log.flush.offset.checkpoint.interval.ms",
     60_000,
-    "How often it is written down up to where logs are on disk.",
-    unit="ms",
-    allowed=at_least(0),
-    importance=_HIGH,
-)
-LOG_FLUSH_START_OFFSET_CHECKPOINT_INTERVAL_MS = integer(
-    "log.flush.start.offset.checkpoint.interval.ms",
-    60_000,
-    "How often it is written down where logs begin.",
+    "How often it is written down where logs begin and up to where they are on disk.",
     unit="ms",
     allowed=at_least(0),
     importance=_HIGH,
@@ -312,13 +304,6 @@ PRODUCER_ID_EXPIRATION_MS = integer(
     allowed=at_least(1),
     importance=Importance.LOW,
     update=_DYNAMIC,
-)
-NUM_RECOVERY_THREADS_PER_DATA_DIR = integer(
-    "num.recovery.threads.per.data.dir",
-    2,
-    "How many threads check logs after an unclean stop.",
-    allowed=at_least(1),
-    importance=_HIGH,
 )
 METADATA_LOG_SEGMENT_BYTES = integer(
     "metadata.log.segment.bytes",

@@ -56,13 +56,6 @@ CONNECTIONS_MAX_IDLE_MS = long(
     "A connection on which nothing happened for so long is closed; negative means never.",
     unit="ms",
 )
-QUEUED_MAX_REQUESTS = integer(
-    "queued.max.requests",
-    500,
-    "How many requests may be in work at once; past it, sockets are not read until there is room.",
-    allowed=at_least(1),
-    importance=Importance.HIGH,
-)
 QUEUED_MAX_REQUEST_BYTES = long(
     "queued.max.request.bytes",
     -1,

@@ -9,7 +9,6 @@ from millstream.config.table.declare import (
     optional_class,
     optional_list,
     optional_string,
-    short,
     string,
 )
 
@@ -173,27 +172,4 @@ MAX_PARTITIONS_PER_TOPIC = integer(
     "The most partitions that one topic may have. Millstream's own: a slip of the finger should not create a million.",
     allowed=at_least(1),
 )
-OFFSETS_TOPIC_NUM_PARTITIONS = integer(
-    "offsets.topic.num.partitions",
-    50,
-    "How many partitions `__consumer_offsets` gets when it is created.",
-    allowed=at_least(1),
-    importance=Importance.HIGH,
-)
-OFFSETS_TOPIC_REPLICATION_FACTOR = short(
-    "offsets.topic.replication.factor",
-    3,
-    "How many replicas `__consumer_offsets` gets; with fewer brokers, one on each of them.",
-    allowed=at_least(1),
-    importance=Importance.HIGH,
-)
-OFFSETS_TOPIC_SEGMENT_BYTES = integer(
-    "offsets.topic.segment.bytes",
-    100 << 20,
-    "The size at which a segment of `__consumer_offsets` is closed, kept small so that it is cleaned and loaded fast.",
-    unit="bytes",
-    allowed=at_least(1),
-    importance=Importance.HIGH,
-)
-
 SETTINGS = declared(globals())
