@@ -28,7 +28,7 @@ from benchmarks.compare.target import KafkaTarget, MillstreamTarget, Target, sta
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _PUBLISHED = _REPOSITORY / "docs" / "benchmarks"
 _UNPUBLISHED = _REPOSITORY / "benchmark-results"
-_WARM_UP_SECONDS = 20.0
+_WARM_UP_SECONDS = 30.0
 
 application = typer.Typer(add_completion=False)
 

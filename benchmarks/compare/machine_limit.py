@@ -22,6 +22,7 @@ from benchmarks.compare.topic import settle
 
 _FULL_BYTES = 800 << 20
 _CHUNK_BYTES = 1 << 20
+_ATTEMPTS = 3
 
 # Which limit each kind of measure is held against, by (load, measure key).
 LIMIT_OF = {
@@ -55,8 +56,9 @@ def measure_limits(directory: Path, scale: Scale) -> dict[str, float]:
     path = directory / "machine-limit"
     try:
         settle(size)
-        copy_in_s = _copy_in(path, size)
-        copy_out_s = _copy_out(path, size)
+        # A limit is the best seen, not the middle.
+        copy_in_s = min(_copy_in(path, size) for _ in range(_ATTEMPTS))
+        copy_out_s = min(_copy_out(path, size) for _ in range(_ATTEMPTS))
     finally:
         path.unlink(missing_ok=True)
     return {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from benchmarks.compare import wire
 from benchmarks.compare.target import Target
 
 # Throughput loads spread over a handful of partitions, as a topic on one broker would have; latency and small
@@ -47,6 +49,19 @@ def create(bootstrap: str, name: str, partitions: int) -> None:
     wanted = NewTopic(name, num_partitions=partitions, replication_factor=1, config=_TOPIC_CONFIG)
     for future in admin.create_topics([wanted]).values():
         future.result(timeout=30)
+    _wait_until_led(bootstrap, name, partitions)
+
+
+def _wait_until_led(bootstrap: str, name: str, partitions: int) -> None:
+    """The controller says yes before the broker serves; librdkafka would retry, the raw-socket loads do not."""
+    deadline = time.monotonic() + 30
+    with wire.connect(bootstrap) as connection:
+        for partition in range(partitions):
+            probe = wire.fetch_request(name, partition, 0, max_wait_ms=0)
+            while error := wire.fetch_error(wire.ask(connection, probe), name):
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"{name}-{partition} has no leader: Fetch answers error {error}")
+                time.sleep(0.01)
 
 
 def delete(bootstrap: str, name: str) -> None:

@@ -62,11 +62,12 @@ def produce_error(response: bytes, topic: str) -> int:
     return int(struct.unpack_from(">h", response, 4 + 1 + 1 + 1 + len(topic.encode()) + 1 + 4)[0])
 
 
-def fetch_request(topic: str, partition: int, offset: int, *, partition_max_bytes: int = 1 << 20) -> bytes:
-    in_partition = struct.pack(">iiqiqi", partition, -1, offset, -1, -1, partition_max_bytes) + b"\0"
+def fetch_request(topic: str, partition: int, offset: int, *, max_wait_ms: int = 500) -> bytes:
+    in_partition = struct.pack(">iiqiqi", partition, -1, offset, -1, -1, 1 << 20) + b"\0"
     in_topic = _compact(topic.encode()) + _uvarint(2) + in_partition + b"\0"
-    body = struct.pack(">iiiibii", -1, 500, 1, 50 << 20, 0, 0, -1) + _uvarint(2) + in_topic + b"\x01" + b"\x01" + b"\0"
-    return _frame(1, 12, body)
+    head = struct.pack(">iiiibii", -1, max_wait_ms, 1, 50 << 20, 0, 0, -1)
+    no_forgotten_topics, no_rack = b"\x01", b"\x01"
+    return _frame(1, 12, head + _uvarint(2) + in_topic + no_forgotten_topics + no_rack + b"\0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,12 @@ class Fetched:
 
     next_offset: int
     records_bytes: int
+
+
+def fetch_error(response: bytes, topic: str) -> int:
+    """The partition's error code in a Fetch v12 response for one partition, or the response's own."""
+    own = int(struct.unpack_from(">h", response, 9)[0])
+    return own or int(struct.unpack_from(">h", response, 15 + 1 + 1 + len(topic.encode()) + 1 + 4)[0])
 
 
 def parse_fetch(response: memoryview, topic: str, offset: int) -> Fetched:

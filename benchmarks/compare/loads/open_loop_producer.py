@@ -10,15 +10,15 @@ from array import array
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Event
 
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import KafkaError, Message
 
-from benchmarks.compare.loads.latency import calm_process, connect_producer
+from benchmarks.compare.loads.latency import calm_process, connect_producer, prompt_producer
 
 
 def produce_until(bootstrap: str, topic: str, rate: int, size_bytes: int, stop: Event, parent: Connection) -> None:
     """Produce until `stop` is set, then send the parent the sorted acknowledgement delays in nanoseconds."""
     calm_process()
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "acks": "all", "socket.nagle.disable": True})
+    producer = prompt_producer(bootstrap)
     connect_producer(producer, topic)
     payload = b"x" * size_bytes
     delays_ns = array("q")
