@@ -16,13 +16,12 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 @pytest.fixture(scope="module")
 def partition(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A closed partition: 100 records with each codec, an index entry for nearly every batch, several segments."""
+    """A closed partition: 100 records with each codec, an index entry for nearly every batch."""
     data_dir = tmp_path_factory.mktemp("dump")
     with EmbeddedBroker(data_dir=data_dir) as broker:
         for codec in CODECS:
             with millstream.connect(broker.bootstrap_servers, settings={"compression.type": codec}) as client:
-                config = {"index.interval.bytes": 10, "segment.bytes": 10_000}
-                client.create_topic("dumped", 1, config=config, exist_ok=True)
+                client.create_topic("dumped", 1, config={"index.interval.bytes": 10}, exist_ok=True)
                 for tens in range(10):
                     client.publish_many(
                         "dumped",
@@ -88,7 +87,9 @@ def test_a_flipped_bit(offline: Run, copy: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tail", "text"), [(b"\0" * 100, "100 bytes zeros"), (b"torn", "4 bytes that are not a whole")]
+    ("tail", "text"),
+    [(b"\0" * 100, "100 bytes zeros"), (b"torn", "4 bytes that are not a whole")],
+    ids=["zeros", "torn"],
 )
 def test_a_tail_that_is_no_batch(offline: Run, copy: Path, tail: bytes, text: str) -> None:
     segment = max(copy.glob("*.log"))

@@ -48,9 +48,10 @@ def test_json_lines_copy_a_topic_without_loss(run: Run, millstream_topic: str) -
         b'{"key_base64": "/wA=", "value": null, "headers": [["a", {"base64": "/w=="}], ["a", null]]}\n'
         b'{"value": "text"}\n'
     )
+    assert run("topic", "alter", millstream_topic, "-c", "retention.ms=-1").code == 0  # a timestamp above is old
     assert run("produce", millstream_topic, "--json-lines", stdin=lines).code == 0
     first = run("consume", millstream_topic, "--json")
-    assert run("topic", "create", f"{millstream_topic}-copy", "-p", 1).code == 0
+    assert run("topic", "create", f"{millstream_topic}-copy", "-p", 1, "-c", "retention.ms=-1").code == 0
     assert run("produce", f"{millstream_topic}-copy", "--json-lines", stdin=first.raw).code == 0
     copies = run("consume", f"{millstream_topic}-copy", "--json").json_lines()
     assert [{**one, "topic": millstream_topic} for one in copies] == first.json_lines()

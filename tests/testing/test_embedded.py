@@ -63,6 +63,7 @@ def test_restart_keeps_address_and_data() -> None:
 def test_a_directory_of_ones_own_stays(tmp_path: os.PathLike[str]) -> None:
     with EmbeddedBroker(data_dir=tmp_path) as broker, millstream.connect(broker.bootstrap_servers) as client:
         client.create_topic("mine", 1)
+        client.publish("mine", "x")
     assert "mine-0" in os.listdir(tmp_path)
 
 

@@ -31,7 +31,7 @@ ANY_PARTITION = -1
 SETTLE_S = 5.0
 """librdkafka reports every record by its own deadline; this much later we stop believing that it will."""
 SETTLE_IN_S = 0.025
-"""librdkafka 2.16 asks for a producer id as soon as it is connected, in a few milliseconds; but a record that it is given
+"""librdkafka 2.16 asks for a producer id as soon as it is connected, in a few milliseconds; but a record that it gets
 before that makes it ask half a second later. Waiting this long brings a client's first record from 500 ms to 30 ms."""
 POLL_EVERY = 2000
 _CHUNK_S = 0.25
