@@ -104,7 +104,6 @@ def test_flipped_bit_in_a_sealed_segment_is_the_readers_to_hear(node: Node) -> N
     log = node.log(SMALL_SEGMENTS)
     assert log.log_end_offset == 50, "later segments stay"
     assert len(node.reports[0].damaged) == 1
-    assert [offset for offset in range(2)] == [0, 1]
     assert read(log, 0).length == 2 * SIZE, "what is before it is served"
     with pytest.raises(KafkaError) as error:
         read(log, 2)
