@@ -83,8 +83,8 @@ def calm_process() -> None:
 def prompt_producer(bootstrap: str) -> Producer:
     """No linger. Idempotent, as the Java producer is by default, so at most five requests are in flight.
 
-    Without that bound librdkafka sends every message in a request of its own however far behind the broker is, and once a
-    broker is slow the measurement is only of how it drowns.
+    Without that bound librdkafka sends every message in a request of its own however far behind the broker is, and
+    once a broker is slow the measurement is only of how it drowns.
     """
     settings = {"linger.ms": 0, "acks": "all", "enable.idempotence": True, "socket.nagle.disable": True}
     return Producer({"bootstrap.servers": bootstrap, **settings})
