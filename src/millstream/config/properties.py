@@ -45,7 +45,7 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
         pending += line
         backslashes = len(pending) - len(pending.rstrip("\\"))
         if backslashes % 2:
-            pending = pending[:-1]
+            pending = pending[:-1] or None  # a backslash alone continues nothing
             continue
         yield begin, pending
         pending = None
