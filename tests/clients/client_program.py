@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
 import subprocess
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,16 @@ import pytest
 import install_test_clients
 
 ANSWER_TIMEOUT_S = 150
+
+
+def eventually(condition: Callable[[], bool], timeout_s: float = 15) -> bool:
+    """Whether the condition comes true: a cluster's answer to a change may come before its members know of it."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
 
 
 class ClientFailedError(Exception):
@@ -55,9 +68,14 @@ class ClientProgram:
             self._lines.put(line)
         self._lines.put("")
 
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
     def close(self) -> None:
         assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
         try:
             self.process.wait(timeout=10)
         except subprocess.TimeoutExpired:

@@ -16,7 +16,7 @@ import apache_kafka
 import install_test_clients
 
 from . import brokers
-from .client_program import ClientProgram
+from .client_program import ClientFailedError, ClientProgram, eventually
 
 GetClient = Callable[[str], ClientProgram]
 
@@ -33,6 +33,8 @@ def get_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GetClient]:
     def get(name: str) -> ClientProgram:
         if name in missing:
             pytest.skip(missing[name])
+        if name in running and not running[name].alive:
+            running.pop(name).close()
         if name not in running:
             try:
                 running[name] = ClientProgram(name, logs / f"{name}.log")
@@ -88,5 +90,13 @@ def create_topic(bootstrap: str, get_client: GetClient) -> Callable[..., None]:
         maker = get_client("confluent-kafka") if "create_topic" in client.lacks else client
         settings = {name.replace("_", "."): value for name, value in config.items()}
         maker.ask("create_topic", bootstrap, topic=topic, partitions=partitions, config=settings)
+
+        def known() -> bool:
+            try:
+                return len(maker.ask("describe_topic", bootstrap, topic=topic)["partitions"]) == partitions
+            except ClientFailedError:
+                return False
+
+        assert eventually(known)
 
     return create

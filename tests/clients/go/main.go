@@ -115,8 +115,6 @@ func producer(r *request, options ...kgo.Opt) (*kgo.Client, error) {
 		kgo.SeedBrokers(r.Bootstrap),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.AllowAutoTopicCreation(),
-		// An unknown topic is an answer, not something to wait for.
-		kgo.UnknownTopicRetries(2),
 	)
 	return kgo.NewClient(options...)
 }
@@ -158,7 +156,12 @@ func produce(ctx context.Context, r *request) (object, error) {
 		"none": kgo.NoCompression(), "gzip": kgo.GzipCompression(), "snappy": kgo.SnappyCompression(),
 		"lz4": kgo.Lz4Compression(), "zstd": kgo.ZstdCompression(),
 	}
-	options := []kgo.Opt{kgo.ProducerBatchCompression(codecs[r.Codec]), kgo.ProducerLinger(5 * time.Millisecond)}
+	options := []kgo.Opt{
+		kgo.ProducerBatchCompression(codecs[r.Codec]),
+		kgo.ProducerLinger(5 * time.Millisecond),
+		// An unknown topic is an answer, not something to wait for.
+		kgo.UnknownTopicRetries(2),
+	}
 	switch r.Acks {
 	case "all":
 		options = append(options, kgo.RequiredAcks(kgo.AllISRAcks()))

@@ -306,6 +306,8 @@ const operations = {
   async delete_records(request) {
     const { topic, partition, offset } = request
     return await withAdmin(request, async admin => {
+      // kafkajs knows no leader of a topic until something else has asked for it.
+      await admin.fetchTopicOffsets(topic)
       await admin.deleteTopicRecords({ topic, partitions: [{ partition, offset: String(offset) }] })
       const edges = await admin.fetchTopicOffsets(topic)
       return { low_watermark: Number(edges.find(each => each.partition === partition).low) }

@@ -60,6 +60,8 @@ async def produce(request: Request) -> dict[str, Any]:
         compression_type=None if request["codec"] == "none" else request["codec"],
         enable_idempotence=request["idempotent"],
         max_request_size=MAX_MESSAGE_BYTES,
+        # Also how long an unknown topic is waited for.
+        request_timeout_ms=10_000,
         linger_ms=5,
     )
     await client.start()
@@ -201,6 +203,8 @@ async def delete_records(request: Request) -> dict[str, Any]:
 
 
 async def list_offsets(request: Request) -> dict[str, Any]:
+    if request["at"] == "max_timestamp":
+        raise UnsupportedError("aiokafka has no lookup of the greatest timestamp")
     client = AIOKafkaConsumer(bootstrap_servers=request["bootstrap"], group_id=None)
     await client.start()
     try:
@@ -210,8 +214,6 @@ async def list_offsets(request: Request) -> dict[str, Any]:
             return {"offset": (await client.beginning_offsets([place]))[place]}
         if request["at"] == "latest":
             return {"offset": (await client.end_offsets([place]))[place]}
-        if request["at"] == "max_timestamp":
-            raise UnsupportedError("aiokafka has no lookup of the greatest timestamp")
         found = (await client.offsets_for_times({place: request["at"]}))[place]
         return {"offset": -1 if found is None else found.offset}
     finally:

@@ -75,6 +75,8 @@ def produce(request: Request) -> dict[str, Any]:
             "acks": str(request["acks"]),
             "enable.idempotence": request["idempotent"],
             "linger.ms": 5,
+            # How long an unknown topic is waited for.
+            "topic.metadata.propagation.max.ms": 5000,
         },
     )
     results: list[dict[str, Any]] = [{} for _ in request["records"]]

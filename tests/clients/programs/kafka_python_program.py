@@ -48,7 +48,13 @@ def producer(request: Request, **settings: Any) -> KafkaProducer:
 def produce(request: Request) -> dict[str, Any]:
     codec = None if request["codec"] == "none" else request["codec"]
     client = producer(
-        request, compression_type=codec, acks=request["acks"], enable_idempotence=request["idempotent"], linger_ms=5
+        request,
+        compression_type=codec,
+        acks=request["acks"],
+        enable_idempotence=request["idempotent"],
+        linger_ms=5,
+        # How long an unknown topic is waited for.
+        max_block_ms=5000,
     )
     try:
         sent = [

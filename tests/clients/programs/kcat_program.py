@@ -74,6 +74,8 @@ def produce(request: Request) -> dict[str, Any]:
         *("-X", f"acks={request['acks']}"),
         *("-X", f"enable.idempotence={'true' if request['idempotent'] else 'false'}"),
         *("-X", f"message.max.bytes={MAX_MESSAGE_BYTES}", "-X", "linger.ms=0"),
+        # How long an unknown topic is waited for.
+        *("-X", "topic.metadata.propagation.max.ms=5000"),
     ]
     for each in request["records"]:
         key, value = decode(each["key"]), decode(each["value"])
@@ -132,8 +134,11 @@ def consume(request: Request) -> dict[str, Any]:
     start = request["start"]
     if isinstance(start, dict):
         offset = f"s@{start['timestamp']}"
+    elif start == "latest":
+        # Resolved here: kcat itself would resolve it after "waiting" was said.
+        offset = str(list_offsets({**request, "at": "latest"})["offset"])
     else:
-        offset = {"earliest": "beginning", "latest": "end"}.get(start, str(start))
+        offset = "beginning" if start == "earliest" else str(start)
     reset = "error" if request["reset"] == "none" else request["reset"]
     process = subprocess.Popen(
         [
@@ -147,28 +152,13 @@ def consume(request: Request) -> dict[str, Any]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    said: list[str] = []
-
-    def listen() -> None:
-        assert process.stderr is not None
-        for line in process.stderr:
-            said.append(line.decode(errors="replace"))
-            if start == "latest" and "Reached end of topic" in said[-1] and len(said) == 1:
-                announce("waiting")
-
-    if start != "latest":
-        announce("waiting")
-    listener = threading.Thread(target=listen)
-    listener.start()
+    announce("waiting")
     timer = threading.Timer(request["timeout_ms"] / 1000, process.terminate)
     timer.start()
-    assert process.stdout is not None
-    output = process.stdout.read()
-    process.wait()
+    output, said = process.communicate()
     timer.cancel()
-    listener.join()
-    if any("ERROR" in line for line in said):
-        raise failure("".join(said))
+    if b"ERROR" in said:
+        raise failure(said.decode(errors="replace"))
     return {"records": parse(output)}
 
 
