@@ -72,14 +72,17 @@ class BrokerConfig:
 
     @property
     def without_effect(self) -> tuple[str, ...]:
-        """What was set to another value than Kafka's default and yet changes nothing, each with the reason."""
-        return tuple(
-            f"{name} has no effect: {setting.without_effect}"
+        """Names the settings that have another value than Kafka's default and yet change nothing; one line at most."""
+        idle = {
+            name: setting.without_effect
             for name in self.layers[ConfigSource.STATIC_BROKER_CONFIG]
             if (setting := broker_setting(name)) is not None
             and setting.without_effect
             and (name != setting.name or self.values[name] != setting.default)
-        )
+        }
+        if len(idle) == 1:
+            return tuple(f"{name} has no effect here: {reason}" for name, reason in idle.items())
+        return (f"without effect here (docs/settings.md says why): {', '.join(idle)}",) if idle else ()
 
     @property
     def connection_limits(self) -> Mapping[str, int]:
