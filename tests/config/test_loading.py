@@ -65,7 +65,8 @@ def test_a_stock_file_loads_without_noise(tmp_path: Path) -> None:
     assert config.without_effect == (
         "without effect here (docs/settings.md says why): num.recovery.threads.per.data.dir, "
         "offsets.topic.replication.factor, share.coordinator.state.topic.replication.factor, "
-        "share.coordinator.state.topic.min.isr, transaction.state.log.replication.factor, transaction.state.log.min.isr",
+        "share.coordinator.state.topic.min.isr, transaction.state.log.replication.factor, "
+        "transaction.state.log.min.isr",
     )
 
 
