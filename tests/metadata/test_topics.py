@@ -237,6 +237,8 @@ def test_many_topics_in_one_request_are_bounded_together() -> None:
     cluster = Cluster(1, "millstream.max.partitions.per.topic=9000")
     topics = [NewTopic(name=name, partition_count=4000) for name in "abc"]
     assert cluster.create(*topics) == [ErrorCode.POLICY_VIOLATION] * 3
+    negative = NewTopic(name="n", partition_count=-(1 << 31))
+    assert cluster.create(*topics, negative) == [ErrorCode.POLICY_VIOLATION] * 4
     assert cluster.create(*topics[:2]) == [ErrorCode.NONE] * 2
     assert refused(cluster, NewTopic(name="d", partition_count=9001))[0] is ErrorCode.POLICY_VIOLATION
     more = [NewPartitions(name=name, count=9000) for name in "ab"]

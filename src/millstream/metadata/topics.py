@@ -83,11 +83,7 @@ def create_topics(
     records: list[MetadataRecord] = []
     results: list[TopicCreation] = []
     asked = Counter(topic.name for topic in topics)
-    default_count = config[node.NUM_PARTITIONS]
-    total = sum(
-        len(topic.assignments) or (default_count if topic.partition_count == FROM_SETTINGS else topic.partition_count)
-        for topic in topics
-    )
+    total = sum(_partitions_asked_for(topic, config) for topic in topics)
     accepted: dict[str, str] = {}
     for topic in topics:
         try:
@@ -293,6 +289,14 @@ def _chosen_placements(image: MetadataImage, topic: NewTopic, config: BrokerConf
             ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Partitions should be a consecutive 0-based integer sequence."
         )
     return [chosen[partition] for partition in range(len(chosen))]
+
+
+def _partitions_asked_for(topic: NewTopic, config: BrokerConfig) -> int:
+    if topic.assignments:
+        return len(topic.assignments)
+    if topic.partition_count == FROM_SETTINGS:
+        return config[node.NUM_PARTITIONS]
+    return max(0, topic.partition_count)  # a negative count is refused, and must not make room for others
 
 
 def _check_topic_size(partition_count: int, config: BrokerConfig) -> None:
