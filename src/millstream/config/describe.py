@@ -85,7 +85,8 @@ def describe_default_broker(
 
 def documentation(setting: Setting[Any]) -> str:
     if setting.without_effect:
-        return f"Accepted as a setting of Kafka, without effect here: {setting.without_effect}."
+        explanation = setting.explanation or "A setting of Kafka."
+        return f"{explanation} It has no effect here: {setting.without_effect}."
     if setting.only_default:
         return f"{setting.explanation} Only the default is supported: {setting.only_default}."
     return setting.explanation

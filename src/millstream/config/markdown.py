@@ -67,6 +67,8 @@ def _meaning(setting: Setting[Any]) -> str:
     parts = [setting.explanation]
     if setting.allowed is not None:
         parts.append(f"Allowed: {setting.allowed.text}.")
+    if setting.without_effect:
+        parts.append(f"No effect here: {setting.without_effect}.")
     if setting.only_default:
         parts.append(f"Only the default is supported: {setting.only_default}.")
     return " ".join(parts).replace("|", "\\|")

@@ -103,10 +103,6 @@ _GROUPS = {
         group.coordinator.cached.buffer.max.bytes int 1048588 medium 524288..
         group.coordinator.rebalance.protocols list classic,consumer,streams medium
         group.coordinator.threads int 4 high 1..
-        group.initial.rebalance.delay.ms int 3000 medium
-        group.max.session.timeout.ms int 1800000 medium
-        group.max.size int 2147483647 medium 1..
-        group.min.session.timeout.ms int 6000 medium
         group.share.assignment.interval.ms int 1000 medium 0..
         group.share.assignors list simple medium
         group.share.delivery.count.limit int 5 medium 2..10
@@ -141,11 +137,8 @@ _GROUPS = {
         group.streams.min.session.timeout.ms int 45000 medium 1..
         group.streams.num.standby.replicas int 0 medium 0..
         group.streams.session.timeout.ms int 45000 medium 1..
-        offset.metadata.max.bytes int 4096 high
         offsets.commit.timeout.ms int 5000 high 1..
         offsets.load.buffer.size int 5242880 high 1..
-        offsets.retention.check.interval.ms long 600000 high 1..
-        offsets.retention.minutes int 10080 high 1..
         offsets.topic.compression.codec int 0 high
         offsets.topic.num.partitions int 50 high 1..
         offsets.topic.replication.factor short 3 high 1..

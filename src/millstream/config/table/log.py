@@ -19,6 +19,9 @@ _DAY_MS = 24 * 60 * 60 * 1000
 
 CODECS = one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 GZIP_LEVELS = Allowed("1 to 9, or -1 for the codec's own default", lambda level: level == -1 or 1 <= level <= 9)
+NOT_COMPACTED = "the log cleaner is not part of this version; compacted topics keep all their records"
+NO_DELAY = "the files of a deleted segment stay exactly until their last reader is done"
+ONE_REPLICA = "on one node every partition has one replica, which is never behind"
 NOT_PREALLOCATED = "segments are not allocated in advance here"
 NO_JITTER = "segments roll exactly on time here, without jitter"
 NO_TIERS = "tiered storage is not part of this version"
@@ -110,6 +113,7 @@ LOG_SEGMENT_DELETE_DELAY_MS = long(
     allowed=at_least(0),
     importance=_HIGH,
     update=_DYNAMIC,
+    without_effect=NO_DELAY,
 )
 LOG_FLUSH_INTERVAL_MESSAGES = long(
     "log.flush.interval.messages",
@@ -241,6 +245,7 @@ LOG_CLEANER_DELETE_RETENTION_MS = long(
     unit="ms",
     allowed=at_least(0),
     update=_DYNAMIC,
+    without_effect=NOT_COMPACTED,
 )
 LOG_CLEANER_MIN_COMPACTION_LAG_MS = long(
     "log.cleaner.min.compaction.lag.ms",
@@ -249,6 +254,7 @@ LOG_CLEANER_MIN_COMPACTION_LAG_MS = long(
     unit="ms",
     allowed=at_least(0),
     update=_DYNAMIC,
+    without_effect=NOT_COMPACTED,
 )
 LOG_CLEANER_MAX_COMPACTION_LAG_MS = long(
     "log.cleaner.max.compaction.lag.ms",
@@ -257,6 +263,7 @@ LOG_CLEANER_MAX_COMPACTION_LAG_MS = long(
     unit="ms",
     allowed=at_least(1),
     update=_DYNAMIC,
+    without_effect=NOT_COMPACTED,
 )
 LOG_CLEANER_MIN_CLEANABLE_RATIO = double(
     "log.cleaner.min.cleanable.ratio",
@@ -264,6 +271,7 @@ LOG_CLEANER_MIN_CLEANABLE_RATIO = double(
     "Which share of a log must be uncompacted before it is compacted.",
     allowed=between(0, 1),
     update=_DYNAMIC,
+    without_effect=NOT_COMPACTED,
 )
 LOG_LOCAL_RETENTION_MS = long(
     "log.local.retention.ms",
@@ -295,6 +303,7 @@ UNCLEAN_LEADER_ELECTION_ENABLE = boolean(
     "Whether a replica that is behind may lead when no other is left, at the price of lost records.",
     importance=_HIGH,
     update=_DYNAMIC,
+    without_effect=ONE_REPLICA,
 )
 PRODUCER_ID_EXPIRATION_MS = integer(
     "producer.id.expiration.ms",

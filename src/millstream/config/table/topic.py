@@ -58,6 +58,7 @@ DELETE_RETENTION_MS = long(
     unit="ms",
     allowed=at_least(0),
     synonyms=_from(log.LOG_CLEANER_DELETE_RETENTION_MS),
+    without_effect=log.NOT_COMPACTED,
 )
 FILE_DELETE_DELAY_MS = long(
     "file.delete.delay.ms",
@@ -66,6 +67,7 @@ FILE_DELETE_DELAY_MS = long(
     unit="ms",
     allowed=at_least(0),
     synonyms=_from(log.LOG_SEGMENT_DELETE_DELAY_MS),
+    without_effect=log.NO_DELAY,
 )
 FLUSH_BEFORE_ACK = boolean(
     "flush.before.ack",
@@ -138,6 +140,7 @@ MAX_COMPACTION_LAG_MS = long(
     unit="ms",
     allowed=at_least(1),
     synonyms=_from(log.LOG_CLEANER_MAX_COMPACTION_LAG_MS),
+    without_effect=log.NOT_COMPACTED,
 )
 MAX_MESSAGE_BYTES = integer(
     "max.message.bytes",
@@ -176,6 +179,7 @@ MIN_CLEANABLE_DIRTY_RATIO = double(
     "Which share of a log must be uncompacted before it is compacted.",
     allowed=between(0, 1),
     synonyms=_from(log.LOG_CLEANER_MIN_CLEANABLE_RATIO),
+    without_effect=log.NOT_COMPACTED,
 )
 MIN_COMPACTION_LAG_MS = long(
     "min.compaction.lag.ms",
@@ -184,6 +188,7 @@ MIN_COMPACTION_LAG_MS = long(
     unit="ms",
     allowed=at_least(0),
     synonyms=_from(log.LOG_CLEANER_MIN_COMPACTION_LAG_MS),
+    without_effect=log.NOT_COMPACTED,
 )
 MIN_INSYNC_REPLICAS = integer(
     "min.insync.replicas",
@@ -270,6 +275,7 @@ UNCLEAN_LEADER_ELECTION_ENABLE = boolean(
     False,
     "Whether a replica that is behind may lead when no other is left, at the price of lost records.",
     synonyms=_from(log.UNCLEAN_LEADER_ELECTION_ENABLE),
+    without_effect=log.ONE_REPLICA,
 )
 
 SETTINGS = declared(globals())
