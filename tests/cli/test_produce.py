@@ -25,8 +25,10 @@ def test_from_stdin(run: Run, millstream_topic: str) -> None:
     assert stored(run, millstream_topic) == [("a", "1"), ("b", "2:3")]
 
 
-@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-@pytest.mark.parametrize("acks", ["0", "1", "all"])
+@pytest.mark.parametrize(
+    ("codec", "acks"),
+    [("none", "0"), ("none", "1"), ("none", "all"), ("gzip", "all"), ("snappy", "1"), ("lz4", "0"), ("zstd", "all")],
+)
 def test_from_a_file(run: Run, millstream_topic: str, tmp_path: Path, codec: str, acks: str) -> None:
     lines = tmp_path / "lines.txt"
     lines.write_bytes(b"".join(b"line %d\n" % number for number in range(300)))

@@ -84,6 +84,19 @@ def test_ready_serve_stop(tmp_path: Path, how: signal.Signals) -> None:
     assert (tmp_path / "millstream-data" / "t-0").is_dir(), "the default data directory is beside us"
 
 
+def test_a_signal_right_after_ready_is_heard(tmp_path: Path) -> None:
+    for _ in range(3):
+        with serve("--listen", "127.0.0.1:0", cwd=tmp_path) as process:
+            try:
+                assert process.stdout is not None
+                assert process.stdout.readline().startswith("ready")
+                process.terminate()
+                _, err = process.communicate(timeout=10)
+            finally:
+                process.kill()
+        assert process.returncode == 0, err
+
+
 def test_a_server_properties_file_is_taken_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "server.properties").write_text(
         f"process.roles=broker,controller\nnode.id=7\ncontroller.quorum.bootstrap.servers=localhost:9093\n"

@@ -39,7 +39,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title:
     cells = [tuple(row) for row in rows]
     table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for index, column in enumerate(columns):
-        number = bool(cells) and all(isinstance(row[index], (int, float)) or row[index] is None for row in cells)
+        number = bool(cells) and all(_is_number(row[index]) for row in cells)
         table.add_column(column, justify="right" if number else "left", overflow="fold")
     for row in cells:
         # Text, not str: a topic name in square brackets is not markup.
@@ -90,6 +90,12 @@ def progress(*, wanted: bool = True, bytes_shown: bool = False) -> "Iterator[Pro
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as display:
         yield display
+
+
+def _is_number(cell: Any) -> bool:
+    if isinstance(cell, str):
+        return not cell.strip("0123456789.,")
+    return cell is None or isinstance(cell, (int, float))
 
 
 def _shown(cell: Any) -> str:

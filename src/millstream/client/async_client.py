@@ -40,6 +40,7 @@ class AsyncClient:
         self._make = functools.partial(Client, bootstrap, settings=settings, timeout=timeout)
         self._client: Client | None = None
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="millstream-client")
+        self._starting: asyncio.Future[Producer] | None = None
         self._reports: _DeliveryReports | None = None
         self._streams: set[AsyncRecordStream[Any]] = set()
 
@@ -115,8 +116,11 @@ class AsyncClient:
         """As `Client.publish`; many may wait at once and then share batches."""
         publisher = self._connected.publisher
         if self._reports is None:
-            producer = await self._call(publisher.single)
-            if self._reports is None:  # another task may have been faster
+            # One future for all who come meanwhile: it lets them go in the order in which they came.
+            if self._starting is None:
+                self._starting = asyncio.get_running_loop().run_in_executor(self._pool, publisher.single)
+            producer = await asyncio.shield(self._starting)
+            if self._reports is None:
                 self._reports = _DeliveryReports(producer)
         message = Message(value, key, headers, partition, timestamp)
         while True:
@@ -125,7 +129,10 @@ class AsyncClient:
                 break
             except BufferError:
                 await asyncio.sleep(_QUEUE_FULL_S)
-        return publisher.outcome(topic, *await report)
+        error, delivered = await report
+        if error is not None:  # explaining it may ask the socket whether anyone is there, which blocks
+            raise await self._call(self._connected.connection.error, error, topic)
+        return publisher.outcome(topic, None, delivered)
 
     async def publish_many(
         self,
