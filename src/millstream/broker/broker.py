@@ -72,6 +72,7 @@ class Broker:
                 continue
             if index in known:
                 known[index].leader_epoch = state.leader_epoch
+                known[index].in_sync_count = len(state.isr)
                 continue
             at = TopicPartition(topic.name, index)
             open_log = partial(self._open_log, at, topic)
@@ -117,6 +118,7 @@ class Broker:
             lambda: controller.image,
             topics.create_with_defaults,
             lambda: controller.config[node.AUTO_CREATE_TOPICS_ENABLE],
+            controller.config[network.MAX_REQUEST_PARTITION_SIZE_LIMIT],
         )
         log_dirs = LogDirHandlers(partitions, environment, controller.config.data_dir)
         producer_ids = ProducerIdHandlers(controller)

@@ -27,6 +27,7 @@ class Partition:
         "_open_log",
         "environment",
         "high_watermark",
+        "in_sync_count",
         "leader_epoch",
         "topic_id",
         "topic_partition",
@@ -46,6 +47,7 @@ class Partition:
         self.leader_epoch = leader_epoch
         self.environment = environment
         self.high_watermark = 0
+        self.in_sync_count = 1
         self.waiters: set[Waiter] = set()
         self._log: PartitionLog | None = None
         self._open_log = open_log

@@ -22,7 +22,7 @@ from millstream.config.errors import ConfigError
 from millstream.config.table import log as log_settings
 from millstream.config.table import network, node
 from millstream.config.topic_config import metadata_log_config
-from millstream.metadata.application import apply
+from millstream.metadata.application import apply, replay
 from millstream.metadata.brokers import BrokerIntroduction, begin_new_epochs, first_records, register_broker
 from millstream.metadata.image import MetadataImage
 from millstream.metadata.records import CorruptMetadataError, Endpoint, MetadataRecord
@@ -63,6 +63,7 @@ class Node:
             root,
             max_open_files=config[log_settings.MAX_OPEN_FILES],
             producer_id_expiration_ms=config[log_settings.PRODUCER_ID_EXPIRATION_MS],
+            checkpoint_interval_ms=config[log_settings.LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS],
         )
         try:
             logs.start(now_ms)
@@ -77,8 +78,7 @@ class Node:
         metadata_log = MetadataLog(metadata, self._disk, config.node_id)
         image = MetadataImage(cluster_id=identity.cluster_id)
         try:
-            for offset, epoch, records in metadata_log.replay():
-                image, _ = apply(image, records, offset=offset, epoch=epoch)
+            image = replay(image, metadata_log.replay())
         except CorruptMetadataError as error:
             raise ConfigError(
                 f"the metadata log in {root}/{METADATA_PARTITION} cannot be read: {error}; restore it from a copy, or "

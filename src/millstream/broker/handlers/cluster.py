@@ -17,6 +17,8 @@ from millstream.protocol.schema import Message
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 _KEPT_ANSWERS = 64
+_LARGEST_KEPT_REQUEST = 100
+"""Topics in a request whose answer is kept: more are not asked for again and again, and would only hold memory."""
 _GROUP, _TRANSACTION, _SHARE = 0, 1, 2
 # Bits of AclOperation for one who may do everything: there are no ACLs, so everyone may.
 _ALL_TOPIC_OPERATIONS = 0b110111111000  # read, write, create, delete, alter, describe, describe and alter configs
@@ -32,12 +34,14 @@ class ClusterHandlers:
         image: Callable[[], MetadataImage],
         create_topics: Callable[[list[str]], Awaitable[dict[str, KafkaError]]],
         may_create_topics: Callable[[], bool],
+        described_partitions_limit: int,
     ) -> None:
         """`create_topics` makes topics with default settings and says which it could not make."""
         self._node_id = node_id
         self._image = image
         self._create_topics = create_topics
         self._may_create_topics = may_create_topics
+        self._described_partitions_limit = described_partitions_limit
         self._kept: dict[object, bytes] = {}
         self._kept_for: MetadataImage | None = None
 
@@ -46,7 +50,7 @@ class ClusterHandlers:
     def metadata(self, request: Message, context: Context) -> Response | Awaitable[Response]:
         image = self._image()
         # In version 0 an empty list means all topics; later, null does.
-        wanted = request.topics if request.topics or context.version > 0 else None
+        wanted = _once_each(request.topics) if request.topics or context.version > 0 else None
         if wanted is not None and request.allow_auto_topic_creation and self._may_create_topics():
             missing = [topic.name for topic in wanted if topic.name is not None and topic.name not in image.topics]
             if missing:
@@ -73,7 +77,7 @@ class ClusterHandlers:
             encoded = response_schema("metadata").encode(
                 self._metadata(image, wanted, context, operations, failed), context.version
             )
-            if not failed:
+            if not failed and len(names or ()) <= _LARGEST_KEPT_REQUEST:
                 if len(self._kept) >= _KEPT_ANSWERS:
                     self._kept.clear()
                 self._kept[key] = encoded
@@ -149,7 +153,7 @@ class ClusterHandlers:
             names = [name for name in names if name >= request.cursor.topic_name]
             if names and names[0] == request.cursor.topic_name:
                 first_partition = request.cursor.partition_index
-        left = max(1, min(request.response_partition_limit, 2000))
+        left = max(1, min(request.response_partition_limit, self._described_partitions_limit))
         topics: list[dict[str, Any]] = []
         for name in names:
             topic = image.topics.get(name)
@@ -205,6 +209,13 @@ class ClusterHandlers:
             return {"error_code": ErrorCode.INVALID_GROUP_ID, "error_message": "the group id is empty", **nowhere}
         broker = self._image().brokers[self._node_id]  # type: ignore[index]
         return {"node_id": self._node_id, **_address(broker, context.peer.listener), "error_message": ""}
+
+
+def _once_each(topics: list[Message] | None) -> list[Message] | None:
+    """A topic named often is answered once, as in Kafka; or a small request could ask for an answer of gigabytes."""
+    if topics is None:
+        return None
+    return list({(topic.name, topic.topic_id): topic for topic in topics}.values())
 
 
 def _address(broker: BrokerRegistration, listener: str) -> dict[str, Any]:

@@ -19,7 +19,8 @@ class ConfigHandlers:
 
     def describe_configs(self, request: Message, context: Context) -> Response:
         results = []
-        for resource in request.resources:
+        # Each resource once, however often it is named: the answer is hundreds of times longer than the question.
+        for resource in {(each.resource_type, each.resource_name): each for each in request.resources}.values():
             row: dict[str, Any] = {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
             try:
                 entries = self._entries(resource)

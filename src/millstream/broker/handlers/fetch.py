@@ -62,8 +62,9 @@ class FetchHandler:
                 continue
             try:
                 row = self._read_partition(partition, fetch, left, not result.size)
-            except KafkaError as error:
-                result.rows.append((key, PartitionResult(fetch.partition, error.code)))
+            except (KafkaError, OSError) as error:
+                code = error.code if isinstance(error, KafkaError) else ErrorCode.KAFKA_STORAGE_ERROR
+                result.rows.append((key, PartitionResult(fetch.partition, code)))
                 result.has_error = True
                 continue
             if row.diverging_epoch is not None:

@@ -34,8 +34,8 @@ class OffsetHandlers:
                         raise KafkaError(ErrorCode.INVALID_REQUEST, "the partition is asked for twice")
                     found = await self._list_offset(topic.name, row)
                     rows.append({"partition_index": row.partition_index, **found})
-                except KafkaError as error:
-                    rows.append({"partition_index": row.partition_index, "error_code": error.code, "offset": -1})
+                except (KafkaError, OSError) as error:
+                    rows.append({"partition_index": row.partition_index, "error_code": _code(error), "offset": -1})
             topics.append({"name": topic.name, "partitions": rows})
         return {"topics": topics}
 
@@ -70,8 +70,8 @@ class OffsetHandlers:
                     partition.check_leader_epoch(row.current_leader_epoch)
                     epoch, end_offset = self._end_of_epoch(partition, row.leader_epoch)
                     rows.append({"partition": row.partition, "leader_epoch": epoch, "end_offset": end_offset})
-                except KafkaError as error:
-                    rows.append({"partition": row.partition, "error_code": error.code})
+                except (KafkaError, OSError) as error:
+                    rows.append({"partition": row.partition, "error_code": _code(error)})
             topics.append({"topic": topic.topic, "partitions": rows})
         return {"topics": topics}
 
@@ -92,8 +92,10 @@ class OffsetHandlers:
                     partition = self._partitions.find(topic.name, row.partition_index)
                     low_watermark = self._delete_before(partition, row.offset)
                     rows.append({"partition_index": row.partition_index, "low_watermark": low_watermark})
-                except KafkaError as error:
-                    rows.append({"partition_index": row.partition_index, "low_watermark": -1, "error_code": error.code})
+                except (KafkaError, OSError) as error:
+                    rows.append(
+                        {"partition_index": row.partition_index, "low_watermark": -1, "error_code": _code(error)}
+                    )
             topics.append({"name": topic.name, "partitions": rows})
             await asyncio.sleep(0)
         return {"topics": topics}
@@ -108,3 +110,8 @@ class OffsetHandlers:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{offset} is not in the log")
         log.delete_records_before(offset)
         return log.log_start_offset
+
+
+def _code(error: KafkaError | OSError) -> int:
+    """A disk that fails, or files that go while they are looked at because their topic is deleted, end one row only."""
+    return error.code if isinstance(error, KafkaError) else ErrorCode.KAFKA_STORAGE_ERROR

@@ -43,6 +43,8 @@ class ProduceHandler:
                     topic_results.append(_unknown(index, known is None and by_id))
                     continue
                 try:
+                    if request.acks == -1:
+                        _check_replicas(partition)
                     appended = partition.append(whole[start:end], now_ms)
                 except KafkaError as error:
                     topic_results.append(PartitionResult(index, error.code, message=error.message))
@@ -72,6 +74,16 @@ class ProduceHandler:
     ) -> None:
         """Calls `answer` when every awaited partition is on disk, or with what is known when the time is up."""
         DurableAck(results, awaited, timeout_ms, answer, self._environment.loop)
+
+
+def _check_replicas(partition: Partition) -> None:
+    """With acks=all a write that too few replicas would hold is refused rather than risked."""
+    wanted = partition.log.config.min_insync_replicas
+    if wanted > partition.in_sync_count:
+        raise KafkaError(
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            f"min.insync.replicas={wanted}, but only {partition.in_sync_count} replica is in sync",
+        )
 
 
 def _unknown(index: int, by_id: bool) -> PartitionResult:
