@@ -166,11 +166,14 @@ class Dispatcher:
 
         def finished(done: "asyncio.Future[Response]") -> None:
             self._tasks.discard(done)
-            if pending.abandoned or done.cancelled():
+            if done.cancelled():
                 return
             error = done.exception()
             if error is not None:
                 _log.error("handler_failed api=%s", api.name, exc_info=error)
+            if pending.abandoned:
+                return
+            if error is not None:
                 pending.fail()
             else:
                 pending.resolve(_response(api, done.result(), version, correlation_id))

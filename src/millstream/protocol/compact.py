@@ -39,6 +39,18 @@ def skip_tags(buffer: bytearray, position: int, end: int) -> int:
     return position
 
 
+MAX_PARTITIONS = 100_000
+"""How many partitions one produce or fetch may speak of: far above what real clients send, far below what hurts."""
+
+
+def plausible_partitions(count: int, position: int, end: int, budget: int) -> int:
+    """What is left of the budget after an array of partitions, refused if it cannot be true or is too much."""
+    left = budget - plausible_count(count, position, end)
+    if left < 0:
+        raise MalformedMessage(f"more than {MAX_PARTITIONS} partitions in one request")
+    return left
+
+
 def plausible_count(count: int, position: int, end: int) -> int:
     """An array's length, refused if the bytes that are left could not hold it."""
     if count < 0 or count > end - position:

@@ -9,7 +9,13 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from millstream.model.errors import ErrorCode
-from millstream.protocol.compact import append_varint, plausible_count, read_varint, skip_tags
+from millstream.protocol.compact import (
+    MAX_PARTITIONS,
+    append_varint,
+    plausible_partitions,
+    read_varint,
+    skip_tags,
+)
 from millstream.protocol.primitives import MalformedMessage
 
 FIRST_VERSION = 4
@@ -106,11 +112,14 @@ def _parse_flexible(buffer: bytearray, position: int, end: int, version: int) ->
     session_id, session_epoch = _SESSION.unpack_from(buffer, position)
     count, position = read_varint(buffer, position + 8)
     topics: list[tuple[bytes, list[FetchPartition]]] = []
-    for _ in range(plausible_count(count - 1, position, end)):
+    budget = MAX_PARTITIONS
+    plausible_partitions(count - 1, position, end, budget)
+    for _ in range(count - 1):
         topic, position = _topic(buffer, position, by_id)
         partition_count, position = read_varint(buffer, position)
         partitions = []
-        for _ in range(plausible_count(partition_count - 1, position, end)):
+        budget = plausible_partitions(partition_count - 1, position, end, budget)
+        for _ in range(partition_count - 1):
             index, leader_epoch, offset, fetched_epoch, log_start, limit = _FIELDS_V12.unpack_from(buffer, position)
             partitions.append(FetchPartition(index, leader_epoch, offset, fetched_epoch, log_start, limit))
             position += _FIELDS_V12.size
@@ -119,10 +128,12 @@ def _parse_flexible(buffer: bytearray, position: int, end: int, version: int) ->
         position = position + 1 if not buffer[position] else skip_tags(buffer, position, end)
     count, position = read_varint(buffer, position)
     forgotten: list[tuple[bytes, list[int]]] = []
-    for _ in range(plausible_count(count - 1, position, end)):
+    plausible_partitions(count - 1, position, end, budget)
+    for _ in range(count - 1):
         topic, position = _topic(buffer, position, by_id)
         partition_count, position = read_varint(buffer, position)
-        number = plausible_count(partition_count - 1, position, end)
+        number = partition_count - 1
+        budget = plausible_partitions(number, position, end, budget)
         forgotten.append((topic, list(struct.unpack_from(f">{number}i", buffer, position))))
         position = skip_tags(buffer, position + 4 * number, end)
     length, position = read_varint(buffer, position)
@@ -157,12 +168,15 @@ def _parse_legacy(buffer: bytearray, position: int, end: int, version: int) -> t
         session_id, session_epoch = _SESSION.unpack_from(buffer, position)
         position += 8
     topics: list[tuple[bytes, list[FetchPartition]]] = []
+    budget = MAX_PARTITIONS
     count, position = _int32(buffer, position)
-    for _ in range(plausible_count(count, position, end)):
+    plausible_partitions(count, position, end, budget)
+    for _ in range(count):
         topic, position = _legacy_string(buffer, position)
         partition_count, position = _int32(buffer, position)
         partitions = []
-        for _ in range(plausible_count(partition_count, position, end)):
+        budget = plausible_partitions(partition_count, position, end, budget)
+        for _ in range(partition_count):
             leader_epoch = log_start = -1
             if version >= 9:
                 index, leader_epoch, offset, log_start, limit = _FIELDS_V9.unpack_from(buffer, position)
@@ -178,10 +192,12 @@ def _parse_legacy(buffer: bytearray, position: int, end: int, version: int) -> t
     forgotten: list[tuple[bytes, list[int]]] = []
     if version >= 7:
         count, position = _int32(buffer, position)
-        for _ in range(plausible_count(count, position, end)):
+        plausible_partitions(count, position, end, budget)
+        for _ in range(count):
             topic, position = _legacy_string(buffer, position)
             partition_count, position = _int32(buffer, position)
-            number = plausible_count(partition_count, position, end)
+            number = partition_count
+            budget = plausible_partitions(number, position, end, budget)
             forgotten.append((topic, list(struct.unpack_from(f">{number}i", buffer, position))))
             position += 4 * number
     rack = b""

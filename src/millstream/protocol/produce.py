@@ -8,7 +8,13 @@ import struct
 from typing import NamedTuple
 
 from millstream.model.errors import ErrorCode
-from millstream.protocol.compact import append_varint, plausible_count, read_varint, skip_tags
+from millstream.protocol.compact import (
+    MAX_PARTITIONS,
+    append_varint,
+    plausible_partitions,
+    read_varint,
+    skip_tags,
+)
 from millstream.protocol.primitives import MalformedMessage
 
 FIRST_VERSION = 3
@@ -73,7 +79,9 @@ def _parse_flexible(buffer: bytearray, position: int, end: int, version: int) ->
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(buffer, position)
     topic_count, position = read_varint(buffer, position + 6)
     topics: list[tuple[bytes, list[PartitionData]]] = []
-    for _ in range(plausible_count(topic_count - 1, position, end)):
+    budget = MAX_PARTITIONS
+    plausible_partitions(topic_count - 1, position, end, budget)
+    for _ in range(topic_count - 1):
         if by_id:
             topic = bytes(buffer[position : position + 16])
             position += 16
@@ -83,7 +91,8 @@ def _parse_flexible(buffer: bytearray, position: int, end: int, version: int) ->
             position += length - 1
         partition_count, position = read_varint(buffer, position)
         partitions = []
-        for _ in range(plausible_count(partition_count - 1, position, end)):
+        budget = plausible_partitions(partition_count - 1, position, end, budget)
+        for _ in range(partition_count - 1):
             (index,) = _INT32.unpack_from(buffer, position)
             length, position = read_varint(buffer, position + 4)
             stop = position + length - 1 if length else position
@@ -109,7 +118,9 @@ def _parse_legacy(buffer: bytearray, position: int, end: int) -> tuple[ProduceRe
     (topic_count,) = _INT32.unpack_from(buffer, position + 6)
     position += 10
     topics: list[tuple[bytes, list[PartitionData]]] = []
-    for _ in range(plausible_count(topic_count, position, end)):
+    budget = MAX_PARTITIONS
+    plausible_partitions(topic_count, position, end, budget)
+    for _ in range(topic_count):
         (length,) = _INT16.unpack_from(buffer, position)
         if length < 0:
             raise MalformedMessage("topic name is null")
@@ -118,7 +129,8 @@ def _parse_legacy(buffer: bytearray, position: int, end: int) -> tuple[ProduceRe
         (partition_count,) = _INT32.unpack_from(buffer, position)
         position += 4
         partitions = []
-        for _ in range(plausible_count(partition_count, position, end)):
+        budget = plausible_partitions(partition_count, position, end, budget)
+        for _ in range(partition_count):
             index, length = _INDEX_AND_LENGTH.unpack_from(buffer, position)
             position += 8
             stop = position + length if length > 0 else position
