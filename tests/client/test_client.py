@@ -11,6 +11,7 @@ import pytest
 import millstream
 from millstream.client import (
     Client,
+    DamagedRecordsError,
     DeliveryError,
     EncodingError,
     Message,
@@ -293,6 +294,23 @@ class TestConsume:
             read += [record.offset for record in stream.next_batch()]
         assert read == list(range(100))
         assert stream.next_batch() == []
+
+
+def test_damage_on_the_brokers_disk_is_reported_not_served() -> None:
+    with EmbeddedBroker() as broker:
+        with millstream.connect(broker.bootstrap_servers) as client:
+            client.create_topic("damaged", 1)
+            for value in ("whole", "damaged", "behind"):
+                client.publish("damaged", value)
+        broker.stop()
+        segment = broker.data_dir / "damaged-0" / f"{0:020d}.log"
+        segment.write_bytes(segment.read_bytes().replace(b"damaged", b"dAmaged"))
+        broker.start()
+        with millstream.connect(broker.bootstrap_servers, timeout=10) as client:
+            assert [record.text() for record in client.consume("damaged", limit=1)] == ["whole"]
+            with pytest.raises(DamagedRecordsError, match="log dump --check"):
+                list(client.consume("damaged"))
+            assert [record.text() for record in client.consume("damaged", 2)] == ["behind"]
 
 
 class TestABrokerThatGoesAway:

@@ -17,6 +17,7 @@ from millstream.client import errors
         (KafkaError._UNKNOWN_PARTITION, errors.TopicNotFoundError, "topic describe orders"),
         (KafkaError.TOPIC_ALREADY_EXISTS, errors.TopicExistsError, "exist_ok"),
         (KafkaError.OFFSET_OUT_OF_RANGE, errors.OffsetOutOfRangeError, "earliest"),
+        (KafkaError.INVALID_MSG, errors.DamagedRecordsError, "log dump --check"),
         (KafkaError.MSG_SIZE_TOO_LARGE, errors.RefusedError, "max.message.bytes"),
         (KafkaError.INVALID_PARTITIONS, errors.RefusedError, "INVALID_PARTITIONS"),
     ],

@@ -106,6 +106,7 @@ def _exit_code(error: Exception) -> int | None:
         (errors.TopicNotFoundError, exit_codes.NOT_FOUND),
         (errors.OffsetOutOfRangeError, exit_codes.NOT_FOUND),
         (errors.TopicExistsError, exit_codes.EXISTS),
+        (errors.DamagedRecordsError, exit_codes.DAMAGED),
         (FileNotFoundError, exit_codes.NOT_FOUND),
         (errors.MillstreamError, exit_codes.FAILED),
         (OSError, exit_codes.FAILED),

@@ -14,7 +14,7 @@ EXISTS = 5
 TIMED_OUT = 6
 """The broker answered too late, or not at all."""
 DAMAGED = 7
-"""`log dump` found bytes that are not what they should be."""
+"""Bytes in a log are not what they should be: found by `log dump`, or by the broker while reading."""
 INTERRUPTED = 130
 """Ctrl-C."""
 

@@ -14,6 +14,7 @@ from typing import Any
 from millstream.client.async_client import AsyncClient, AsyncRecordStream
 from millstream.client.client import Client
 from millstream.client.errors import (
+    DamagedRecordsError,
     DeadlineError,
     DeliveryError,
     EncodingError,
@@ -32,6 +33,7 @@ __all__ = [
     "AsyncClient",
     "AsyncRecordStream",
     "Client",
+    "DamagedRecordsError",
     "DeadlineError",
     "DeliveryError",
     "EncodingError",

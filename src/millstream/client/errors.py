@@ -39,6 +39,10 @@ class OffsetOutOfRangeError(MillstreamError, LookupError):
     """The offset asked for is not, or no longer, in the log."""
 
 
+class DamagedRecordsError(MillstreamError):
+    """The broker found, or sent, bytes that are not the records once written."""
+
+
 class RefusedError(MillstreamError):
     """The broker understood the request and said no."""
 
@@ -58,6 +62,7 @@ class EncodingError(MillstreamError, ValueError):
 _UNREACHABLE = frozenset({"_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE"})
 _LATE = frozenset({"_TIMED_OUT", "_MSG_TIMED_OUT", "_TIMED_OUT_QUEUE", "REQUEST_TIMED_OUT"})
 _NO_TOPIC = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "UNKNOWN_TOPIC_ID"})
+_DAMAGED = frozenset({"INVALID_MSG", "_BAD_MSG", "_BAD_COMPRESSION"})
 _TOO_LARGE = frozenset({"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_MSG_SIZE"})
 
 
@@ -107,10 +112,17 @@ def from_kafka(error: Any, *, bootstrap: str, topic: str = "") -> MillstreamErro
         return OffsetOutOfRangeError(
             f"the offset asked for in {topic!r} is not in the log any more ({text}): start at 'earliest'", code
         )
+    if code in _DAMAGED:
+        return DamagedRecordsError(
+            f"records of {topic!r} are damaged where the broker keeps them ({text}): `millstream log dump --check DIR`"
+            " shows where; reading can go on from an offset behind them",
+            code,
+        )
     if code in _TOO_LARGE:
         return RefusedError(
             f"the record is larger than the broker or the topic allows ({text}):"
-            " raise the topic's max.message.bytes and connect with settings={'message.max.bytes': …}",
+            " raise the topic's max.message.bytes, and connect with settings={'message.max.bytes': …}"
+            " (-X message.max.bytes=…)",
             code,
         )
     return RefusedError(f"{text} ({code})" if text else code, code)
