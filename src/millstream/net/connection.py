@@ -150,10 +150,10 @@ class Connection:
             position = start + size
             if self._unsent > self._shared.max_unsent_bytes:
                 # A few small requests can have large answers: they leave before more are made.
-                if self._blocked:
-                    self._pause()
-                else:
+                if not self._blocked:
                     self._flush()
+                if self._unsent > self._shared.max_unsent_bytes:
+                    self._pause()
         if self.closed:
             return
         if position < end:
@@ -189,6 +189,8 @@ class Connection:
             if self._answers:
                 done = Pending()
                 done.resolve(answer)
+                done.held_bytes = sum(len(part) for part in answer if isinstance(part, bytes | bytearray))
+                self._unsent += done.held_bytes
                 self._answers.append(done)
             else:
                 self._send(answer)
@@ -221,6 +223,7 @@ class Connection:
         answers = self._answers
         while answers and answers[0].resolved:
             answer = answers.popleft()
+            self._unsent -= answer.held_bytes
             if answer.failed:
                 self.close()
                 return

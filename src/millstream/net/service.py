@@ -37,12 +37,14 @@ class Peer:
 class Pending:
     """A response that will come later; the connection keeps its place in the order of answers."""
 
-    __slots__ = ("_on_resolved", "abandoned", "failed", "on_abandon", "parts", "resolved")
+    __slots__ = ("_on_resolved", "abandoned", "failed", "held_bytes", "on_abandon", "parts", "resolved")
 
     def __init__(self) -> None:
         self.resolved = False
         self.abandoned = False
         self.failed = False
+        self.held_bytes = 0
+        """What the connection counts for an answer that is ready and has to wait for its turn."""
         self.parts: Parts | None = None
         self.on_abandon: Callable[[], None] | None = None
         self._on_resolved: Callable[[], None] | None = None

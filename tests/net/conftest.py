@@ -1,0 +1,138 @@
+"""A listener with a service made for the test, on each of the two event loops."""
+
+import asyncio
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+import uvloop
+
+from millstream.net.listener import ConnectionLimits, Listener
+from millstream.net.service import Parts, Peer, Pending, Refused
+from tests.wire import Wire
+
+LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
+    "asyncio": asyncio.new_event_loop,
+    "uvloop": uvloop.new_event_loop,
+}
+NUMBER = struct.Struct(">q")
+
+
+def frame(text: bytes) -> bytes:
+    """A frame of at least eight bytes, the least there is; the service sees the text without the filling."""
+    padded = text.ljust(8, b"\x00")
+    return struct.pack(">i", len(padded)) + padded
+
+
+@dataclass
+class Words:
+    """A service that does what a frame's first word says."""
+
+    seen: list[bytes] = field(default_factory=list)
+    waiting: dict[bytes, Pending] = field(default_factory=dict)
+    abandoned: list[bytes] = field(default_factory=list)
+    file: object = None
+    file_length: int = 0
+
+    def handle(self, buffer: bytearray, start: int, end: int, peer: Peer) -> Parts | Pending | None:
+        text = bytes(buffer[start:end]).rstrip(b"\x00")
+        self.seen.append(text)
+        word, _, rest = text.partition(b" ")
+        match word:
+            case b"say":
+                return (struct.pack(">i", len(rest)) + rest,)
+            case b"size":  # how many bytes arrived, for frames too large to look at
+                return (struct.pack(">i", 8) + NUMBER.pack(end - start),)
+            case b"large":
+                return (struct.pack(">i", int(rest)) + bytes(int(rest)),)
+            case b"none":
+                return None
+            case b"wait":
+                pending = Pending()
+                pending.on_abandon = lambda: self.abandoned.append(rest)
+                self.waiting[rest] = pending
+                return pending
+            case b"file":
+                return (struct.pack(">i", self.file_length), FileStretch(self.file, 0, self.file_length))
+            case _:
+                raise Refused("what?")
+
+
+@dataclass
+class FileStretch:
+    file: object
+    position: int
+    length: int
+
+
+class RunningListener:
+    """A listener whose loop runs in a thread, so that tests can be plain blocking code."""
+
+    def __init__(self, limits: ConnectionLimits, loop: asyncio.AbstractEventLoop) -> None:
+        self.service = Words()
+        self.loop = loop
+        self.listener = Listener("TEST", limits, loop)
+        host, port = self.listener.bind("127.0.0.1", 0)
+        self.address = f"{host}:{port}"
+        self.listener.serve(self.service)
+        self._thread = threading.Thread(target=loop.run_forever)
+        self._thread.start()
+        self._wires: list[Wire] = []
+
+    def connect(self) -> Wire:
+        wire = Wire(self.address)
+        self._wires.append(wire)
+        return wire
+
+    def on_loop(self, function: Callable[[], object]) -> object:
+        """Runs something where the listener runs, and waits for it."""
+
+        async def call() -> object:
+            return function()
+
+        return asyncio.run_coroutine_threadsafe(call(), self.loop).result(30)
+
+    def answer(self, name: bytes, text: bytes) -> None:
+        self.until(lambda: name in self.service.waiting)
+        self.on_loop(lambda: self.service.waiting.pop(name).resolve((struct.pack(">i", len(text)) + text,)))
+
+    def until(self, condition: Callable[[], object]) -> None:
+        """Waits for something the loop brings about."""
+        done = threading.Event()
+        for _ in range(3000):
+            if self.on_loop(condition):
+                return
+            done.wait(0.01)
+        raise AssertionError("it did not come about in 30 s")
+
+    @property
+    def connections(self) -> int:
+        return int(self.on_loop(lambda: len(self.listener.connections)))  # type: ignore[call-overload]
+
+    def close(self) -> None:
+        for wire in self._wires:
+            wire.close()
+        self.on_loop(self.listener.close)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+
+Start = Callable[..., RunningListener]
+
+
+@pytest.fixture(params=LOOPS)
+def start(request: pytest.FixtureRequest) -> Iterator[Start]:
+    """Starts listeners with given limits."""
+    running: list[RunningListener] = []
+
+    def make(**limits: object) -> RunningListener:
+        made = RunningListener(ConnectionLimits(**limits), LOOPS[request.param]())  # type: ignore[arg-type]
+        running.append(made)
+        return made
+
+    yield make
+    for each in running:
+        each.close()
