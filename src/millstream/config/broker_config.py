@@ -23,7 +23,7 @@ _EVERY_INTERFACE = ("", "0.0.0.0", "::")
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from, with the numbers of DescribeConfigs; the lower of two wins."""
+    """Where a value comes from, with the numbers of DescribeConfigs; the lower of two wins, but for a group's own."""
 
     UNKNOWN = 0
     DYNAMIC_TOPIC_CONFIG = 1
@@ -31,6 +31,7 @@ class ConfigSource(IntEnum):
     DYNAMIC_DEFAULT_BROKER_CONFIG = 3
     STATIC_BROKER_CONFIG = 4
     DEFAULT_CONFIG = 5
+    DYNAMIC_GROUP_CONFIG = 8
 
 
 @dataclass(frozen=True, slots=True)

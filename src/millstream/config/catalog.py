@@ -4,12 +4,13 @@ from difflib import get_close_matches
 from typing import Any
 
 from millstream.config.setting import Setting
-from millstream.config.table import groups, inert, log, network, node, topic
+from millstream.config.table import groups, inert, log, network, node, share, topic
 
 FAMILIES: dict[str, tuple[Setting[Any], ...]] = {
     "Node, listeners, topics": node.SETTINGS,
     "Network": network.SETTINGS,
     "Logs, and defaults for topics": log.SETTINGS,
+    "Share groups": share.SETTINGS,
     "Groups and their offsets": groups.SETTINGS,
 }
 """The broker settings that do something, under the headings of the settings page."""

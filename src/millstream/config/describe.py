@@ -6,6 +6,7 @@ from typing import Any
 
 from millstream.config.broker_config import BrokerConfig, ConfigSource
 from millstream.config.catalog import BROKER_SETTINGS, TOPIC_SETTINGS
+from millstream.config.group_config import GROUP_SETTINGS
 from millstream.config.setting import Setting, SettingType, Update, format_value
 from millstream.config.topic_config import value_from_broker
 
@@ -65,6 +66,24 @@ def describe_broker(broker: BrokerConfig, names: Collection[str] | None = None) 
         )
         for setting in _chosen(BROKER_SETTINGS, names)
     ]
+
+
+def describe_group(
+    overrides: Mapping[str, str], broker: BrokerConfig, names: Collection[str] | None = None
+) -> list[ConfigEntry]:
+    """The settings of a group, all or those named."""
+    entries = []
+    for setting in _chosen(GROUP_SETTINGS, names):
+        synonyms: list[ConfigSynonym] = []
+        override = overrides.get(setting.name)
+        if override is not None:
+            synonyms.append(ConfigSynonym(setting.name, override, ConfigSource.DYNAMIC_GROUP_CONFIG))
+        for synonym in setting.synonyms:
+            synonyms.extend(_written(synonym.setting, broker))
+        synonyms.extend(_default(synonym.setting) for synonym in setting.synonyms[:1])
+        value = override if override is not None else format_value(value_from_broker(setting, broker))
+        entries.append(_entry(setting, value, synonyms, read_only=False))
+    return entries
 
 
 def describe_default_broker(

@@ -1,4 +1,4 @@
-"""Decisions on settings of topics and brokers: replace all, or set, delete, append, subtract one by one."""
+"""Decisions on settings of topics, brokers and groups: replace all, or set, delete, append, subtract one by one."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -9,6 +9,7 @@ from typing import Any
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.catalog import BROKER_SETTINGS, broker_setting, hint
 from millstream.config.errors import ConfigError
+from millstream.config.group_config import check_group_config, group_setting
 from millstream.config.setting import Setting, SettingType, Update
 from millstream.config.topic_config import check_topic_config, topic_setting, value_from_broker
 from millstream.metadata.decision import Decision, Outcome, refusal
@@ -110,10 +111,14 @@ def _check_resource(image: MetadataImage, resource: ConfigResource, config: Brok
                 ErrorCode.INVALID_REQUEST,
                 f"There is no broker {number!r}; this is broker {config.node_id}, and an empty name means all brokers.",
             )
+    elif resource.type == ResourceType.GROUP:
+        if not resource.name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "A group is named by its id, which cannot be empty.")
     else:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
-            f"Settings of resource type {resource.type} cannot be changed; topics (2) and brokers (4) have settings.",
+            f"Settings of resource type {resource.type} cannot be changed; topics (2), brokers (4) and groups (32) "
+            "have settings.",
         )
 
 
@@ -122,6 +127,11 @@ def _setting(resource: ConfigResource, name: str) -> Setting[Any]:
     if resource.type == ResourceType.TOPIC:
         try:
             return topic_setting(name)
+        except ConfigError as error:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, error.message) from None
+    if resource.type == ResourceType.GROUP:
+        try:
+            return group_setting(name)
         except ConfigError as error:
             raise KafkaError(ErrorCode.INVALID_CONFIG, error.message) from None
     setting = broker_setting(name)
@@ -181,6 +191,9 @@ def _check_values(
     try:
         if resource.type == ResourceType.TOPIC:
             check_topic_config(values, config)
+            return
+        if resource.type == ResourceType.GROUP:
+            check_group_config(values, config)
             return
         for name, text in values.items():
             if stored.get(name) != text:

@@ -1,11 +1,17 @@
-"""DescribeConfigs (32), AlterConfigs (33), IncrementalAlterConfigs (44): settings of topics and brokers."""
+"""DescribeConfigs (32), AlterConfigs (33), IncrementalAlterConfigs (44): settings of topics, brokers and groups."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from millstream.broker.controller import Controller
 from millstream.broker.request import Context, Response
-from millstream.config.describe import ConfigEntry, describe_broker, describe_default_broker, describe_topic
+from millstream.config.describe import (
+    ConfigEntry,
+    describe_broker,
+    describe_default_broker,
+    describe_group,
+    describe_topic,
+)
 from millstream.metadata.configs import ConfigAlteration, ConfigChange, alter_configs, incremental_alter_configs
 from millstream.metadata.image import ConfigResource, ResourceType
 from millstream.model.errors import ErrorCode, KafkaError
@@ -53,9 +59,13 @@ class ConfigHandlers:
                         f"this is broker {config.node_id}: ask broker {resource.resource_name!r} for its settings",
                     )
                 return describe_broker(config, names)
+            case ResourceType.GROUP:
+                overrides = image.configs.get(ConfigResource(ResourceType.GROUP, resource.resource_name), {})
+                return describe_group(overrides, config, names)
             case other:
                 raise KafkaError(
-                    ErrorCode.INVALID_REQUEST, f"resource type {other} has no settings here; topics and brokers have"
+                    ErrorCode.INVALID_REQUEST,
+                    f"settings of resource type {other}: it has none; topics, brokers, groups do",
                 )
 
     async def alter_configs(self, request: Message, context: Context) -> Response:

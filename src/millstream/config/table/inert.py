@@ -103,27 +103,6 @@ _GROUPS = {
         group.coordinator.cached.buffer.max.bytes int 1048588 medium 524288..
         group.coordinator.rebalance.protocols list classic,consumer,streams medium
         group.coordinator.threads int 4 high 1..
-        group.share.assignment.interval.ms int 1000 medium 0..
-        group.share.assignors list simple medium
-        group.share.delivery.count.limit int 5 medium 2..10
-        group.share.heartbeat.interval.ms int 5000 medium 1..
-        group.share.max.assignment.interval.ms int 15000 medium 0..
-        group.share.max.delivery.count.limit int 10 medium 5..25
-        group.share.max.heartbeat.interval.ms int 15000 medium 1..
-        group.share.max.partition.max.record.locks int 4000 medium 2000..10000
-        group.share.max.record.lock.duration.ms int 60000 medium 30000..3600000
-        group.share.max.session.timeout.ms int 60000 medium 1..
-        group.share.max.share.sessions int 2000 medium 1..
-        group.share.max.size int 200 medium 1..1000
-        group.share.min.assignment.interval.ms int 0 medium 0..
-        group.share.min.delivery.count.limit int 2 medium 2..5
-        group.share.min.heartbeat.interval.ms int 5000 medium 1..
-        group.share.min.partition.max.record.locks int 100 medium 100..2000
-        group.share.min.record.lock.duration.ms int 15000 medium 1000..30000
-        group.share.min.session.timeout.ms int 45000 medium 1..
-        group.share.partition.max.record.locks int 2000 medium 100..10000
-        group.share.record.lock.duration.ms int 30000 medium 1000..3600000
-        group.share.session.timeout.ms int 45000 medium 1..
         group.streams.assignment.interval.ms int 1000 medium 0..
         group.streams.heartbeat.interval.ms int 5000 medium 1..
         group.streams.initial.rebalance.delay.ms int 3000 medium 0..
@@ -144,16 +123,15 @@ _GROUPS = {
         offsets.topic.replication.factor short 3 high 1..
         offsets.topic.segment.bytes int 104857600 high 1..
     """,
-    "share groups are not part of this version": """
+    "share groups assign at once and write at once, and are woken by events": """
+        group.share.assignment.interval.ms int 1000 medium 0..
+        group.share.max.assignment.interval.ms int 15000 medium 0..
+        group.share.min.assignment.interval.ms int 0 medium 0..
         share.coordinator.append.linger.ms int -1 medium -1..
         share.coordinator.cached.buffer.max.bytes int 1048588 medium 524288..
         share.coordinator.load.buffer.size int 5242880 high 1..
-        share.coordinator.snapshot.update.records.per.snapshot int 500 medium 0..
         share.coordinator.state.topic.compression.codec int 0 high
         share.coordinator.state.topic.min.isr short 2 high 1..
-        share.coordinator.state.topic.num.partitions int 50 high 1..
-        share.coordinator.state.topic.replication.factor short 3 high 1..
-        share.coordinator.state.topic.segment.bytes int 104857600 high 1..
         share.coordinator.threads int 1 medium 1..
         share.coordinator.write.timeout.ms int 5000 high 1..
         share.fetch.purgatory.purge.interval.requests int 1000 medium

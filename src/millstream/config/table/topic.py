@@ -270,6 +270,20 @@ SEGMENT_MS = long(
     allowed=at_least(1),
     synonyms=(Synonym(log.LOG_ROLL_MS), Synonym(log.LOG_ROLL_HOURS, _HOUR_MS)),
 )
+ERRORS_DEADLETTERQUEUE_GROUP_ENABLE = boolean(
+    "errors.deadletterqueue.group.enable",
+    False,
+    "Whether share groups may use this topic for their dead letters (KIP-1191).",
+)
+MILLSTREAM_DELIVERY_DELAY_MS = long(
+    "millstream.delivery.delay.ms",
+    -1,
+    "How long after its timestamp a record is handed to share groups. A record's own header `millstream-deliver-at` "
+    "(milliseconds since 1970, as text) comes before it. With -1 nothing is delayed and headers are not looked at. "
+    "Other consumers get every record at once. Millstream's own.",
+    unit="ms",
+    allowed=at_least(-1),
+)
 UNCLEAN_LEADER_ELECTION_ENABLE = boolean(
     "unclean.leader.election.enable",
     False,
