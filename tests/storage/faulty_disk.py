@@ -52,6 +52,9 @@ class FaultyDisk(RealDisk):
         self.opened.append(path)
         return FaultyFile(self, path, create=False)
 
+    def sync_filesystem(self, path: str) -> None:
+        """Not in tests: it would wait for what everybody else on the machine writes."""
+
     def create(self, path: str) -> RealFile:
         if self.room == 0:
             raise OSError(errno.ENOSPC, "no space left on device", path)

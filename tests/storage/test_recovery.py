@@ -333,3 +333,30 @@ def test_progress_is_told(node: Node) -> None:
     node.directory = type(node.directory)(node.disk, node.root)
     node.directory.start(NOW, lambda done, total, text: seen.append((done, total, text)))
     assert seen == [(0, 1, "orders-0"), (1, 1, "")]
+
+
+def test_a_log_cut_before_its_start_begins_anew(node: Node) -> None:
+    log = node.log()
+    for sequence in range(4):
+        append(log, b"value", producer_id=7, producer_epoch=0, sequence=sequence)
+    log.delete_records_before(4)
+    node.restart(clean=True)
+    node.kill()
+    os.truncate(node.file(0), node.file(0).stat().st_size // 2)
+    node.start()
+    log = node.log()
+    assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (4, 4, 0)
+    assert log.producers.entries == {}
+    assert append(log, b"value", producer_id=7, producer_epoch=0, sequence=0) == 4
+
+
+def test_an_unclean_stop_then_a_clean_one_leaves_all_index_files(node: Node) -> None:
+    log = node.log(SMALL_SEGMENTS)
+    for sequence in range(30):
+        append(log, b"value", producer_id=7, producer_epoch=0, sequence=sequence)
+    node.restart(clean=False)
+    node.log(SMALL_SEGMENTS)
+    node.stop()
+    for path in node.path.glob("*.log"):
+        assert path.with_suffix(".index").exists()
+        assert path.with_suffix(".timeindex").exists()

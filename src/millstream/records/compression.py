@@ -63,7 +63,7 @@ def compress(codec: Codec, data: Bytes, level: int | None = None) -> bytes:
     if codec is Codec.LZ4:
         # Java refuses frames whose blocks depend on each other.
         compressor = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
-        compressor.compress(data)
+        compressor.compress(bytes(data))
         return bytes(compressor.finish())
     return bytes(cramjam.zstd.compress(data, level=level))
 

@@ -4,6 +4,7 @@ Promises: a write is whole or raises; descriptors close with their last referenc
 cut when asked to be durable. Which files exist and what they mean is storage's business.
 """
 
+import ctypes
 import errno
 import fcntl
 import mmap
@@ -168,8 +169,17 @@ class RealDisk:
         finally:
             _close(fd)
 
-    def sync_all(self) -> None:
-        os.sync()
+    def sync_filesystem(self, path: str) -> None:
+        # The standard library has only sync(), which waits for every other file system too.
+        syncfs = getattr(ctypes.CDLL(None), "syncfs", None)
+        if syncfs is None:
+            os.sync()
+            return
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            syncfs(fd)
+        finally:
+            _close(fd)
 
     def read_bytes(self, path: str) -> bytes:
         with open(path, "rb") as file:

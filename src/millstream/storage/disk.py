@@ -88,8 +88,8 @@ class Disk(Protocol):
 
     def sync_directory(self, path: str) -> None: ...
 
-    def sync_all(self) -> None:
-        """Bring everything written so far to stable storage; cheaper than many single files."""
+    def sync_filesystem(self, path: str) -> None:
+        """Bring all that was written near `path` to stable storage, in one pass; cheaper than many files one by one."""
         ...
 
     def read_bytes(self, path: str) -> bytes: ...

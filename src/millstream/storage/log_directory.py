@@ -136,7 +136,7 @@ class LogDirectory:
                 logger.error("log_not_closed partition=%s error=%s", log.topic_partition, error)
                 whole = False
         if len(unflushed) > MANY_FLUSHES:
-            self._disk.sync_all()  # one pass over what is dirty; the flushes below then find little to wait for
+            self._disk.sync_filesystem(self.root)  # the flushes below then find little to wait for
         for log in unflushed:
             flush = log.flush_job()
             if flush is not None:

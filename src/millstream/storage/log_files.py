@@ -43,6 +43,11 @@ class LogFiles:
                 logger.warning("segment_discarded file=%s reason=empty", path)
                 self.remove_segment(disk, base)
 
+    def remove_snapshots(self, disk: Disk) -> None:
+        for offset in self.snapshots:
+            disk.remove(offset_file(self.directory, offset, SNAPSHOT_SUFFIX))
+        self.snapshots.clear()
+
     def sound_snapshots(self, disk: Disk, end_offset: int) -> list[int]:
         """Snapshots within the log; later ones describe what is gone, and are removed."""
         for offset in [offset for offset in self.snapshots if offset > end_offset]:

@@ -94,6 +94,10 @@ def load_log(
     for segment in segments[:-1]:
         _check_sealed(disk, segment, files)
     if end_offset is None or end_offset < log_start_offset:
+        # Nothing is left of what the log should hold: it begins anew, and so does what it knows of epochs and
+        # producers.
+        files.remove_snapshots(disk)
+        disk.remove(f"{directory}/{LEADER_EPOCHS}")
         for segment in segments:
             logger.warning("segment_discarded file=%s reason=before_log_start_%d", segment.log.path, log_start_offset)
             for path in segment.files():
@@ -141,7 +145,7 @@ def _activate(disk: Disk, segment: Segment, files: LogFiles) -> int | None:
     index, times = _read_indexes(disk, segment, files)
     if not len(index):
         return segment.read_end_offset() if segment.activate_from_batches() == segment.size else None
-    segment.activate(index, times)
+    segment.activate(index, times, written=True)
     last = index.offsets[-1] + segment.base_offset
     start = end = index.last_position()
     end_offset = segment.base_offset

@@ -410,8 +410,9 @@ class PartitionLog:
     def close(self) -> None:
         """Write what makes the next start quick. The caller flushes afterwards, and writes the checkpoints."""
         active = self.segments.active
-        if active.size and self.log_end_offset not in self.snapshots.offsets:
+        if active.size:
             active.write_indexes()
+        if self.log_end_offset not in self.snapshots.offsets:
             if self.producers.entries or active.size > QUICK_REPLAY_BYTES:
                 self.snapshots.write(self.log_end_offset, self.producers)
             self.snapshots.remove_strays({*self.segments.bases, self.log_end_offset})

@@ -88,13 +88,14 @@ class Segment:
         self.activate(OffsetIndex(), TimeIndex())
         self.max_timestamp = NO_TIMESTAMP
 
-    def activate(self, index: OffsetIndex, times: TimeIndex) -> None:
+    def activate(self, index: OffsetIndex, times: TimeIndex, *, written: bool = False) -> None:
+        """Keep the indexes in memory from now on; `written` says that the files have them already."""
         self.index = index
         self.times = times
         self.tail_offsets = array("q")
         self.tail_positions = array("q")
         self.bytes_since_entry = self.size - index.last_position()
-        self._indexes_written = False
+        self._indexes_written = written
 
     def activate_from_batches(self) -> int:
         """Become active with indexes made from the batches; returns where they end, which is `size` unless torn."""

@@ -1,0 +1,11 @@
+"""The micro benchmark runs, so that it cannot rot."""
+
+import runpy
+from pathlib import Path
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "micro" / "log_append.py"
+
+
+def test_it_measures() -> None:
+    measure = runpy.run_path(str(SCRIPT))["measure"]
+    assert all(microseconds > 0 for microseconds in measure(20).values())

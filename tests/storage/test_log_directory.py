@@ -1,0 +1,208 @@
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+
+from millstream.config.log_config import LogConfig
+from millstream.model.errors import ErrorCode, KafkaError
+from millstream.model.identifiers import TopicName, TopicPartition
+from millstream.storage.log_directory import DirectoryInUseError, LogDirectory
+
+from .batches import NOW, batch
+from .conftest import PARTITION, TOPIC_ID, Node
+from .faulty_disk import FaultyDisk
+from .test_partition_log import append, read_all
+
+SIZE = len(batch(b"value"))
+
+
+def test_files_of_a_log_are_kafkas(node: Node) -> None:
+    log = node.log(LogConfig(segment_bytes=5 * SIZE, index_interval_bytes=0))
+    for sequence in range(8):
+        append(log, b"value", producer_id=3, producer_epoch=0, sequence=sequence, timestamps=[NOW + sequence])
+    node.stop()
+    assert {path.name for path in node.path.iterdir()} == {
+        "00000000000000000000.log",
+        "00000000000000000000.index",
+        "00000000000000000000.timeindex",
+        "00000000000000000005.log",
+        "00000000000000000005.index",
+        "00000000000000000005.timeindex",
+        "00000000000000000005.snapshot",
+        "00000000000000000008.snapshot",
+        "leader-epoch-checkpoint",
+        "partition.metadata",
+    }
+    root = node.path.parent
+    assert (root / "recovery-point-offset-checkpoint").read_text() == "0\n1\norders 0 8\n"
+    assert (root / "replication-offset-checkpoint").read_text() == "0\n1\norders 0 8\n"
+    assert (root / "log-start-offset-checkpoint").read_text() == "0\n0\n"
+    assert (root / ".kafka_cleanshutdown").exists()
+    assert (node.path / "leader-epoch-checkpoint").read_text() == "0\n1\n0 0\n"
+    assert (node.path / "partition.metadata").read_text() == "version: 0\ntopic_id: EjRWeBI0VngSNFZ4EjRWeA\n"
+
+
+def test_index_entries_name_batches_by_their_last_offset(node: Node) -> None:
+    log = node.log(LogConfig(index_interval_bytes=150))
+    for at in range(20):
+        append(log, b"a", b"b", timestamps=[NOW + at, NOW - at])
+    node.stop()
+    data = node.file(0).read_bytes()
+    size = len(data) // 20
+    entries = node.file(0, ".index").read_bytes()
+    times = node.file(0, ".timeindex").read_bytes()
+    found = [
+        (int.from_bytes(entries[at : at + 4]), int.from_bytes(entries[at + 4 : at + 8]))
+        for at in range(0, len(entries), 8)
+    ]
+    assert len(found) >= 5
+    assert all(position % size == 0 and offset == position // size * 2 + 1 for offset, position in found)
+    stamps = [
+        (int.from_bytes(times[at : at + 8]), int.from_bytes(times[at + 8 : at + 12])) for at in range(0, len(times), 12)
+    ]
+    assert all(offset % 2 == 1 and stamp == NOW + offset // 2 for stamp, offset in stamps)
+    assert stamps[-1] == (NOW + 19, 39), "the closing entry"
+
+
+def test_one_broker_per_directory(node: Node) -> None:
+    with pytest.raises(DirectoryInUseError, match=r"in use by another broker"):
+        LogDirectory(FaultyDisk(), node.root).start(NOW)
+    node.stop()
+    again = LogDirectory(FaultyDisk(), node.root)
+    again.start(NOW)
+    again.close(NOW)
+
+
+def test_the_clean_mark_lasts_one_start(node: Node) -> None:
+    mark = node.path.parent / ".kafka_cleanshutdown"
+    node.log()
+    node.stop()
+    assert mark.exists()
+    node.start()
+    assert not mark.exists()
+
+
+def test_partitions_are_found_again(node: Node) -> None:
+    node.log()
+    other = TopicPartition(TopicName("with-dash.and_dots"), 12)
+    node.directory.create(other, uuid4(), LogConfig(), NOW)
+    node.restart(clean=True)
+    assert node.directory.partitions == {PARTITION, other}
+    assert node.directory.loaded() == []
+    assert node.directory.topic_id(PARTITION) == TOPIC_ID
+    assert node.log().topic_id == TOPIC_ID
+    assert node.directory.open(PARTITION, LogConfig(), NOW) is node.log()
+    with pytest.raises(KafkaError) as error:
+        node.directory.open(TopicPartition(TopicName("none"), 0), LogConfig(), NOW)
+    assert error.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.mark.parametrize("loaded", [True, False])
+def test_delete_and_create_anew(node: Node, loaded: bool) -> None:
+    append(node.log())
+    if not loaded:
+        node.restart(clean=True)
+    job = node.directory.delete(PARTITION)
+    assert not node.path.exists()
+    assert [path.name for path in Path(node.root).glob("*-delete")] == [f"orders-0.{TOPIC_ID.hex}-delete"]
+    fresh = node.directory.create(PARTITION, UUID(int=1), LogConfig(), NOW)
+    assert fresh.log_end_offset == 0
+    append(fresh)
+    job.done(job.run())
+    assert not list(Path(node.root).glob("*-delete"))
+    node.restart(clean=False)
+    assert node.log().topic_id == UUID(int=1)
+    assert read_all(node.log()) == [0]
+
+
+def test_deletion_interrupted_is_finished_at_the_next_start(node: Node) -> None:
+    append(node.log())
+    node.directory.delete(PARTITION)
+    node.restart(clean=False)
+    assert node.directory.partitions == set()
+    assert not list(Path(node.root).glob("*-delete"))
+
+
+def test_a_topic_with_the_longest_name(node: Node) -> None:
+    longest = TopicPartition(TopicName("t" * 249), 0)
+    node.directory.create(longest, uuid4(), LogConfig(), NOW)
+    job = node.directory.delete(longest)
+    job.done(job.run())
+    assert node.directory.partitions == set()
+
+
+def test_many_partitions_few_files(disk: FaultyDisk, root: str) -> None:
+    directory = LogDirectory(disk, root, max_open_files=20)
+    directory.start(NOW)
+    partitions = [TopicPartition(TopicName("many"), at) for at in range(500)]
+    for partition in partitions:
+        append(directory.create(partition, uuid4(), LogConfig(), NOW), b"first")
+    for partition in partitions:
+        append(directory.open(partition, LogConfig(), NOW), b"second")
+        assert directory.open_files <= 20
+    directory.close(NOW)
+
+    disk.opened.clear()
+    directory = LogDirectory(disk, root, max_open_files=20)
+    assert directory.start(NOW) == []
+    assert directory.partitions == set(partitions)
+    assert len(disk.opened) < 10, "no log is opened before it is needed"
+    for partition in partitions[::50]:
+        assert read_all(directory.open(partition, LogConfig(), NOW)) == [0, 1]
+    assert directory.open_files <= 20
+    directory.maintenance(NOW, lambda _: LogConfig())
+    assert len(directory.loaded()) == 110, "some of the others are opened in passing, for retention"
+    directory._lock.release()  # type: ignore[union-attr]
+
+    directory = LogDirectory(disk, root, max_open_files=20)
+    assert directory.start(NOW) == []
+    assert read_all(directory.open(partitions[0], LogConfig(), NOW)) == [0, 1]
+    directory.close(NOW)
+
+
+def test_checkpoints_keep_what_is_not_open(node: Node) -> None:
+    append(node.log())
+    node.restart(clean=True)
+    other = TopicPartition(TopicName("other"), 0)
+    append(node.directory.create(other, uuid4(), LogConfig(), NOW))
+    node.restart(clean=True)
+    text = (Path(node.root) / "recovery-point-offset-checkpoint").read_text()
+    assert sorted(text.splitlines()[2:]) == ["orders 0 1", "other 0 1"]
+    assert node.directory.checkpointed_high_watermark(PARTITION) == 1
+
+
+def test_checkpoints_are_due_now_and_then(node: Node) -> None:
+    append(node.log())
+    assert node.directory.maintenance(NOW + 59_999) == []
+    (job,) = node.directory.maintenance(NOW + 60_000)
+    job.done(job.run())
+    assert (Path(node.root) / "replication-offset-checkpoint").read_text() == "0\n1\norders 0 1\n"
+    assert node.directory.maintenance(NOW + 60_001) == []
+
+
+def test_expired_producers_are_forgotten(node: Node) -> None:
+    log = node.log(LogConfig(retention_ms=-1))
+    append(log, producer_id=4, producer_epoch=0, sequence=0)
+    node.directory.maintenance(NOW + 23 * 3_600_000)
+    assert 4 in log.producers.entries
+    node.directory.maintenance(NOW + 25 * 3_600_000)
+    assert 4 not in log.producers.entries
+
+
+def test_no_room_to_create(node: Node) -> None:
+    node.disk.room = 0
+    with pytest.raises(KafkaError) as error:
+        node.log()
+    assert error.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+    node.disk.room = None
+    assert append(node.log()) == 0
+
+
+def test_a_stop_on_a_full_disk_is_not_clean(node: Node) -> None:
+    append(node.log(), b"kept")
+    node.disk.room = 0
+    node.stop()
+    node.disk.room = None
+    assert not (Path(node.root) / ".kafka_cleanshutdown").exists()
+    node.start()
+    assert read_all(node.log()) == [0]
