@@ -7,10 +7,14 @@ from millstream.broker.api_versions import ApiVersions
 from millstream.broker.controller import Controller
 from millstream.broker.dispatch import Dispatcher
 from millstream.broker.environment import Environment
+from millstream.broker.group_coordinator import GroupCoordinator
+from millstream.broker.handlers.classic_groups import ClassicGroupHandlers
 from millstream.broker.handlers.cluster import ClusterHandlers
 from millstream.broker.handlers.configs import ConfigHandlers
 from millstream.broker.handlers.fetch import FetchHandler
+from millstream.broker.handlers.group_admin import GroupAdminHandlers
 from millstream.broker.handlers.log_dirs import LogDirHandlers
+from millstream.broker.handlers.offset_commits import OffsetCommitHandlers
 from millstream.broker.handlers.offsets import OffsetHandlers
 from millstream.broker.handlers.produce import ProduceHandler
 from millstream.broker.handlers.producer_ids import ProducerIdHandlers
@@ -42,9 +46,11 @@ class Broker:
         self.partitions = PartitionTable()
         for topic in controller.image.topics.values():
             self._lead(topic)
+        self.groups = GroupCoordinator(controller, self.partitions, environment)
         controller.on_change = self._follow
         self.apis = self._make_apis()
         self.dispatcher = self._make_dispatcher()
+        self.groups.start()
 
     # Following the metadata
 
@@ -63,6 +69,7 @@ class Broker:
             for partition in self.partitions.by_name.get(name.encode(), {}).values():
                 if partition.opened_log is not None:
                     partition.opened_log.config = config
+        self.groups.follow(delta)
 
     def _lead(self, topic: TopicImage) -> None:
         node_id = self.controller.config.node_id
@@ -119,13 +126,25 @@ class Broker:
             topics.create_with_defaults,
             lambda: controller.config[node.AUTO_CREATE_TOPICS_ENABLE],
             controller.config[network.MAX_REQUEST_PARTITION_SIZE_LIMIT],
+            self.groups.ensure_topic,
         )
+        commits = OffsetCommitHandlers(self.groups)
+        classic = ClassicGroupHandlers(self.groups)
+        group_admin = GroupAdminHandlers(self.groups)
         log_dirs = LogDirHandlers(partitions, environment, controller.config.data_dir)
         producer_ids = ProducerIdHandlers(controller)
         handlers: dict[str, Handler] = {
             "list_offsets": offsets.list_offsets,
             "metadata": cluster.metadata,
+            "offset_commit": commits.offset_commit,
+            "offset_fetch": commits.offset_fetch,
             "find_coordinator": cluster.find_coordinator,
+            "join_group": classic.join_group,
+            "heartbeat": classic.heartbeat,
+            "leave_group": classic.leave_group,
+            "sync_group": classic.sync_group,
+            "describe_groups": group_admin.describe_groups,
+            "list_groups": group_admin.list_groups,
             "create_topics": topics.create_topics,
             "delete_topics": topics.delete_topics,
             "delete_records": offsets.delete_records,
@@ -135,6 +154,8 @@ class Broker:
             "alter_configs": configs.alter_configs,
             "describe_log_dirs": log_dirs.describe_log_dirs,
             "create_partitions": topics.create_partitions,
+            "delete_groups": group_admin.delete_groups,
+            "offset_delete": commits.offset_delete,
             "incremental_alter_configs": configs.incremental_alter_configs,
             "describe_cluster": cluster.describe_cluster,
             "describe_topic_partitions": cluster.describe_topic_partitions,

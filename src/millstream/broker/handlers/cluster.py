@@ -35,12 +35,14 @@ class ClusterHandlers:
         create_topics: Callable[[list[str]], Awaitable[dict[str, KafkaError]]],
         may_create_topics: Callable[[], bool],
         described_partitions_limit: int,
+        ensure_group_topic: Callable[[], Awaitable[None]],
     ) -> None:
         """`create_topics` makes topics with default settings and says which it could not make."""
         self._node_id = node_id
         self._image = image
         self._create_topics = create_topics
         self._may_create_topics = may_create_topics
+        self._ensure_group_topic = ensure_group_topic
         self._described_partitions_limit = described_partitions_limit
         self._kept: dict[object, bytes] = {}
         self._kept_for: MetadataImage | None = None
@@ -182,16 +184,23 @@ class ClusterHandlers:
 
     # FindCoordinator
 
-    def find_coordinator(self, request: Message, context: Context) -> Response:
+    async def find_coordinator(self, request: Message, context: Context) -> Response:
+        failure: KafkaError | None = None
+        if request.key_type == _GROUP:
+            try:
+                await self._ensure_group_topic()
+            except KafkaError as error:
+                failure = error
         if context.version < 4:
-            return self._coordinator(request.key, request.key_type, context)
+            return self._coordinator(request.key, request.key_type, context, failure)
         return {
             "coordinators": [
-                {"key": key, **self._coordinator(key, request.key_type, context)} for key in request.coordinator_keys
+                {"key": key, **self._coordinator(key, request.key_type, context, failure)}
+                for key in request.coordinator_keys
             ]
         }
 
-    def _coordinator(self, key: str, key_type: int, context: Context) -> dict[str, Any]:
+    def _coordinator(self, key: str, key_type: int, context: Context, failure: KafkaError | None) -> dict[str, Any]:
         nowhere = {"node_id": -1, "host": "", "port": -1}
         if key_type == _TRANSACTION:
             return {
@@ -205,8 +214,8 @@ class ClusterHandlers:
                 "error_message": f"there is no coordinator of type {key_type} here",
                 **nowhere,
             }
-        if not key:
-            return {"error_code": ErrorCode.INVALID_GROUP_ID, "error_message": "the group id is empty", **nowhere}
+        if failure is not None:
+            return {"error_code": failure.code, "error_message": failure.message, **nowhere}
         broker = self._image().brokers[self._node_id]  # type: ignore[index]
         return {"node_id": self._node_id, **_address(broker, context.peer.listener), "error_message": ""}
 

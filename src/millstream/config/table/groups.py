@@ -1,7 +1,7 @@
 """Groups and their offsets: limits, time-outs, and how long offsets are kept."""
 
 from millstream.config.setting import INT_MAX, Importance, at_least
-from millstream.config.table.declare import declared, integer, long
+from millstream.config.table.declare import declared, integer, long, short
 
 GROUP_MIN_SESSION_TIMEOUT_MS = integer(
     "group.min.session.timeout.ms",
@@ -45,6 +45,28 @@ OFFSETS_RETENTION_CHECK_INTERVAL_MS = long(
     600_000,
     "How often expired offsets are looked for.",
     unit="ms",
+    allowed=at_least(1),
+    importance=Importance.HIGH,
+)
+OFFSETS_TOPIC_NUM_PARTITIONS = integer(
+    "offsets.topic.num.partitions",
+    50,
+    "How many partitions `__consumer_offsets` gets when it is created.",
+    allowed=at_least(1),
+    importance=Importance.HIGH,
+)
+OFFSETS_TOPIC_REPLICATION_FACTOR = short(
+    "offsets.topic.replication.factor",
+    3,
+    "How many replicas `__consumer_offsets` gets; with fewer brokers, one on each of them.",
+    allowed=at_least(1),
+    importance=Importance.HIGH,
+)
+OFFSETS_TOPIC_SEGMENT_BYTES = integer(
+    "offsets.topic.segment.bytes",
+    100 << 20,
+    "The size at which a segment of `__consumer_offsets` is closed, kept small so that it is cleaned and loaded fast.",
+    unit="bytes",
     allowed=at_least(1),
     importance=Importance.HIGH,
 )

@@ -119,9 +119,6 @@ _GROUPS = {
         offsets.commit.timeout.ms int 5000 high 1..
         offsets.load.buffer.size int 5242880 high 1..
         offsets.topic.compression.codec int 0 high
-        offsets.topic.num.partitions int 50 high 1..
-        offsets.topic.replication.factor short 3 high 1..
-        offsets.topic.segment.bytes int 104857600 high 1..
     """,
     "share groups assign at once and write at once, and are woken by events": """
         group.share.assignment.interval.ms int 1000 medium 0..

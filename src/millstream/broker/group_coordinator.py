@@ -1,0 +1,219 @@
+"""The coordinator of groups: finds the partition of `__consumer_offsets` a group lives in, and runs operations there.
+
+The internal topic is made when it is first needed. A shard is loaded when it is first asked for, and all of them in the
+background after a start, so that the sessions of members that did not come back end on time. Decisions are in
+`coordinator/`, the joining of them to the log in `coordinator_shell`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+from uuid import UUID
+
+from millstream.broker.controller import Controller
+from millstream.broker.coordinator_shell import CoordinatorShell
+from millstream.broker.environment import Environment
+from millstream.broker.partition_table import PartitionTable
+from millstream.config.table import groups as settings
+from millstream.coordinator.group_shard import GroupShard
+from millstream.coordinator.outcome import Outcome
+from millstream.coordinator.topic_catalog import Topic
+from millstream.metadata.image import ConfigResource, MetadataDelta, MetadataImage, ResourceType, TopicImage
+from millstream.metadata.topics import create_topics, internal_topic
+from millstream.model.errors import ErrorCode, KafkaError
+from millstream.model.identifiers import BrokerId, TopicId, TopicName
+
+GROUP_TOPIC = TopicName("__consumer_offsets")
+_LOAD_PATIENCE_SECONDS = 5.0
+"""How long a request waits for its shard to load before the client is told to come again."""
+
+_log = logging.getLogger("millstream.groups")
+R = TypeVar("R")
+
+
+class ImageTopics:
+    """The topics of the metadata image, as coordinators see them; internal ones included."""
+
+    def __init__(self, image: Callable[[], MetadataImage]) -> None:
+        self._image = image
+
+    @property
+    def version(self) -> int:
+        return self._image().offset
+
+    def names(self) -> Iterable[str]:
+        return self._image().topics
+
+    def get(self, name: str) -> Topic | None:
+        return _topic(self._image().topics.get(TopicName(name)))
+
+    def by_id(self, topic_id: UUID) -> Topic | None:
+        return _topic(self._image().topics_by_id.get(TopicId(topic_id)))
+
+    def racks(self, name: str) -> Sequence[frozenset[str]]:
+        image = self._image()
+        topic = image.topics.get(TopicName(name))
+        if topic is None:
+            return ()
+        rack_of = {broker.id: broker.rack for broker in image.brokers.values()}
+        return [
+            frozenset(rack for replica in state.replicas if (rack := rack_of.get(BrokerId(replica))) is not None)
+            for state in topic.partitions
+        ]
+
+
+class GroupCoordinator:
+    def __init__(self, controller: Controller, partitions: PartitionTable, environment: Environment) -> None:
+        self._controller = controller
+        self._partitions = partitions
+        self._environment = environment
+        self.topics = ImageTopics(lambda: controller.image)
+        self._shells: dict[int, CoordinatorShell] = {}
+        self._background: set[asyncio.Future[None]] = set()
+
+    # Where a group lives
+
+    async def ensure_topic(self) -> None:
+        """Makes `__consumer_offsets` unless it is there; COORDINATOR_NOT_AVAILABLE if that is not possible."""
+        if GROUP_TOPIC in self._controller.image.topics:
+            return
+        config = self._controller.config
+        configs = {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(config[settings.OFFSETS_TOPIC_SEGMENT_BYTES]),
+        }
+        (result,) = await self._controller.decide(
+            lambda image, config, randomness: create_topics(
+                image,
+                [
+                    internal_topic(
+                        GROUP_TOPIC,
+                        image,
+                        config[settings.OFFSETS_TOPIC_NUM_PARTITIONS],
+                        config[settings.OFFSETS_TOPIC_REPLICATION_FACTOR],
+                        configs,
+                    )
+                ],
+                config,
+                randomness,
+            )
+        )
+        if result.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+            _log.error("internal_topic_not_created topic=%s error=%s", GROUP_TOPIC, result.message)
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{GROUP_TOPIC} cannot be made: {result.message}")
+
+    def partition_of(self, group_id: str) -> int:
+        topic = self._controller.image.topics.get(GROUP_TOPIC)
+        if topic is None:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{GROUP_TOPIC} does not exist yet")
+        return java_hash(group_id) % len(topic.partitions)
+
+    def _shell(self, index: int) -> CoordinatorShell:
+        shell = self._shells.get(index)
+        if shell is None:
+            try:
+                partition = self._partitions.find(GROUP_TOPIC, index)
+            except KafkaError:
+                raise KafkaError(ErrorCode.NOT_COORDINATOR, "another broker coordinates this group") from None
+            controller = self._controller
+            shard = GroupShard(
+                lambda: controller.config, self.topics, self._environment.randomness, self._settings_of_group
+            )
+            shell = self._shells[index] = CoordinatorShell(partition, shard, self._environment)
+        return shell
+
+    def _settings_of_group(self, group_id: str) -> Mapping[str, str]:
+        return self._controller.image.configs.get(ConfigResource(ResourceType.GROUP, group_id), {})
+
+    async def _loaded(self, index: int) -> CoordinatorShell:
+        shell = self._shell(index)
+        try:
+            async with asyncio.timeout(_LOAD_PATIENCE_SECONDS):
+                await shell.load()
+        except TimeoutError:
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{GROUP_TOPIC}-{index} is loading") from None
+        return shell
+
+    # Operations
+
+    async def run(self, group_id: str, operation: "Callable[[GroupShard, int], Outcome[R]]") -> R:
+        """Runs an operation on the shard of a group; waits for its answer. KafkaError if it is refused."""
+        await self.ensure_topic()
+        shell = await self._loaded(self.partition_of(group_id))
+        shard = _shard(shell)
+        return await shell.run(lambda now_ms: operation(shard, now_ms))
+
+    async def read(self, group_id: str, question: "Callable[[GroupShard], R]") -> R:
+        """Asks the shard of a group something that changes nothing."""
+        await self.ensure_topic()
+        return question(_shard(await self._loaded(self.partition_of(group_id))))
+
+    async def shards(self) -> list[GroupShard]:
+        """All shards of this broker, loaded; none if there has never been a group."""
+        topic = self._controller.image.topics.get(GROUP_TOPIC)
+        led = self._partitions.by_name.get(GROUP_TOPIC.encode(), {}) if topic is not None else {}
+        return [_shard(await self._loaded(index)) for index in led]
+
+    # Life
+
+    def start(self) -> None:
+        """Loads every shard in the background, one after another."""
+        if GROUP_TOPIC in self._controller.image.topics:
+            self._in_background(self._load_all())
+
+    async def _load_all(self) -> None:
+        for index in tuple(self._partitions.by_name.get(GROUP_TOPIC.encode(), {})):
+            try:
+                await self._shell(index).load()
+            except KafkaError as error:
+                _log.error("shard_not_loaded partition=%s-%d error=%s", GROUP_TOPIC, index, error)
+
+    def follow(self, delta: MetadataDelta) -> None:
+        """Topics came, grew or went; settings of groups may have changed."""
+        if any(topic.name == GROUP_TOPIC for topic in delta.deleted.values()):
+            for shell in self._shells.values():
+                shell.close()
+            self._shells.clear()
+            return
+        if not (delta.deleted or delta.created or delta.changed):
+            return
+        deleted = frozenset(topic.name for topic in delta.deleted.values())
+        for shell in self._shells.values():
+            self._in_background(self._topics_changed(shell, deleted))
+
+    async def _topics_changed(self, shell: CoordinatorShell, deleted: frozenset[TopicName]) -> None:
+        try:
+            await shell.run(lambda now_ms: _shard(shell).topics_changed(deleted, now_ms))
+        except KafkaError as error:
+            _log.error("topics_not_followed partition=%s error=%s", shell.partition.topic_partition, error)
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work, loop=self._environment.loop)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    def close(self) -> None:
+        for shell in self._shells.values():
+            shell.close()
+
+
+def _shard(shell: CoordinatorShell) -> GroupShard:
+    assert isinstance(shell.state, GroupShard)
+    return shell.state
+
+
+def _topic(image: TopicImage | None) -> Topic | None:
+    return None if image is None else Topic(image.name, image.id, len(image.partitions))
+
+
+def java_hash(text: str) -> int:
+    """What Java's String.hashCode gives, made positive as Kafka does: it decides which partition a group lives in."""
+    value = 0
+    units = text.encode("utf-16-be", "surrogatepass")
+    for at in range(0, len(units), 2):
+        value = (31 * value + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
+    if value >= 1 << 31:
+        value = (1 << 32) - value
+    return 0 if value == 1 << 31 else value

@@ -1,0 +1,54 @@
+"""DescribeGroups (15), ListGroups (16), DeleteGroups (42): what tools ask about groups."""
+
+from typing import Any
+
+from millstream.broker.group_coordinator import GroupCoordinator
+from millstream.broker.request import Context, Response
+from millstream.model.errors import ErrorCode, KafkaError
+from millstream.protocol.schema import Message
+
+# Bits of AclOperation for one who may do everything with a group: read, delete, describe, and its configs.
+_ALL_GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
+
+
+class GroupAdminHandlers:
+    def __init__(self, groups: GroupCoordinator) -> None:
+        self._groups = groups
+
+    async def describe_groups(self, request: Message, context: Context) -> Response:
+        rows = []
+        for group_id in request.groups:
+            row = await self._described(group_id, context.version)
+            if request.include_authorized_operations:
+                row["authorized_operations"] = _ALL_GROUP_OPERATIONS
+            rows.append(row)
+        return {"groups": rows}
+
+    async def _described(self, group_id: str, version: int) -> dict[str, Any]:
+        try:
+            return await self._groups.read(group_id, lambda shard: shard.classic.describe(group_id, version))
+        except KafkaError as error:
+            return {"group_id": group_id, "error_code": error.code, "error_message": error.message}
+
+    async def list_groups(self, request: Message, context: Context) -> Response:
+        states = frozenset(state.lower() for state in request.states_filter)
+        types = frozenset(kind.lower() for kind in request.types_filter)
+        try:
+            shards = await self._groups.shards()
+        except KafkaError as error:
+            return {"error_code": error.code, "groups": []}
+        return {"groups": [row for shard in shards for row in shard.list_groups(states, types)]}
+
+    async def delete_groups(self, request: Message, context: Context) -> Response:
+        rows = []
+        for group_id in dict.fromkeys(request.groups_names):
+            code = ErrorCode.NONE
+            try:
+                await self._delete(group_id)
+            except KafkaError as error:
+                code = error.code
+            rows.append({"group_id": group_id, "error_code": code})
+        return {"results": rows}
+
+    async def _delete(self, group_id: str) -> None:
+        await self._groups.run(group_id, lambda shard, now_ms: shard.delete_group(group_id, now_ms))

@@ -1,0 +1,61 @@
+"""OffsetCommit (8), OffsetFetch (9), OffsetDelete (47): where groups are in their topics."""
+
+from typing import Any
+
+from millstream.broker.group_coordinator import GroupCoordinator
+from millstream.broker.request import Context, Response
+from millstream.model.errors import ErrorCode, KafkaError
+from millstream.protocol.schema import Message
+
+_FIRST_FETCH_WITH_GROUPS = 8
+_FIRST_FETCH_WITH_ERROR = 2
+
+
+class OffsetCommitHandlers:
+    def __init__(self, groups: GroupCoordinator) -> None:
+        self._groups = groups
+
+    async def offset_commit(self, request: Message, context: Context) -> Response:
+        try:
+            return await self._groups.run(
+                request.group_id, lambda shard, now_ms: shard.offsets.commit(request, context.version, now_ms)
+            )
+        except KafkaError as error:
+            return {"topics": [_refused(topic, error.code) for topic in request.topics]}
+
+    async def offset_fetch(self, request: Message, context: Context) -> Response:
+        if context.version >= _FIRST_FETCH_WITH_GROUPS:
+            return {"groups": [await self._fetched(group, context.version) for group in request.groups]}
+        group = await self._fetched(request, context.version)
+        code = group["error_code"]
+        topics = [{name: topic[name] for name in ("name", "partitions")} for topic in group["topics"]]
+        if code and context.version < _FIRST_FETCH_WITH_ERROR:
+            # There is no place for the group's error, so each partition tells it.
+            topics = [
+                {"name": topic.name, "partitions": [_unfetched(index, code) for index in topic.partition_indexes]}
+                for topic in request.topics
+            ]
+        return {"topics": topics, "error_code": code}
+
+    async def _fetched(self, group: Message, version: int) -> dict[str, Any]:
+        try:
+            return await self._groups.read(group.group_id, lambda shard: shard.offsets.fetch(group, version))
+        except KafkaError as error:
+            return {"group_id": group.group_id, "topics": [], "error_code": error.code}
+
+    async def offset_delete(self, request: Message, context: Context) -> Response:
+        try:
+            if not request.group_id:
+                raise KafkaError(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
+            return await self._groups.run(request.group_id, lambda shard, now_ms: shard.offsets.delete(request, now_ms))
+        except KafkaError as error:
+            return {"error_code": error.code, "topics": []}
+
+
+def _refused(topic: Message, code: int) -> dict[str, Any]:
+    rows = [{"partition_index": partition.partition_index, "error_code": code} for partition in topic.partitions]
+    return {"topic_id": topic.topic_id, "name": topic.name, "partitions": rows}
+
+
+def _unfetched(index: int, code: int) -> dict[str, Any]:
+    return {"partition_index": index, "committed_offset": -1, "metadata": "", "error_code": code}

@@ -1,0 +1,117 @@
+"""All groups and offsets of one partition of `__consumer_offsets`.
+
+A group is of one kind at a time; each kind brings its operations, its records and its timers in a package of its own
+(`classic/`, `consumer/`, `share/`), and `offsets/` serves them all. The shard holds what they share, finds the right
+one for a record, and answers the questions that concern every kind.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from random import Random
+from typing import Any, Protocol
+
+from millstream.config.broker_config import BrokerConfig
+from millstream.coordinator.classic.classic_groups import ClassicGroups
+from millstream.coordinator.group import Group
+from millstream.coordinator.group_records import record_type
+from millstream.coordinator.offsets.offsets import Offsets
+from millstream.coordinator.outcome import Outcome
+from millstream.coordinator.timers import Timers
+from millstream.coordinator.topic_catalog import TopicCatalog
+from millstream.coordinator.writes import Writes
+from millstream.model.errors import ErrorCode, KafkaError
+from millstream.protocol.primitives import MalformedMessage
+
+_log = logging.getLogger("millstream.coordinator")
+
+Replayer = Callable[[bytes, bytes | None], None]
+"""Applies one record, key and value as they are in the log."""
+
+
+class GroupKind(Protocol):
+    """What the shard needs of each package: its records, and a chance to set timers."""
+
+    def replayers(self) -> Mapping[int, Replayer]:
+        """For each record type (see `group_records.RecordType`) what applies it."""
+        ...
+
+    def loaded(self, now_ms: int) -> None: ...
+
+    def topics_changed(self, deleted: Collection[str], writes: Writes, now_ms: int) -> None:
+        """Topics were made, grew, or are gone: `deleted` has the names of those; the catalog is the new one already."""
+        ...
+
+
+class GroupShard:
+    def __init__(
+        self,
+        config: Callable[[], BrokerConfig],
+        topics: TopicCatalog,
+        randomness: Random,
+        group_settings: Callable[[str], Mapping[str, str]] = lambda group_id: {},
+    ) -> None:
+        """`group_settings` gives what was set for one group with IncrementalAlterConfigs (resource type GROUP)."""
+        self.config = config
+        self.topics = topics
+        self.randomness = randomness
+        self.group_settings = group_settings
+        self.timers = Timers()
+        self.groups: dict[str, Group] = {}
+        self.live = False
+        """Whether the log was replayed, so that records are now those of our own operations."""
+        self.offsets = Offsets(self)
+        self.classic = ClassicGroups(self)
+        self._kinds: list[GroupKind] = [self.offsets, self.classic]
+        self._replayers: dict[int, Replayer] = {}
+        for kind in self._kinds:
+            self._replayers.update(kind.replayers())
+
+    # The shell's side
+
+    def replay(self, key: bytes, value: bytes | None) -> None:
+        replayer = self._replayers.get(record_type(key))
+        if replayer is None:
+            return
+        try:
+            replayer(key, value)
+        except MalformedMessage as error:
+            # A newer Kafka may have written a version we do not know; losing one group beats losing all of them.
+            _log.warning("record_passed_over type=%d error=%s", record_type(key), error)
+
+    def loaded(self, now_ms: int) -> None:
+        self.live = True
+        for kind in self._kinds:
+            kind.loaded(now_ms)
+
+    # What concerns groups of every kind
+
+    def find(self, group_id: str) -> Group:
+        group = self.groups.get(group_id)
+        if group is None:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
+        return group
+
+    def list_groups(self, states: Collection[str] = (), types: Collection[str] = ()) -> list[dict[str, Any]]:
+        """Rows of ListGroups; the filters are in lower case, empty means all."""
+        return [
+            {
+                "group_id": group.group_id,
+                "protocol_type": group.protocol_type,
+                "group_state": group.state_name,
+                "group_type": group.type,
+            }
+            for group in self.groups.values()
+            if (not states or group.state_name.lower() in states) and (not types or group.type in types)
+        ]
+
+    def delete_group(self, group_id: str, now_ms: int) -> Outcome[None]:
+        group = self.find(group_id)
+        group.check_deletion()
+        records = self.offsets.deletion_records(group_id)
+        return Outcome(None, [*records, *group.deletion_records()])
+
+    def topics_changed(self, deleted: Collection[str], now_ms: int) -> Outcome[None]:
+        writes = Writes()
+        for kind in self._kinds:
+            kind.topics_changed(deleted, writes, now_ms)
+        return writes.outcome(None)
