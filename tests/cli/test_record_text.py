@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.cli.record_text import as_json, from_json, start_of, template
@@ -20,6 +20,7 @@ def record(
     return Record("t", 1, 42, key, value, value, 1700000000000, headers or [])
 
 
+@settings(max_examples=50, deadline=None)
 @given(
     st.none() | st.binary(),
     st.none() | st.binary(),
