@@ -76,6 +76,14 @@ def test_a_broker_that_does_not_start_says_why() -> None:
     broker.close()
 
 
+def test_a_failed_start_leaves_nothing_behind() -> None:
+    broker = EmbeddedBroker({"node.id": "seven"})
+    scratch = broker.data_dir.parent
+    with pytest.raises(EmbeddedBrokerError), broker:
+        pass
+    assert not scratch.exists()
+
+
 def test_a_broker_that_is_not_ready_in_time() -> None:
     broker = EmbeddedBroker(start_timeout=0.0)
     with pytest.raises(EmbeddedBrokerError, match="not ready after 0 s"):

@@ -54,7 +54,11 @@ class EmbeddedBroker:
 
     def __enter__(self) -> "EmbeddedBroker":
         if self._process is None:
-            self.start()
+            try:
+                self.start()
+            except BaseException:
+                self.close()
+                raise
         return self
 
     def __exit__(self, *_: object) -> None:
