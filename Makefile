@@ -17,6 +17,7 @@ $(VENV)/.made:
 
 $(VENV)/.installed: $(VENV)/.made pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+	$(BIN)/python -m compileall -q src
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed

@@ -201,20 +201,27 @@ def _calm_garbage_collector() -> None:
     gc.set_threshold(50_000, 50, 1_000)
 
 
+async def _serve(node: Node, ready: Callable[[str], None], loop: asyncio.AbstractEventLoop) -> None:
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    await asyncio.sleep(0)
+    address = node.start()
+    _calm_garbage_collector()
+    ready(address)
+    await stopping.wait()
+
+
 def run(config: BrokerConfig, ready: Callable[[str], None]) -> int:
     """Runs a node until it is asked to stop."""
     _raise_file_limit()
     loop = _new_loop()
     asyncio.set_event_loop(loop)
     running = Node(config, loop)
-    stopping = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
     try:
-        address = running.start()
-        _calm_garbage_collector()
-        ready(address)
-        loop.run_until_complete(stopping.wait())
+        # The loop's own signal handling works only while it runs, so the start runs inside it too: a signal that comes
+        # during a long recovery, or right after the ready line, is not lost.
+        loop.run_until_complete(_serve(running, ready, loop))
     finally:
         running.stop()
         loop.close()
