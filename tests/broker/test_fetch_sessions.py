@@ -1,0 +1,55 @@
+"""The table of fetch sessions by itself, where time can be told: eviction and epochs that wrap."""
+
+import random
+
+import pytest
+
+from millstream.broker.fetch_sessions import FetchSession, FetchSessions
+from millstream.model.errors import ErrorCode, KafkaError
+from millstream.protocol.fetch import FetchPartition, FetchRequest
+
+PARTITION = FetchPartition(0, -1, 0, -1, -1, 1 << 20)
+
+
+def request(session_id: int = 0, epoch: int = 0, topics: tuple[bytes, ...] = (b"t",)) -> FetchRequest:
+    wanted = [(topic, [PARTITION]) for topic in topics]
+    return FetchRequest(-1, 0, 1, 1 << 20, 0, session_id, epoch, wanted, [], b"")
+
+
+def begin(sessions: FetchSessions, now: float) -> FetchSession | None:
+    return sessions.resolve(request(), 12, now)
+
+
+def test_the_least_recently_used_session_makes_room_when_it_is_old_enough() -> None:
+    sessions = FetchSessions(2, random.Random(1))
+    first, second = begin(sessions, 0.0), begin(sessions, 1.0)
+    assert first is not None and second is not None
+    assert begin(sessions, 60.0) is None  # both were used a moment ago
+    assert sessions.resolve(request(first.id, 1, ()), 12, 100.0) is first
+    third = begin(sessions, 150.0)
+    assert third is not None and len(sessions) == 2
+    with pytest.raises(KafkaError) as error:
+        sessions.resolve(request(second.id, 1, ()), 12, 151.0)
+    assert error.value.code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert sessions.resolve(request(first.id, 2, ()), 12, 152.0) is first
+
+
+def test_no_slots_mean_no_sessions() -> None:
+    assert begin(FetchSessions(0, random.Random(1)), 0.0) is None
+
+
+def test_epochs_wrap_to_one() -> None:
+    sessions = FetchSessions(2, random.Random(1))
+    session = begin(sessions, 0.0)
+    assert session is not None
+    session.epoch = 2**31 - 1
+    assert sessions.resolve(request(session.id, 2**31 - 1, ()), 12, 1.0) is session
+    assert session.epoch == 1
+
+
+def test_a_new_full_fetch_replaces_the_session_it_names() -> None:
+    sessions = FetchSessions(2, random.Random(1))
+    session = begin(sessions, 0.0)
+    assert session is not None
+    again = sessions.resolve(request(session.id, 0), 12, 1.0)
+    assert again is not None and again is not session and len(sessions) == 1
