@@ -41,6 +41,8 @@ DEFAULT_PERFORMANCE_OPTIONS = (
     "-XX:MaxInlineLevel=15",
     "-Djava.awt.headless=true",
 )
+# For tests: a tool that lives two seconds gains nothing from the second compiler or a parallel collector.
+QUICK_START_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 DEFAULT_BROKER_HEAP = ("-Xmx1G", "-Xms1G")
 DEFAULT_TOOL_HEAP = ("-Xmx256M",)
 # bin/kafka-producer-perf-test.sh and bin/kafka-consumer-perf-test.sh.
@@ -52,7 +54,12 @@ CONSOLE_PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
 CONSOLE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 TOPIC_COMMAND = "org.apache.kafka.tools.TopicCommand"
 CONFIG_COMMAND = "kafka.admin.ConfigCommand"
-DUMP_LOG_SEGMENTS = "kafka.tools.DumpLogSegments"
+GET_OFFSETS = "org.apache.kafka.tools.GetOffsetShell"
+DELETE_RECORDS_COMMAND = "org.apache.kafka.tools.DeleteRecordsCommand"
+LOG_DIRS_COMMAND = "org.apache.kafka.tools.LogDirsCommand"
+CLUSTER_TOOL = "org.apache.kafka.tools.ClusterTool"
+BROKER_API_VERSIONS_COMMAND = "org.apache.kafka.tools.BrokerApiVersionsCommand"
+DUMP_LOG_SEGMENTS = "org.apache.kafka.tools.DumpLogSegments"
 STORAGE_TOOL = "kafka.tools.StorageTool"
 BROKER = "kafka.Kafka"
 
@@ -123,21 +130,33 @@ class KafkaDistribution:
     def classpath(self) -> str:
         return str(self.directory / "libs" / "*")
 
-    def command(self, main_class: str, *arguments: str, jvm: Sequence[str] = DEFAULT_TOOL_HEAP) -> list[str]:
+    def command(
+        self,
+        main_class: str,
+        *arguments: str,
+        jvm: Sequence[str] = DEFAULT_TOOL_HEAP,
+        performance: Sequence[str] = DEFAULT_PERFORMANCE_OPTIONS,
+    ) -> list[str]:
         """The command line that runs `main_class`; its log goes to stderr, warnings and worse only."""
         log4j = f"-Dlog4j2.configurationFile={self.directory / 'log4j2-tool.properties'}"
-        return ["java", *jvm, *DEFAULT_PERFORMANCE_OPTIONS, log4j, "-cp", self.classpath, main_class, *arguments]
+        return ["java", *jvm, *performance, log4j, "-cp", self.classpath, main_class, *arguments]
 
     def run(
-        self, main_class: str, *arguments: str, jvm: Sequence[str] = DEFAULT_TOOL_HEAP, timeout_s: float = 120
+        self,
+        main_class: str,
+        *arguments: str,
+        jvm: Sequence[str] = DEFAULT_TOOL_HEAP,
+        performance: Sequence[str] = DEFAULT_PERFORMANCE_OPTIONS,
+        stdin: str = "",
+        timeout_s: float = 120,
     ) -> subprocess.CompletedProcess[str]:
         """Run a tool to its end and return its output; the caller judges the exit code."""
         return subprocess.run(
-            self.command(main_class, *arguments, jvm=jvm),
+            self.command(main_class, *arguments, jvm=jvm, performance=performance),
             capture_output=True,
             text=True,
             timeout=timeout_s,
-            stdin=subprocess.DEVNULL,
+            input=stdin,
         )
 
 

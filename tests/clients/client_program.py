@@ -107,11 +107,24 @@ class ClientProgram:
         return self.finish()
 
     def produce(
-        self, bootstrap: str, topic: str, records: list[dict[str, Any]], codec: str = "none", acks: int | str = "all"
+        self,
+        bootstrap: str,
+        topic: str,
+        records: list[dict[str, Any]],
+        codec: str = "none",
+        acks: int | str = "all",
+        batch_records: int = 10_000,
     ) -> list[dict[str, Any]]:
         """Write records; acks=all means an idempotent producer, as today's clients default to."""
         answer = self.ask(
-            "produce", bootstrap, topic=topic, codec=codec, acks=acks, idempotent=acks == "all", records=records
+            "produce",
+            bootstrap,
+            topic=topic,
+            codec=codec,
+            acks=acks,
+            idempotent=acks == "all",
+            batch_records=batch_records,
+            records=records,
         )
         results: list[dict[str, Any]] = answer["results"]
         assert len(results) == len(records)

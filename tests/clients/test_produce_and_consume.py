@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
+
+import install_test_clients
 
 from . import brokers
 from .client_program import ClientFailedError, ClientProgram
@@ -136,6 +139,36 @@ def test_reading_from_the_middle_of_a_batch(
     sent = [record(None, b"%d" % i) for i in range(10)]
     client.produce(bootstrap, topic, sent, codec="gzip")
     assert_same(client.consume(bootstrap, topic, 0, 4, start=6), sent[6:], first_offset=6)
+
+
+@pytest.mark.parametrize("stored", ["gzip", "snappy", "lz4", "zstd", "uncompressed"])
+def test_broker_recompresses_where_the_topic_asks(
+    stored: str, bootstrap: str, topic: str, create_topic: Create, get_client: GetClient
+) -> None:
+    """The one place where the broker writes compressed data itself: every client must understand it."""
+    writer = get_client("confluent-kafka")
+    create_topic(writer, topic, compression_type=stored)
+    sent = [record(b"%d" % i, b"value " * 50, [("h", b"x")], timestamp=FIRST_TIMESTAMP_MS + i) for i in range(20)]
+    writer.produce(bootstrap, topic, sent, codec="none" if stored != "uncompressed" else "gzip")
+    for name in install_test_clients.CLIENTS:
+        assert_same(get_client(name).consume(bootstrap, topic, 0, len(sent)), sent)
+
+
+def test_broker_stamps_records_where_the_topic_asks(
+    bootstrap: str, topic: str, create_topic: Create, get_client: GetClient
+) -> None:
+    writer = get_client("confluent-kafka")
+    create_topic(writer, topic, message_timestamp_type="LogAppendTime")
+    before = int(time.time() * 1000)
+    records = [record(None, b"%d" % i, timestamp=FIRST_TIMESTAMP_MS) for i in range(3)]
+    writer.produce(bootstrap, topic, records, codec="lz4")
+    after = int(time.time() * 1000)
+    for name in install_test_clients.CLIENTS:
+        read = get_client(name).consume(bootstrap, topic, 0, len(records))
+        assert len(read) == len(records)
+        assert all(before <= each["timestamp"] <= after for each in read), (name, read)
+    java = get_client("java")
+    assert java.ask("list_offsets", bootstrap, topic=topic, partition=0, at=before)["offset"] == 0
 
 
 def test_long_poll_wakes_on_new_data(

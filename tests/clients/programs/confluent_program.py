@@ -75,6 +75,7 @@ def produce(request: Request) -> dict[str, Any]:
             "acks": str(request["acks"]),
             "enable.idempotence": request["idempotent"],
             "linger.ms": 5,
+            "batch.num.messages": request["batch_records"],
             # How long an unknown topic is waited for.
             "topic.metadata.propagation.max.ms": 5000,
         },
