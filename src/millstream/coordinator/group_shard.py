@@ -16,6 +16,7 @@ from millstream.coordinator.group import Group
 from millstream.coordinator.group_records import record_type
 from millstream.coordinator.offsets.offsets import Offsets
 from millstream.coordinator.outcome import Outcome
+from millstream.coordinator.share.share_groups import ShareGroups
 from millstream.coordinator.timers import Timers
 from millstream.coordinator.topic_catalog import TopicCatalog
 from millstream.coordinator.writes import Writes
@@ -61,7 +62,8 @@ class GroupShard:
         """Whether the log was replayed, so that records are now those of our own operations."""
         self.offsets = Offsets(self)
         self.classic = ClassicGroups(self)
-        self._kinds: list[GroupKind] = [self.offsets, self.classic]
+        self.share = ShareGroups(self)
+        self._kinds: list[GroupKind] = [self.share, self.offsets, self.classic]
         self._replayers: dict[int, Replayer] = {}
         for kind in self._kinds:
             self._replayers.update(kind.replayers())
