@@ -110,6 +110,7 @@ def test_files_and_directories(disk: RealDisk, tmp_path: Path) -> None:
     disk.remove(f"{root}/three")
     disk.remove(f"{root}/three")
     disk.sync_directory(root)
+    disk.sync_filesystem(root)
     disk.remove_directory(root)
     disk.remove_directory(root)
     assert not disk.exists(root)

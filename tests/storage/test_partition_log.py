@@ -398,3 +398,13 @@ def test_a_reader_in_flight_outlives_its_segment(node: Node) -> None:
     assert not node.file(0).exists()
     assert found.read() == expected
     assert log.log_start_offset == log.segments[0].base_offset
+
+
+def test_a_follower_finds_its_way_over_gaps(node: Node) -> None:
+    log = node.log()
+    for base in (0, 1, 10, 11, 30):
+        log.append_as_follower(batch(base_offset=base, leader_epoch=0), now_ms=NOW)
+    size = len(batch())
+    for offset, expected in ((0, 0), (1, 1), (2, 10), (9, 10), (11, 11), (12, 30), (29, 30), (30, 30)):
+        assert offsets(read(log, offset, size)) == [expected]
+    assert offsets(read(log, 2, up_to=30)) == [10, 11]

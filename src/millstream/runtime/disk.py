@@ -171,13 +171,14 @@ class RealDisk:
 
     def sync_filesystem(self, path: str) -> None:
         # The standard library has only sync(), which waits for every other file system too.
-        syncfs = getattr(ctypes.CDLL(None), "syncfs", None)
+        syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
         if syncfs is None:
             os.sync()
             return
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            syncfs(fd)
+            if syncfs(fd) != 0:
+                raise OSError(ctypes.get_errno(), "the file system could not be synced", path)
         finally:
             _close(fd)
 

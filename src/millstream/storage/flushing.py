@@ -10,6 +10,15 @@ if TYPE_CHECKING:
     from millstream.storage.partition_log import PartitionLog
 
 
+def unflushed_bytes(log: "PartitionLog") -> int:
+    """How much of the log may not be on stable storage yet."""
+    if log.recovery_point >= log.log_end_offset:
+        return 0
+    first = log.segments.slot_of(log.recovery_point)
+    found = log.segments[first].find(log.recovery_point)
+    return sum(log.segments[slot].size for slot in range(first, len(log.segments))) - (found or 0)
+
+
 def flush_job(log: "PartitionLog") -> Job | None:
     """Flush up to the present end; None when that is done. On a log that has failed, a job that says so again."""
     target = log.log_end_offset

@@ -135,12 +135,7 @@ class LogDirectory:
             except OSError as error:
                 logger.error("log_not_closed partition=%s error=%s", log.topic_partition, error)
                 whole = False
-        if len(unflushed) > MANY_FLUSHES:
-            self._disk.sync_filesystem(self.root)  # the flushes below then find little to wait for
-        for log in unflushed:
-            flush = log.flush_job()
-            if flush is not None:
-                flush.done(flush.run())
+        self._flush_all(unflushed)
         whole = whole and all(log.failure is None for log in self._logs.values())
         failure = self.checkpoint_job(now_ms).run()
         if failure is not None:
@@ -153,6 +148,22 @@ class LogDirectory:
         if self._lock is not None:
             self._lock.release()
             self._lock = None
+
+    def _flush_all(self, unflushed: list[PartitionLog]) -> None:
+        if len(unflushed) > MANY_FLUSHES:
+            try:
+                self._disk.sync_filesystem(self.root)
+            except OSError as error:
+                logger.error("sync_failed root=%s error=%s", self.root, error)  # file by file then, to know which
+            else:
+                for log in unflushed:
+                    if log.failure is None:
+                        log.recovery_point = log.log_end_offset
+                return
+        for log in unflushed:
+            flush = log.flush_job()
+            if flush is not None:
+                flush.done(flush.run())
 
     # Logs
 
@@ -201,18 +212,20 @@ class LogDirectory:
 
     def delete(self, partition: TopicPartition) -> Job:
         """Take a log away at once; the job removes its files."""
-        log = self._logs.pop(partition, None)
-        self._present.discard(partition)
-        unique = self.topic_id(partition).hex if log is None else log.topic_id.hex
-        for offsets in (self._recovery_points, self._start_offsets, self._high_watermarks):
-            offsets.pop(partition, None)
         disk = self._disk
-        grave = f"{self.root}/{deleted_directory(partition, unique)}"
-        if disk.exists(grave):
-            disk.remove_directory(grave)
-        disk.rename(self._directory(partition), grave)
+        grave = f"{self.root}/{deleted_directory(partition, self.topic_id(partition).hex)}"
+        try:
+            if disk.exists(grave):
+                disk.remove_directory(grave)
+            disk.rename(self._directory(partition), grave)
+        except OSError as error:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition} cannot be deleted: {error}") from error
+        log = self._logs.pop(partition, None)
         if log is not None:
             log.release()
+        self._present.discard(partition)
+        for offsets in (self._recovery_points, self._start_offsets, self._high_watermarks):
+            offsets.pop(partition, None)
         return Job(f"remove_log partition={partition}", lambda: disk.remove_directory(grave))
 
     # Upkeep
@@ -304,7 +317,12 @@ class LogDirectory:
             recovery_point = self._recovery_points.get(partition, 0)
             if is_settled(self._disk, directory, recovery_point, checkpoint_ns):
                 continue
-            report = recover_log(self._disk, directory, recovery_point, self._start_offsets.get(partition, 0))
+            try:
+                report = recover_log(self._disk, directory, recovery_point, self._start_offsets.get(partition, 0))
+            except OSError as error:
+                # One log that cannot be read is one partition's trouble: opening it will say so again.
+                logger.error("log_not_recovered partition=%s error=%s", partition, error)
+                continue
             if not report.is_clean:
                 reports.append(report)
             self._recovery_points[partition] = min(recovery_point, report.end_offset)

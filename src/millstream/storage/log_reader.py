@@ -11,6 +11,8 @@ from millstream.storage.segment_list import SegmentList
 from millstream.storage.slice import Bounds, Slice, empty_slice, extent
 
 SEARCH_BLOCK_BYTES = 8192
+SEARCHED_SEGMENTS = 16
+"""How many segments a search may pass over because the offsets it looks for are gone from them."""
 
 
 def read(
@@ -58,5 +60,6 @@ def _search(segments: SegmentList, slot: int, log_end_offset: int, bounds: Bound
                     return _slice(segment, file, found, length, end_offset) if length else empty_slice()
             except OSError as error:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
-    candidates = [(segments[at], segments.end_of(at, log_end_offset)) for at in range(slot, len(segments))]
+    last = min(slot + SEARCHED_SEGMENTS, len(segments))
+    candidates = [(segments[at], segments.end_of(at, log_end_offset)) for at in range(slot, last)]
     return Slice(segment.log.get(), 0, min(bounds.max_bytes, segment.size), False, candidates, bounds)

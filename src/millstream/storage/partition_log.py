@@ -197,7 +197,10 @@ class PartitionLog:
     def assign_leader_epoch(self, epoch: int) -> None:
         """Note that this node leads from the log's end on, before anything is written in the epoch."""
         if epoch > self.epochs.latest:
-            self._assign_epoch(epoch, self.log_end_offset)
+            try:
+                self._assign_epoch(epoch, self.log_end_offset)
+            except OSError as error:
+                raise self._storage_error(error) from error
 
     def _repeated(self, written: tuple[int, int, int, int, int], log_append_time: int) -> Appended:
         _, _, last_offset, delta, timestamp = written
@@ -207,8 +210,12 @@ class PartitionLog:
     def _note_followed(self, headers: list[Header], batches: memoryview) -> None:
         segment = self.segments.active
         position = 0
+        next_offset = self.log_end_offset
         for header in headers:
             size = header[1] + LOG_OVERHEAD
+            if header[0] != next_offset:
+                segment.forget_tail()  # its table finds offsets only where there are no gaps
+            next_offset = header[0] + header[6] + 1
             if header[2] > self.epochs.latest:
                 self._assign_epoch(header[2], header[0])
             segment.note(header[0], header[0] + header[6], size, header[8], self._config.index_interval_bytes)
@@ -248,7 +255,7 @@ class PartitionLog:
             segment.log.get().write_at(segment.size, batches)
         except OSError as error:
             self._undo_write(segment, error)
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition}: {error}") from error
+            raise self._storage_error(error) from error
         if self.unflushed_since_ms is None:
             self.unflushed_since_ms = now_ms
 
@@ -315,12 +322,14 @@ class PartitionLog:
         """Take the oldest segments out of the log; the job removes their files. Readers in flight keep theirs."""
         assert count < len(self.segments), "the active segment stays"
         paths: list[str] = []
-        for _ in range(count):
-            paths += self.segments.drop_first()
-        first = self.segments[0].base_offset
-        paths += self.snapshots.forget_before(first)
-        if self.log_start_offset < first:
-            self._move_start(first)
+        try:
+            for _ in range(count):
+                paths += self.segments.drop_first()
+        finally:
+            first = self.segments[0].base_offset
+            paths += self.snapshots.forget_before(first)
+            if self.log_start_offset < first:
+                self._move_start(first)
         return removal(self.disk, f"remove_segments partition={self.topic_partition} count={count}", paths)
 
     # Reading
@@ -342,7 +351,7 @@ class PartitionLog:
         try:
             return log_reader.read(self.segments, log_end, offset, max_bytes, up_to, at_least_one)
         except OSError as error:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition}: {error}") from error
+            raise self._storage_error(error) from error
 
     def end_offset_of_epoch(self, epoch: int) -> tuple[int, int]:
         """(epoch, end offset) as OffsetForLeaderEpoch wants it; (-1, -1) when unknown."""
@@ -350,11 +359,17 @@ class PartitionLog:
 
     def offset_by_timestamp(self, timestamp: int) -> FoundOffset | None:
         """The first record at or after `timestamp`."""
-        return time_search.offset_by_timestamp(self.segments, self.log_start_offset, timestamp)
+        try:
+            return time_search.offset_by_timestamp(self.segments, self.log_start_offset, timestamp)
+        except OSError as error:
+            raise self._storage_error(error) from error
 
     def max_timestamp_offset(self) -> FoundOffset | None:
         """The record with the greatest timestamp."""
-        return time_search.max_timestamp_offset(self.segments)
+        try:
+            return time_search.max_timestamp_offset(self.segments)
+        except OSError as error:
+            raise self._storage_error(error) from error
 
     # Shortening
 
@@ -376,14 +391,18 @@ class PartitionLog:
             truncate(self, max(offset, self.log_start_offset))
         except OSError as error:
             self.fail(f"truncating to {offset} failed: {error}")
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition}: {error}") from error
+            raise self._storage_error(error) from error
         return self.log_end_offset
 
     def _move_start(self, offset: int) -> None:
         self.log_start_offset = offset
         self.recovery_point = max(self.recovery_point, offset)
         if self.epochs.truncate_from_start(offset):
-            self.save_epochs()
+            try:
+                self.save_epochs()
+            except OSError as error:
+                # The file then knows more epochs than it need; loading cuts them off again.
+                logger.warning("leader_epochs_not_saved partition=%s error=%s", self.topic_partition, error)
 
     # Durability
 
@@ -427,6 +446,9 @@ class PartitionLog:
         """Take no more writes until the log is opened anew."""
         logger.error("log_failed partition=%s reason=%s", self.topic_partition, reason)
         self.failure = reason
+
+    def _storage_error(self, error: OSError) -> KafkaError:
+        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition}: {error}")
 
     def save_epochs(self) -> None:
         self.disk.write_atomically(f"{self.directory}/{LEADER_EPOCHS}", self.epochs.to_bytes(), durable=False)

@@ -180,6 +180,10 @@ class Segment:
             del self.tail_positions[:TAIL_BATCHES]
         self.size = position + size
 
+    def forget_tail(self) -> None:
+        self.tail_offsets = array("q")
+        self.tail_positions = array("q")
+
     def truncate(self, position: int, offset: int) -> None:
         """Cut an active segment at a batch boundary."""
         index, times = self.index, self.times
@@ -217,27 +221,24 @@ class Segment:
         return self.index is not None or self._entries.opened is not None
 
     def search_start(self, offset: int) -> int:
-        """Where to start walking to find `offset`."""
-        return self._entries_around(offset)[0][1]
+        """Where a walk to find `offset` would start, if the index is right."""
+        return max(self._entries_around(offset)[0][1], 0)
 
     def find(self, offset: int) -> int | None:
         """The start of the first batch whose last offset is not before `offset`; None when the segment ends before
         it."""
-        before, after = self._entries_around(offset)
-        base = self.base_offset
+        after = self._entries_around(offset)[1]
         file = self.file()
         if after is not NO_ENTRY:
             # Readers in sequence stop at indexed batches, so the next one they want often begins an interval.
             header = header_at(file, after[1])
-            if header is not None and header.last_offset == after[0] + base and header.base_offset <= offset:
+            if (
+                header is not None
+                and header.last_offset == after[0] + self.base_offset
+                and header.base_offset <= offset
+            ):
                 return after[1]
-        if before is not NO_ENTRY and before[0] >= 0:
-            header = header_at(file, before[1])
-            if header is None or header.last_offset != before[0] + base:
-                # The index names a batch that is not there. It is only a shortcut: make it anew.
-                self._make_index_anew()
-                before = self._entries_around(offset)[0]
-        position = before[1]
+        position = self._start_before(offset)
         for position, header in walk_headers(file, position, self.size, block_bytes=SEARCH_BLOCK_BYTES):  # noqa: B020
             if header.last_offset >= offset:
                 return position
@@ -249,7 +250,7 @@ class Segment:
     def read_end_offset(self) -> int:
         """The offset after the segment's last batch."""
         end = self.base_offset
-        start = self.search_start(self.base_offset + MAX_RELATIVE_OFFSET)
+        start = self._start_before(self.base_offset + MAX_RELATIVE_OFFSET)
         for _, header in walk_headers(self.file(), start, self.size):
             end = header.last_offset + 1
         return end
@@ -258,7 +259,19 @@ class Segment:
         """A batch start not past `position` that the index knows, or 0."""
         if self.index is not None:
             return self.index.boundary_at_or_before(position)
-        return offset_index.boundary_at_or_before(self._mapped(), position)
+        boundary = offset_index.boundary_at_or_before(self._mapped(), position)
+        return boundary if boundary and header_at(self.file(), boundary) is not None else 0
+
+    def _start_before(self, offset: int) -> int:
+        """The start of a batch before `offset`, by an index entry that was seen to be right."""
+        before = self._entries_around(offset)[0]
+        if before is not NO_ENTRY:
+            header = header_at(self.file(), before[1])
+            if header is None or header.last_offset != before[0] + self.base_offset:
+                # The index names a batch that is not there. It is only a shortcut: make it anew.
+                self._make_index_anew()
+                before = self._entries_around(offset)[0]
+        return before[1]
 
     def _entries_around(self, offset: int) -> tuple[tuple[int, int], tuple[int, int]]:
         relative = offset - self.base_offset
