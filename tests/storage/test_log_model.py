@@ -111,15 +111,20 @@ class LogModel(RuleBasedStateMachine):
         if self.batches:
             assert new_end == self.end
         self.start = self.log.log_start_offset
-        self.sequence = self._next_sequence()
+        self._resume_sequence()
 
-    def _next_sequence(self) -> int:
-        following = 0
-        for _, _, data in self.batches:
+    def _resume_sequence(self) -> None:
+        """Go on where the log says the producer is; what it still holds of the producer must bear that out."""
+        expected = None
+        for _, end, data in self.batches:
             for _, header in iterate_headers(data):
-                if header.producer_id == PRODUCER:
-                    following = header.base_sequence + header.record_count
-        return following
+                if header.producer_id == PRODUCER and end > self.log.log_start_offset:
+                    expected = header.base_sequence + header.record_count
+        entry = self.log.producers.entries.get(PRODUCER)
+        if expected is not None:
+            assert entry is not None
+            assert entry.next_sequence == expected
+        self.sequence = 0 if entry is None else entry.next_sequence
 
     @precondition(lambda self: self.batches)
     @rule(at=st.floats(0, 1))
@@ -210,10 +215,7 @@ class LogModel(RuleBasedStateMachine):
         else:
             assert start <= max(self.start, self.batches[0][0]), "no kept record is lost"
         self.start = start
-        self.sequence = self._next_sequence()
-        entry = self.log.producers.entries.get(PRODUCER)
-        if any(b"v" in data for _, _, data in self.batches) and entry is not None and self.sequence:
-            assert entry.next_sequence == self.sequence
+        self._resume_sequence()
 
     @invariant()
     def holds_what_was_appended(self) -> None:

@@ -315,9 +315,9 @@ class LogDirectory:
                 progress(done, total, str(partition))
             directory = self._directory(partition)
             recovery_point = self._recovery_points.get(partition, 0)
-            if is_settled(self._disk, directory, recovery_point, checkpoint_ns):
-                continue
             try:
+                if is_settled(self._disk, directory, recovery_point, checkpoint_ns):
+                    continue
                 report = recover_log(self._disk, directory, recovery_point, self._start_offsets.get(partition, 0))
             except OSError as error:
                 # One log that cannot be read is one partition's trouble: opening it will say so again.

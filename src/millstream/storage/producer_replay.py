@@ -77,7 +77,7 @@ def rebuild_producers(
 def replay(producers: ProducerState, segment: Segment, position: int, from_offset: int) -> None:
     file = segment.file()
     for at, header in walk_headers(file, position, segment.size):
-        if header.base_offset >= from_offset:
+        if header.last_offset >= from_offset:
             note_batch(producers, header, file.read_at(at, header.size) if header.is_control else None)
 
 

@@ -237,6 +237,6 @@ def _producers_at(disk: Disk, files: LogFiles, offset: int, log_start_offset: in
             continue
         file = disk.open(offset_file(files.directory, base, LOG_SUFFIX))
         for position, header in walk_headers(file, 0, file.size()):
-            if header.base_offset >= start:
+            if header.last_offset >= start:
                 note_batch(producers, header, file.read_at(position, header.size) if header.is_control else None)
     return producers
