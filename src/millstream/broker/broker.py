@@ -11,6 +11,7 @@ from millstream.broker.group_coordinator import GroupCoordinator
 from millstream.broker.handlers.classic_groups import ClassicGroupHandlers
 from millstream.broker.handlers.cluster import ClusterHandlers
 from millstream.broker.handlers.configs import ConfigHandlers
+from millstream.broker.handlers.consumer_groups import ConsumerGroupHandlers
 from millstream.broker.handlers.fetch import FetchHandler
 from millstream.broker.handlers.group_admin import GroupAdminHandlers
 from millstream.broker.handlers.log_dirs import LogDirHandlers
@@ -18,11 +19,16 @@ from millstream.broker.handlers.offset_commits import OffsetCommitHandlers
 from millstream.broker.handlers.offsets import OffsetHandlers
 from millstream.broker.handlers.produce import ProduceHandler
 from millstream.broker.handlers.producer_ids import ProducerIdHandlers
+from millstream.broker.handlers.share_fetch import ShareFetchHandlers
+from millstream.broker.handlers.share_groups import ShareGroupHandlers
+from millstream.broker.handlers.share_state import ShareStateHandlers
 from millstream.broker.handlers.topics import TopicHandlers
 from millstream.broker.partition import Partition
 from millstream.broker.partition_table import PartitionTable
 from millstream.broker.request import Api, Handler
-from millstream.config.table import network, node
+from millstream.broker.share_coordinator import ShareCoordinator
+from millstream.broker.share_partitions import SharePartitions
+from millstream.config.table import network, node, share
 from millstream.config.topic_config import resolve_log_config, topic_defaults
 from millstream.metadata.brokers import SUPPORTED_FEATURES
 from millstream.metadata.image import MetadataDelta, ResourceType, TopicImage
@@ -47,6 +53,9 @@ class Broker:
         for topic in controller.image.topics.values():
             self._lead(topic)
         self.groups = GroupCoordinator(controller, self.partitions, environment)
+        self.share_coordinator = ShareCoordinator(controller, self.partitions, environment)
+        self.shared = SharePartitions(controller, self.partitions, self.share_coordinator, environment)
+        self.groups.on_share_state_gone = self.shared.state_gone
         controller.on_change = self._follow
         self.apis = self._make_apis()
         self.dispatcher = self._make_dispatcher()
@@ -70,6 +79,8 @@ class Broker:
                 if partition.opened_log is not None:
                     partition.opened_log.config = config
         self.groups.follow(delta)
+        self.share_coordinator.follow(delta)
+        self.shared.follow(delta)
 
     def _lead(self, topic: TopicImage) -> None:
         node_id = self.controller.config.node_id
@@ -127,12 +138,23 @@ class Broker:
             lambda: controller.config[node.AUTO_CREATE_TOPICS_ENABLE],
             controller.config[network.MAX_REQUEST_PARTITION_SIZE_LIMIT],
             self.groups.ensure_topic,
+            self.share_coordinator.ensure_topic,
         )
         commits = OffsetCommitHandlers(self.groups)
         classic = ClassicGroupHandlers(self.groups)
+        consumer = ConsumerGroupHandlers(self.groups)
         group_admin = GroupAdminHandlers(self.groups)
         log_dirs = LogDirHandlers(partitions, environment, controller.config.data_dir)
         producer_ids = ProducerIdHandlers(controller)
+        share_groups = ShareGroupHandlers(self.groups, self.share_coordinator, self.shared, partitions)
+        share_state = ShareStateHandlers(self.share_coordinator)
+        share_fetch = ShareFetchHandlers(
+            self.shared,
+            environment,
+            controller.config.node_id,
+            session_slots=controller.config[share.GROUP_SHARE_MAX_SHARE_SESSIONS],
+            max_bytes=controller.config[network.FETCH_MAX_BYTES],
+        )
         handlers: dict[str, Handler] = {
             "list_offsets": offsets.list_offsets,
             "metadata": cluster.metadata,
@@ -158,7 +180,21 @@ class Broker:
             "offset_delete": commits.offset_delete,
             "incremental_alter_configs": configs.incremental_alter_configs,
             "describe_cluster": cluster.describe_cluster,
+            "consumer_group_heartbeat": consumer.consumer_group_heartbeat,
+            "consumer_group_describe": consumer.consumer_group_describe,
             "describe_topic_partitions": cluster.describe_topic_partitions,
+            "share_group_heartbeat": share_groups.share_group_heartbeat,
+            "share_group_describe": share_groups.share_group_describe,
+            "share_fetch": share_fetch.share_fetch,
+            "share_acknowledge": share_fetch.share_acknowledge,
+            "initialize_share_group_state": share_state.initialize_share_group_state,
+            "read_share_group_state": share_state.read_share_group_state,
+            "write_share_group_state": share_state.write_share_group_state,
+            "delete_share_group_state": share_state.delete_share_group_state,
+            "read_share_group_state_summary": share_state.read_share_group_state_summary,
+            "describe_share_group_offsets": share_groups.describe_share_group_offsets,
+            "alter_share_group_offsets": share_groups.alter_share_group_offsets,
+            "delete_share_group_offsets": share_groups.delete_share_group_offsets,
         }
         apis = [
             Api(0, "produce", produce_codec.FIRST_VERSION, produce_codec.LAST_VERSION),

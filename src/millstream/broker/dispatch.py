@@ -8,7 +8,7 @@ no answer could be right.
 import asyncio
 import logging
 import struct
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Mapping
 
 from millstream.broker.handlers.fetch import FetchHandler, Topics
 from millstream.broker.handlers.produce import ProduceHandler, Results
@@ -217,6 +217,11 @@ def _response(api: Api, values: Response, version: int, correlation_id: int) -> 
     out = _head(correlation_id, schema.is_flexible(version) and api.key != API_VERSIONS_KEY)
     if isinstance(values, bytes):
         out += values
+    elif not isinstance(values, Mapping):
+        parts = fetch_codec.ResponseParts(out)
+        values.encode(parts, version)
+        _SIZE.pack_into(out, 0, parts.finish() - 4)
+        return parts.parts  # type: ignore[return-value]
     else:
         schema.write(out, values, version)
     _SIZE.pack_into(out, 0, len(out) - 4)

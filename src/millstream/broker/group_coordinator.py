@@ -18,6 +18,7 @@ from millstream.broker.partition_table import PartitionTable
 from millstream.config.table import groups as settings
 from millstream.coordinator.group_shard import GroupShard
 from millstream.coordinator.outcome import Outcome
+from millstream.coordinator.share.share_groups import StateGone
 from millstream.coordinator.topic_catalog import Topic
 from millstream.metadata.image import ConfigResource, MetadataDelta, MetadataImage, ResourceType, TopicImage
 from millstream.metadata.topics import create_topics, internal_topic
@@ -70,6 +71,7 @@ class GroupCoordinator:
         self._environment = environment
         self.topics = ImageTopics(lambda: controller.image)
         self._shells: dict[int, CoordinatorShell] = {}
+        self.on_share_state_gone: StateGone = lambda group_id, partitions: None
         self._background: set[asyncio.Future[None]] = set()
 
     # Where a group lives
@@ -121,6 +123,7 @@ class GroupCoordinator:
             shard = GroupShard(
                 lambda: controller.config, self.topics, self._environment.randomness, self._settings_of_group
             )
+            shard.share.on_state_gone = lambda group_id, gone: self.on_share_state_gone(group_id, gone)
             shell = self._shells[index] = CoordinatorShell(partition, shard, self._environment)
         return shell
 

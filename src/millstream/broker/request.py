@@ -2,12 +2,20 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from millstream.net.service import Peer
+from millstream.protocol.fetch import ResponseParts
 from millstream.protocol.schema import Message
 
-Response = Mapping[str, Any] | bytes
+
+class FileResponse(Protocol):
+    """An answer that holds stretches of files."""
+
+    def encode(self, parts: ResponseParts, version: int) -> None: ...
+
+
+Response = Mapping[str, Any] | bytes | FileResponse
 """The fields of the answer, or its body where a handler keeps it encoded."""
 
 

@@ -318,6 +318,7 @@ class Connection:
         for answer in self._answers:
             answer.abandon()
         self._answers.clear()
+        self.peer.close()
         self._out.clear()
         self._rest = b""
         if self._frame is not None:

@@ -1,7 +1,7 @@
 """What the network room needs of the broker: someone who answers frames."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 
@@ -32,6 +32,15 @@ class Peer:
     listener: str
     client_id: str = ""
     client_software: str = "unknown"
+    closed: bool = False
+    on_close: "set[Callable[[], None]]" = field(default_factory=set)
+    """Called once when the connection ends: for what must not outlive it."""
+
+    def close(self) -> None:
+        self.closed = True
+        callbacks, self.on_close = self.on_close, set()
+        for callback in callbacks:
+            callback()
 
 
 class Pending:

@@ -36,6 +36,7 @@ class ClusterHandlers:
         may_create_topics: Callable[[], bool],
         described_partitions_limit: int,
         ensure_group_topic: Callable[[], Awaitable[None]],
+        ensure_share_topic: Callable[[], Awaitable[None]],
     ) -> None:
         """`create_topics` makes topics with default settings and says which it could not make."""
         self._node_id = node_id
@@ -43,6 +44,7 @@ class ClusterHandlers:
         self._create_topics = create_topics
         self._may_create_topics = may_create_topics
         self._ensure_group_topic = ensure_group_topic
+        self._ensure_share_topic = ensure_share_topic
         self._described_partitions_limit = described_partitions_limit
         self._kept: dict[object, bytes] = {}
         self._kept_for: MetadataImage | None = None
@@ -186,9 +188,9 @@ class ClusterHandlers:
 
     async def find_coordinator(self, request: Message, context: Context) -> Response:
         failure: KafkaError | None = None
-        if request.key_type == _GROUP:
+        if request.key_type in (_GROUP, _SHARE):
             try:
-                await self._ensure_group_topic()
+                await (self._ensure_group_topic() if request.key_type == _GROUP else self._ensure_share_topic())
             except KafkaError as error:
                 failure = error
         if context.version < 4:
@@ -208,7 +210,13 @@ class ClusterHandlers:
                 "error_message": "this broker has no transactions yet: produce without transactional.id",
                 **nowhere,
             }
-        if key_type != _GROUP:
+        if key_type == _SHARE and not _is_share_key(key):
+            return {
+                "error_code": ErrorCode.INVALID_REQUEST,
+                "error_message": "the key of a share coordinator is group:topic id:partition",
+                **nowhere,
+            }
+        if key_type not in (_GROUP, _SHARE):
             return {
                 "error_code": ErrorCode.INVALID_REQUEST,
                 "error_message": f"there is no coordinator of type {key_type} here",
@@ -218,6 +226,11 @@ class ClusterHandlers:
             return {"error_code": failure.code, "error_message": failure.message, **nowhere}
         broker = self._image().brokers[self._node_id]  # type: ignore[index]
         return {"node_id": self._node_id, **_address(broker, context.peer.listener), "error_message": ""}
+
+
+def _is_share_key(key: str) -> bool:
+    parts = key.rsplit(":", 2)
+    return len(parts) == 3 and all(parts) and parts[2].isascii() and parts[2].isdigit()
 
 
 def _once_each(topics: list[Message] | None) -> list[Message] | None:

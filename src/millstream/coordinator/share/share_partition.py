@@ -70,6 +70,7 @@ class SharePartition:
         """Everything before it is done with."""
         self.end = start
         """Nothing from here on was read yet."""
+        self.key_order = key_order
         self.inspected = key_order or inspected
         self.locks = 0
         """Records that members hold."""

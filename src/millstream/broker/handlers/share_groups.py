@@ -1,0 +1,181 @@
+"""ShareGroupHeartbeat (76), ShareGroupDescribe (77), and what tools do with a share group's offsets (90, 91, 92)."""
+
+from typing import Any
+from uuid import UUID
+
+from millstream.broker.group_coordinator import GroupCoordinator
+from millstream.broker.partition_table import PartitionTable
+from millstream.broker.request import Context, Response
+from millstream.broker.share_coordinator import ShareCoordinator
+from millstream.broker.share_partitions import SharePartitions
+from millstream.coordinator.share.share_group import ShareGroup
+from millstream.coordinator.share.share_state import UNINITIALIZED, ShareKey
+from millstream.model.errors import ErrorCode, KafkaError
+from millstream.protocol.schema import Message
+
+_ALL_GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
+_NO_TOPIC = UUID(int=0)
+
+
+class ShareGroupHandlers:
+    def __init__(
+        self,
+        groups: GroupCoordinator,
+        coordinator: ShareCoordinator,
+        shared: SharePartitions,
+        partitions: PartitionTable,
+    ) -> None:
+        self._groups = groups
+        self._coordinator = coordinator
+        self._shared = shared
+        self._partitions = partitions
+
+    async def share_group_heartbeat(self, request: Message, context: Context) -> Response:
+        host = f"/{context.peer.host}"
+        try:
+            return await self._groups.run(
+                request.group_id,
+                lambda shard, now_ms: shard.share.heartbeat(request, context.client_id, host, now_ms),
+            )
+        except KafkaError as error:
+            return {"error_code": error.code, "error_message": error.message}
+
+    async def share_group_describe(self, request: Message, context: Context) -> Response:
+        rows: list[dict[str, Any]] = []
+        for group_id in request.group_ids:
+            try:
+                row = await self._describe(group_id)
+                if request.include_authorized_operations:
+                    row["authorized_operations"] = _ALL_GROUP_OPERATIONS
+            except KafkaError as error:
+                row = {
+                    "group_id": group_id,
+                    "error_code": error.code,
+                    "error_message": error.message,
+                    "group_state": "Dead",
+                }
+            rows.append(row)
+        return {"groups": rows}
+
+    async def _describe(self, group_id: str) -> dict[str, Any]:
+        return await self._groups.read(group_id, lambda shard: shard.share.describe(group_id))
+
+    # Offsets
+
+    async def describe_share_group_offsets(self, request: Message, context: Context) -> Response:
+        rows = []
+        for asked in request.groups:
+            row: dict[str, Any] = {"group_id": asked.group_id, "topics": []}
+            try:
+                group = await self._find(asked.group_id)
+                named: list[tuple[str, UUID | None, list[int]]]
+                if asked.topics is None:
+                    named = [(each.name, at, sorted(each.partitions)) for at, each in group.kept.items()]
+                else:
+                    named = [(each.topic_name, self._id_of(each.topic_name), each.partitions) for each in asked.topics]
+                for name, topic_id, indexes in named:
+                    described = [await self._described(asked.group_id, topic_id, name, index) for index in indexes]
+                    row["topics"].append(
+                        {"topic_name": name, "topic_id": topic_id or _NO_TOPIC, "partitions": described}
+                    )
+            except KafkaError as error:
+                row |= {"error_code": error.code, "error_message": error.message, "topics": []}
+            rows.append(row)
+        return {"groups": rows}
+
+    async def _described(self, group_id: str, topic_id: UUID | None, name: str, index: int) -> dict[str, Any]:
+        row: dict[str, Any] = {"partition_index": index, "start_offset": UNINITIALIZED, "lag": -1}
+        try:
+            partition = self._partitions.find(name, index)
+            assert topic_id is not None
+            key = ShareKey(group_id, topic_id, index)
+            state = await self._coordinator.summary(key)
+            if state is None:
+                return row
+            row |= {"start_offset": state.start_offset, "leader_epoch": partition.leader_epoch}
+            if state.start_offset != UNINITIALIZED:
+                log = partition.log  # opened, or the high watermark is not known yet
+                start = max(state.start_offset, log.log_start_offset)
+                done = max(state.complete_count, 0)
+                row["lag"] = max(0, partition.high_watermark - start - done)
+        except KafkaError as error:
+            row |= {"error_code": error.code, "error_message": error.message}
+        return row
+
+    async def alter_share_group_offsets(self, request: Message, context: Context) -> Response:
+        try:
+            await self._alterable(request.group_id)
+        except KafkaError as error:
+            return {"error_code": error.code, "error_message": error.message}
+        responses = []
+        kept: dict[UUID, tuple[str, list[int]]] = {}
+        for topic in request.topics:
+            topic_id = self._id_of(topic.topic_name)
+            rows = []
+            for partition in topic.partitions:
+                index = partition.partition_index
+                try:
+                    self._partitions.find(topic.topic_name, index)
+                    assert topic_id is not None
+                    await self._set_start(ShareKey(request.group_id, topic_id, index), partition.start_offset)
+                    kept.setdefault(topic_id, (topic.topic_name, []))[1].append(index)
+                    rows.append({"partition_index": index})
+                except KafkaError as error:
+                    rows.append({"partition_index": index, "error_code": error.code, "error_message": error.message})
+            responses.append({"topic_name": topic.topic_name, "topic_id": topic_id or _NO_TOPIC, "partitions": rows})
+        if kept:
+            try:
+                await self._groups.run(request.group_id, lambda shard, now_ms: shard.share.keep(request.group_id, kept))
+            except KafkaError as error:
+                return {"error_code": error.code, "error_message": error.message}
+        return {"responses": responses}
+
+    async def _set_start(self, key: ShareKey, start_offset: int) -> None:
+        state = await self._coordinator.summary(key)
+        await self._coordinator.initialize(key, 0 if state is None else state.state_epoch + 1, start_offset)
+        self._shared.reset(key.group_id, [(key.topic_id, key.partition)])
+
+    async def delete_share_group_offsets(self, request: Message, context: Context) -> Response:
+        try:
+            group = await self._find(request.group_id)
+            group.check_deletion()
+        except KafkaError as error:
+            return {"error_code": error.code, "error_message": error.message}
+        responses = []
+        forgotten: set[UUID] = set()
+        for topic in request.topics:
+            topic_id = self._id_of(topic.topic_name)
+            row: dict[str, Any] = {"topic_name": topic.topic_name, "topic_id": topic_id or _NO_TOPIC}
+            if topic_id is None:
+                row |= {
+                    "error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    "error_message": f"topic {topic.topic_name!r} does not exist",
+                }
+            elif topic_id in group.kept:
+                forgotten.add(topic_id)
+            responses.append(row)
+        if forgotten:
+            try:  # the state itself goes when the group has noted this: see SharePartitions.state_gone
+                await self._groups.run(
+                    request.group_id, lambda shard, now_ms: shard.share.forget(request.group_id, forgotten)
+                )
+            except KafkaError as error:
+                return {"error_code": error.code, "error_message": error.message}
+        return {"responses": responses}
+
+    async def _find(self, group_id: str) -> ShareGroup:
+        return await self._groups.read(group_id, lambda shard: shard.share.find(group_id))
+
+    async def _alterable(self, group_id: str) -> None:
+        if not group_id:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
+        group = await self._groups.read(group_id, lambda shard: shard.groups.get(group_id))
+        if group is None:
+            return
+        if not isinstance(group, ShareGroup) and not group.is_simple:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a share group.")
+        group.check_deletion()
+
+    def _id_of(self, name: str) -> UUID | None:
+        topic = self._groups.topics.get(name)
+        return None if topic is None else topic.id

@@ -1,0 +1,107 @@
+"""Initialize, Read, Write, Delete and ReadSummary ShareGroupState (83 to 87): the share coordinator, on the wire.
+
+A leader on this node calls the coordinator directly; these are for leaders on others, and for tools.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from millstream.broker.request import Context, Response
+from millstream.broker.share_coordinator import ShareCoordinator
+from millstream.coordinator.share.record_state import RecordState, StateBatch
+from millstream.coordinator.share.share_state import UNINITIALIZED, ShareKey
+from millstream.model.errors import ErrorCode, KafkaError
+from millstream.protocol.schema import Message
+
+Operation = Callable[[ShareKey, Message], Awaitable[dict[str, Any]]]
+_STATES = frozenset(RecordState) - {RecordState.ACQUIRED}
+
+
+class ShareStateHandlers:
+    def __init__(self, coordinator: ShareCoordinator) -> None:
+        self._coordinator = coordinator
+
+    async def initialize_share_group_state(self, request: Message, context: Context) -> Response:
+        return await _each(request, self._initialize)
+
+    async def _initialize(self, key: ShareKey, row: Message) -> dict[str, Any]:
+        await self._coordinator.initialize(key, row.state_epoch, row.start_offset)
+        return {}
+
+    async def read_share_group_state(self, request: Message, context: Context) -> Response:
+        return await _each(request, self._read)
+
+    async def _read(self, key: ShareKey, row: Message) -> dict[str, Any]:
+        state = await self._coordinator.read(key, row.leader_epoch)
+        return {
+            "state_epoch": state.state_epoch,
+            "start_offset": state.start_offset,
+            "state_batches": [
+                {
+                    "first_offset": batch.first,
+                    "last_offset": batch.last,
+                    "delivery_state": batch.state,
+                    "delivery_count": batch.deliveries,
+                }
+                for batch in state.batches
+            ],
+        }
+
+    async def write_share_group_state(self, request: Message, context: Context) -> Response:
+        return await _each(request, self._write)
+
+    async def _write(self, key: ShareKey, row: Message) -> dict[str, Any]:
+        batches = [
+            StateBatch(each.first_offset, each.last_offset, each.delivery_state, each.delivery_count)
+            for each in row.state_batches
+        ]
+        for batch in batches:
+            if not 0 <= batch.first <= batch.last or batch.state not in _STATES or batch.deliveries < 0:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"there is no such state: {batch}")
+        await self._coordinator.write(
+            key,
+            state_epoch=row.state_epoch,
+            leader_epoch=row.leader_epoch,
+            start_offset=row.start_offset,
+            complete_count=row.delivery_complete_count,
+            batches=batches,
+        )
+        return {}
+
+    async def delete_share_group_state(self, request: Message, context: Context) -> Response:
+        return await _each(request, self._delete)
+
+    async def _delete(self, key: ShareKey, row: Message) -> dict[str, Any]:
+        await self._coordinator.delete(key)
+        return {}
+
+    async def read_share_group_state_summary(self, request: Message, context: Context) -> Response:
+        return await _each(request, self._summary)
+
+    async def _summary(self, key: ShareKey, row: Message) -> dict[str, Any]:
+        state = await self._coordinator.summary(key)
+        if state is None:
+            return {"start_offset": UNINITIALIZED}
+        return {
+            "state_epoch": state.state_epoch,
+            "leader_epoch": state.leader_epoch,
+            "start_offset": state.start_offset,
+            "delivery_complete_count": state.complete_count,
+        }
+
+
+async def _each(request: Message, operation: Operation) -> Response:
+    results = []
+    for topic in request.topics:
+        rows = []
+        for row in topic.partitions:
+            answer: dict[str, Any] = {"partition": row.partition}
+            try:
+                if not request.group_id or row.partition < 0:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, "group id and partition are required")
+                answer |= await operation(ShareKey(request.group_id, topic.topic_id, row.partition), row)
+            except KafkaError as error:
+                answer |= {"error_code": error.code, "error_message": error.message}
+            rows.append(answer)
+        results.append({"topic_id": topic.topic_id, "partitions": rows})
+    return {"results": results}
