@@ -25,6 +25,7 @@ from millstream.client.errors import (
     TopicExistsError,
     TopicNotFoundError,
 )
+from millstream.client.partitioners import HotKeyPartitioner, Partitioner, SaltingPartitioner
 from millstream.client.record import Message, Published, Record
 from millstream.client.stream import RecordStream
 from millstream.client.topics import Partition, Topic
@@ -37,15 +38,18 @@ __all__ = [
     "DeadlineError",
     "DeliveryError",
     "EncodingError",
+    "HotKeyPartitioner",
     "Message",
     "MillstreamError",
     "NoBrokerError",
     "OffsetOutOfRangeError",
     "Partition",
+    "Partitioner",
     "Published",
     "Record",
     "RecordStream",
     "RefusedError",
+    "SaltingPartitioner",
     "Topic",
     "TopicExistsError",
     "TopicNotFoundError",

@@ -19,6 +19,7 @@ from confluent_kafka import Producer
 
 from millstream.client.client import Client, Partitions
 from millstream.client.errors import MillstreamError
+from millstream.client.partitioners import Partitioner
 from millstream.client.position import Start
 from millstream.client.record import Message, Published, Record
 from millstream.client.stream import RecordStream
@@ -112,6 +113,7 @@ class AsyncClient:
         headers: Headers = None,
         partition: int | None = None,
         timestamp: datetime | int | None = None,
+        partitioner: Partitioner | None = None,
     ) -> Published:
         """As `Client.publish`; many may wait at once and then share batches."""
         publisher = self._connected.publisher
@@ -123,6 +125,11 @@ class AsyncClient:
             if self._reports is None:
                 self._reports = _DeliveryReports(producer)
         message = Message(value, key, headers, partition, timestamp)
+        if partitioner is not None:
+            partition_count = publisher.known_partition_count(topic)
+            if partition_count is None:
+                partition_count = await self._call(publisher.partition_count, topic)
+            message = publisher.placed(message, partitioner, partition_count)
         while True:
             try:
                 report = self._reports.send(functools.partial(publisher.enqueue_at_once, topic=topic, message=message))
@@ -138,9 +145,11 @@ class AsyncClient:
         self,
         topic: str,
         items: Iterable[Value | tuple[Key, Value] | Message] | AsyncIterable[Value | tuple[Key, Value] | Message],
+        *,
+        partitioner: Partitioner | None = None,
     ) -> int:
         """As `Client.publish_many`; the items may come from an async iterable too."""
-        send = self._connected.publish_many
+        send = functools.partial(self._connected.publish_many, partitioner=partitioner)
         if not isinstance(items, AsyncIterable):
             return await self._call(send, topic, items)
         count = 0

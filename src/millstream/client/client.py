@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, Literal, TypeVar, overload
 
 from millstream.client.connection import Connection
+from millstream.client.partitioners import Partitioner
 from millstream.client.position import Start, resolve
 from millstream.client.publisher import Publisher
 from millstream.client.record import Message, Published, Record
@@ -103,16 +104,26 @@ class Client:
         headers: Headers = None,
         partition: int | None = None,
         timestamp: datetime | int | None = None,
+        partitioner: Partitioner | None = None,
     ) -> Published:
-        """Send one record and return where it is stored. Without `partition` the key decides, else any will do."""
-        return self._publisher.publish(topic, value, key, headers, partition, timestamp)
+        """Send one record and return where it is stored. Without `partition` the key decides, else any will do.
 
-    def publish_many(self, topic: str, items: Iterable[Value | tuple[Key, Value] | Message]) -> int:
+        `partitioner` decides instead, for keys that are too hot for one partition: see `millstream.client.partitioners`.
+        """
+        return self._publisher.publish(topic, value, key, headers, partition, timestamp, partitioner)
+
+    def publish_many(
+        self,
+        topic: str,
+        items: Iterable[Value | tuple[Key, Value] | Message],
+        *,
+        partitioner: Partitioner | None = None,
+    ) -> int:
         """Send many records fast: values, (key, value) pairs or `Message`s. Returns how many, once all are stored.
 
         Stops at the first failure it hears of and raises DeliveryError.
         """
-        return self._publisher.publish_many(topic, items)
+        return self._publisher.publish_many(topic, items, partitioner)
 
     @overload
     def consume(

@@ -8,14 +8,15 @@ weaker `acks`; both wait for delivery, so that their records keep the order of t
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any
 
 from confluent_kafka import KafkaException, Producer
 
 from millstream.client.connection import Connection
-from millstream.client.errors import DeadlineError, DeliveryError, MillstreamError
+from millstream.client.errors import DeadlineError, DeliveryError, MillstreamError, topic_not_found
+from millstream.client.partitioners import ANY_PARTITION, Partitioner
 from millstream.client.record import Message, Published
 from millstream.client.values import (
     Headers,
@@ -27,13 +28,16 @@ from millstream.client.values import (
     encode_value,
 )
 
-ANY_PARTITION = -1
 SETTLE_S = 5.0
 """librdkafka reports every record by its own deadline; this much later we stop believing that it will."""
 SETTLE_IN_S = 0.025
 """librdkafka 2.16 asks for a producer id as soon as it is connected, in a few milliseconds; but a record that it gets
 before that makes it ask half a second later. Waiting this long brings a client's first record from 500 ms to 30 ms."""
 POLL_EVERY = 2000
+TOPIC_APPEARS_S = 5.0
+"""How long a topic may be unknown before that is an error: a new one needs a moment, a typo should not hang."""
+PARTITION_COUNT_AGE_S = 60.0
+"""How long a topic's partition count is believed; partitions that were added meanwhile are simply not used yet."""
 _CHUNK_S = 0.25
 """Waits are cut into chunks of this length so that Ctrl-C is heard."""
 
@@ -46,6 +50,7 @@ class Publisher:
         self._lock = threading.Lock()
         self._single: Producer | None = None
         self._bulk: Producer | None = None
+        self._counts: dict[str, tuple[int, float]] = {}
 
     def publish(
         self,
@@ -55,14 +60,18 @@ class Publisher:
         headers: Headers,
         partition: int | None,
         timestamp: datetime | int | None,
+        partitioner: Partitioner | None = None,
     ) -> Published:
         """Send one record and wait until it is stored."""
         producer = self.single()
         outcome: list[tuple[Any, Any]] = []
+        message = Message(value, key, headers, partition, timestamp)
+        if partitioner is not None:
+            message = self.placed(message, partitioner, self.partition_count(topic))
         self.enqueue(
             producer,
             topic,
-            Message(value, key, headers, partition, timestamp),
+            message,
             lambda error, message: outcome.append((error, message)),
         )
         waited = 0.0
@@ -73,9 +82,11 @@ class Publisher:
             raise DeadlineError(f"{self._connection.bootstrap} did not confirm the record in time")
         return self.outcome(topic, *outcome[0])
 
-    def publish_many(self, topic: str, items: Iterable[Any]) -> int:
+    def publish_many(self, topic: str, items: Iterable[Any], partitioner: Partitioner | None = None) -> int:
         """Send every item in large batches; returns how many, once all are stored."""
         producer = self._bulk_producer()
+        if partitioner is not None:
+            items = self._all_placed(topic, items, partitioner)
         failures: list[Any] = []
 
         def report(error: Any, message: Any) -> None:
@@ -105,6 +116,47 @@ class Publisher:
                 f"{len(failures)} of {count} records were not stored: {first.message}", first.code, len(failures)
             ) from first
         return count
+
+    def placed(self, message: Message, partitioner: Partitioner, partition_count: int) -> Message:
+        """The message with the partition that a partitioner gives it, unless it has one already."""
+        if message.partition is not None:
+            return message
+        value, key = encode_value(message.value), encode_key(message.key)
+        chosen = partitioner(key, partition_count, len(value or b""))
+        if not ANY_PARTITION <= chosen < partition_count:
+            raise MillstreamError(f"the partitioner chose partition {chosen} of {partition_count}")
+        partition = None if chosen == ANY_PARTITION else chosen
+        return Message(value, key, message.headers, partition, message.timestamp)
+
+    def partition_count(self, topic: str) -> int:
+        """How many partitions a topic has, as of a minute ago at most. May wait for the broker."""
+        known = self.known_partition_count(topic)
+        if known is not None:
+            return known
+        deadline = time.monotonic() + min(TOPIC_APPEARS_S, self._connection.timeout)
+        while True:
+            try:
+                # A producer's question makes the topic, where the broker creates topics on demand: then ask again.
+                found = self.single().list_topics(topic, timeout=self._connection.timeout).topics[topic]
+            except KafkaException as error:
+                raise self._connection.error(error, topic) from error
+            if found.partitions and found.error is None:
+                self._counts[topic] = (len(found.partitions), time.monotonic() + PARTITION_COUNT_AGE_S)
+                return len(found.partitions)
+            if time.monotonic() > deadline:
+                raise topic_not_found(topic)
+            time.sleep(0.05)
+
+    def known_partition_count(self, topic: str) -> int | None:
+        """The same without waiting; None if the broker would have to be asked."""
+        count, until = self._counts.get(topic, (0, 0.0))
+        return count if time.monotonic() < until else None
+
+    def _all_placed(self, topic: str, items: Iterable[Any], partitioner: Partitioner) -> Iterator[Message]:
+        for number, item in enumerate(items):
+            if number % POLL_EVERY == 0:
+                partition_count = self.partition_count(topic)
+            yield self.placed(as_message(item), partitioner, partition_count)
 
     def single(self) -> Producer:
         """The producer that sends at once and reports every delivery."""
@@ -168,8 +220,7 @@ class Publisher:
         configuration = self._connection.librdkafka(
             enable_idempotence=idempotent,
             message_timeout_ms=max(1000, int(self._connection.timeout * 1000)),
-            # How long a topic may be unknown before that is an error: a new one needs a moment, a typo should not hang.
-            topic_metadata_propagation_max_ms=min(5000, max(100, int(self._connection.timeout * 1000))),
+            topic_metadata_propagation_max_ms=int(1000 * min(TOPIC_APPEARS_S, max(0.1, self._connection.timeout))),
             **settings,
         )
         producer = Producer(configuration)
