@@ -6,7 +6,7 @@ from uuid import UUID
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.loading import load_broker_config
 from millstream.metadata.application import apply
-from millstream.metadata.brokers import BrokerIntroduction, first_records, register_broker
+from millstream.metadata.brokers import BrokerIntroduction, missing_features, register_broker
 from millstream.metadata.decision import Decision
 from millstream.metadata.image import MetadataDelta, MetadataImage
 from millstream.metadata.record_codec import encode_record
@@ -26,7 +26,7 @@ class Cluster:
         self.config: BrokerConfig = load_broker_config(overrides=settings)
         self.random = Random(1)
         self.log: list[bytes] = []
-        self.write(first_records())
+        self.write(missing_features(self.image))
         for number in range(1, broker_count + 1):
             self.write(
                 register_broker(self.image, introduction(number), broker_epoch=len(self.log), fenced=False).records

@@ -5,7 +5,7 @@ from uuid import UUID
 import pytest
 
 from millstream.metadata.application import apply
-from millstream.metadata.brokers import allocate_producer_ids
+from millstream.metadata.brokers import allocate_producer_ids, missing_features
 from millstream.metadata.image import ConfigResource, MetadataImage, ResourceType
 from millstream.metadata.records import (
     BrokerRegistrationChangeRecord,
@@ -139,9 +139,10 @@ def test_brokers_are_fenced_unfenced_and_leave() -> None:
 
 def test_features_come_and_go() -> None:
     cluster = Cluster()
+    assert cluster.image.features == {"metadata.version": 29, "group.version": 1}
+    cluster.write([FeatureLevelRecord(name="group.version", feature_level=0), NoOpRecord()])
     assert cluster.image.features == {"metadata.version": 29}
-    cluster.write([FeatureLevelRecord(name="metadata.version", feature_level=0), NoOpRecord()])
-    assert cluster.image.features == {}
+    assert missing_features(cluster.image) == (FeatureLevelRecord(name="group.version", feature_level=1),)
 
 
 def test_producer_ids_only_grow() -> None:

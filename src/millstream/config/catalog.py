@@ -4,7 +4,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from millstream.config.setting import Setting
-from millstream.config.table import groups, inert, log, network, node, share, topic
+from millstream.config.table import consumer_groups, groups, inert, log, network, node, share, topic
 
 FAMILIES: dict[str, tuple[Setting[Any], ...]] = {
     "Node, listeners, topics": node.SETTINGS,
@@ -12,6 +12,7 @@ FAMILIES: dict[str, tuple[Setting[Any], ...]] = {
     "Logs, and defaults for topics": log.SETTINGS,
     "Share groups": share.SETTINGS,
     "Groups and their offsets": groups.SETTINGS,
+    "Consumer groups, assigned by the broker": consumer_groups.SETTINGS,
 }
 """The broker settings that do something, under the headings of the settings page."""
 

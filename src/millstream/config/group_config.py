@@ -36,6 +36,14 @@ CONSUMER_SESSION_TIMEOUT_MS = _like(
 CONSUMER_HEARTBEAT_INTERVAL_MS = _like(
     "consumer.heartbeat.interval.ms", "How often members of a consumer group send a sign of life.", "ms"
 )
+CONSUMER_ASSIGNMENT_INTERVAL_MS = integer(
+    "consumer.assignment.interval.ms",
+    1000,
+    "How often the partitions of a consumer group are assigned anew at most.",
+    unit="ms",
+    allowed=at_least(0),
+    synonyms=(Synonym(BROKER_SETTINGS["group.consumer.assignment.interval.ms"]),),
+)
 SHARE_SESSION_TIMEOUT_MS = _like(
     "share.session.timeout.ms", "After what silence a member of a share group is taken for gone.", "ms"
 )
@@ -93,6 +101,7 @@ GROUP_SETTINGS: dict[str, Setting[Any]] = {setting.name: setting for setting in 
 _BOUNDED = (
     CONSUMER_SESSION_TIMEOUT_MS,
     CONSUMER_HEARTBEAT_INTERVAL_MS,
+    CONSUMER_ASSIGNMENT_INTERVAL_MS,
     SHARE_SESSION_TIMEOUT_MS,
     SHARE_HEARTBEAT_INTERVAL_MS,
     SHARE_RECORD_LOCK_DURATION_MS,

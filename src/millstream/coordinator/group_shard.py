@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from millstream.config.broker_config import BrokerConfig
 from millstream.coordinator.classic.classic_groups import ClassicGroups
+from millstream.coordinator.consumer.consumer_groups import ConsumerGroups
 from millstream.coordinator.group import Group
 from millstream.coordinator.group_records import record_type
 from millstream.coordinator.offsets.offsets import Offsets
@@ -63,7 +64,8 @@ class GroupShard:
         self.offsets = Offsets(self)
         self.classic = ClassicGroups(self)
         self.share = ShareGroups(self)
-        self._kinds: list[GroupKind] = [self.share, self.offsets, self.classic]
+        self.consumer = ConsumerGroups(self)
+        self._kinds: list[GroupKind] = [self.share, self.offsets, self.classic, self.consumer]
         self._replayers: dict[int, Replayer] = {}
         for kind in self._kinds:
             self._replayers.update(kind.replayers())

@@ -21,7 +21,11 @@ from millstream.model.identifiers import BrokerId, ProducerId
 PRODUCER_ID_BLOCK_SIZE = 1000
 METADATA_VERSION = SupportedFeature(name="metadata.version", min_supported_version=7, max_supported_version=29)
 """The range of Kafka's metadata versions that the records of ours fit; 29 is 4.2-IV1."""
-SUPPORTED_FEATURES = (METADATA_VERSION,)
+GROUP_VERSION = SupportedFeature(name="group.version", min_supported_version=0, max_supported_version=1)
+"""Level 1 tells clients that groups can be assigned by the broker (KIP-848)."""
+SHARE_VERSION = SupportedFeature(name="share.version", min_supported_version=0, max_supported_version=1)
+"""Level 1 tells clients that there are share groups (KIP-932)."""
+SUPPORTED_FEATURES = (METADATA_VERSION, GROUP_VERSION, SHARE_VERSION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +53,17 @@ class ProducerIdBlock(Outcome):
     size: int = PRODUCER_ID_BLOCK_SIZE
 
 
-def first_records() -> tuple[MetadataRecord, ...]:
-    """What a new cluster's metadata log begins with: the version of what follows."""
-    return (FeatureLevelRecord(name=METADATA_VERSION.name, feature_level=METADATA_VERSION.max_supported_version),)
+def missing_features(image: MetadataImage) -> tuple[MetadataRecord, ...]:
+    """Levels for the features that have none yet.
+
+    A new cluster's metadata log begins with them: the first is the version of what follows. To a log that an earlier
+    version of ours began, those are added that it did not know.
+    """
+    return tuple(
+        FeatureLevelRecord(name=feature.name, feature_level=feature.max_supported_version)
+        for feature in SUPPORTED_FEATURES
+        if feature.name not in image.features
+    )
 
 
 def register_broker(

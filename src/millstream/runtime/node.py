@@ -8,6 +8,7 @@ import random
 import resource
 import signal
 import socket
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -23,7 +24,7 @@ from millstream.config.table import log as log_settings
 from millstream.config.table import network, node
 from millstream.config.topic_config import metadata_log_config
 from millstream.metadata.application import apply, replay
-from millstream.metadata.brokers import BrokerIntroduction, begin_new_epochs, first_records, register_broker
+from millstream.metadata.brokers import BrokerIntroduction, begin_new_epochs, missing_features, register_broker
 from millstream.metadata.image import MetadataImage
 from millstream.metadata.records import CorruptMetadataError, Endpoint, MetadataRecord
 from millstream.net.listener import DEFAULT_REQUEST_MEMORY_BYTES, ConnectionLimits, Listener
@@ -35,6 +36,8 @@ from millstream.storage.log_directory import DirectoryInUseError, LogDirectory
 _log = logging.getLogger("millstream.node")
 _THREADS = 4
 _MAINTENANCE_SECONDS = 1.0
+_STOP_FLUSH_BYTES = 128 << 20
+_STOP_FLUSH_SECONDS = 1.0
 T = TypeVar("T")
 
 
@@ -64,6 +67,7 @@ class Node:
             max_open_files=config[log_settings.MAX_OPEN_FILES],
             producer_id_expiration_ms=config[log_settings.PRODUCER_ID_EXPIRATION_MS],
             checkpoint_interval_ms=config[log_settings.LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS],
+            retention_check_interval_ms=config[log_settings.LOG_RETENTION_CHECK_INTERVAL_MS],
         )
         try:
             logs.start(now_ms)
@@ -126,7 +130,7 @@ class Node:
     ) -> MetadataImage:
         """Writes what every start writes: who this node is, and after an unclean stop, new leader epochs."""
         config = self._config
-        records: list[MetadataRecord] = list(first_records()) if not image.features else []
+        records: list[MetadataRecord] = list(missing_features(image))
         introduction = BrokerIntroduction(
             broker_id=config.node_id,
             incarnation_id=uuid4(),
@@ -142,7 +146,8 @@ class Node:
         return apply(image, records, offset=offset, epoch=metadata_log.epoch).image
 
     def _schedule_maintenance(self) -> None:
-        self._maintenance = self._loop.call_later(_MAINTENANCE_SECONDS, self._maintain)
+        seconds = min(_MAINTENANCE_SECONDS, self._config[log_settings.LOG_RETENTION_CHECK_INTERVAL_MS] / 1000)
+        self._maintenance = self._loop.call_later(max(seconds, 0.05), self._maintain)
 
     def _maintain(self) -> None:
         assert self.broker is not None
@@ -158,8 +163,25 @@ class Node:
         for listener in self._listeners:
             listener.close()
         if self._logs is not None:
-            self._logs.close(self._environment.clock.now_ms())
+            self._logs.close(self._environment.clock.now_ms(), _FlushBudget().allows)
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+class _FlushBudget:
+    """A stop must be quick: after so many bytes or so long, what is in the page cache is left to the kernel.
+
+    The stop is then not a clean one; the next start checks what was not flushed, which is quicker than flushing it.
+    """
+
+    def __init__(self) -> None:
+        self._bytes = _STOP_FLUSH_BYTES
+        self._deadline = time.monotonic() + _STOP_FLUSH_SECONDS
+
+    def allows(self, size: int) -> bool:
+        if size > self._bytes or time.monotonic() > self._deadline:
+            return False
+        self._bytes -= size
+        return True
 
 
 def _limits(config: BrokerConfig) -> ConnectionLimits:

@@ -86,18 +86,6 @@ _GROUPS = {
         metadata.max.retention.ms long 604800000 high
     """,
     "consumer groups are not part of this version": """
-        group.consumer.assignment.interval.ms int 1000 medium 0..
-        group.consumer.assignors list uniform,range medium
-        group.consumer.heartbeat.interval.ms int 5000 medium 1..
-        group.consumer.max.assignment.interval.ms int 15000 medium 0..
-        group.consumer.max.heartbeat.interval.ms int 15000 medium 1..
-        group.consumer.max.session.timeout.ms int 60000 medium 1..
-        group.consumer.max.size int 2147483647 medium 1..
-        group.consumer.migration.policy string bidirectional medium
-        group.consumer.min.assignment.interval.ms int 0 medium 0..
-        group.consumer.min.heartbeat.interval.ms int 5000 medium 1..
-        group.consumer.min.session.timeout.ms int 45000 medium 1..
-        group.consumer.session.timeout.ms int 45000 medium 1..
         group.coordinator.append.linger.ms int -1 medium -1..
         group.coordinator.background.threads int 2 high 1..
         group.coordinator.cached.buffer.max.bytes int 1048588 medium 524288..

@@ -1,0 +1,36 @@
+"""ConsumerGroupHeartbeat (68) and ConsumerGroupDescribe (69): groups that the broker assigns."""
+
+from typing import Any
+
+from millstream.broker.group_coordinator import GroupCoordinator
+from millstream.broker.request import Context, Response
+from millstream.coordinator.classic.member import Client
+from millstream.model.errors import ErrorCode, KafkaError
+from millstream.protocol.schema import Message
+
+
+class ConsumerGroupHandlers:
+    def __init__(self, groups: GroupCoordinator) -> None:
+        self._groups = groups
+
+    async def consumer_group_heartbeat(self, request: Message, context: Context) -> Response:
+        client = Client(context.client_id, f"/{context.peer.host}")
+        try:
+            return await self._groups.run(
+                request.group_id,
+                lambda shard, now_ms: shard.consumer.heartbeat(request, client, context.version, now_ms),
+            )
+        except KafkaError as error:
+            return {"error_code": error.code, "error_message": error.message}
+
+    async def consumer_group_describe(self, request: Message, context: Context) -> Response:
+        # A group that is named twice is shown once: the answer is far longer than the question.
+        return {"groups": [await self._described(group_id) for group_id in dict.fromkeys(request.group_ids)]}
+
+    async def _described(self, group_id: str) -> dict[str, Any]:
+        try:
+            if not group_id:
+                raise KafkaError(ErrorCode.INVALID_GROUP_ID, "The group id is empty.")
+            return await self._groups.read(group_id, lambda shard: shard.consumer.describe(group_id))
+        except KafkaError as error:
+            return {"group_id": group_id, "error_code": error.code, "error_message": error.message}
