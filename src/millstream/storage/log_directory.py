@@ -27,11 +27,13 @@ from millstream.storage.file_names import (
     deleted_directory,
     parse_directory,
 )
+from millstream.storage.flushing import unflushed_bytes
 from millstream.storage.job import Job
 from millstream.storage.log_loader import create_log, load_log, read_topic_id
 from millstream.storage.partition_log import PartitionLog
 from millstream.storage.recovery import RecoveryReport, is_settled, recover_log
 from millstream.storage.retention import expired_count
+from millstream.storage.rolling import is_idle_due
 
 logger = logging.getLogger("millstream.storage")
 
@@ -57,12 +59,15 @@ class LogDirectory:
         max_open_files: int = 4096,
         producer_id_expiration_ms: int = DAY_MS,
         checkpoint_interval_ms: int = 60_000,
+        retention_check_interval_ms: int = 0,
     ) -> None:
         self.root = root
         self._disk = disk
         self._cache = FileCache(disk, max_open_files)
         self._producer_id_expiration_ms = producer_id_expiration_ms
         self._checkpoint_interval_ms = checkpoint_interval_ms
+        self._retention_check_interval_ms = retention_check_interval_ms
+        self._last_retention_ms: int | None = None
         self._lock: DirectoryLock | None = None
         self._present: set[TopicPartition] = set()
         self._logs: dict[TopicPartition, PartitionLog] = {}
@@ -125,17 +130,23 @@ class LogDirectory:
         )
         return reports
 
-    def close(self, now_ms: int) -> None:
-        """Flush all that was written, write the checkpoints and the mark of a clean stop."""
+    def close(self, now_ms: int, may_flush: Callable[[int], bool] = lambda size: True) -> None:
+        """Flush what was written, write the checkpoints and the mark of a clean stop.
+
+        `may_flush` is asked before each flush, with its bytes. Where it says no, the bytes stay in the page cache, the
+        mark is not written, and the next start checks them.
+        """
+        if self._lock is None:
+            return  # never started: nothing here is ours to write
         whole = True
-        unflushed = [log for log in self._logs.values() if log.recovery_point < log.log_end_offset]
+        unflushed = [(size, log) for log in self._logs.values() if (size := unflushed_bytes(log))]
         for log in self._logs.values():
             try:
                 log.close()
             except OSError as error:
                 logger.error("log_not_closed partition=%s error=%s", log.topic_partition, error)
                 whole = False
-        self._flush_all(unflushed)
+        whole = self._flush_all(unflushed, may_flush) and whole
         whole = whole and all(log.failure is None for log in self._logs.values())
         failure = self.checkpoint_job(now_ms).run()
         if failure is not None:
@@ -145,25 +156,29 @@ class LogDirectory:
             # it.
             self._disk.write_atomically(f"{self.root}/{CLEAN_SHUTDOWN}", CLEAN_SHUTDOWN_TEXT)
         self._logs.clear()
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+        self._lock.release()
+        self._lock = None
 
-    def _flush_all(self, unflushed: list[PartitionLog]) -> None:
-        if len(unflushed) > MANY_FLUSHES:
+    def _flush_all(self, unflushed: list[tuple[int, PartitionLog]], may_flush: Callable[[int], bool]) -> bool:
+        """Whether everything is on disk now."""
+        if len(unflushed) > MANY_FLUSHES and may_flush(sum(size for size, _ in unflushed)):
             try:
                 self._disk.sync_filesystem(self.root)
             except OSError as error:
                 logger.error("sync_failed root=%s error=%s", self.root, error)  # file by file then, to know which
             else:
-                for log in unflushed:
+                for _, log in unflushed:
                     if log.failure is None:
                         log.recovery_point = log.log_end_offset
-                return
-        for log in unflushed:
+                return True
+        for size, log in sorted(unflushed, key=lambda pair: pair[0]):
+            if not may_flush(size):
+                logger.info("stopped_unflushed root=%s: what was written last is checked at the next start", self.root)
+                return False
             flush = log.flush_job()
             if flush is not None:
                 flush.done(flush.run())
+        return True
 
     # Logs
 
@@ -244,9 +259,17 @@ class LogDirectory:
         expire = self._last_expiry_ms is None or now_ms - self._last_expiry_ms >= PRODUCER_EXPIRY_INTERVAL_MS
         if expire:
             self._last_expiry_ms = now_ms
+        retain = (
+            self._last_retention_ms is None or now_ms - self._last_retention_ms >= self._retention_check_interval_ms
+        )
+        if retain:
+            self._last_retention_ms = now_ms
         for log in self._logs.values():
             try:
-                jobs += self._maintain(log, now_ms)
+                if retain:
+                    jobs += self._retain(log, now_ms)
+                if log.is_flush_due(now_ms) and (flush := log.flush_job()) is not None:
+                    jobs.append(flush)
             except OSError as error:
                 logger.error("maintenance_failed partition=%s error=%s", log.topic_partition, error)
             if expire:
@@ -286,9 +309,9 @@ class LogDirectory:
             except KafkaError as error:
                 logger.error("log_not_opened partition=%s error=%s", partition, error)
 
-    def _maintain(self, log: PartitionLog, now_ms: int) -> list[Job]:
+    def _retain(self, log: PartitionLog, now_ms: int) -> list[Job]:
         jobs: list[Job] = []
-        if log.is_idle_roll_due(now_ms):
+        if is_idle_due(log.segments.active, log.config, now_ms):
             log.roll(now_ms)
         count = expired_count(log, now_ms)
         if count:
@@ -301,10 +324,6 @@ class LogDirectory:
                 log.segments[count].base_offset,
             )
             jobs.append(log.drop_segments(count))
-        if log.is_flush_due(now_ms):
-            flush = log.flush_job()
-            if flush is not None:
-                jobs.append(flush)
         return jobs
 
     def _recover(self, checkpoint_ns: int, progress: Progress | None) -> list[RecoveryReport]:

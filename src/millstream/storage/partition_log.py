@@ -3,7 +3,8 @@
 Promises: an append is whole or not at all; batches are opaque (headers only, never records); reads never pass what was
 written. Runs on one thread (the event loop); what may block comes back as a `Job` or waits in `Slice.prepare`.
 Deliberately elsewhere: judging batches (`batch_admission`), opening a log (`log_loader`), repair (`recovery`), reading
-(`log_reader`), retention rules (`retention`), search by time (`time_search`), truncation (`truncation`).
+(`log_reader`), when to roll (`rolling`), retention rules (`retention`), search by time (`time_search`), truncation
+(`truncation`).
 """
 
 import logging
@@ -14,7 +15,7 @@ from millstream.config.log_config import LogConfig
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import TopicPartition
 from millstream.records.batch import LOG_OVERHEAD, PLACEMENT, TRANSACTIONAL_BIT, Bytes
-from millstream.storage import log_reader, time_search
+from millstream.storage import log_reader, rolling, time_search
 from millstream.storage.batch_admission import LOG_APPEND_TIME, Header, admit, read_headers, too_large
 from millstream.storage.batch_conversion import convert, wants_conversion
 from millstream.storage.disk import Disk
@@ -23,7 +24,6 @@ from millstream.storage.file_names import LEADER_EPOCHS
 from millstream.storage.flushing import flush_job
 from millstream.storage.job import Job, removal
 from millstream.storage.leader_epochs import LeaderEpochs
-from millstream.storage.offset_index import ENTRY_SIZE as OFFSET_ENTRY_SIZE
 from millstream.storage.offset_index import MAX_RELATIVE_OFFSET
 from millstream.storage.producer_replay import note_batch
 from millstream.storage.producer_state import ProducerState
@@ -31,7 +31,6 @@ from millstream.storage.segment import Segment
 from millstream.storage.segment_list import SegmentList
 from millstream.storage.slice import Slice, empty_slice
 from millstream.storage.snapshot_files import SnapshotFiles
-from millstream.storage.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
 from millstream.storage.time_search import FoundOffset
 from millstream.storage.truncation import truncate
 
@@ -246,7 +245,7 @@ class PartitionLog:
             if (
                 segment.size + total > config.segment_bytes
                 or last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
-                or self._is_roll_due(segment, greatest_timestamp, now_ms)
+                or rolling.is_due(segment, config, greatest_timestamp, now_ms)
             ):
                 self._make_room(base_offset, last_offset, now_ms)
                 segment = self.segments.active
@@ -270,27 +269,6 @@ class PartitionLog:
 
     # Segments
 
-    def _is_roll_due(self, segment: Segment, timestamp: int, now_ms: int) -> bool:
-        """By `segment.ms`, from the first batch's time to this one's (the clock, where batches have none); or no room
-        for index entries, keeping one place for the closing time entry."""
-        if segment.size == 0:
-            return False
-        config = self._config
-        first = segment.first_timestamp
-        if first is None:
-            first = segment.read_first_timestamp()
-        if first is not None and first >= 0:
-            waited_ms = timestamp - first
-        else:
-            waited_ms = now_ms - segment.created_ms
-        room = config.segment_index_bytes
-        assert segment.index is not None and segment.times is not None
-        return (
-            waited_ms > config.segment_ms
-            or len(segment.index.offsets) >= room // OFFSET_ENTRY_SIZE
-            or len(segment.times.offsets) >= room // TIME_ENTRY_SIZE - 1
-        )
-
     def _make_room(self, base_offset: int, last_offset: int, now_ms: int) -> None:
         self.roll(now_ms)
         if last_offset - self.segments.active.base_offset > MAX_RELATIVE_OFFSET:
@@ -311,12 +289,6 @@ class PartitionLog:
         sealed.seal()
         self.segments.add(segment)
         self.directory_changed = True
-
-    def is_idle_roll_due(self, now_ms: int) -> bool:
-        """Whether the active segment has been open for `segment.ms` by the clock, though nothing was appended to
-        tell."""
-        segment = self.segments.active
-        return segment.size > 0 and now_ms - segment.created_ms > self._config.segment_ms
 
     def drop_segments(self, count: int) -> Job:
         """Take the oldest segments out of the log; the job removes their files. Readers in flight keep theirs."""
