@@ -1,9 +1,11 @@
 """A group shard that runs without a broker: its log is a list, its clock a number, and its shell is this module."""
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from random import Random
 from typing import Any
 
+from millstream.config.broker_config import BrokerConfig
 from millstream.config.loading import load_broker_config
 from millstream.coordinator.classic.member import Client
 from millstream.coordinator.group_shard import GroupShard
@@ -34,11 +36,15 @@ def _filled(structure: Structure, fields: dict[str, Any]) -> Message:
     return made
 
 
+@cache
+def _config(words: tuple[str, ...]) -> BrokerConfig:
+    return load_broker_config(overrides=words)
+
+
 class ShardRun:
     def __init__(self, seed: int = 1, **settings: Any) -> None:
         """Settings with `_` for `.`."""
-        words = [f"{name.replace('_', '.')}={value}" for name, value in settings.items()]
-        self._config = load_broker_config(overrides=words)
+        self._config = _config(tuple(f"{name.replace('_', '.')}={value}" for name, value in settings.items()))
         self._random = Random(seed)
         self.now_ms = START_MS
         self.topics = FixedTopics()

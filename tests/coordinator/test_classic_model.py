@@ -139,6 +139,9 @@ class ClassicGroupModel(RuleBasedStateMachine):
         self.started = 0
         self.written_generation = 0
         self.checked_records = 0
+        for _ in range(2):
+            self.start(None)
+        self.all_act(5)
 
     @property
     def group(self) -> ClassicGroup | None:
@@ -164,10 +167,12 @@ class ClassicGroupModel(RuleBasedStateMachine):
             consumer.step(self.partitions)
 
     @precondition(lambda self: self.live())
-    @rule()
-    def all_act(self) -> None:
-        for consumer in self.live():
-            consumer.step(self.partitions)
+    @rule(rounds=st.integers(1, 5))
+    def all_act(self, rounds: int) -> None:
+        for _ in range(rounds):
+            for consumer in self.live():
+                consumer.step(self.partitions)
+            self.run.advance(1000)
 
     @precondition(lambda self: self.live())
     @rule(data=st.data(), politely=st.booleans())
