@@ -23,11 +23,13 @@ from millstream.broker.handlers.share_fetch import ShareFetchHandlers
 from millstream.broker.handlers.share_groups import ShareGroupHandlers
 from millstream.broker.handlers.share_state import ShareStateHandlers
 from millstream.broker.handlers.topics import TopicHandlers
+from millstream.broker.hot_keys import HotKeys
 from millstream.broker.partition import Partition
 from millstream.broker.partition_table import PartitionTable
 from millstream.broker.request import Api, Handler
 from millstream.broker.share_coordinator import ShareCoordinator
 from millstream.broker.share_partitions import SharePartitions
+from millstream.config.log_config import LogConfig
 from millstream.config.table import network, node, share
 from millstream.config.topic_config import resolve_log_config, topic_defaults
 from millstream.metadata.brokers import SUPPORTED_FEATURES
@@ -56,6 +58,7 @@ class Broker:
         self.share_coordinator = ShareCoordinator(controller, self.partitions, environment)
         self.shared = SharePartitions(controller, self.partitions, self.share_coordinator, environment)
         self.groups.on_share_state_gone = self.shared.state_gone
+        self.hot_keys = HotKeys(controller, self.partitions, environment)
         controller.on_change = self._follow
         self.apis = self._make_apis()
         self.dispatcher = self._make_dispatcher()
@@ -79,6 +82,7 @@ class Broker:
                 if partition.opened_log is not None:
                     partition.opened_log.config = config
         self.groups.follow(delta)
+        self.hot_keys.follow(delta)
         self.share_coordinator.follow(delta)
         self.shared.follow(delta)
 
@@ -117,8 +121,18 @@ class Broker:
 
     def maintain(self) -> None:
         """Retention, rolling by time, flushing by time, checkpoints: called now and then."""
-        for job in self._logs.maintenance(self._environment.clock.now_ms()):
+        for job in self._logs.maintenance(self._environment.clock.now_ms(), self._log_config):
             self._run(job)
+        self.hot_keys.tick()
+
+    def _checkpoint(self) -> None:
+        self._run(self._logs.checkpoint_job(self._environment.clock.now_ms()))
+
+    def _log_config(self, at: TopicPartition) -> LogConfig | None:
+        """The settings of a log on our disk; None if it belongs to no topic that is known."""
+        if at.topic not in self.controller.image.topics:
+            return None
+        return resolve_log_config(self._log_defaults, self.controller.image.topic_config(at.topic))
 
     def _run(self, job: Job) -> None:
         future = self._environment.offload(job.run)
@@ -130,7 +144,7 @@ class Broker:
         controller, environment, partitions = self.controller, self._environment, self.partitions
         topics = TopicHandlers(controller)
         configs = ConfigHandlers(controller)
-        offsets = OffsetHandlers(partitions, environment)
+        offsets = OffsetHandlers(partitions, environment, self._checkpoint)
         cluster = ClusterHandlers(
             controller.config.node_id,
             lambda: controller.image,

@@ -141,6 +141,9 @@ class LogDirectory:
         whole = True
         unflushed = [(size, log) for log in self._logs.values() if (size := unflushed_bytes(log))]
         for log in self._logs.values():
+            if not may_flush(0):
+                whole = False  # out of time: what is not written here is made anew at the next start
+                break
             try:
                 log.close()
             except OSError as error:

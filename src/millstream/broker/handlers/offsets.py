@@ -5,6 +5,7 @@ A look-up by time may read the disk, so it is done where it does not hold up the
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from millstream.broker.environment import Environment
@@ -19,9 +20,13 @@ DELETE_UP_TO_HIGH_WATERMARK = -1
 
 
 class OffsetHandlers:
-    def __init__(self, partitions: PartitionTable, environment: Environment) -> None:
+    def __init__(
+        self, partitions: PartitionTable, environment: Environment, remember_starts: Callable[[], None]
+    ) -> None:
+        """`remember_starts` writes down where logs begin, so that deleted records stay deleted after a crash."""
         self._partitions = partitions
         self._environment = environment
+        self._remember_starts = remember_starts
 
     async def list_offsets(self, request: Message, context: Context) -> Response:
         asked = Counter((topic.name, row.partition_index) for topic in request.topics for row in topic.partitions)
@@ -98,6 +103,7 @@ class OffsetHandlers:
                     )
             topics.append({"name": topic.name, "partitions": rows})
             await asyncio.sleep(0)
+        self._remember_starts()
         return {"topics": topics}
 
     def _delete_before(self, partition: Partition, offset: int) -> int:
