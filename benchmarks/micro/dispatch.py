@@ -50,6 +50,7 @@ def main(count: int = 50_000) -> None:
             )
         )
         peer = Peer("127.0.0.1", 1, "PLAINTEXT")
+        handle = broker.dispatcher.handle
         for size in (100, 16_000):
             batch = build_batch([Record(None, random.randbytes(size), timestamp=1_700_000_000_000)])
             request = frame(
@@ -62,7 +63,6 @@ def main(count: int = 50_000) -> None:
                     "topic_data": [{"name": "t", "partition_data": [{"index": 0, "records": bytes(batch)}]}],
                 },
             )
-            handle = broker.dispatcher.handle
             measure(
                 f"produce, one batch of {size} bytes",
                 lambda r=request: handle(r, 0, len(r), peer),

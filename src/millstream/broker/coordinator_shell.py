@@ -1,6 +1,6 @@
 """Where a pure coordinator meets the log: one partition of an internal topic, and the state machine that lives in it.
 
-The shell replays the partition into the state when leadership arrives, appends what operations decide, replays that too,
+The shell replays the partition into the state when leadership arrives, appends what operations decide and replays that,
 answers when it is committed, and wakes the state machine's timers. All state is in the log; the shell has none.
 """
 
