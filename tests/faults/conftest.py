@@ -1,6 +1,6 @@
 """Brokers whose data outlives them, and helpers that write and read it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -46,17 +46,3 @@ def read_numbers(address: str, topic: str = TOPIC, partition: int = 0, first_off
             # A fetch begins with the batch that holds the offset; here every batch is one record.
             found += [int(value.rstrip(b"\x00")) for value in got]
             offset += len(got)
-
-
-@pytest.fixture
-def log_since(broker: EmbeddedBroker) -> Callable[[], str]:
-    """What the broker logged since this was last called."""
-    position = 0
-
-    def news() -> str:
-        nonlocal position
-        text = broker.log_file.read_text()
-        fresh, position = text[position:], len(text)
-        return fresh
-
-    return news
