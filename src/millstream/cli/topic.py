@@ -1,10 +1,10 @@
-"""`millstream topic`: create, list, describe, alter, delete."""
+"""`millstream topic`: create, list, describe, alter, delete; `hot` is in `topic_hot`."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from millstream.cli import exit_codes
+from millstream.cli import exit_codes, topic_hot
 from millstream.cli.options import (
     DEFAULT_BOOTSTRAP,
     DEFAULT_TIMEOUT_S,
@@ -22,7 +22,8 @@ from millstream.cli.terminal import CommandFailedError, note, print_json, print_
 if TYPE_CHECKING:
     from millstream.client import Topic
 
-app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True)
+app = typer.Typer(help="Create, list, describe, alter and delete topics; find their hot keys.", no_args_is_help=True)
+app.command("hot")(topic_hot.hot)
 
 TopicArguments = Annotated[
     list[str],

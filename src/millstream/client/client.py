@@ -108,7 +108,7 @@ class Client:
     ) -> Published:
         """Send one record and return where it is stored. Without `partition` the key decides, else any will do.
 
-        `partitioner` decides instead, for keys that are too hot for one partition: see `millstream.client.partitioners`.
+        `partitioner` decides instead, for keys too hot for one partition: see `millstream.client.partitioners`.
         """
         return self._publisher.publish(topic, value, key, headers, partition, timestamp, partitioner)
 

@@ -336,5 +336,22 @@ MAX_OPEN_FILES = integer(
     "How many log files are kept open at once; more are opened and closed as they are used. Millstream's own.",
     allowed=between(16, INT_MAX),
 )
+HOT_KEYS_ENABLE = boolean(
+    "millstream.hot.keys.enable",
+    True,
+    "Whether a few records a second are sampled to find the hottest keys of each topic, for `millstream topic hot`. "
+    "Reports, which name those keys, are kept for an hour in `__millstream_hot_keys`. Millstream's own.",
+    importance=Importance.LOW,
+    update=_DYNAMIC,
+)
+HOT_KEYS_INTERVAL_MS = integer(
+    "millstream.hot.keys.interval.ms",
+    10_000,
+    "How often a report about a topic's hot keys is written while records arrive. Millstream's own.",
+    unit="ms",
+    allowed=at_least(1000),
+    importance=Importance.LOW,
+    update=_DYNAMIC,
+)
 
 SETTINGS = declared(globals())

@@ -284,6 +284,12 @@ MILLSTREAM_DELIVERY_DELAY_MS = long(
     unit="ms",
     allowed=at_least(-1),
 )
+HOT_KEYS_ENABLE = boolean(
+    "millstream.hot.keys.enable",
+    True,
+    "Whether records of the topic are sampled to find its hottest keys, for `millstream topic hot`. Millstream's own.",
+    synonyms=_from(log.HOT_KEYS_ENABLE),
+)
 UNCLEAN_LEADER_ELECTION_ENABLE = boolean(
     "unclean.leader.election.enable",
     False,

@@ -1,0 +1,147 @@
+"""What is known of one topic's traffic: rates per partition, and the hottest keys among sampled records.
+
+Everything fades with one half-life, so the numbers are about the last minute or two. No clock, no log, no threads here.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from typing import Any
+
+from millstream.space_saving import SpaceSaving
+
+HALF_LIFE_S = 30.0
+KEPT_KEYS = 128
+SHOWN_KEYS = 20
+SHOWN_PARTITIONS = 100
+MAX_KEY_BYTES = 256
+_PREFIX_BYTES = MAX_KEY_BYTES - 16
+
+Key = bytes | None
+
+
+class Rate:
+    """Records and bytes per second, of which older seconds count less."""
+
+    __slots__ = ("_bytes", "_records", "_seconds", "_updated_s")
+
+    def __init__(self, now_s: float) -> None:
+        self._records = 0.0
+        self._bytes = 0.0
+        self._seconds = 0.0
+        self._updated_s = now_s
+
+    def add(self, records: int, size_bytes: int, now_s: float) -> None:
+        elapsed = max(now_s - self._updated_s, 0.001)
+        fading = 2 ** (-elapsed / HALF_LIFE_S)
+        self._records = self._records * fading + records
+        self._bytes = self._bytes * fading + size_bytes
+        # Seconds fade as well: the quotient is right from the first moment on, not only after some half-lives.
+        self._seconds = self._seconds * fading + elapsed
+        self._updated_s = now_s
+
+    @property
+    def records_per_second(self) -> float:
+        return self._records / self._seconds if self._seconds else 0.0
+
+    @property
+    def bytes_per_second(self) -> float:
+        return self._bytes / self._seconds if self._seconds else 0.0
+
+
+class KeyShares:
+    """The keys of sampled records, by their share of records and of bytes."""
+
+    def __init__(self) -> None:
+        self._records: SpaceSaving[Key] = SpaceSaving(KEPT_KEYS, HALF_LIFE_S)
+        self._bytes: SpaceSaving[Key] = SpaceSaving(KEPT_KEYS, HALF_LIFE_S)
+        self._sampled: SpaceSaving[None] = SpaceSaving(1, HALF_LIFE_S)
+
+    def add(self, records: Iterable[tuple[Key, int]], weight: float, now_s: float) -> None:
+        """Counts sampled records, each of which stands for `weight` records of the topic."""
+        sums: dict[Key, list[int]] = {}
+        count = 0
+        for key, size in records:
+            of_key = sums.setdefault(key, [0, 0])
+            of_key[0] += 1
+            of_key[1] += size
+            count += 1
+        for key, (number, size) in sums.items():
+            kept = bounded(key)
+            self._records.add(kept, number * weight, now_s)
+            self._bytes.add(kept, size * weight, now_s)
+        self._sampled.add(None, count, now_s)
+
+    def document(self, now_s: float) -> dict[str, Any]:
+        """The hottest keys for a report, hottest first."""
+        records, sizes = self._records.total(now_s), self._bytes.total(now_s)
+        rows = []
+        if records and sizes:
+            tops = [*self._records.top(SHOWN_KEYS, now_s), *self._bytes.top(SHOWN_KEYS, now_s)]
+            for key in dict.fromkeys(row.key for row in tops):
+                by_records, by_bytes = self._records.estimate(key, now_s), self._bytes.estimate(key, now_s)
+                rows.append(
+                    {
+                        **key_document(key),
+                        "record_share": round(by_records.weight / records, 4),
+                        "record_share_at_least": round((by_records.weight - by_records.error) / records, 4),
+                        "byte_share": round(by_bytes.weight / sizes, 4),
+                        "byte_share_at_least": round((by_bytes.weight - by_bytes.error) / sizes, 4),
+                    }
+                )
+        rows.sort(key=lambda row: -max(row["record_share_at_least"], row["byte_share_at_least"]))
+        return {"sampled_records": round(self._sampled.total(now_s)), "keys": rows[:SHOWN_KEYS]}
+
+
+class TopicHeat:
+    def __init__(self, now_s: float) -> None:
+        self.total = Rate(now_s)
+        self.partitions: dict[int, Rate] = {}
+        self.keys = KeyShares()
+        self.busy_s = now_s
+        """When records last arrived."""
+        self.reported_s: float | None = None
+
+    def note(self, appended: dict[int, tuple[int, int]], now_s: float) -> None:
+        """What each partition got, in records and bytes, since the last note; those that got nothing are in it too."""
+        for partition, (records, size) in appended.items():
+            rate = self.partitions.get(partition)
+            if rate is None:
+                rate = self.partitions[partition] = Rate(self.total._updated_s)
+            rate.add(records, size, now_s)
+        records = sum(row[0] for row in appended.values())
+        self.total.add(records, sum(row[1] for row in appended.values()), now_s)
+        if records:
+            self.busy_s = now_s
+
+    def rates_document(self) -> dict[str, Any]:
+        """The rates for a report; where there are very many partitions, only the busiest."""
+        busiest = sorted(self.partitions.items(), key=lambda item: -item[1].bytes_per_second)
+        return {
+            **_rates(self.total),
+            "partition_count": len(self.partitions),
+            "partitions": [{"partition": partition, **_rates(rate)} for partition, rate in busiest[:SHOWN_PARTITIONS]],
+        }
+
+
+def bounded(key: Key) -> Key:
+    """A key in at most MAX_KEY_BYTES: of a longer one the beginning and a hash, so that two stay two."""
+    if key is None or len(key) <= MAX_KEY_BYTES:
+        return key
+    return key[:_PREFIX_BYTES] + hashlib.blake2b(key, digest_size=16).digest()
+
+
+def key_document(key: Key) -> dict[str, Any]:
+    """A key for JSON, as `millstream consume --json` writes it: text, or base64 where it is not UTF-8."""
+    try:
+        return {"key": None if key is None else key.decode()}
+    except UnicodeDecodeError:
+        import base64
+
+        return {"key_base64": base64.b64encode(key or b"").decode()}
+
+
+def _rates(rate: Rate) -> dict[str, float]:
+    return {
+        "records_per_second": round(rate.records_per_second, 2),
+        "bytes_per_second": round(rate.bytes_per_second, 1),
+    }
