@@ -1,5 +1,7 @@
 """ListOffsets, OffsetForLeaderEpoch and DeleteRecords."""
 
+from collections.abc import Callable
+
 import pytest
 
 from millstream.model.errors import ErrorCode
@@ -10,8 +12,10 @@ LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4,
 
 
 @pytest.fixture
-def timed(wire: Wire, topic: str) -> str:
+def timed(wire: Wire, new_name: Callable[[], str]) -> str:
     """A topic whose records have these times, the latest not the last."""
+    topic = new_name()
+    wire.create_topic(topic, 2, retention_ms="-1")
     for timestamp in (1000, 2000, 5000, 3000):
         assert wire.produce(topic, batch(b"value", timestamp=timestamp)).error_code == 0
     return topic

@@ -170,7 +170,7 @@ INDEXES: dict[str, Damage] = {
 def test_indexes_that_are_missing_or_wrong_are_made_anew(broker: EmbeddedBroker, clean: bool) -> None:
     with Wire(broker.bootstrap_servers) as wire:
         for name in INDEXES:
-            wire.create_topic(name, 1, segment_bytes="1048576")
+            wire.create_topic(name, 1, segment_bytes="1048576", retention_ms="-1")
             for value in range(15):
                 assert wire.produce(name, batch(b"%d" % value + bytes(100_000), timestamp=1000 + value)).error_code == 0
     if clean:

@@ -8,14 +8,16 @@ database.
 import asyncio
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
 from millstream.broker.environment import Environment
 from millstream.broker.metadata_log import MetadataLog
 from millstream.config.broker_config import BrokerConfig
 from millstream.metadata.application import apply
-from millstream.metadata.decision import Decision
+from millstream.metadata.decision import Decision, Outcome
 from millstream.metadata.image import MetadataDelta, MetadataImage
+from millstream.model.errors import KafkaError
 
 R = TypeVar("R")
 Decide = Callable[[MetadataImage, BrokerConfig, random.Random], Decision[R]]
@@ -42,7 +44,10 @@ class Controller:
         async with self._one_at_a_time:
             decision = decide(self.image, self.config, self._environment.randomness)
             if decision.records:
-                offset = await self._log.append(decision.records, self._environment)
+                try:
+                    offset = await self._log.append(decision.records, self._environment)
+                except KafkaError as error:
+                    return tuple(_undecided(result, error) for result in decision.results)
                 image, delta = apply(self.image, decision.records, offset=offset, epoch=self._log.epoch)
                 self.image = image
                 if any(resource.type == 4 for resource in delta.configs):
@@ -56,3 +61,10 @@ class Controller:
         if not own and not image.default_broker_config:
             return self._static_config
         return self._static_config.with_dynamic(default=image.default_broker_config, own=own)
+
+
+def _undecided(result: R, error: KafkaError) -> R:
+    """What the asker hears of a decision that could not be written down, which therefore is none."""
+    if not isinstance(result, Outcome):
+        raise error
+    return result if result.error else replace(result, error=error.code, message=error.message)
