@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -137,5 +140,11 @@ def _progress(console: Console) -> Progress:
     return Progress(*columns, console=console, refresh_per_second=2)
 
 
+def _stop_on_signal(number: int, _: FrameType | None) -> None:
+    """Leave by the ordinary way out, so that both brokers are stopped and their directory removed."""
+    sys.exit(128 + number)
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _stop_on_signal)
     application()
