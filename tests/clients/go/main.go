@@ -213,7 +213,10 @@ func produce(ctx context.Context, r *request) (object, error) {
 
 func stream(ctx context.Context, r *request) (object, error) {
 	// Only here: franz-go counts the timeout from a record's timestamp, and `produce` sets old ones.
-	client, err := producer(r, kgo.ProducerLinger(0), kgo.RecordDeliveryTimeout(90*time.Second))
+	// A restarting broker may not know its topics yet, so an unknown topic is waited for as long.
+	client, err := producer(
+		r, kgo.ProducerLinger(0), kgo.RecordDeliveryTimeout(90*time.Second), kgo.UnknownTopicRetries(-1),
+	)
 	if err != nil {
 		return nil, err
 	}
