@@ -15,7 +15,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from tools import apache_kafka
 
 from benchmarks.compare import machine
 from benchmarks.compare.chart import write_chart
@@ -27,6 +26,7 @@ from benchmarks.compare.measure import Scale
 from benchmarks.compare.report import markdown, print_table
 from benchmarks.compare.runner import Step, run_rounds, warm_up
 from benchmarks.compare.target import KafkaTarget, MillstreamTarget, Target, start
+from tools import apache_kafka
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _PUBLISHED = _REPOSITORY / "docs" / "benchmarks"

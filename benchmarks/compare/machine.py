@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import confluent_kafka
+
 from tools import apache_kafka
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from benchmarks.compare.target import KafkaTarget, MillstreamTarget, Target, TargetFactory, start
 from tools import apache_kafka
 

@@ -7,12 +7,13 @@ import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+
 from benchmarks.compare.chart import write_chart
 from benchmarks.compare.comparison import OURS, THEIRS, Comparison, as_json, rows
 from benchmarks.compare.loads.consume_librdkafka import ConsumeLibrdkafka
 from benchmarks.compare.measure import Load, Measure
 from benchmarks.compare.report import markdown, print_table
-from rich.console import Console
 
 
 @pytest.fixture

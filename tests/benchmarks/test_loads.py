@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+
 from benchmarks.compare.loads import LOAD_NAMES, build_loads
 from benchmarks.compare.loads.consume_java import has_consumer_groups
 from benchmarks.compare.measure import Scale

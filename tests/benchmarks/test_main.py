@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from benchmarks.compare.__main__ import application
 from typer.testing import CliRunner
+
+from benchmarks.compare.__main__ import application
 
 
 def test_without_kafka_it_saves_our_numbers(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import struct
 
 import crc32c
 import pytest
+
 from benchmarks.compare import wire
 
 

@@ -12,14 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from tools import apache_kafka
-
 from benchmarks.compare import librdkafka, wire
 from benchmarks.compare.loads.produce_java import require_distribution
 from benchmarks.compare.measure import CPU_GOAL, THROUGHPUT_GOAL, Load, Measure, Scale
 from benchmarks.compare.process_stat import cpu_seconds
 from benchmarks.compare.target import Target
 from benchmarks.compare.topic import THROUGHPUT_PARTITIONS, temporary_topic
+from tools import apache_kafka
 
 _SIZE_BYTES = 1024
 _FULL_RECORDS = 800_000

@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from tools import apache_kafka
-
 from benchmarks.compare.measure import CPU_GOAL, THROUGHPUT_GOAL, Load, LoadUnavailableError, Measure, Scale
 from benchmarks.compare.process_stat import cpu_seconds
 from benchmarks.compare.target import Target
 from benchmarks.compare.topic import THROUGHPUT_PARTITIONS, temporary_topic
+from tools import apache_kafka
 
 _SUMMARY = re.compile(r"^(\d+) steady state records sent, ([\d.]+) records/sec", re.MULTILINE)
 _WARM_UP_SHARE = 0.4  # of the records: the tool's own JVM compiles during these, and its summary leaves them out
