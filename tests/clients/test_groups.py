@@ -50,8 +50,8 @@ def start_member(quick_broker: brokers.BrokerProcess, topic: str, tmp_path: Path
 
 
 def make_topic(bootstrap: str, topic: str) -> None:
-    made = AdminClient({"bootstrap.servers": bootstrap}).create_topics([NewTopic(topic, PARTITIONS, 1)])
-    made[topic].result(20)
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(20)
 
 
 def write(bootstrap: str, topic: str, first: int, count: int) -> set[str]:

@@ -180,10 +180,7 @@ class ClassicGroupModel(RuleBasedStateMachine):
         consumer = data.draw(st.sampled_from(self.live()))
         consumer.alive = False
         if politely and consumer.member and consumer.joining is None and consumer.syncing is None:
-            try:
-                self.run.leave((consumer.member, consumer.instance))
-            except KafkaError as error:
-                assert error.code == ErrorCode.UNKNOWN_MEMBER_ID
+            self.run.leave((consumer.member, consumer.instance))
 
     @rule(ms=st.sampled_from([100, 3000, 9000, 31_000]))
     def pass_time(self, ms: int) -> None:

@@ -12,6 +12,7 @@ from millstream.model.errors import ErrorCode, KafkaError
 from millstream.protocol.schema import Message
 
 _FIRST_LEAVE_WITH_MEMBERS = 3
+_FIRST_SYNC_WITH_PROTOCOL = 5
 
 Operation = Callable[[GroupShard, int], Outcome[dict[str, Any]]]
 
@@ -30,6 +31,8 @@ class ClassicGroupHandlers:
         return {"member_id": request.member_id, **answer}
 
     async def sync_group(self, request: Message, context: Context) -> Response:
+        if context.version >= _FIRST_SYNC_WITH_PROTOCOL and None in (request.protocol_type, request.protocol_name):
+            return {"error_code": ErrorCode.INCONSISTENT_GROUP_PROTOCOL}
         return await self._answer(request, lambda shard, now_ms: shard.classic.sync(request, now_ms))
 
     async def heartbeat(self, request: Message, context: Context) -> Response:

@@ -256,7 +256,10 @@ class ClassicGroups:
 
     def leave(self, group_id: str, leaving: Collection[tuple[str, str | None]], now_ms: int) -> Outcome[list[Answer]]:
         """Members by id and instance id; an empty id with an instance id is an admin who removes a static member."""
-        group = self._known_group(group_id)
+        group = self._shard.groups.get(group_id)
+        if not isinstance(group, ClassicGroup):
+            unknown = ErrorCode.UNKNOWN_MEMBER_ID
+            return Outcome([{"member_id": m, "group_instance_id": i, "error_code": unknown} for m, i in leaving])
         writes = Writes()
         rows = []
         somebody_left = False

@@ -1,0 +1,135 @@
+"""Kafka's own tools on groups: kafka-consumer-groups, the console consumer, and the reader of `__consumer_offsets`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+import apache_kafka
+
+from .client_program import eventually
+
+CONSUMER_GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+CONSOLE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+OFFSETS_READER = "org.apache.kafka.tools.consumer.OffsetsMessageFormatter"
+GROUPS_READER = "org.apache.kafka.tools.consumer.GroupMetadataMessageFormatter"
+DUMP_LOG = "org.apache.kafka.tools.DumpLogSegments"
+
+
+def fill(bootstrap: str, topic: str, count: int) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(20)
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for number in range(count):
+        producer.produce(topic, value=f"value-{number}", partition=number % 2)
+    assert producer.flush(30) == 0
+
+
+def consume_as_group(bootstrap: str, group: str, topic: str, count: int) -> None:
+    """Reads so many records as the only member, commits, and leaves."""
+    settings = {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest"}
+    consumer = Consumer({**settings, "enable.auto.commit": False, "client.id": "reader"})
+    consumer.subscribe([topic])
+    seen = 0
+    while seen < count:
+        seen += len(consumer.consume(count - seen, timeout=1))
+    consumer.commit(asynchronous=False)
+    consumer.close()
+
+
+def groups_tool(kafka: apache_kafka.KafkaDistribution, bootstrap: str, *arguments: str) -> str:
+    done = kafka.run(CONSUMER_GROUPS, "--bootstrap-server", bootstrap, *arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def table(text: str) -> list[dict[str, str]]:
+    """What the tool prints, by the names in its first line."""
+    lines = [line.split() for line in text.splitlines() if line.strip()]
+    head = next(at for at, words in enumerate(lines) if words[0] == "GROUP")
+    return [dict(zip(lines[head], words, strict=False)) for words in lines[head + 1 :]]
+
+
+def test_consumer_groups_tool(kafka: apache_kafka.KafkaDistribution, bootstrap: str, topic: str) -> None:
+    fill(bootstrap, topic, 20)
+    consume_as_group(bootstrap, topic, topic, 20)
+    assert topic in groups_tool(kafka, bootstrap, "--list").split()
+    states = table(groups_tool(kafka, bootstrap, "--list", "--state", "Empty"))
+    assert {"GROUP": topic, "TYPE": "Classic", "PROTOCOL": "consumer", "STATE": "Empty"} in [
+        {name: row.get(name, "") for name in ("GROUP", "TYPE", "PROTOCOL", "STATE")} for row in states
+    ] or any(row["GROUP"] == topic for row in states)
+    rows = table(groups_tool(kafka, bootstrap, "--describe", "--group", topic))
+    assert [(row["CURRENT-OFFSET"], row["LAG"]) for row in rows] == [("10", "0"), ("10", "0")]
+    reset = ("--reset-offsets", "--group", topic, "--topic", topic, "--to-offset", "3")
+    groups_tool(kafka, bootstrap, *reset, "--execute")
+    rows = table(groups_tool(kafka, bootstrap, "--describe", "--group", topic))
+    assert [(row["CURRENT-OFFSET"], row["LAG"]) for row in rows] == [("3", "7"), ("3", "7")]
+    groups_tool(kafka, bootstrap, "--delete-offsets", "--group", topic, "--topic", f"{topic}:1")
+    rows = table(groups_tool(kafka, bootstrap, "--describe", "--group", topic))
+    assert [row["CURRENT-OFFSET"] for row in rows] == ["3"]
+    groups_tool(kafka, bootstrap, "--delete", "--group", topic)
+    assert topic not in groups_tool(kafka, bootstrap, "--list").split()
+
+
+def test_members_are_shown(kafka: apache_kafka.KafkaDistribution, bootstrap: str, topic: str) -> None:
+    fill(bootstrap, topic, 2)
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": topic, "client.id": "shown"})
+    consumer.subscribe([topic])
+    assert eventually(lambda: consumer.poll(0.1) is not None or len(consumer.assignment()) == 2, 30)
+    described = subprocess.Popen(
+        kafka.command(CONSUMER_GROUPS, "--bootstrap-server", bootstrap, "--describe", "--group", topic, "--members"),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    while described.poll() is None:
+        consumer.poll(0.1)
+    assert described.stdout is not None
+    (row,) = table(described.stdout.read())
+    described.stdout.close()
+    assert row["CLIENT-ID"] == "shown" and row["#PARTITIONS"] == "2" and row["HOST"] == "/127.0.0.1"
+    consumer.close()
+
+
+def test_console_consumer_in_a_group(kafka: apache_kafka.KafkaDistribution, bootstrap: str, topic: str) -> None:
+    fill(bootstrap, topic, 20)
+    arguments = ("--bootstrap-server", bootstrap, "--topic", topic, "--group", topic, "--from-beginning")
+    done = kafka.run(CONSOLE_CONSUMER, *arguments, "--max-messages", "20", "--timeout-ms", "30000")
+    assert sorted(done.stdout.split()) == sorted(f"value-{number}" for number in range(20)), done.stderr
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    (found,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(topic)]).values()
+    assert sorted(each.offset for each in found.result(20).topic_partitions) == [10, 10]
+
+
+def read_internal_topic(
+    kafka: apache_kafka.KafkaDistribution, bootstrap: str, formatter: str
+) -> list[dict[str, object]]:
+    """The records of `__consumer_offsets`, as Kafka's formatter prints them."""
+    arguments = ("--bootstrap-server", bootstrap, "--topic", "__consumer_offsets", "--from-beginning")
+    done = kafka.run(CONSOLE_CONSUMER, *arguments, "--formatter", formatter, "--timeout-ms", "6000")
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def test_lag_exporters_can_read_our_records(kafka: apache_kafka.KafkaDistribution, bootstrap: str, topic: str) -> None:
+    fill(bootstrap, topic, 20)
+    consume_as_group(bootstrap, topic, topic, 20)
+    simple = Consumer({"bootstrap.servers": bootstrap, "group.id": f"{topic}-simple", "enable.auto.commit": False})
+    place = TopicPartition(topic, 1, 7, metadata="nöte")
+    simple.commit(offsets=[place], asynchronous=False)
+    simple.close()
+    offsets: dict[object, object] = {}
+    for row in read_internal_topic(kafka, bootstrap, OFFSETS_READER):
+        key, value = row["key"], row["value"]
+        assert isinstance(key, dict) and isinstance(value, dict)
+        data = value["data"]
+        offsets[key["data"]["group"], key["data"]["topic"], key["data"]["partition"]] = data["offset"], data["metadata"]
+    assert offsets[topic, topic, 0] == offsets[topic, topic, 1] == (10, "")
+    assert offsets[f"{topic}-simple", topic, 1] == (7, "nöte")
+    members = []
+    for row in read_internal_topic(kafka, bootstrap, GROUPS_READER):
+        key, value = row["key"], row["value"]
+        if isinstance(key, dict) and isinstance(value, dict) and key["data"]["group"] == topic:
+            members.append([member["clientId"] for member in value["data"]["members"]])
+    assert members == [["reader"], []]
