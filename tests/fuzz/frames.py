@@ -15,7 +15,7 @@ import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from rich.console import Console
@@ -36,6 +36,7 @@ UNFINISHED_SHARE = 0.01
 UNFINISHED_KEPT = 20
 ABANDONED_SHARE = 0.02
 SAMPLES_PER_VERSION = 12
+RENEWED_PER_VOLLEY = 15
 SOURCES = tuple(f"127.0.0.{number}" for number in range(2, 32))
 LARGEST_GROWTH_MB = 150.0
 LARGEST_DESCRIPTORS = 3000
@@ -49,6 +50,8 @@ SELDOM = {
     "describe_configs": 0.1,
     "describe_log_dirs": 0.1,
     "delete_records": 0.2,
+    "join_group": 0.05,
+    "sync_group": 0.1,
 }
 
 
@@ -65,15 +68,18 @@ class Summary:
 
 
 class Fuzzer:
-    def __init__(self, target: Target, seed: int) -> None:
+    def __init__(self, target: Target, seed: int, apis: Collection[str] = ()) -> None:
+        """Frames of the named APIs, or of all that the broker offers."""
         self._target = target
         self._chance = random.Random(seed)
-        self._offered = target.offered()
+        self._offered = [row for row in target.offered() if not apis or row[0] in apis]
         self._weights = [SELDOM.get(api, 1.0) for api, _, _ in self._offered]
         host, _, port = target.address.rpartition(":")
         self._address = (host, int(port))
         self._selector = selectors.DefaultSelector()
         self._unfinished: deque[socket.socket] = deque()
+        self._requests = Requests(self._chance, [])
+        self._kinds: list[tuple[str, int]] = []
         self.corpus: list[bytes] = []
         self.recent: deque[bytes] = deque(maxlen=CONNECTIONS * FRAMES_PER_VOLLEY * 4)
         self.summary = Summary()
@@ -88,14 +94,16 @@ class Fuzzer:
         summary.seconds = time.monotonic() - started
 
     def renew_corpus(self) -> None:
-        requests = Requests(self._chance, self._target.tidy())
+        self._requests = Requests(self._chance, self._target.tidy())
         self.corpus = []
+        self._kinds = []
         for (api, first, last), weight in zip(self._offered, self._weights, strict=True):
             samples = max(1, round(SAMPLES_PER_VERSION * weight))
             kinds = [(api, version) for version in range(first, last + 1) for _ in range(samples)]
             # As many of an API with few versions as of one with many.
             kinds *= max(1, round(10 * weight / (last - first + 1))) if weight >= 1 else 1
-            self.corpus += [requests.frame(*kind) for kind in kinds]
+            self._kinds += kinds
+        self.corpus = [self._requests.frame(*kind) for kind in self._kinds]
 
     def _send(self, count: int) -> Iterator[int]:
         summary, goal = self.summary, self.summary.frames + count
@@ -164,6 +172,9 @@ class Fuzzer:
 
     def _new_volley(self) -> Volley:
         chance, corpus = self._chance, self.corpus
+        for _ in range(RENEWED_PER_VOLLEY):
+            place = chance.randrange(len(corpus))
+            corpus[place] = self._requests.frame(*self._kinds[place])
         frames = [mutate(chance.choice(corpus), chance) for _ in range(FRAMES_PER_VOLLEY)]
         self.recent.extend(bytes(frame) for frame in frames)
         if chance.random() < UNFINISHED_SHARE * 10:
@@ -234,11 +245,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.frames", description=__doc__.splitlines()[0])
     parser.add_argument("--frames", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--apis", default="", help="comma-separated names, as in wire.schema; all by default")
     options = parser.parse_args()
     seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
     console = Console()
     with Target() as target:
-        fuzzer = Fuzzer(target, seed)
+        fuzzer = Fuzzer(target, seed, [name for name in options.apis.split(",") if name])
         try:
             columns = (TextColumn("seed {task.fields[seed]}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
             with Progress(*columns, console=console) as progress:

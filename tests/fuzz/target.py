@@ -16,7 +16,12 @@ KEPT_TOPIC = "Kept.Safe"
 
 _TROUBLE = re.compile(rb"handler_failed|Traceback|Exception in callback|never retrieved|maintenance_failed")
 _KEPT_PER_CHECK = 100
-_SETTINGS = {"millstream.max.partitions.per.topic": 16, "log.retention.check.interval.ms": 1000}
+_SETTINGS = {
+    "millstream.max.partitions.per.topic": 50,
+    "offsets.topic.num.partitions": 4,
+    "group.initial.rebalance.delay.ms": 0,
+    "log.retention.check.interval.ms": 1000,
+}
 # Spelled out for the topic, so that no broker-wide setting a frame may change reaches it.
 _KEPT_CONFIG = {
     "retention.ms": "-1",
@@ -73,7 +78,12 @@ class Target:
         with Wire(self.address) as wire:
             found = {topic.name: topic for topic in wire.call("metadata", 12, topics=None).topics}
             whole = {name for name in TOPICS if name in found and len(found[name].partitions) == PARTITIONS}
-            surplus = [{"name": name, "topic_id": UUID(int=0)} for name in found if name not in {KEPT_TOPIC, *whole}]
+            kept = {KEPT_TOPIC, *whole}
+            surplus = [
+                {"name": name, "topic_id": UUID(int=0)}
+                for name in found
+                if name not in kept and not name.startswith("__")
+            ]
             wire.call("delete_topics", 6, topics=surplus, timeout_ms=30_000)
             for name in TOPICS:
                 if name not in whole:

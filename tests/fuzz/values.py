@@ -59,6 +59,8 @@ _SENSIBLE: dict[str, tuple[Any, ...]] = {
     "max_bytes": (1 << 20, 1 << 20, 50 << 20, 0, 1),
     "partition_max_bytes": (1 << 20, 1 << 20, 0, 1, 100),
     "timeout_ms": (1000, 100),
+    "session_timeout_ms": (6000, 10_000),
+    "rebalance_timeout_ms": (1, 10),
     "isolation_level": (0, 1),
     "session_id": (0, 0, 0, 1, 77),
     "session_epoch": (-1, -1, -1, 0, 1, 2),
