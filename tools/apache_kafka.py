@@ -83,7 +83,7 @@ SHIPPED_SETTINGS: Mapping[str, str] = {
 }
 
 _POM = """\
-<project xmlns="http://maven.apache.org/POM/4.0.0">
+<project>
   <modelVersion>4.0.0</modelVersion>
   <groupId>millstream</groupId>
   <artifactId>apache-kafka</artifactId>
