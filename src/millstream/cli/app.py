@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from millstream.cli import bench, consume, exit_codes, log_dump, produce, settings, topic
+from millstream.cli import bench, consume, exit_codes, group, log_dump, produce, settings, share, topic
 from millstream.cli.options import Json
 from millstream.cli.serve import ServeOptions
 from millstream.cli.serve import run as run_serve
@@ -54,6 +54,8 @@ def serve(
 
 
 app.add_typer(topic.app, name="topic")
+app.add_typer(group.app, name="group")
+app.add_typer(share.app, name="share")
 app.add_typer(log_dump.app, name="log")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)

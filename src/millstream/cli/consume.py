@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from millstream.cli import exit_codes
+from millstream.cli.group_reading import GroupReader
 from millstream.cli.options import (
     DEFAULT_BOOTSTRAP,
     DEFAULT_TIMEOUT_S,
@@ -50,6 +51,12 @@ def consume(
     headers: Annotated[bool, typer.Option("--headers", help="Show the headers before the value.")] = False,
     timestamps: Annotated[bool, typer.Option("--timestamps", help="Show the time before the value.")] = False,
     offsets: Annotated[bool, typer.Option("--offsets", help="Show partition and offset before the value.")] = False,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            "--group", "-g", metavar="GROUP", help="Read as a member of this group, and commit what was printed."
+        ),
+    ] = None,
     form: Annotated[
         str | None,
         typer.Option("--format", "-F", metavar="TEXT", help="Like kcat: %t %p %o %T %k %K %s %S %h, \\n \\t."),
@@ -59,7 +66,10 @@ def consume(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     settings: ClientSettings = None,
 ) -> None:
-    """Print the records of a topic; stops at the end unless told to --follow. Reads without a consumer group.
+    """Print the records of a topic; stops at the end unless told to --follow.
+
+    Reads without a consumer group unless --group names one: then the group decides which partitions this member gets,
+    reading goes on where the group stopped, and --from (earliest or latest) counts only where it has no offset yet.
 
     \b
     Examples:
@@ -68,11 +78,26 @@ def consume(
       millstream consume orders --from 2026-01-31T12:00 --json
       millstream consume orders --partition 0 --from 41 --count 1
       millstream consume orders --format '%p:%o %k=%s\\n'
+      millstream consume orders --group billing --follow
     """
     if json and form is not None:
         raise CommandFailedError("give either --json or --format", exit_codes.USAGE)
     write = _writer(json, form, keys=keys, headers=headers, timestamps=timestamps, offsets=offsets)
     where = start_of(start)
+    if group is not None:
+        if partition or where not in ("earliest", "latest"):
+            raise CommandFailedError(
+                "with --group the group knows where to read: leave out --partition, and give --from earliest or latest;"
+                " `millstream group reset-offsets` moves a group",
+                exit_codes.USAGE,
+            )
+        with open_client(bootstrap, timeout, settings) as client:
+            client.topics.partitions(topic)  # a topic that is not there is an error at once
+            with GroupReader(
+                client.connection, group, topic, start=str(where), follow=follow, idle=idle, limit=count
+            ) as reader:
+                _copy_group(reader, write, topic, group)
+        return
     output = sys.stdout.buffer
     read = 0
     with (
@@ -90,6 +115,19 @@ def consume(
                 output.flush()
                 read += len(records)
     note(f"{read:,} records of {topic}")
+
+
+def _copy_group(reader: GroupReader, write: "Callable[[Record[Any]], bytes]", topic: str, group: str) -> None:
+    output = sys.stdout.buffer
+    read = 0
+    while not reader.finished:
+        records = reader.next_batch()
+        if records:
+            output.write(b"".join(map(write, records)))
+            output.flush()
+            read += len(records)
+        reader.done()
+    note(f"{read:,} records of {topic}, committed for {group}")
 
 
 def _writer(
