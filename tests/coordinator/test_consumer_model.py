@@ -28,10 +28,16 @@ class ConsumerGroupModel(RuleBasedStateMachine):
         self.last_epochs = (0, 0)
         self.member_epochs: dict[str, int] = {}
 
-    @initialize(interval_ms=st.sampled_from([0, 0, 1000]), assignor=st.sampled_from(["uniform,range", "range"]))
-    def begin(self, interval_ms: int, assignor: str) -> None:
+    @initialize(
+        interval_ms=st.sampled_from([0, 0, 1000]),
+        assignor=st.sampled_from(["uniform,range", "range"]),
+        count=st.integers(1, 3),
+    )
+    def begin(self, interval_ms: int, assignor: str, count: int) -> None:
         self.run = ConsumerRun(group_consumer_assignment_interval_ms=interval_ms, group_consumer_assignors=assignor)
         self.run.topics.add("a1", 3)
+        for _ in range(count):
+            self.join(reads=(("a1", "a2"), None), static=False)
 
     # Members
 
@@ -47,28 +53,17 @@ class ConsumerGroupModel(RuleBasedStateMachine):
         consumer.beat()
         self.alive.append(consumer)
 
-    @precondition(lambda self: self.alive)
-    @rule(data=st.data())
-    def leave(self, data: st.DataObject) -> None:
+    @precondition(lambda self: len(self.alive) > 1)
+    @rule(data=st.data(), how=st.sampled_from(["leave", "crash", "come back later"]))
+    def depart(self, data: st.DataObject, how: str) -> None:
         consumer = self.pick(data)
         self.alive.remove(consumer)
-        if consumer.id in self.group.members:
+        if how == "crash" or consumer.id not in self.group.members:
+            return  # it says nothing any more; its session will end it
+        if how == "leave" or consumer.instance is None:
             consumer.leave()
-
-    @precondition(lambda self: self.alive)
-    @rule(data=st.data())
-    def crash(self, data: st.DataObject) -> None:
-        """It says nothing any more; its session will end it."""
-        self.alive.remove(self.pick(data))
-
-    @precondition(lambda self: any(each.instance for each in self.alive))
-    @rule(data=st.data())
-    def go_away(self, data: st.DataObject) -> None:
-        consumer = data.draw(st.sampled_from([each for each in self.alive if each.instance]))
-        self.alive.remove(consumer)
-        if consumer.id in self.group.members:
+        else:
             consumer.leave(-2)
-            assert consumer.instance is not None
             self.away.append(consumer.instance)
 
     @precondition(lambda self: self.away)
@@ -83,6 +78,15 @@ class ConsumerGroupModel(RuleBasedStateMachine):
     @rule(data=st.data(), revoke=st.booleans(), answer_lost=st.booleans())
     def beat(self, data: st.DataObject, revoke: bool, answer_lost: bool) -> None:
         self.pick(data).beat(revoke=revoke, answer_lost=answer_lost)
+
+    @precondition(lambda self: self.alive)
+    @rule(data=st.data(), rounds=st.integers(1, 3))
+    def all_beat_but_one_is_slow(self, data: st.DataObject, rounds: int) -> None:
+        slow = self.pick(data)
+        for _ in range(rounds):
+            for each in self.alive:
+                each.beat(revoke=each is not slow)
+                self.no_two_clients_read_one_partition()
 
     @precondition(lambda self: self.alive)
     @rule(data=st.data())
