@@ -9,7 +9,7 @@ import pytest
 from millstream.model.errors import ErrorCode
 from millstream.records.batch import HEADER, read_header, seal
 from millstream.records.compression import Codec
-from millstream.records.record import read_batches
+from millstream.records.record import Record, build_batch, read_batches
 from millstream.testing import EmbeddedBroker
 from tests.wire import Wire, batch, now_ms, values
 
@@ -227,3 +227,14 @@ def test_frames_within_the_request_limit_and_beyond(broker: EmbeddedBroker) -> N
     with Wire(broker.bootstrap_servers) as wire:
         wire.send_raw(struct.pack(">i", (100 << 20) + 1))
         assert wire.is_closed()
+
+
+def test_a_compacted_topic_takes_only_records_with_a_key(wire: Wire, new_name: Callable[[], str]) -> None:
+    name = new_name()
+    wire.create_topic(name, cleanup_policy="compact")
+    with_key = build_batch([Record(b"k", b"v", timestamp=now_ms())])
+    without = build_batch([Record(b"k", b"v", timestamp=now_ms()), Record(None, b"v", timestamp=now_ms())])
+    assert wire.produce(name, bytes(with_key)).error_code == ErrorCode.NONE
+    refused = wire.produce(name, bytes(without))
+    assert refused.error_code == ErrorCode.INVALID_RECORD
+    assert "key" in refused.error_message

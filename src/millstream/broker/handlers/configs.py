@@ -14,6 +14,7 @@ from millstream.config.describe import (
 )
 from millstream.metadata.configs import ConfigAlteration, ConfigChange, alter_configs, incremental_alter_configs
 from millstream.metadata.image import ConfigResource, ResourceType
+from millstream.metadata.topic_names import check_topic_name
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import TopicName
 from millstream.protocol.schema import Message
@@ -45,6 +46,7 @@ class ConfigHandlers:
         names = resource.configuration_keys
         match resource.resource_type:
             case ResourceType.TOPIC:
+                check_topic_name(resource.resource_name)
                 if TopicName(resource.resource_name) not in image.topics:
                     raise KafkaError(
                         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {resource.resource_name!r} does not exist"

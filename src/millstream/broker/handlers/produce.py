@@ -13,6 +13,7 @@ from millstream.broker.partition import Partition
 from millstream.broker.partition_table import PartitionTable
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.protocol.produce import FIRST_WITH_TOPIC_ID, PartitionResult, ProduceRequest
+from millstream.records.record import read_batches
 
 Results = list[tuple[bytes, list[PartitionResult]]]
 
@@ -45,6 +46,8 @@ class ProduceHandler:
                 try:
                     if request.acks == -1:
                         _check_replicas(partition)
+                    if "compact" in partition.log.config.cleanup_policy:
+                        _check_keys(whole[start:end])
                     appended = partition.append(whole[start:end], now_ms)
                 except KafkaError as error:
                     topic_results.append(PartitionResult(index, error.code, message=error.message))
@@ -74,6 +77,13 @@ class ProduceHandler:
     ) -> None:
         """Calls `answer` when every awaited partition is on disk, or with what is known when the time is up."""
         DurableAck(results, awaited, timeout_ms, answer, self._environment.loop)
+
+
+def _check_keys(batches: memoryview) -> None:
+    """Compaction keeps the latest record of each key, so there must be one. The only topics whose batches are opened."""
+    for _, records in read_batches(batches):
+        if any(record.key is None for record in records):
+            raise KafkaError(ErrorCode.INVALID_RECORD, "a compacted topic takes only records with a key")
 
 
 def _check_replicas(partition: Partition) -> None:
