@@ -13,7 +13,7 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="package")
 def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker({"num.partitions": 2}) as running:
+    with EmbeddedBroker({"num.partitions": 2, "log.retention.check.interval.ms": 200}) as running:
         yield running
         log = running.log_file.read_text()
         assert "handler_failed" not in log and "Traceback" not in log, log[-3000:]

@@ -14,7 +14,7 @@ TOPIC = "data"
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
     """A running broker; tests kill and start it as they like."""
-    with EmbeddedBroker(data_dir=tmp_path / "data") as running:
+    with EmbeddedBroker({"log.retention.check.interval.ms": 200}, data_dir=tmp_path / "data") as running:
         yield running
 
 
