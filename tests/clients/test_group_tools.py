@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import subprocess
+from typing import Any
 
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import apache_kafka
 
+from . import brokers
 from .client_program import eventually
 
 CONSUMER_GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 CONSOLE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 OFFSETS_READER = "org.apache.kafka.tools.consumer.OffsetsMessageFormatter"
-GROUPS_READER = "org.apache.kafka.tools.consumer.GroupMetadataMessageFormatter"
 DUMP_LOG = "org.apache.kafka.tools.DumpLogSegments"
 
 
@@ -103,33 +104,45 @@ def test_console_consumer_in_a_group(kafka: apache_kafka.KafkaDistribution, boot
     assert sorted(each.offset for each in found.result(20).topic_partitions) == [10, 10]
 
 
-def read_internal_topic(
-    kafka: apache_kafka.KafkaDistribution, bootstrap: str, formatter: str
-) -> list[dict[str, object]]:
-    """The records of `__consumer_offsets`, as Kafka's formatter prints them."""
-    arguments = ("--bootstrap-server", bootstrap, "--topic", "__consumer_offsets", "--from-beginning")
-    done = kafka.run(CONSOLE_CONSUMER, *arguments, "--formatter", formatter, "--timeout-ms", "6000")
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+def json_values(text: str) -> list[dict[str, Any]]:
+    """The formatter writes one object after another, without a separator."""
+    decoder, position, found = json.JSONDecoder(), text.find("{"), []
+    while position >= 0:
+        value, position = decoder.raw_decode(text, position)
+        found.append(value)
+        position = text.find("{", position)
+    return found
 
 
-def test_lag_exporters_can_read_our_records(kafka: apache_kafka.KafkaDistribution, bootstrap: str, topic: str) -> None:
+def test_lag_exporters_can_read_our_records(
+    kafka: apache_kafka.KafkaDistribution, broker: brokers.BrokerProcess, topic: str
+) -> None:
+    bootstrap = broker.bootstrap_servers
     fill(bootstrap, topic, 20)
     consume_as_group(bootstrap, topic, topic, 20)
     simple = Consumer({"bootstrap.servers": bootstrap, "group.id": f"{topic}-simple", "enable.auto.commit": False})
     place = TopicPartition(topic, 1, 7, metadata="nöte")
     simple.commit(offsets=[place], asynchronous=False)
     simple.close()
-    offsets: dict[object, object] = {}
-    for row in read_internal_topic(kafka, bootstrap, OFFSETS_READER):
-        key, value = row["key"], row["value"]
-        assert isinstance(key, dict) and isinstance(value, dict)
-        data = value["data"]
-        offsets[key["data"]["group"], key["data"]["topic"], key["data"]["partition"]] = data["offset"], data["metadata"]
+    arguments = ("--bootstrap-server", bootstrap, "--topic", "__consumer_offsets", "--from-beginning")
+    done = kafka.run(CONSOLE_CONSUMER, *arguments, "--formatter", OFFSETS_READER, "--timeout-ms", "10000")
+    offsets = {}
+    for row in json_values(done.stdout):
+        key, value = row["key"]["data"], row["value"]
+        if value is not None:
+            offsets[key["group"], key["topic"], key["partition"]] = value["data"]["offset"], value["data"]["metadata"]
     assert offsets[topic, topic, 0] == offsets[topic, topic, 1] == (10, "")
     assert offsets[f"{topic}-simple", topic, 1] == (7, "nöte")
-    members = []
-    for row in read_internal_topic(kafka, bootstrap, GROUPS_READER):
-        key, value = row["key"], row["value"]
-        if isinstance(key, dict) and isinstance(value, dict) and key["data"]["group"] == topic:
-            members.append([member["clientId"] for member in value["data"]["members"]])
-    assert members == [["reader"], []]
+
+
+def test_dump_log_decodes_our_groups(
+    kafka: apache_kafka.KafkaDistribution, broker: brokers.BrokerProcess, topic: str
+) -> None:
+    fill(broker.bootstrap_servers, topic, 4)
+    consume_as_group(broker.bootstrap_servers, topic, topic, 4)
+    files = [str(path) for path in broker.data_dir.glob("__consumer_offsets-*/*.log") if path.stat().st_size]
+    done = kafka.run(DUMP_LOG, "--offsets-decoder", "--files", ",".join(files))
+    ours = [line for line in done.stdout.splitlines() if f'"group":"{topic}"' in line]
+    groups = [line for line in ours if '"type":"2"' in line]
+    assert len(groups) == 2 and '"clientId":"reader"' in groups[0] and '"members":[]' in groups[1], done.stdout[-3000:]
+    assert sum('"type":"1"' in line for line in ours) == 2

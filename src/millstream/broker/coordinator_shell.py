@@ -7,6 +7,7 @@ answers when it is committed, and wakes the state machine's timers. All state is
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from millstream.broker.environment import Environment
@@ -14,7 +15,10 @@ from millstream.broker.partition import Partition
 from millstream.coordinator.outcome import CoordinatorRecord, Outcome, Reply
 from millstream.coordinator.timers import Timers
 from millstream.model.errors import ErrorCode, KafkaError
-from millstream.records.record import Record, build_batch, read_batches
+from millstream.records.batch import iterate_headers
+from millstream.records.key_values import iterate_key_values
+from millstream.records.record import Record, build_batch
+from millstream.storage.slice import Slice
 
 _log = logging.getLogger("millstream.coordinator")
 _READ_BYTES = 4 << 20
@@ -57,27 +61,33 @@ class CoordinatorShell:
         await asyncio.shield(self._loading)
 
     async def _load(self) -> None:
-        # Nobody else sees the state before it is loaded, so replaying it in a thread is safe.
-        await self._environment.offload(self._replay_log)
-        self.state.loaded(self._environment.clock.now_ms())
-        self._is_loaded = True
-        self._set_alarm()
-
-    def _replay_log(self) -> None:
+        # The log belongs to the event loop, so it is asked here. The bytes it names are read and replayed in a thread:
+        # nobody else sees the state before it is loaded.
         log = self.partition.log
         position, end = log.log_start_offset, self.partition.high_watermark
         while position < end:
             piece = log.read(position, _READ_BYTES, up_to=end, at_least_one=True)
-            piece.prepare()
-            if not piece.length:
+            reached = await self._environment.offload(partial(self._replay, piece, position))
+            if reached <= position:
                 break
-            for header, records in read_batches(piece.read()):
-                position = header.last_offset + 1
-                if header.is_control:
-                    continue
-                for record in records:
-                    if record.key is not None:
-                        self.state.replay(record.key, record.value)
+            position = reached
+        self.state.loaded(self._environment.clock.now_ms())
+        self._is_loaded = True
+        self._set_alarm()
+
+    def _replay(self, piece: Slice, position: int) -> int:
+        """Replays whole batches; returns the offset behind the last of them."""
+        piece.prepare()
+        data = memoryview(piece.read())
+        replay = self.state.replay
+        for at, header in iterate_headers(data):
+            position = header.last_offset + 1
+            if header.is_control:
+                continue
+            for key, value in iterate_key_values(header, data[at : at + header.size]):
+                if key is not None:
+                    replay(key, value)
+        return position
 
     # Operations
 

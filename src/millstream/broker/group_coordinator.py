@@ -137,6 +137,10 @@ class GroupCoordinator:
                 await shell.load()
         except TimeoutError:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{GROUP_TOPIC}-{index} is loading") from None
+        except KafkaError as error:
+            _log.error("shard_not_loaded partition=%s-%d error=%s", GROUP_TOPIC, index, error)
+            self._shells.pop(index, None)  # the next request begins anew
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{GROUP_TOPIC}-{index}: {error}") from None
         return shell
 
     # Operations
@@ -169,9 +173,9 @@ class GroupCoordinator:
     async def _load_all(self) -> None:
         for index in tuple(self._partitions.by_name.get(GROUP_TOPIC.encode(), {})):
             try:
-                await self._shell(index).load()
-            except KafkaError as error:
-                _log.error("shard_not_loaded partition=%s-%d error=%s", GROUP_TOPIC, index, error)
+                await self._loaded(index)
+            except KafkaError:
+                continue  # logged, or it takes long and goes on without us
 
     def follow(self, delta: MetadataDelta) -> None:
         """Topics came, grew or went; settings of groups may have changed."""
