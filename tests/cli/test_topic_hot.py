@@ -38,7 +38,7 @@ def _until_reported(offline: Run, topic: str, enough: Any) -> dict[str, Any]:
         time.sleep(0.3)
 
 
-def test_a_hot_key_is_found(offline: Run, client: Client) -> None:
+def test_a_hot_key_is_found(offline: Run, client: Client, reporting: EmbeddedBroker) -> None:
     client.create_topic("orders", 3)
     client.create_topic("private", 1, config={"millstream.hot.keys.enable": "false"})
     for _ in range(3):
@@ -58,6 +58,15 @@ def test_a_hot_key_is_found(offline: Run, client: Client) -> None:
     silent = offline("topic", "hot", "private")
     assert silent.code == 4
     assert "millstream.hot.keys.enable" in silent.err
+
+    # The last report outlives the broker, and new ones follow. What was there before is no traffic.
+    reporting.kill()
+    reporting.start()
+    before = offline("topic", "hot", "orders", "--json").json()
+    assert before["keys"][0]["key"] == "hot"
+    client.publish_many("orders", [("hot", "x"), ("other", "x")])
+    after = _until_reported(offline, "orders", lambda found: found["time_ms"] > before["time_ms"])
+    assert after["records_per_second"] < 100
 
     # Any client can read the reports, and they end with the topic.
     client.delete_topic("orders")

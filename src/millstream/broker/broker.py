@@ -101,6 +101,11 @@ class Broker:
             self.partitions.add(Partition(at, topic.id, state.leader_epoch, open_log, self._environment))
 
     def _open_log(self, at: TopicPartition, topic: TopicImage) -> PartitionLog:
+        log = self._open_or_create(at, topic)
+        self.hot_keys.opened(log)
+        return log
+
+    def _open_or_create(self, at: TopicPartition, topic: TopicImage) -> PartitionLog:
         config = resolve_log_config(self._log_defaults, self.controller.image.topic_config(topic.name))
         now_ms = self._environment.clock.now_ms()
         if at in self._logs.partitions:

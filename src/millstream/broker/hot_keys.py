@@ -26,7 +26,7 @@ from millstream.config.topic_config import value_from_broker
 from millstream.metadata.image import MetadataDelta
 from millstream.metadata.topics import create_topics, internal_topic
 from millstream.model.errors import ErrorCode, KafkaError
-from millstream.model.identifiers import TopicName
+from millstream.model.identifiers import TopicName, TopicPartition
 from millstream.records.record import Record, build_batch
 from millstream.storage.partition_log import PartitionLog
 from millstream.storage.slice import Slice
@@ -57,9 +57,6 @@ class Mark(NamedTuple):
     segment_bytes: int
 
 
-_BEGINNING = Mark(0, 0, 0)
-
-
 class Chosen(NamedTuple):
     """One block of records to be read: where, and how many records of the topic each of it stands for."""
 
@@ -75,7 +72,7 @@ class HotKeys:
         self._partitions = partitions
         self._environment = environment
         self._heats: dict[str, TopicHeat] = {}
-        self._marks: dict[Partition, Mark] = {}
+        self._marks: dict[TopicPartition, Mark] = {}
         self._to_visit: deque[bytes] = deque()
         self._reported: set[str] = set()
         self._reports_due_s = 0.0
@@ -83,16 +80,18 @@ class HotKeys:
         self._writing: asyncio.Task[None] | None = None
 
     def follow(self, delta: MetadataDelta) -> None:
-        """Topics came and went."""
-        for topic in delta.created.values():
-            # A log that is opened later is not new to us by then: all of it counts, not only what follows.
-            if not topic.name.startswith("__"):
-                for partition in self._partitions.by_name.get(topic.name.encode(), {}).values():
-                    self._marks.setdefault(partition, _BEGINNING)
+        """Topics went."""
         for topic in delta.deleted.values():
             self._heats.pop(topic.name, None)
         if delta.deleted:
-            self._marks = {part: mark for part, mark in self._marks.items() if self._is_led(part)}
+            topics = self._partitions.by_name
+            self._marks = {at: mark for at, mark in self._marks.items() if at.topic.encode() in topics}
+
+    def opened(self, log: PartitionLog) -> None:
+        """A log is opened, because somebody wants to use it: what is in it already is no traffic."""
+        at = log.topic_partition
+        if not at.topic.startswith("__"):
+            self._marks[at] = _mark(log)
 
     def tick(self) -> None:
         """Called about once a second, on the loop; reading and counting happen in a thread."""
@@ -138,8 +137,9 @@ class HotKeys:
             log = partition.opened_log
             if log is None:
                 continue
-            mark = self._marks.get(partition) or _mark(log)
-            self._marks[partition] = _mark(log)
+            at = partition.topic_partition
+            mark = self._marks.get(at) or _mark(log)
+            self._marks[at] = _mark(log)
             # Whatever was cut off at the end or deleted meanwhile was not appended.
             records = max(0, log.log_end_offset - mark.end_offset)
             appended[index] = (records, _bytes_since(log, mark) if records else 0)
@@ -190,10 +190,6 @@ class HotKeys:
         setting = topic_settings.HOT_KEYS_ENABLE
         own = self._controller.image.topic_config(TopicName(topic)).get(setting.name)
         return bool(value_from_broker(setting, self._controller.config) if own is None else setting.parse(own))
-
-    def _is_led(self, partition: Partition) -> bool:
-        name, index = partition.topic_partition
-        return self._partitions.by_name.get(name.encode(), {}).get(index) is partition
 
     # Reports
 

@@ -22,22 +22,22 @@ Key = bytes | None
 class Rate:
     """Records and bytes per second, of which older seconds count less."""
 
-    __slots__ = ("_bytes", "_records", "_seconds", "_updated_s")
+    __slots__ = ("_bytes", "_records", "_seconds", "updated_s")
 
     def __init__(self, now_s: float) -> None:
         self._records = 0.0
         self._bytes = 0.0
         self._seconds = 0.0
-        self._updated_s = now_s
+        self.updated_s = now_s
 
     def add(self, records: int, size_bytes: int, now_s: float) -> None:
-        elapsed = max(now_s - self._updated_s, 0.001)
+        elapsed = max(now_s - self.updated_s, 0.001)
         fading = 2 ** (-elapsed / HALF_LIFE_S)
         self._records = self._records * fading + records
         self._bytes = self._bytes * fading + size_bytes
         # Seconds fade as well: the quotient is right from the first moment on, not only after some half-lives.
         self._seconds = self._seconds * fading + elapsed
-        self._updated_s = now_s
+        self.updated_s = now_s
 
     @property
     def records_per_second(self) -> float:
@@ -106,7 +106,7 @@ class TopicHeat:
         for partition, (records, size) in appended.items():
             rate = self.partitions.get(partition)
             if rate is None:
-                rate = self.partitions[partition] = Rate(self.total._updated_s)
+                rate = self.partitions[partition] = Rate(self.total.updated_s)
             rate.add(records, size, now_s)
         records = sum(row[0] for row in appended.values())
         self.total.add(records, sum(row[1] for row in appended.values()), now_s)
