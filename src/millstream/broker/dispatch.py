@@ -175,8 +175,14 @@ class Dispatcher:
                 return
             if error is not None:
                 pending.fail()
+                return
+            try:
+                parts = _response(api, done.result(), version, correlation_id)
+            except Exception:
+                _log.exception("handler_failed api=%s", api.name)
+                pending.fail()
             else:
-                pending.resolve(_response(api, done.result(), version, correlation_id))
+                pending.resolve(parts)
 
         task.add_done_callback(finished)
         return pending

@@ -26,6 +26,7 @@ from uuid import UUID
 from millstream.protocol import primitives
 from millstream.protocol.primitives import Cursor, MalformedMessage, Reader, Writer
 
+_LONGEST_MESSAGE = 2000
 _FIXED = {
     "bool": "?",
     "int8": "b",
@@ -269,9 +270,19 @@ def _value_writer(each: Field, kind: str, version: int, flexible: bool, nullable
         return primitives.write_uuid
     if kind == "string":
         length = primitives.write_length_compact if flexible else primitives.write_length_int16
-        return primitives.text_writer(length, nullable)
+        write_text = primitives.text_writer(length, nullable)
+        return _cut_message(write_text) if each.name.endswith("error_message") else write_text
     length = primitives.write_length_compact if flexible else primitives.write_length_int32
     return primitives.bytes_writer(length, nullable)
+
+
+def _cut_message(write: Writer) -> Writer:
+    """Messages repeat what a client sent, and old versions have no room for all that a client can send."""
+
+    def write_message(out: bytearray, value: str | None) -> None:
+        write(out, value if value is None else value[:_LONGEST_MESSAGE])
+
+    return write_message
 
 
 def _nullable_writer(write: Writer) -> Writer:
