@@ -416,3 +416,33 @@ def test_a_topic_that_is_deleted_under_the_group(group: Group) -> None:
     assert row(group.fetch(max_wait_ms=5000)).error_code == ErrorCode.UNKNOWN_TOPIC_ID
     assert row(group.acknowledge((0, 0, [ACCEPT]))).error_code == ErrorCode.UNKNOWN_TOPIC_ID
     assert group.heartbeat(1).assignment.topic_partitions == []
+
+
+def test_state_of_records_that_the_log_lost_is_taken_back(group: Group) -> None:
+    """After a power cut: acknowledgements are on disk, the records they were for are not."""
+    group.wire.produce(group.topic, wires.batch(b"a", b"b"))
+    group.state("initialize", state_epoch=0, start_offset=0)
+    lost = {"first_offset": 1, "last_offset": 3, "delivery_state": 2, "delivery_count": 1}
+    group.state("write", state_epoch=0, leader_epoch=0, start_offset=0, state_batches=[lost])
+    assert acquired(group.fetch()) == [(0, 0, 1)]
+    group.wire.produce(group.topic, wires.batch(b"c", b"d"))
+    assert acquired(group.fetch()) == [(2, 3, 1)]
+
+
+def test_a_start_beyond_the_log_is_taken_back(group: Group) -> None:
+    group.state("initialize", state_epoch=0, start_offset=5)
+    group.fetch(max_wait_ms=0)
+    group.wire.produce(group.topic, wires.batch(b"a"))
+    assert acquired(group.fetch()) == [(0, 0, 1)]
+
+
+def test_closing_a_session_ends_its_waiting_fetch(broker: EmbeddedBroker, group: Group) -> None:
+    group.fetch(max_wait_ms=0)
+    fields = {"group_id": group.group_id, "member_id": group.member_id}
+    group.wire.send("share_fetch", 2, **fields, share_session_epoch=1, max_wait_ms=1000, max_records=10)
+    with Wire(broker.bootstrap_servers) as other:
+        assert other.call("share_acknowledge", 2, **fields, share_session_epoch=-1).error_code == 0
+        other.produce(group.topic, wires.batch(b"a"))
+        _, answer = group.wire.receive("share_fetch", 2)
+        assert acquired(answer) == []  # nobody is left to hold it
+        assert acquired(Group(other, group.topic, group.group_id, "member-2").fetch()) == [(0, 0, 1)]

@@ -126,6 +126,8 @@ class DeadLetters:
 
     async def _target(self, topic: str, source: Partition) -> Partition:
         problem = dead_letter_topic_problem(topic, self._controller.config)
+        if topic == source.topic_partition.topic:
+            problem = f"{topic} cannot be the dead-letter topic of its own records"
         if problem:
             raise KafkaError(ErrorCode.INVALID_CONFIG, problem)
         image = self._controller.image

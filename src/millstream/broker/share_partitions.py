@@ -28,11 +28,12 @@ from millstream.config.table import share as share_settings
 from millstream.config.table.topic import MILLSTREAM_DELIVERY_DELAY_MS
 from millstream.coordinator.share.record_state import Acquired, DeadLetter
 from millstream.coordinator.share.share_partition import AckRange, ShareLimits, SharePartition, Transition
-from millstream.coordinator.share.share_state import UNINITIALIZED, ShareKey
+from millstream.coordinator.share.share_state import UNINITIALIZED, ShareKey, ShareState
 from millstream.metadata.image import ConfigResource, MetadataDelta, ResourceType
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.storage.slice import Slice
 
+_READ_BYTES = 4 << 20
 _INSPECTED_BYTES = 256 << 10
 """How much is read at once where records are looked at: the loop has others to serve."""
 NO_DELAY = -1
@@ -68,6 +69,7 @@ class LedSharePartition:
         self._owner = owner
         self._environment = owner.environment
         self._reading = False
+        self._missed = False
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_ms = 0
         dead = machine.archiving()
@@ -81,19 +83,22 @@ class LedSharePartition:
     ) -> Taken | None:
         """Acquires records for a member; None if there are none for it now. KafkaError if the log cannot be read."""
         if self._reading or self.dropped:
+            self._missed = True
             return None
         try:
             self._reading = True  # a second reader would find the same records free while the first waits for the disk
             return await self._take(member, max_bytes, max_records, strict, at_least_one)
         finally:
             self._reading = False
+            if self._missed:
+                self._missed = False
+                self.wake_all()
 
     async def _take(
         self, member: str, max_bytes: int, max_records: int, strict: bool, at_least_one: bool
     ) -> Taken | None:
         machine, log, clock = self.machine, self.partition.log, self._environment.clock
-        if machine.inspected:
-            max_bytes = min(max_bytes, _INSPECTED_BYTES)
+        max_bytes = min(max_bytes, _INSPECTED_BYTES if machine.inspected else _READ_BYTES)
         while not self.dropped:
             now_ms = clock.now_ms()
             machine.log_starts_at(log.log_start_offset, now_ms)
@@ -289,6 +294,7 @@ class SharePartitions:
                 raise
             await self.coordinator.initialize(key, 0, UNINITIALIZED)
             state = await self.coordinator.read(key, partition.leader_epoch)
+        state = await self._cut_to_log(key, partition, state)
         start, state_epoch, batches = state.start_offset, state.state_epoch, state.batches
         if start == UNINITIALIZED:
             start = await self._first_offset(partition, config[group_config.SHARE_AUTO_OFFSET_RESET])
@@ -311,6 +317,27 @@ class SharePartitions:
         )
         led = self._led[key] = LedSharePartition(key, partition, machine, state_epoch, delay_ms, self)
         return led
+
+    async def _cut_to_log(self, key: ShareKey, partition: Partition, state: ShareState) -> ShareState:
+        """Takes back what is known of records that the log no longer has: their offsets will be those of others.
+
+        A power cut may cost the log its last records after their acknowledgements reached the disk.
+        """
+        end = max(partition.log.log_end_offset, partition.high_watermark)
+        batches = state.batches
+        if state.start_offset <= end and (not batches or batches[-1].last < end):
+            return state
+        _log.warning("share_state_beyond_log key=%s start=%d log_end=%d", key, state.start_offset, end)
+        await self.coordinator.initialize(key, state.state_epoch, min(state.start_offset, end))
+        await self.coordinator.write(
+            key,
+            state_epoch=state.state_epoch,
+            leader_epoch=partition.leader_epoch,
+            start_offset=min(state.start_offset, end),
+            complete_count=-1,
+            batches=[each._replace(last=min(each.last, end - 1)) for each in batches if each.first < end],
+        )
+        return await self.coordinator.read(key, partition.leader_epoch)
 
     def _find(self, key: ShareKey) -> Partition:
         topic = self._partitions.by_id.get(key.topic_id.bytes)

@@ -17,12 +17,13 @@ PartitionId = tuple[UUID, int]
 
 
 class ShareSession:
-    __slots__ = ("epoch", "group_id", "member_id", "on_lost", "partitions", "peer", "touched")
+    __slots__ = ("closed", "epoch", "group_id", "member_id", "on_lost", "partitions", "peer", "touched")
 
     def __init__(self, group_id: str, member_id: str, peer: Peer) -> None:
         self.group_id = group_id
         self.member_id = member_id
         self.peer = peer
+        self.closed = False
         self.epoch = 1
         """What the next request must carry."""
         self.partitions: OrderedDict[PartitionId, None] = OrderedDict()
@@ -92,10 +93,12 @@ class ShareSessions:
         return session
 
     def _remove(self, session: ShareSession) -> None:
+        session.closed = True
         session.peer.on_close.discard(session.on_lost)
         del self._sessions[session.group_id, session.member_id]
 
     def _lost(self, session: ShareSession) -> None:
         if self._sessions.get((session.group_id, session.member_id)) is session:
+            session.closed = True
             del self._sessions[session.group_id, session.member_id]
             self._on_lost(session)

@@ -118,6 +118,10 @@ class ShareFetchHandlers:
         session.served(served)
         return looked_at
 
+    def loaded(self, session: ShareSession) -> list[LedSharePartition]:
+        found = (self._shared.loaded(ShareKey(session.group_id, *at)) for at in session.partitions)
+        return [led for led in found if led is not None]
+
     # ShareAcknowledge
 
     async def share_acknowledge(self, request: Message, context: Context) -> Response:
@@ -190,7 +194,7 @@ class _ShareWait:
         self._session = session
         self._peer = context.peer
         self._news = asyncio.Event()
-        self._watched: list[LedSharePartition] = []
+        self._watched: set[LedSharePartition] = set()
         self._peer.on_close.add(self.wake)
 
     def wake(self) -> None:
@@ -199,7 +203,8 @@ class _ShareWait:
     async def run(self, rows: dict[PartitionId, SharePartitionResult], patient: bool) -> None:
         loop = asyncio.get_running_loop()
         until = loop.time() + self._request.max_wait_ms / 1000
-        while not self._peer.closed:
+        self._watch(self._handlers.loaded(self._session))
+        while not (self._peer.closed or self._session.closed):
             self._news.clear()
             self._watch(await self._handlers.collect(self._session, self._request, rows))
             left = until - loop.time()
@@ -212,10 +217,11 @@ class _ShareWait:
                 return
 
     def _watch(self, partitions: list[LedSharePartition]) -> None:
+        """From before the first look, so that nothing that happens during it is missed."""
         for led in partitions:
             led.waiters.add(self)
             led.partition.waiters.add(self)
-        self._watched = partitions
+        self._watched.update(partitions)
 
     def leave(self) -> None:
         self._peer.on_close.discard(self.wake)
