@@ -296,3 +296,33 @@ def test_the_queue_goes_on_when_the_broker_comes_back(broker: EmbeddedBroker, ma
         broker.restart()
         queue.send("two")
         assert values(queue.take(worker, 1)) == ["two"]
+
+
+def test_a_confirmed_record_never_comes_back_through_kill_9(broker: EmbeddedBroker, make_queue: MakeQueue) -> None:
+    queue = make_queue(partitions=2)
+    sent = {str(number) for number in range(400)}
+    queue.send(*sent)
+    confirmed: set[str] = set()
+    deaths = [100, 250]
+    until = time.monotonic() + 2 * _PATIENCE_SECONDS
+    with queue.worker() as worker:
+        while confirmed != sent and time.monotonic() < until:
+            batch = [each for each in worker.poll(0.5) if each.error() is None]
+            again = confirmed.intersection(values(batch))
+            assert not again, f"accepted and yet delivered again: {again}"
+            for at, message in enumerate(batch):
+                # Some of each batch are let go, so that the state is full of holes when the broker dies.
+                kind = (
+                    AcknowledgeType.RELEASE if message.delivery_count() == 1 and at % 7 == 3 else AcknowledgeType.ACCEPT
+                )
+                worker.acknowledge(message, kind)
+            accepted = [each for at, each in enumerate(batch) if not (each.delivery_count() == 1 and at % 7 == 3)]
+            if deaths and len(confirmed) + len(accepted) >= deaths[0]:
+                del deaths[0]
+                broker.kill()  # before the acknowledgements are sent: they may not be confirmed
+                broker.restart()
+            results = {(each.topic, each.partition): error for each, error in worker.commit_sync(10).items()}
+            for message in accepted:
+                if results.get((message.topic(), message.partition()), "nothing") is None:
+                    confirmed |= set(values([message]))
+    assert confirmed == sent
