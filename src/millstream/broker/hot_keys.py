@@ -43,7 +43,7 @@ REPORT_SETTINGS = {
 REPORT_REPLICAS = 3
 FOLLOWED_TOPICS = 100
 SAMPLES_PER_TICK = 8
-PARTITIONS_PER_TICK = 500
+PARTITIONS_PER_TICK = 2000
 IDLE_S = 10 * HALF_LIFE_S
 
 _log = logging.getLogger("millstream.hot_keys")
@@ -138,12 +138,13 @@ class HotKeys:
             if log is None:
                 continue
             at = partition.topic_partition
-            mark = self._marks.get(at) or _mark(log)
+            mark = self._marks.get(at)
+            if mark is not None and mark.end_offset == log.log_end_offset:
+                continue  # nearly all of them, nearly always
             self._marks[at] = _mark(log)
-            # Whatever was cut off at the end or deleted meanwhile was not appended.
-            records = max(0, log.log_end_offset - mark.end_offset)
-            appended[index] = (records, _bytes_since(log, mark) if records else 0)
-            if records:
+            # One that was cut at its end got nothing.
+            if mark is not None and log.log_end_offset > mark.end_offset:
+                appended[index] = (log.log_end_offset - mark.end_offset, _bytes_since(log, mark))
                 ranges.append((log, mark.end_offset, log.log_end_offset))
         heat = self._heats.get(topic)
         if heat is None and ranges and self._is_enabled(topic):
@@ -153,7 +154,7 @@ class HotKeys:
         if not self._is_enabled(topic):
             del self._heats[topic]
             return []
-        heat.note(appended, now_s)
+        heat.note(appended, len(partitions), now_s)
         return ranges
 
     def _follow_topic(self, topic: str, now_s: float) -> TopicHeat | None:

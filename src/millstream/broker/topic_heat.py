@@ -96,18 +96,21 @@ class TopicHeat:
     def __init__(self, now_s: float) -> None:
         self.total = Rate(now_s)
         self.partitions: dict[int, Rate] = {}
+        """Of those partitions that got something since the topic is followed."""
+        self.partition_count = 0
         self.keys = KeyShares()
         self.busy_s = now_s
         """When records last arrived."""
         self.reported_s: float | None = None
 
-    def note(self, appended: dict[int, tuple[int, int]], now_s: float) -> None:
-        """What each partition got, in records and bytes, since the last note; those that got nothing are in it too."""
-        for partition, (records, size) in appended.items():
-            rate = self.partitions.get(partition)
-            if rate is None:
-                rate = self.partitions[partition] = Rate(self.total.updated_s)
-            rate.add(records, size, now_s)
+    def note(self, appended: dict[int, tuple[int, int]], partition_count: int, now_s: float) -> None:
+        """What partitions got since the last note, in records and bytes; those that are not named got nothing."""
+        self.partition_count = partition_count
+        for partition in appended:
+            if partition not in self.partitions:
+                self.partitions[partition] = Rate(self.total.updated_s)
+        for partition, rate in self.partitions.items():
+            rate.add(*appended.get(partition, (0, 0)), now_s)
         records = sum(row[0] for row in appended.values())
         self.total.add(records, sum(row[1] for row in appended.values()), now_s)
         if records:
@@ -118,7 +121,7 @@ class TopicHeat:
         busiest = sorted(self.partitions.items(), key=lambda item: -item[1].bytes_per_second)
         return {
             **_rates(self.total),
-            "partition_count": len(self.partitions),
+            "partition_count": self.partition_count,
             "partitions": [{"partition": partition, **_rates(rate)} for partition, rate in busiest[:SHOWN_PARTITIONS]],
         }
 
