@@ -132,7 +132,8 @@ def test_lag_exporters_can_read_our_records(
         if value is not None:
             offsets[key["group"], key["topic"], key["partition"]] = value["data"]["offset"], value["data"]["metadata"]
     assert offsets[topic, topic, 0] == offsets[topic, topic, 1] == (10, "")
-    assert offsets[f"{topic}-simple", topic, 1] == (7, "nöte")
+    offset, metadata = offsets[f"{topic}-simple", topic, 1]
+    assert (offset, metadata.rstrip("\0")) == (7, "nöte")  # confluent-kafka counts the zero at the end of a C string
 
 
 def test_dump_log_decodes_our_groups(

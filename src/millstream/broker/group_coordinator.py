@@ -7,7 +7,8 @@ background after a start, so that the sessions of members that did not come back
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -17,7 +18,7 @@ from millstream.broker.environment import Environment
 from millstream.broker.partition_table import PartitionTable
 from millstream.config.table import groups as settings
 from millstream.coordinator.group_shard import GroupShard
-from millstream.coordinator.outcome import Outcome
+from millstream.coordinator.outcome import Outcome, Reply
 from millstream.coordinator.share.share_groups import StateGone
 from millstream.coordinator.topic_catalog import Topic
 from millstream.metadata.image import ConfigResource, MetadataDelta, MetadataImage, ResourceType, TopicImage
@@ -145,6 +146,41 @@ class GroupCoordinator:
 
     # Operations
 
+    def respond(
+        self,
+        group_id: str,
+        operation: "Callable[[GroupShard, int], Outcome[R]]",
+        refuse: "Callable[[KafkaError], R]",
+    ) -> "R | Awaitable[R]":
+        """As `run`, but answers on the spot if it can; `refuse` makes the answer out of a refusal."""
+        shell = self._shell_at_hand(group_id)
+        if shell is None:
+            return self._respond_later(group_id, operation, refuse)
+        shard = _shard(shell)
+        try:
+            answer = shell.run_now(lambda now_ms: operation(shard, now_ms))
+        except KafkaError as error:
+            return refuse(error)
+        return shell.awaited(answer) if isinstance(answer, Reply) else answer
+
+    def _shell_at_hand(self, group_id: str) -> CoordinatorShell | None:
+        topic = self._controller.image.topics.get(GROUP_TOPIC)
+        if topic is None:
+            return None
+        shell = self._shells.get(java_hash(group_id) % len(topic.partitions))
+        return shell if shell is not None and shell.is_loaded else None
+
+    async def _respond_later(
+        self,
+        group_id: str,
+        operation: "Callable[[GroupShard, int], Outcome[R]]",
+        refuse: "Callable[[KafkaError], R]",
+    ) -> R:
+        try:
+            return await self.run(group_id, operation)
+        except KafkaError as error:
+            return refuse(error)
+
     async def run(self, group_id: str, operation: "Callable[[GroupShard, int], Outcome[R]]") -> R:
         """Runs an operation on the shard of a group; waits for its answer. KafkaError if it is refused."""
         await self.ensure_topic()
@@ -215,6 +251,7 @@ def _topic(image: TopicImage | None) -> Topic | None:
     return None if image is None else Topic(image.name, image.id, len(image.partitions))
 
 
+@lru_cache(maxsize=10_000)
 def java_hash(text: str) -> int:
     """What Java's String.hashCode gives, made positive as Kafka does: it decides which partition a group lives in."""
     value = 0

@@ -1,6 +1,6 @@
 """JoinGroup (11), Heartbeat (12), LeaveGroup (13), SyncGroup (14): the classic protocol of groups."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from millstream.broker.group_coordinator import GroupCoordinator
@@ -35,8 +35,14 @@ class ClassicGroupHandlers:
             return {"error_code": ErrorCode.INCONSISTENT_GROUP_PROTOCOL}
         return await self._answer(request, lambda shard, now_ms: shard.classic.sync(request, now_ms))
 
-    async def heartbeat(self, request: Message, context: Context) -> Response:
-        return await self._answer(request, lambda shard, now_ms: shard.classic.heartbeat(request, now_ms))
+    def heartbeat(self, request: Message, context: Context) -> Response | Awaitable[Response]:
+        if not request.group_id:
+            return {"error_code": ErrorCode.INVALID_GROUP_ID}
+        return self._groups.respond(
+            request.group_id,
+            lambda shard, now_ms: shard.classic.heartbeat(request, now_ms),
+            lambda error: {"error_code": error.code},
+        )
 
     async def leave_group(self, request: Message, context: Context) -> Response:
         if context.version >= _FIRST_LEAVE_WITH_MEMBERS:

@@ -1,5 +1,6 @@
 """OffsetCommit (8), OffsetFetch (9), OffsetDelete (47): where groups are in their topics."""
 
+from collections.abc import Awaitable
 from typing import Any
 
 from millstream.broker.group_coordinator import GroupCoordinator
@@ -15,13 +16,12 @@ class OffsetCommitHandlers:
     def __init__(self, groups: GroupCoordinator) -> None:
         self._groups = groups
 
-    async def offset_commit(self, request: Message, context: Context) -> Response:
-        try:
-            return await self._groups.run(
-                request.group_id, lambda shard, now_ms: shard.offsets.commit(request, context.version, now_ms)
-            )
-        except KafkaError as error:
-            return {"topics": [_refused(topic, error.code) for topic in request.topics]}
+    def offset_commit(self, request: Message, context: Context) -> Response | Awaitable[Response]:
+        return self._groups.respond(
+            request.group_id,
+            lambda shard, now_ms: shard.offsets.commit(request, context.version, now_ms),
+            lambda error: {"topics": [_refused(topic, error.code) for topic in request.topics]},
+        )
 
     async def offset_fetch(self, request: Message, context: Context) -> Response:
         if context.version >= _FIRST_FETCH_WITH_GROUPS:

@@ -7,9 +7,10 @@ import struct
 from typing import NamedTuple
 from uuid import UUID
 
-from millstream.coordinator.group_records import RecordType, read_key, read_value
+from millstream.coordinator.group_records import RecordType, read_value
 from millstream.coordinator.outcome import CoordinatorRecord
 from millstream.model.identifiers import NO_TOPIC_ID
+from millstream.protocol.primitives import MalformedMessage
 
 _KEY_TYPE = struct.pack(">h", RecordType.OFFSET_COMMIT)
 _LENGTH = struct.Struct(">h")
@@ -73,8 +74,16 @@ def offset_record(group_id: str, topic: str, partition: int, committed: Committe
 
 def read_offset_key(key: bytes) -> tuple[str, str, int]:
     """Group, topic, partition; MalformedMessage if the bytes are no such key."""
-    fields = read_key(key)
-    return fields.group, fields.topic, fields.partition
+    try:
+        topic_at = 4 + _LENGTH.unpack_from(key, 2)[0]
+        partition_at = topic_at + 2 + _LENGTH.unpack_from(key, topic_at)[0]
+        return (
+            key[4:topic_at].decode(),
+            key[topic_at + 2 : partition_at].decode(),
+            _PARTITION.unpack_from(key, partition_at)[0],
+        )
+    except (struct.error, UnicodeDecodeError) as error:
+        raise MalformedMessage(f"not the key of an offset: {error}") from None
 
 
 def read_offset_value(value: bytes) -> CommittedOffset:
