@@ -14,6 +14,8 @@ from millstream.broker.broker import Broker
 from millstream.broker.environment import Environment
 from millstream.broker.hot_keys import FOLLOWED_TOPICS, REPORT_TOPIC, HotKeys
 from millstream.config.loading import load_broker_config
+from millstream.metadata.configs import ConfigChange, Operation, incremental_alter_configs
+from millstream.metadata.image import ConfigResource, ResourceType
 from millstream.metadata.topics import NewTopic, TopicReference, create_topics, delete_topics
 from millstream.records.record import Record, build_batch, read_batches
 from millstream.runtime.node import Node
@@ -174,3 +176,30 @@ def test_many_topics_are_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) 
     bench.append(f"t{FOLLOWED_TOPICS + 5}", 0, [b"k"])
     bench.tick(12)
     assert f"t{FOLLOWED_TOPICS + 5}/1" in {name for name, _ in bench.reports()}
+
+
+def test_turned_off_and_on_again(bench: Bench) -> None:
+    everywhere = ConfigResource(ResourceType.BROKER, "")
+
+    def turn(value: str) -> None:
+        bench.loop.run_until_complete(
+            bench.broker.controller.decide(
+                lambda image, config, chance: incremental_alter_configs(
+                    image,
+                    [(everywhere, [ConfigChange("millstream.hot.keys.enable", Operation.SET, value)])],
+                    config,
+                )
+            )
+        )
+
+    bench.create("t")
+    bench.append("t", 0, [b"k"])
+    bench.tick(12)
+    assert [name for name, _ in bench.reports()] == ["t/1"]
+    turn("false")
+    bench.append("t", 0, [b"k"] * 1000)
+    bench.tick(12)
+    assert bench.reports()[1:] == [("t/1", None)]
+    turn("true")
+    bench.tick(12)
+    assert len(bench.reports()) == 2  # what came while it was off is no traffic

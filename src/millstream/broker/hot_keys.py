@@ -85,7 +85,8 @@ class HotKeys:
             self._heats.pop(topic.name, None)
         if delta.deleted:
             topics = self._partitions.by_name
-            self._marks = {at: mark for at, mark in self._marks.items() if at.topic.encode() in topics}
+            # A list first: logs may be opened in a thread meanwhile.
+            self._marks = {at: mark for at, mark in list(self._marks.items()) if at.topic.encode() in topics}
 
     def opened(self, log: PartitionLog) -> None:
         """A log is opened, because somebody wants to use it: what is in it already is no traffic."""
@@ -95,10 +96,16 @@ class HotKeys:
 
     def tick(self) -> None:
         """Called about once a second, on the loop; reading and counting happen in a thread."""
-        if self._busy or not self._controller.config[settings.HOT_KEYS_ENABLE]:
+        if self._busy:
             return
         now_s = self._environment.clock.now_ms() / 1000
-        chosen = self._look(now_s)
+        if self._controller.config[settings.HOT_KEYS_ENABLE]:
+            chosen = self._look(now_s)
+        else:
+            # What is known is forgotten, and reports are taken back as they fall due.
+            chosen = []
+            self._marks.clear()
+            self._heats.clear()
         reports = self._due_reports(now_s)
         if not chosen and not reports:
             return

@@ -149,7 +149,11 @@ def make_app(kind: Kind) -> typer.Typer:
             names = groups or [row.group for row in admin.list()]
             task = display.add_task("groups", total=len(names), info="") if display is not None else None
             for name in names:
-                group = _existing(admin, name, kind)
+                group = admin.describe(name)
+                if group is None:
+                    if groups:
+                        raise no_such_group(name, kind.command)
+                    continue  # it went since it was listed
                 lags = lags_of(client, group, admin.offsets(name))
                 if json:
                     documents.append(lag_document(name, lags))
