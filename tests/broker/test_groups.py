@@ -366,3 +366,21 @@ def test_offsets_of_a_deleted_topic_are_gone(wire: Wire) -> None:
     wire.call("delete_topics", 5, topic_names=["passing"], timeout_ms=10_000)
     while call(wire, "offset_fetch", 7, group_id="follower", topics=None, require_stable=False).topics:
         time.sleep(0.05)  # the test's own time-out ends this
+
+
+def test_asking_for_the_internal_topic_makes_it_as_it_should_be() -> None:
+    with EmbeddedBroker() as fresh, Wire(fresh.bootstrap_servers) as connected:
+        names = ("__consumer_offsets", "__share_group_state", "__transaction_state")
+        answer = connected.call(
+            "metadata", 12, topics=[{"name": name} for name in names], allow_auto_topic_creation=True
+        )
+        assert [(row.error_code, len(row.partitions)) for row in answer.topics] == [
+            (0, 50),
+            (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0),
+            (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0),
+        ]
+        resources = [
+            {"resource_type": 2, "resource_name": "__consumer_offsets", "configuration_keys": ["cleanup.policy"]}
+        ]
+        (described,) = connected.call("describe_configs", 4, resources=resources).results
+        assert [config.value for config in described.configs] == ["compact"]

@@ -144,6 +144,19 @@ def test_offsets_go_with_their_topic(run: ShardRun) -> None:
     assert run.committed() == {("u", 0): 6}
 
 
+def test_many_offsets_of_a_deleted_topic_go_in_several_batches(run: ShardRun) -> None:
+    run.topics.add("wide", 2500)
+    for group in ("a", "b", "c", "d"):
+        run.commit({("wide", partition): 1 for partition in range(2500)}, group=group)
+    run.commit({("t", 0): 1}, group="a")
+    run.topics.remove("wide")
+    written = len(run.log)
+    run.run(lambda shard, now: shard.topics_changed({"wide"}, now))
+    assert len(run.log) - written == 2500
+    run.advance(10)
+    assert [run.committed(group) for group in "abcd"] == [{("t", 0): 1}, {}, {}, {}]
+
+
 def delete(run: ShardRun, *topics: tuple[str, int]) -> list[int]:
     rows = [{"name": name, "partitions": [{"partition_index": index}]} for name, index in topics]
     request = message("offset_delete", group_id="g", topics=rows)

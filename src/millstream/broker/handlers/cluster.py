@@ -15,7 +15,8 @@ from millstream.model.identifiers import NO_TOPIC_ID, TopicName
 from millstream.protocol.messages import response_schema
 from millstream.protocol.schema import Message
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+GROUP_TOPIC = "__consumer_offsets"
+INTERNAL_TOPICS = frozenset({GROUP_TOPIC, "__transaction_state", "__share_group_state"})
 _KEPT_ANSWERS = 64
 _LARGEST_KEPT_REQUEST = 100
 """Topics in a request whose answer is kept: more are not asked for again and again, and would only hold memory."""
@@ -64,7 +65,14 @@ class ClusterHandlers:
     async def _metadata_creating(
         self, request: Message, context: Context, wanted: list[Message], missing: list[str]
     ) -> Response:
-        return self._encoded(request, context, wanted, await self._create_topics(missing))
+        # The cluster's own topics have settings of their own, and are there when they are needed.
+        failed = await self._create_topics([name for name in missing if name not in INTERNAL_TOPICS])
+        if GROUP_TOPIC in missing:
+            try:
+                await self._ensure_group_topic()
+            except KafkaError as error:
+                failed = {**failed, GROUP_TOPIC: error}
+        return self._encoded(request, context, wanted, failed)
 
     def _encoded(
         self, request: Message, context: Context, wanted: list[Message] | None, failed: dict[str, KafkaError]

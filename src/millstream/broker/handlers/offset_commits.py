@@ -53,6 +53,8 @@ class OffsetCommitHandlers:
 
 
 def _refused(topic: Message, code: int) -> dict[str, Any]:
+    if code == ErrorCode.UNKNOWN_SERVER_ERROR:  # the log did not take it: all of it in one batch is too large
+        code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
     rows = [{"partition_index": partition.partition_index, "error_code": code} for partition in topic.partitions]
     return {"topic_id": topic.topic_id, "name": topic.name, "partitions": rows}
 

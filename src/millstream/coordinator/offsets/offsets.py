@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 NO_OFFSET = -1
 _FIRST_VERSION_WITH_GROUP_NOT_FOUND = 9
 _FIRST_VERSION_WITH_TOPIC_IDS = 10
-_MOST_EXPIRED_AT_ONCE = 5000
+_MOST_FORGOTTEN_AT_ONCE = 1000
 """Tombstones in one batch, so that a batch stays well below the largest record batch a log takes."""
 
 Partitions = dict[int, CommittedOffset]
@@ -88,10 +88,24 @@ class Offsets:
 
     def topics_changed(self, deleted: Collection[str], writes: Writes, now_ms: int) -> None:
         """Offsets of a topic that is gone mean nothing any more."""
+        if deleted:
+            writes.extend(self._forget_topics(frozenset(deleted), now_ms))
+
+    def _forget_topics(self, deleted: frozenset[str], now_ms: int) -> list[CoordinatorRecord]:
+        records: list[CoordinatorRecord] = []
         for group_id, topics in self.by_group.items():
-            for topic in deleted:
-                if topic in topics:
-                    writes.extend(_tombstones(group_id, topic, topics[topic]))
+            for name in deleted & topics.keys():
+                topic = self._shard.topics.get(name)  # there may be a new one of the same name by now
+                old = [i for i, committed in topics[name].items() if topic is None or committed.topic_id != topic.id]
+                records += _tombstones(group_id, name, old)
+            if len(records) >= _MOST_FORGOTTEN_AT_ONCE:
+
+                def go_on(at_ms: int) -> Outcome[None]:
+                    return Outcome(None, self._forget_topics(deleted, at_ms))
+
+                self._shard.timers.set(("offsets of deleted topics", deleted), now_ms + 1, go_on)
+                break
+        return records
 
     # Requests
 
@@ -237,7 +251,7 @@ class Offsets:
             kept = self._expire_group(group, now_ms, records)
             if not kept and group.is_empty and group.vanishes_without_offsets:
                 records += group.deletion_records()
-            if len(records) >= _MOST_EXPIRED_AT_ONCE:
+            if len(records) >= _MOST_FORGOTTEN_AT_ONCE:
                 # The rest has its turn in a moment; one huge batch would not fit into the log.
                 self._shard.timers.set("offset expiry", now_ms + 1, self._expiry_due)
                 break
