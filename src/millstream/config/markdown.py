@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
+from millstream.config import group_config
 from millstream.config.catalog import FAMILIES
 from millstream.config.setting import Setting, Update, format_value
 from millstream.config.table import inert, topic
@@ -26,7 +27,10 @@ def settings_page() -> str:
     parts += [
         "## Topics\n",
         "A topic's own value wins; without one, the first broker setting under *else* that has a value counts.\n",
-        _topic_table(),
+        _table_with_synonyms(topic.SETTINGS),
+        "## Groups\n",
+        "Set for one group with IncrementalAlterConfigs, resource type GROUP: `kafka-configs --entity-type groups`.\n",
+        _table_with_synonyms(group_config.SETTINGS),
         "## Accepted, without effect here\n",
     ]
     reasons: dict[str, list[str]] = {}
@@ -41,11 +45,11 @@ def _table(settings: Iterable[Setting[Any]]) -> str:
     return "\n".join(["| name | type | default | change | meaning |", "|---|---|---|---|---|", *rows, ""])
 
 
-def _topic_table() -> str:
+def _table_with_synonyms(settings: Iterable[Setting[Any]]) -> str:
     rows = [
         f"| `{s.name}` | {_type(s)} | {_default(s)} | {'<br>'.join(f'`{y.setting.name}`' for y in s.synonyms)} "
         f"| {_meaning(s)} |"
-        for s in topic.SETTINGS
+        for s in settings
     ]
     return "\n".join(["| name | type | default | else | meaning |", "|---|---|---|---|---|", *rows, ""])
 
