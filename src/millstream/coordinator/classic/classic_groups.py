@@ -14,6 +14,7 @@ from millstream.coordinator.classic.rebalance import (
     joined_answer,
     synced_answer,
 )
+from millstream.coordinator.consumer.consumer_group import ConsumerGroup
 from millstream.coordinator.group_records import RecordType, read_key, read_value
 from millstream.coordinator.outcome import Outcome, Reply
 from millstream.coordinator.writes import Writes
@@ -71,6 +72,12 @@ class ClassicGroups:
         """A group that is known from its offsets alone."""
         self._shard.groups[group_id] = ClassicGroup(group_id)
 
+    def adopt(self, group: ClassicGroup, now_ms: int) -> None:
+        """A consumer group has become this classic one: its members are to join it."""
+        for member in group.members.values():
+            self._rebalance.extend_session(group, member, now_ms)
+        self._rebalance.prepare(group, Writes(), now_ms)
+
     # JoinGroup
 
     def join(self, request: Message, client: Client, version: int, now_ms: int) -> Outcome[Answer]:
@@ -81,7 +88,11 @@ class ClassicGroups:
             raise KafkaError(
                 ErrorCode.INVALID_SESSION_TIMEOUT, f"session.timeout.ms must be from {shortest} to {longest}."
             )
-        group = self._group_to_join(request, now_ms)
+        known = self._shard.groups.get(request.group_id)
+        if isinstance(known, ConsumerGroup) and not known.is_empty:
+            return self._shard.consumer.classic.join(known, request, client, version, now_ms)
+        writes = Writes()
+        group = self._group_to_join(request, writes, now_ms)
         if not self._has_room_for(group, request.member_id):
             self._rebalance.remove(group, request.member_id)
             raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, f"Group {group.group_id} is full.")
@@ -91,19 +102,20 @@ class ClassicGroups:
                 f"Group {group.group_id} is of type {group.protocol_type!r}, and its members share no protocol with "
                 "this one.",
             )
-        writes = Writes()
         joining = _Joining(request, client, version, now_ms, writes)
         answer = self._join_new(group, joining) if not request.member_id else self._join_known(group, joining)
         return writes.outcome(answer)
 
-    def _group_to_join(self, request: Message, now_ms: int) -> ClassicGroup:
+    def _group_to_join(self, request: Message, writes: Writes, now_ms: int) -> ClassicGroup:
         group = self._shard.groups.get(request.group_id)
-        if group is None:
+        if group is None or isinstance(group, ConsumerGroup):
+            empty = group
             if request.member_id:
                 raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Group {request.group_id} is not known.")
             group = ClassicGroup(request.group_id, now_ms)
             if request.protocol_type and request.protocols:  # else it is refused, and leaves nothing behind
                 self._shard.groups[request.group_id] = group
+                writes.extend(empty.deletion_records() if empty is not None else ())
         if not isinstance(group, ClassicGroup):
             raise KafkaError(
                 ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"Group {request.group_id} is a {group.type} group."
@@ -210,6 +222,9 @@ class ClassicGroups:
     # SyncGroup
 
     def sync(self, request: Message, now_ms: int) -> Outcome[Answer]:
+        known = self._shard.groups.get(request.group_id)
+        if isinstance(known, ConsumerGroup):
+            return self._shard.consumer.classic.sync(known, request, now_ms)
         group = self._known_group(request.group_id)
         group.check_member(request.member_id, request.group_instance_id)
         _check_generation(group, request.generation_id)
@@ -246,6 +261,9 @@ class ClassicGroups:
     # Heartbeat and LeaveGroup
 
     def heartbeat(self, request: Message, now_ms: int) -> Outcome[Answer]:
+        known = self._shard.groups.get(request.group_id)
+        if isinstance(known, ConsumerGroup):
+            return self._shard.consumer.classic.heartbeat(known, request, now_ms)
         group = self._known_group(request.group_id)
         group.check_member(request.member_id, request.group_instance_id)
         _check_generation(group, request.generation_id)
@@ -257,6 +275,8 @@ class ClassicGroups:
     def leave(self, group_id: str, leaving: Collection[tuple[str, str | None]], now_ms: int) -> Outcome[list[Answer]]:
         """Members by id and instance id; an empty id with an instance id is an admin who removes a static member."""
         group = self._shard.groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            return self._shard.consumer.classic.leave(group, leaving, now_ms)
         if not isinstance(group, ClassicGroup):
             unknown = ErrorCode.UNKNOWN_MEMBER_ID
             return Outcome([{"member_id": m, "group_instance_id": i, "error_code": unknown} for m, i in leaving])

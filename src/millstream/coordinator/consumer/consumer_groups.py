@@ -6,9 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from millstream.coordinator.classic.classic_group import ClassicGroup
 from millstream.coordinator.classic.member import Client
 from millstream.coordinator.consumer import consumer_records as records
 from millstream.coordinator.consumer.assignment import target_rows
+from millstream.coordinator.consumer.classic_members import ClassicMembers
 from millstream.coordinator.consumer.consumer_group import ConsumerGroup, moved_to_id
 from millstream.coordinator.consumer.consumer_replay import ConsumerReplay
 from millstream.coordinator.consumer.consumer_settings import ConsumerSettings
@@ -26,6 +28,7 @@ from millstream.coordinator.consumer.member import (
     Member,
     MemberState,
 )
+from millstream.coordinator.consumer.migration import Migration
 from millstream.coordinator.consumer.topic_pattern import TopicPatterns
 from millstream.coordinator.outcome import Outcome
 from millstream.coordinator.topic_catalog import TopicCatalog
@@ -47,6 +50,8 @@ class ConsumerGroups:
         self._replay = ConsumerReplay(shard)
         self.settings = ConsumerSettings(shard)
         self.patterns = TopicPatterns()
+        self.migration = Migration(shard, self.settings)
+        self.classic = ClassicMembers(self, shard.timers)
 
     # What changes of groups look at
 
@@ -84,7 +89,7 @@ class ConsumerGroups:
             return self._leave(request, now_ms)
         writes = Writes()
         joins = request.member_epoch == JOIN_EPOCH
-        group = self._group_to_join(request.group_id, writes, now_ms) if joins else self.find(request.group_id)
+        group = self._group_to_join(request.group_id, writes) if joins else self.find(request.group_id)
         member_id = request.member_id or self.new_id()
         self.check_room(group, member_id, request.instance_id)
         owned = owned_partitions(request)
@@ -98,7 +103,7 @@ class ConsumerGroups:
         change.refresh()
         change.assign()
         member = change.step(told, owned, subscription_changed=subscription_changed)
-        writes.add(then=lambda error: None if error else self._heard(group, member, now_ms))
+        writes.add(then=lambda error: None if error else self._answered(group, member, now_ms))
         answer: Answer = {
             "member_id": member.id,
             "member_epoch": member.epoch,
@@ -113,16 +118,25 @@ class ConsumerGroups:
         waits = member.state is MemberState.UNRELEASED or change.epoch > change.assignment_epoch
         return min(interval_ms, _WAITING_HEARTBEAT_MS) if waits else interval_ms
 
-    def _heard(self, group: ConsumerGroup, member: Member, now_ms: int) -> None:
+    def _answered(self, group: ConsumerGroup, member: Member, now_ms: int) -> None:
+        if self._shard.groups[group.group_id] is not group:
+            for each in group.members.values():  # it is new, and may have been a classic group until now
+                self.heard(group.group_id, each, now_ms)
+        self.heard(group.group_id, member, now_ms)
+
+    def heard(self, group_id: str, member: Member, now_ms: int) -> None:
+        group = self.find(group_id)  # the one that the records made, if the group is new
         self.extend_session(group, member, now_ms)
         self.watch_revocation(group, member, now_ms)
 
-    def _group_to_join(self, group_id: str, writes: Writes, now_ms: int) -> ConsumerGroup:
+    def _group_to_join(self, group_id: str, writes: Writes) -> ConsumerGroup:
         group = self._shard.groups.get(group_id)
         if isinstance(group, ConsumerGroup):
             return group
         if group is None or group.is_simple:
             return ConsumerGroup(group_id)
+        if isinstance(group, ClassicGroup):
+            return self.migration.upgrade(group, writes)
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
 
     def find(self, group_id: str) -> ConsumerGroup:
@@ -144,6 +158,10 @@ class ConsumerGroups:
     def new_id(self) -> str:
         """A random id, written as Kafka writes them."""
         return base64.urlsafe_b64encode(self._shard.randomness.randbytes(16)).rstrip(b"=").decode()
+
+    def new_uuid(self) -> UUID:
+        """For ids that look as those of classic groups do."""
+        return UUID(int=self._shard.randomness.getrandbits(128), version=4)
 
     def _dynamic_member(
         self, group: ConsumerGroup, member_id: str, epoch: int, owned: dict[UUID, set[int]] | None
@@ -197,10 +215,23 @@ class ConsumerGroups:
 
     def remove_members(self, group: ConsumerGroup, members: Collection[Member], writes: Writes, now_ms: int) -> None:
         """Takes members out; the others learn what that means for them with their next heartbeats."""
+        gone = {member.id for member in members}
+        left = [member for member in group.members.values() if member.id not in gone]
+        if self.migration.can_downgrade(left):
+            self.migration.downgrade(group, left, writes, now_ms)
+            return
         change = GroupChange(group, self, writes, now_ms)
         for member in members:
             change.remove(member)
         change.refresh()
+
+    def topics_differ(self, group: ConsumerGroup, now_ms: int) -> bool:
+        """Whether the topics that the group reads have changed since its epoch began."""
+        change = GroupChange(group, self, Writes(), now_ms)
+        change.refresh()
+        if change.epoch == group.epoch:
+            group.seen_topics = self.topics.version
+        return change.epoch != group.epoch
 
     # Time
 
@@ -227,7 +258,7 @@ class ConsumerGroups:
         if deadline_ms > now_ms:
             self._set_session_timer(group_id, member_id, deadline_ms)
             return None
-        return self._expire(group, member_id, now_ms)
+        return self.expire(group_id, member_id, now_ms)
 
     def watch_revocation(self, group: ConsumerGroup, member: Member, now_ms: int) -> None:
         """A member that must give partitions up has its rebalance time-out for that."""
@@ -246,14 +277,18 @@ class ConsumerGroups:
                 return None
             if late.state is not MemberState.UNREVOKED or late.epoch != epoch:
                 return None
-            return self._expire(known, member_id, at_ms)
+            return self.expire(group_id, member_id, at_ms)
 
         self._shard.timers.set(key, now_ms + max(0, member.rebalance_timeout_ms), over)
 
-    def _expire(self, group: ConsumerGroup, member_id: str, now_ms: int) -> Outcome[None]:
+    def expire(self, group_id: str, member_id: str, now_ms: int) -> Outcome[None] | None:
+        group = self._shard.groups.get(group_id)
+        if not isinstance(group, ConsumerGroup) or member_id not in group.members:
+            return None
         writes = Writes()
         # If this cannot be written, it is tried again in a while; a timer rings only once.
-        self._set_session_timer(group.group_id, member_id, now_ms + self.settings.session_timeout_ms(group.group_id))
+        group.sessions[member_id] = now_ms
+        self._set_session_timer(group_id, member_id, now_ms + self.settings.session_timeout_ms(group_id))
         self.remove_members(group, [group.members[member_id]], writes, now_ms)
         return writes.outcome(None)
 

@@ -50,7 +50,7 @@ class ConsumerReplay:
             group.epoch, group.metadata_hash = value.epoch, value.metadata_hash
         elif (known := self._known(key)) is not None:
             for member_id in known.members:
-                self._shard.timers.cancel(("consumer session", key.group_id, member_id))
+                self._cancel_timers(key.group_id, member_id)
             del self._shard.groups[key.group_id]
             if key.group_id in self._shard.offsets.by_group:
                 self._shard.classic.add_simple_group(key.group_id)
@@ -72,8 +72,11 @@ class ConsumerReplay:
         elif (known := self._known(key)) is not None:
             known.remove(key.member_id)
             known.sessions.pop(key.member_id, None)
-            self._shard.timers.cancel(("consumer session", key.group_id, key.member_id))
-            self._shard.timers.cancel(("consumer revocation", key.group_id, key.member_id))
+            self._cancel_timers(key.group_id, key.member_id)
+
+    def _cancel_timers(self, group_id: str, member_id: str) -> None:
+        for what in ("consumer session", "consumer revocation", "consumer join", "consumer sync"):
+            self._shard.timers.cancel((what, group_id, member_id))
 
     def _target_epoch(self, key_bytes: bytes, value_bytes: bytes | None) -> None:
         key = read_key(key_bytes)
