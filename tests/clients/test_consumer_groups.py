@@ -46,10 +46,12 @@ class Reader:
             "auto.commit.interval.ms": 200,
             "topic.metadata.refresh.interval.ms": 1000,
         }
-        self._consumer = Consumer(settings | {name.replace("_", "."): value for name, value in options.items()})
+        settings |= {name.replace("_", "."): value for name, value in options.items()}
+        self._consumer = Consumer(settings)
         self.owned: set[tuple[str, int]] = set()
         self.values: list[bytes] = []
         self.rebalances = 0
+        self.is_incremental = settings.get("partition.assignment.strategy") != "range"
         self.errors: list[str] = []
         self._consumer.subscribe(list(topics), on_assign=self._given, on_revoke=self._taken, on_lost=self._taken)
         self._over = threading.Event()
@@ -58,6 +60,8 @@ class Reader:
 
     def _given(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self.rebalances += 1
+        if not self.is_incremental:
+            self.owned.clear()
         self.owned |= {(each.topic, each.partition) for each in partitions}
 
     def _taken(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
@@ -290,3 +294,53 @@ def test_the_console_consumer_and_the_groups_tool(
     assert "one" in members
     member.close()
     assert eventually(lambda: "successful" in tool(groups, "--delete", "--group", topic))
+
+
+# Both protocols in one group
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_a_group_goes_over_and_back_member_by_member(
+    strategy: str, quick: brokers.BrokerProcess, topic: str, reader: StartReader
+) -> None:
+    bootstrap = quick.bootstrap_servers
+    make_topic(bootstrap, topic)
+    written = write(bootstrap, topic, 0, 120)
+
+    def classic() -> Reader:
+        return reader(
+            group_protocol="classic",
+            partition_assignment_strategy=strategy,
+            heartbeat_interval_ms=300,
+            session_timeout_ms=6000,
+        )
+
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+
+    def kind() -> str:
+        found = admin.list_consumer_groups().result(20).valid
+        return next(group.type.name for group in found if group.group_id == topic)
+
+    old = [classic(), classic()]
+    assert eventually(lambda: shared(old, topic) and read_by(old) == written)
+    assert kind() == "CLASSIC"
+    new = [reader()]
+    mixed = [*old, *new]
+    assert eventually(lambda: shared(mixed, topic), 30)
+    assert kind() == "CONSUMER"
+    written |= write(bootstrap, topic, 120, 120)
+    assert eventually(lambda: read_by(mixed) == written)
+    for each in old:
+        each.close()
+    new.append(reader())
+    assert eventually(lambda: shared(new, topic), 30)
+    back = [classic(), classic()]
+    assert eventually(lambda: shared([*new, *back], topic), 30)
+    for each in new:
+        each.close()
+    assert eventually(lambda: shared(back, topic), 30)
+    assert kind() == "CLASSIC"
+    written |= write(bootstrap, topic, 240, 120)
+    everyone = [*old, *new, *back]
+    assert eventually(lambda: read_by(everyone) == written)
+    assert not any(each.errors for each in everyone)
