@@ -16,7 +16,7 @@ from millstream.broker.metadata_log import MetadataLog
 from millstream.config.broker_config import BrokerConfig
 from millstream.metadata.application import apply
 from millstream.metadata.decision import Decision, Outcome
-from millstream.metadata.image import MetadataDelta, MetadataImage
+from millstream.metadata.image import MetadataDelta, MetadataImage, ResourceType
 from millstream.model.errors import KafkaError
 
 R = TypeVar("R")
@@ -50,7 +50,7 @@ class Controller:
                     return tuple(_undecided(result, error) for result in decision.results)
                 image, delta = apply(self.image, decision.records, offset=offset, epoch=self._log.epoch)
                 self.image = image
-                if any(resource.type == 4 for resource in delta.configs):
+                if any(resource.type == ResourceType.BROKER for resource in delta.configs):
                     self.config = self._dynamic_config()
                 self.on_change(delta)
             return decision.results

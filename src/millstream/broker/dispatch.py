@@ -102,6 +102,8 @@ class Dispatcher:
                     if row.error:
                         # No answer was asked for, so a closed connection is the only way to tell; as in Kafka.
                         raise Refused(f"produce with acks=0 failed: {ErrorCode(row.error).name}: {row.message}")
+            for partition in awaited:
+                partition.when_flushed(partition.log.log_end_offset, lambda error: None)
             return None
         if awaited:
             pending = Pending()
@@ -118,6 +120,8 @@ class Dispatcher:
     ) -> Parts | Pending:
         if not fetch_codec.FIRST_VERSION <= version <= fetch_codec.LAST_VERSION:
             raise Refused(f"fetch version {version} is not offered")
+        if end - position > _SMALL_REQUEST_BYTES:
+            raise Refused(f"fetch request of {end - position} bytes; the limit is {_SMALL_REQUEST_BYTES}")
         flexible = version >= fetch_codec.FIRST_FLEXIBLE
         if flexible:
             position = _skip_header_tags(buffer, position, end)

@@ -12,6 +12,8 @@ FIRST_EPOCH = 0
 FINAL_EPOCH = -1
 _LARGEST_EPOCH = (1 << 31) - 1
 _EVICTABLE_AFTER_SECONDS = 120.0
+MAX_PARTITIONS_IN_SESSIONS = 250_000
+"""What all sessions together may follow; a client that finds no room fetches without a session."""
 
 Key = tuple[bytes, int]
 """Topic (name or id, as the wire spells it) and partition."""
@@ -98,7 +100,8 @@ class FetchSessions:
         return session
 
     def _create(self, request: FetchRequest, by_id: bool, now: float) -> FetchSession | None:
-        if not request.topics or not self._has_room(now):
+        size = sum(len(fetches) for _, fetches in request.topics)
+        if not size or self._partition_count() + size > MAX_PARTITIONS_IN_SESSIONS or not self._has_room(now):
             return None
         session_id = NO_SESSION
         while session_id == NO_SESSION or session_id in self._sessions:
@@ -107,6 +110,9 @@ class FetchSessions:
         session.update(request)
         self._sessions[session_id] = session
         return session
+
+    def _partition_count(self) -> int:
+        return sum(len(session.partitions) for session in self._sessions.values())
 
     def _has_room(self, now: float) -> bool:
         if len(self._sessions) < self._slots:

@@ -3,11 +3,13 @@
 With a single replica everything appended is committed at once, so the high watermark is the log's end.
 """
 
+import asyncio
 from collections.abc import Callable
 from typing import Protocol
 from uuid import UUID
 
 from millstream.broker.environment import Environment
+from millstream.metadata.topic_names import INTERNAL_TOPICS
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import TopicPartition
 from millstream.storage.partition_log import Appended, PartitionLog
@@ -28,6 +30,7 @@ class Partition:
         "environment",
         "high_watermark",
         "in_sync_count",
+        "is_internal",
         "leader_epoch",
         "topic_id",
         "topic_partition",
@@ -48,6 +51,7 @@ class Partition:
         self.environment = environment
         self.high_watermark = 0
         self.in_sync_count = 1
+        self.is_internal = topic_partition.topic in INTERNAL_TOPICS
         self.waiters: set[Waiter] = set()
         self._log: PartitionLog | None = None
         self._open_log = open_log
@@ -67,6 +71,13 @@ class Partition:
                 ) from error
             self.high_watermark = log.log_end_offset
         return log
+
+    async def open(self) -> PartitionLog:
+        """The log; where it had to be opened, others get a turn before whoever asks goes on to the next."""
+        if self._log is None:
+            _ = self.log
+            await asyncio.sleep(0)
+        return self.log
 
     @property
     def opened_log(self) -> PartitionLog | None:

@@ -11,7 +11,7 @@ from collections import deque
 from typing import Protocol
 
 from millstream.net.request_memory import RequestMemory
-from millstream.net.service import FilePart, Part, Parts, Peer, Pending, Refused, Service
+from millstream.net.service import Part, Parts, Peer, Pending, Refused, Service
 from millstream.net.transport import Transport
 
 SCRATCH_BYTES = 64 << 10
@@ -21,7 +21,8 @@ _PATIENCE_SECONDS = 10.0
 _SLOWEST_BYTES_PER_SECOND = 32 << 10
 COPIED_FILE_BYTES = 32 << 10
 """Stretches of files up to this size go out as bytes, in one call with what stands around them: that costs less than a
-call of its own for each piece. They are in the page cache, or they would not be sent."""
+call of its own for each piece. They are copied when they are sent and not before, so a slow peer costs nothing."""
+_GATHERED_BYTES = 64 << 10
 
 _BYTES = (bytes, bytearray)
 _SIZE = struct.Struct(">i")
@@ -243,24 +244,9 @@ class Connection:
         for part in parts:
             if isinstance(part, _BYTES):
                 self._unsent += len(part)
-            elif part.length <= COPIED_FILE_BYTES:
-                content = self._read(part)
-                if content is None:
-                    self.close()
-                    return
-                self._unsent += len(content)
-                part = content
             self._out.append(part)
         if not self._corked and not self._blocked:
             self._flush()
-
-    def _read(self, part: FilePart) -> bytes | None:
-        try:
-            content = part.file.read_at(part.position, part.length)
-        except OSError as error:
-            _log.error("read_failed peer=%s:%d error=%s", self.peer.host, self.peer.port, error)
-            return None
-        return content if len(content) == part.length else None
 
     def _uncork(self) -> None:
         """Answers to requests that arrived together leave together."""
@@ -294,10 +280,8 @@ class Connection:
     def _send_out(self) -> None:
         out, transport = self._out, self._transport
         while out:
-            part = out[0]
+            part = out[0] if len(out) == 1 or self._out_sent else self._gather()
             if isinstance(part, _BYTES):
-                if len(out) > 1 and not self._out_sent and isinstance(out[1], _BYTES):
-                    part = self._join_bytes()
                 sent = self._out_sent
                 count = transport.send(memoryview(part)[sent:] if sent else part, len(out) > 1)
                 self._unsent -= count
@@ -313,14 +297,26 @@ class Connection:
             out.popleft()
             self._out_sent = 0
 
-    def _join_bytes(self) -> bytes:
-        """Makes one part of the bytes that stand first in line, so that they go out in one call."""
-        pieces = []
-        while self._out and isinstance(self._out[0], _BYTES):
-            pieces.append(self._out.popleft())
-        joined = b"".join(pieces)  # type: ignore[arg-type]
-        self._out.appendleft(joined)
-        return joined
+    def _gather(self) -> Part:
+        """Makes one part of the small ones that stand first in line, so that they go out in one call."""
+        out = self._out
+        pieces: list[bytes | bytearray] = []
+        size = 0
+        while out and size < _GATHERED_BYTES:
+            part = out[0]
+            if not isinstance(part, _BYTES):
+                if part.length > COPIED_FILE_BYTES:
+                    break
+                part = part.file.read_at(part.position, part.length)
+                if len(part) != out[0].length:  # type: ignore[union-attr]
+                    raise OSError("a segment is shorter than the bytes promised from it")
+                self._unsent += len(part)
+            pieces.append(part)
+            size += len(part)
+            out.popleft()
+        if pieces:
+            out.appendleft(b"".join(pieces) if len(pieces) > 1 else pieces[0])
+        return out[0]
 
     # Ending
 

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import math
 import os
 import random
 import resource
@@ -184,6 +185,10 @@ class _FlushBudget:
         return True
 
 
+def _idle_seconds(setting_ms: int) -> float:
+    return setting_ms / 1000 if setting_ms >= 0 else math.inf
+
+
 def _limits(config: BrokerConfig) -> ConnectionLimits:
     request_bytes = config[network.QUEUED_MAX_REQUEST_BYTES]
     return ConnectionLimits(
@@ -192,7 +197,7 @@ def _limits(config: BrokerConfig) -> ConnectionLimits:
         max_connections=config[network.MAX_CONNECTIONS],
         max_connections_per_address=config[network.MAX_CONNECTIONS_PER_IP],
         max_connections_of_address=config.connection_limits,
-        max_idle_seconds=config[network.CONNECTIONS_MAX_IDLE_MS] / 1000,
+        max_idle_seconds=_idle_seconds(config[network.CONNECTIONS_MAX_IDLE_MS]),
         send_buffer_bytes=config[network.SOCKET_SEND_BUFFER_BYTES],
         receive_buffer_bytes=config[network.SOCKET_RECEIVE_BUFFER_BYTES],
         backlog=config[network.SOCKET_LISTEN_BACKLOG_SIZE],

@@ -10,13 +10,13 @@ from uuid import UUID
 
 from millstream.broker.request import Context, Response
 from millstream.metadata.image import BrokerRegistration, MetadataImage, PartitionState, TopicImage
+from millstream.metadata.topic_names import INTERNAL_TOPICS
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import NO_TOPIC_ID, TopicName
 from millstream.protocol.messages import response_schema
 from millstream.protocol.schema import Message
 
 GROUP_TOPIC = "__consumer_offsets"
-INTERNAL_TOPICS = frozenset({GROUP_TOPIC, "__transaction_state", "__share_group_state"})
 _KEPT_ANSWERS = 64
 _LARGEST_KEPT_REQUEST = 100
 """Topics in a request whose answer is kept: more are not asked for again and again, and would only hold memory."""

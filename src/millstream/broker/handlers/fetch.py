@@ -6,6 +6,7 @@ not verified, are read ahead and checked in a thread before they are sent.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Iterator
 
 from millstream.broker.environment import Environment
@@ -20,6 +21,9 @@ from millstream.protocol.fetch import (
     PartitionResult,
 )
 from millstream.storage.slice import Slice
+
+OPENED_PER_TURN = 8
+_log = logging.getLogger("millstream.broker")
 
 Row = tuple[Key, PartitionResult]
 Topics = list[tuple[bytes, list[PartitionResult]]]
@@ -141,6 +145,47 @@ class FetchWait:
                     yield (topic, fetch.partition), fetch
 
     def start(self) -> None:
+        unopened = [partition for partition in self._partitions() if partition.opened_log is None]
+        if len(unopened) <= OPENED_PER_TURN:
+            self._begin()
+        else:
+            # Opening a log reads a few files: thousands at once would hold up everybody else.
+            self._open_in_turns(unopened)
+
+    def _open_in_turns(self, unopened: list[Partition]) -> None:
+        for partition in unopened[:OPENED_PER_TURN]:
+            try:
+                _ = partition.log
+            except (KafkaError, OSError):
+                pass  # the read says so
+        rest = unopened[OPENED_PER_TURN:]
+        follow = (lambda: self._open_in_turns(rest)) if rest else self._begin
+        self._handler.environment.loop.call_soon(self._guarded(follow))
+
+    def _partitions(self) -> Iterator[Partition]:
+        partitions = self._handler.partitions
+        topics = partitions.by_id if self._version >= FIRST_WITH_TOPIC_ID else partitions.by_name
+        for (topic, index), _ in self._wanted():
+            partition = topics.get(topic, {}).get(index)
+            if partition is not None:
+                yield partition
+
+    def _guarded(self, step: Callable[[], None]) -> Callable[[], None]:
+        """A step that the loop calls: a fault in it must not leave the client without an answer."""
+
+        def run() -> None:
+            if self._state == "done":
+                return
+            try:
+                step()
+            except Exception:
+                _log.exception("fetch_failed")
+                self._leave()
+                self._deliver([], ErrorCode.UNKNOWN_SERVER_ERROR, 0)
+
+        return run
+
+    def _begin(self) -> None:
         found = self._read()
         if self._is_enough(found) or self._request.max_wait_ms <= 0:
             self._answer(found)
@@ -155,20 +200,17 @@ class FetchWait:
 
     def _wait(self) -> None:
         self._state = "waiting"
-        partitions = self._handler.partitions
-        topics = partitions.by_id if self._version >= FIRST_WITH_TOPIC_ID else partitions.by_name
-        for (topic, index), _ in self._wanted():
-            partition = topics[topic][index]
+        for partition in self._partitions():
             partition.waiters.add(self)
             self._watched.append(partition)
         loop = self._handler.environment.loop
-        self._timer = loop.call_later(self._request.max_wait_ms / 1000, self._time_is_up)
+        self._timer = loop.call_later(self._request.max_wait_ms / 1000, self._guarded(self._time_is_up))
 
     def wake(self) -> None:
         """A partition moved. The look at it is put off to the end of this turn, when more may have arrived."""
         if self._state == "waiting":
             self._state = "woken"
-            self._handler.environment.loop.call_soon(self._look_again)
+            self._handler.environment.loop.call_soon(self._guarded(self._look_again))
 
     def _look_again(self) -> None:
         if self._state != "woken":
@@ -245,6 +287,9 @@ def _prepare(slices: list[Slice]) -> dict[int, KafkaError]:
             failures[id(each)] = error
         except OSError as error:
             failures[id(each)] = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+        except Exception as error:
+            _log.exception("read_ahead_failed")
+            failures[id(each)] = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
     return failures
 
 

@@ -31,7 +31,7 @@ class LogDirHandlers:
             if count % _TURN == _TURN - 1:
                 await asyncio.sleep(0)
             try:
-                size = partition.log.size_bytes
+                size = (await partition.open()).size_bytes
             except KafkaError:
                 continue
             topics.setdefault(name, []).append({"partition_index": index, "partition_size": size, "offset_lag": 0})

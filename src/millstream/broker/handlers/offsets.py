@@ -47,7 +47,7 @@ class OffsetHandlers:
     async def _list_offset(self, topic: str, row: Message) -> dict[str, Any]:
         partition = self._partitions.find(topic, row.partition_index)
         partition.check_leader_epoch(row.current_leader_epoch)
-        log = partition.log
+        log = await partition.open()
         match row.timestamp:
             case -1:
                 return {"offset": partition.high_watermark, "leader_epoch": partition.leader_epoch}

@@ -44,6 +44,8 @@ class ProduceHandler:
                     topic_results.append(_unknown(index, known is None and by_id))
                     continue
                 try:
+                    if partition.is_internal:
+                        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "only the broker writes to internal topics")
                     if request.acks == -1:
                         _check_replicas(partition)
                     if "compact" in partition.log.config.cleanup_policy:
@@ -80,7 +82,7 @@ class ProduceHandler:
 
 
 def _check_keys(batches: memoryview) -> None:
-    """Compaction keeps the latest record of each key, so there must be one. The only topics whose batches are opened."""
+    """Compaction keeps the latest record of each key, so there must be one. No other topic has its batches opened."""
     for _, records in read_batches(batches):
         if any(record.key is None for record in records):
             raise KafkaError(ErrorCode.INVALID_RECORD, "a compacted topic takes only records with a key")
@@ -116,7 +118,6 @@ class DurableAck:
         self._results = results
         self._answer = answer
         self._missing = {id(partition): partition for partition in awaited}
-        self._errors: dict[int, KafkaError] = {}
         self._timer = loop.call_later(max(timeout_ms, 0) / 1000, self._give_up)
         for partition in list(self._missing.values()):
             partition.when_flushed(partition.log.log_end_offset, self._flushed(partition))
@@ -126,7 +127,6 @@ class DurableAck:
             if self._missing.pop(id(partition), None) is None:
                 return  # the time was up
             if error is not None:
-                self._errors[id(partition)] = error
                 self._replace(partition, error)
             if not self._missing:
                 self._timer.cancel()
