@@ -8,6 +8,8 @@ may be printed again after a crash, and nothing is passed over. The group's prot
 import time
 from typing import TYPE_CHECKING, Any
 
+from millstream.cli.terminal import note
+
 if TYPE_CHECKING:
     from millstream.client import Record
     from millstream.client.connection import Connection
@@ -39,7 +41,6 @@ class GroupReader:
         self._left = limit
         self._at_end: set[int] = set()
         self._assigned: set[int] = set()
-        self._has_joined = False
         self._pending: list[Any] = []
         self._quiet_since = time.monotonic()
         self.finished = limit == 0
@@ -93,14 +94,18 @@ class GroupReader:
     def _is_finished(self, now: float) -> bool:
         if self._left == 0:
             return True
-        if self._follow:
-            return self._idle is not None and now - self._quiet_since >= self._idle
-        if self._has_joined and self._assigned <= self._at_end:
-            return True
-        if now - self._quiet_since >= self._connection.timeout:
+        quiet_s = now - self._quiet_since
+        if not self._assigned:
+            # Joining takes a moment, and so does taking over from a member that left; neither is silence.
+            if quiet_s < self._connection.timeout:
+                return False
             self._connection.probe()
-            return True
-        return False
+            self._quiet_since = now
+            note("the group gave this member no partitions: others have them all")
+            return not self._follow or self._idle is not None
+        if self._follow:
+            return self._idle is not None and quiet_s >= self._idle
+        return self._assigned <= self._at_end or quiet_s >= self._connection.timeout
 
     def _take(self, messages: list[Any]) -> "list[Record[Any]]":
         from confluent_kafka import KafkaError
@@ -137,8 +142,8 @@ class GroupReader:
         return records
 
     def _on_assign(self, consumer: Any, partitions: list[Any]) -> None:
-        self._has_joined = True
         self._assigned.update(place.partition for place in partitions)
+        self._quiet_since = time.monotonic()
 
     def _on_revoke(self, consumer: Any, partitions: list[Any]) -> None:
         gone = {place.partition for place in partitions}
