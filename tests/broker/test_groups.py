@@ -350,6 +350,11 @@ def test_describe_list_delete(wire: Wire, stable: dict[str, Any]) -> None:
         assert codes == {"doomed": 0, "stable": ErrorCode.NON_EMPTY_GROUP, "none": ErrorCode.GROUP_ID_NOT_FOUND}
 
 
+def test_a_group_id_that_fits_into_no_record(wire: Wire) -> None:
+    (topic,) = call(wire, "offset_commit", 9, **commit_fields("x" * 40_000)).topics
+    assert topic.partitions[0].error_code in (ErrorCode.INVALID_GROUP_ID, ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
 def test_find_coordinator_in_every_version(wire: Wire) -> None:
     for version in range(4):
         assert call(wire, "find_coordinator", version, key="g", key_type=0).error_code == 0

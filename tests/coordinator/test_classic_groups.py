@@ -314,6 +314,18 @@ def test_a_group_that_is_too_large_after_a_restart_shrinks() -> None:
     assert set(group_of(smaller).members) == set(members[:2])
 
 
+def test_names_must_fit_into_the_record() -> None:
+    run = ShardRun()
+    refused(lambda: run.join(instance="x" * 9000), ErrorCode.INVALID_REQUEST)
+    refused(lambda: run.join(protocols=[("x" * 9000, b"")]), ErrorCode.INVALID_REQUEST)
+    refused(lambda: run.join(kind="x" * 9000), ErrorCode.INVALID_REQUEST)
+    long_name = "\U0001f40b" * 8000
+    (member,) = stable_group(run, client_id=long_name, protocols=[(long_name, b"")], kind=long_name)
+    assert len(member) < 300
+    run.restart()
+    assert group_of(run).members[member].client.client_id == long_name
+
+
 # Static members
 
 

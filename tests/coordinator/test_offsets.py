@@ -231,6 +231,13 @@ def test_old_clients_choose_how_long(run: ShardRun) -> None:
     assert run.committed() == {("t", 1): 5}
 
 
+@pytest.mark.parametrize("retention_ms", [(1 << 63) - 1, -(1 << 63), 0])
+def test_any_retention_can_be_asked_for(retention_ms: int, run: ShardRun) -> None:
+    assert run.commit({("t", 0): (1 << 63) - 1}, retention_ms=retention_ms, version=2) == {("t", 0): 0}
+    run.restart()
+    assert run.committed() == {("t", 0): (1 << 63) - 1}
+
+
 def test_a_compacted_log_gives_the_same_state(run: ShardRun) -> None:
     for number in range(100):
         run.commit({("t", number % 2): number, ("u", 0): number}, group=f"g{number % 7}")

@@ -29,6 +29,8 @@ from millstream.model.identifiers import BrokerId, TopicId, TopicName
 GROUP_TOPIC = TopicName("__consumer_offsets")
 _LOAD_PATIENCE_SECONDS = 5.0
 """How long a request waits for its shard to load before the client is told to come again."""
+_LONGEST_GROUP_ID = 8000
+"""The keys of records hold texts of up to 32,767 bytes, and a character has up to four."""
 
 _log = logging.getLogger("millstream.groups")
 R = TypeVar("R")
@@ -111,6 +113,8 @@ class GroupCoordinator:
         topic = self._controller.image.topics.get(GROUP_TOPIC)
         if topic is None:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{GROUP_TOPIC} does not exist yet")
+        if len(group_id) > _LONGEST_GROUP_ID:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID, f"the group id is longer than {_LONGEST_GROUP_ID} characters")
         return java_hash(group_id) % len(topic.partitions)
 
     def _shell(self, index: int) -> CoordinatorShell:
@@ -165,7 +169,7 @@ class GroupCoordinator:
 
     def _shell_at_hand(self, group_id: str) -> CoordinatorShell | None:
         topic = self._controller.image.topics.get(GROUP_TOPIC)
-        if topic is None:
+        if topic is None or len(group_id) > _LONGEST_GROUP_ID:
             return None
         shell = self._shells.get(java_hash(group_id) % len(topic.partitions))
         return shell if shell is not None and shell.is_loaded else None

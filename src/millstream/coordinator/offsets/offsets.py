@@ -33,6 +33,10 @@ _FIRST_VERSION_WITH_TOPIC_IDS = 10
 _MOST_FORGOTTEN_AT_ONCE = 1000
 """Tombstones in one batch, so that a batch stays well below the largest record batch a log takes."""
 
+_LAST_MS = (1 << 63) - 1
+_LONGEST_METADATA_WITH_EXPIRY = 8000
+"""The old form of the record, the only one with an expiry, holds texts of up to 32,767 bytes."""
+
 Partitions = dict[int, CommittedOffset]
 
 
@@ -118,7 +122,9 @@ class Offsets:
             refused = error.code
         limit = self._shard.config()[settings.OFFSET_METADATA_MAX_BYTES]
         retention_ms = request.retention_time_ms
-        expires_at_ms = NEVER if retention_ms == -1 else now_ms + retention_ms
+        expires_at_ms = NEVER if retention_ms == -1 else min(now_ms + retention_ms, _LAST_MS)
+        if expires_at_ms != NEVER:
+            limit = min(limit, _LONGEST_METADATA_WITH_EXPIRY)
         records: list[CoordinatorRecord] = []
         rows = []
         for wanted in request.topics:
