@@ -12,10 +12,11 @@ import pytest
 
 from millstream.broker import share_coordinator
 from millstream.broker.environment import Environment
+from millstream.broker.led_share_partition import LedSharePartition
 from millstream.broker.partition import Partition
 from millstream.broker.partition_table import PartitionTable
 from millstream.broker.share_coordinator import STATE_TOPIC, ShareCoordinator, coordinator_key
-from millstream.broker.share_partitions import LedSharePartition, SharePartitions
+from millstream.broker.share_partitions import SharePartitions
 from millstream.config.loading import load_broker_config
 from millstream.config.log_config import LogConfig
 from millstream.coordinator.share.record_state import Acknowledgement, RecordState, StateBatch

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from millstream.coordinator.outcome import CoordinatorRecord
+from millstream.coordinator.share.in_flight import ShareLimits
 from millstream.coordinator.share.record_state import Acknowledgement, Acquired
-from millstream.coordinator.share.share_partition import ShareLimits, SharePartition, Transition
+from millstream.coordinator.share.share_partition import SharePartition, Transition
 from millstream.coordinator.share.share_state import ShareKey, ShareStateShard
 
 KEY = ShareKey("group", UUID(int=7), 0)

@@ -2,8 +2,9 @@
 
 import pytest
 
+from millstream.coordinator.share.in_flight import ShareLimits
 from millstream.coordinator.share.record_state import Acknowledgement, Acquired, RecordState, StateBatch
-from millstream.coordinator.share.share_partition import ShareLimits, SharePartition, Transition
+from millstream.coordinator.share.share_partition import SharePartition, Transition
 from millstream.model.errors import ErrorCode, KafkaError
 
 ACCEPT, RELEASE, REJECT, RENEW, GAP = (

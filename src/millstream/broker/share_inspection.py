@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterator
 
-from millstream.coordinator.share.share_partition import ReadRecord
+from millstream.coordinator.share.in_flight import ReadRecord
 from millstream.model.errors import KafkaError
 from millstream.records.batch import iterate_headers
 from millstream.records.record import Record, iterate_records

@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from millstream.broker.environment import Environment
+from millstream.broker.led_share_partition import LedSharePartition
 from millstream.broker.request import Context, Response
-from millstream.broker.share_partitions import LedSharePartition, SharePartitions
+from millstream.broker.share_partitions import SharePartitions
 from millstream.broker.share_sessions import FINAL_EPOCH, FIRST_EPOCH, PartitionId, ShareSession, ShareSessions
 from millstream.config import group_config
 from millstream.coordinator.share.record_state import Acknowledgement

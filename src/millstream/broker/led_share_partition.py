@@ -1,0 +1,255 @@
+"""One shared partition on its leader: stretches of the log go out, what members say of them comes in and is persisted.
+
+It hands out whole batches, as a fetch does, together with the offsets in them that a member acquired, and lets locks
+expire and records become due. All decisions are in `coordinator/share/share_partition.py`; loading is the owner's.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from millstream.broker.batch_walk import BatchPlace, walk_batches
+from millstream.broker.environment import Environment
+from millstream.broker.partition import Partition, Waiter
+from millstream.broker.share_coordinator import ShareCoordinator
+from millstream.broker.share_inspection import inspect
+from millstream.coordinator.share.record_state import Acquired, DeadLetter
+from millstream.coordinator.share.share_partition import AckRange, SharePartition, Transition
+from millstream.coordinator.share.share_state import ShareKey
+from millstream.model.errors import ErrorCode, KafkaError
+from millstream.storage.slice import Slice
+
+_READ_BYTES = 4 << 20
+_INSPECTED_BYTES = 256 << 10
+"""How much is read at once where records are looked at: the loop has others to serve."""
+
+_log = logging.getLogger("millstream.share")
+
+
+class Owner(Protocol):
+    """What a shared partition needs around it."""
+
+    coordinator: ShareCoordinator
+    environment: Environment
+
+    def bury(self, led: "LedSharePartition", letters: Sequence[DeadLetter]) -> None: ...
+
+    def in_background(self, work: "Coroutine[Any, Any, None]") -> None: ...
+
+
+class Taken(NamedTuple):
+    """What a member gets: bytes of the log, and which of the records in them are for it."""
+
+    records: Slice
+    acquired: list[Acquired]
+    total: int
+
+
+class LedSharePartition:
+    def __init__(
+        self,
+        key: ShareKey,
+        partition: Partition,
+        machine: SharePartition,
+        state_epoch: int,
+        delay_ms: int,
+        owner: Owner,
+    ) -> None:
+        self.key = key
+        self.partition = partition
+        self.machine = machine
+        self.waiters: set[Waiter] = set()
+        self.dropped = False
+        self._state_epoch = state_epoch
+        self._delay_ms = delay_ms
+        self._owner = owner
+        self._environment = owner.environment
+        self._reading = False
+        self._missed = False
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_ms = 0
+        dead = machine.archiving()
+        if dead:
+            owner.bury(self, dead)
+
+    # Handing out
+
+    async def take(
+        self, member: str, max_bytes: int, max_records: int, *, strict: bool, at_least_one: bool
+    ) -> Taken | None:
+        """Acquires records for a member; None if there are none for it now. KafkaError if the log cannot be read."""
+        if self._reading or self.dropped:
+            self._missed = True
+            return None
+        try:
+            self._reading = True  # a second reader would find the same records free while the first waits for the disk
+            return await self._take(member, max_bytes, max_records, strict, at_least_one)
+        finally:
+            self._reading = False
+            if self._missed:
+                self._missed = False
+                self.wake_all()
+
+    async def _take(
+        self, member: str, max_bytes: int, max_records: int, strict: bool, at_least_one: bool
+    ) -> Taken | None:
+        machine, log, clock = self.machine, self.partition.log, self._environment.clock
+        max_bytes = min(max_bytes, _INSPECTED_BYTES if machine.inspected else _READ_BYTES)
+        while not self.dropped:
+            now_ms = clock.now_ms()
+            machine.log_starts_at(log.log_start_offset, now_ms)
+            offset = machine.next_offset(now_ms)
+            end = self.partition.high_watermark
+            if offset is None or offset >= end:
+                return None
+            records = log.read(offset, max_bytes, up_to=end, at_least_one=at_least_one)
+            if not records.ready:
+                await self._environment.offload(records.prepare)
+                now_ms = clock.now_ms()
+            if not records.length:
+                return None
+            places = self._look(records, offset, max_records, now_ms)
+            data = [place for place in places if not place.is_control]
+            acquired = machine.acquire(
+                member, [(place.first, place.last) for place in data], max_records, now_ms, strict=strict
+            )
+            self._set_alarm()
+            if acquired:
+                return Taken(_trimmed(records, data, acquired), acquired, _count(acquired))
+            if machine.next_offset(now_ms) == offset:
+                return None
+            await asyncio.sleep(0)  # what was read was not for anyone yet: look further, after the others
+        return None
+
+    def _look(self, records: Slice, offset: int, max_records: int, now_ms: int) -> list[BatchPlace]:
+        """Tells the machine what lies in a slice, as far as it is needed."""
+        machine = self.machine
+        places: list[BatchPlace] = []
+        expected = offset
+        for place in walk_batches(records):
+            if place.last < offset:
+                continue
+            if place.first > expected:
+                machine.absent(expected, place.first - 1, now_ms)
+            if place.is_control:
+                machine.absent(place.first, place.last, now_ms)
+            expected = place.last + 1
+            places.append(place)
+            if not machine.inspected and expected - offset >= max_records:
+                break
+        unread = machine.next_unread()
+        if machine.inspected and places and places[0].first <= unread <= places[-1].last:
+            first, last = places[0].position, places[-1].position + places[-1].size
+            content = records.file.read_at(first, last - first)
+            machine.admit(unread, places[-1].last, inspect(content, self._delay_ms), now_ms)
+        return places
+
+    def differs(self, key_order: bool, delay_ms: int) -> bool:
+        """Whether settings changed that decide how records are looked at."""
+        return (key_order, delay_ms) != (self.machine.key_order, self._delay_ms)
+
+    # What members say
+
+    async def acknowledge(self, member: str, ranges: Sequence[AckRange]) -> None:
+        """Returns when it is persisted; KafkaError if it was refused or could not be."""
+        if self.dropped:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the share-partition was loaded anew")
+        now_ms = self._environment.clock.now_ms()
+        transition = self.machine.acknowledge(member, ranges, now_ms)
+        self._set_alarm()
+        await self._persist(transition)
+
+    async def release(self, member: str) -> None:
+        """The member is gone."""
+        if not self.dropped:
+            await self._persist_or_log(self.machine.release_member(member))
+
+    async def _persist(self, transition: Transition) -> None:
+        if not transition.runs:
+            return
+        try:
+            await self._write(transition)
+        except KafkaError:
+            self.machine.roll_back(transition)
+            self._set_alarm()
+            raise
+        self._commit(transition)
+
+    async def _persist_or_log(self, transition: Transition) -> None:
+        """For what is so whether it can be persisted or not: a lock is over, a member is gone."""
+        if not transition.runs:
+            return
+        try:
+            await self._write(transition)
+        except KafkaError as error:
+            _log.warning("share_state_not_written key=%s error=%s", self.key, error)
+        self._commit(transition)
+
+    async def _write(self, transition: Transition) -> None:
+        await self._owner.coordinator.write(
+            self.key,
+            state_epoch=self._state_epoch,
+            leader_epoch=self.partition.leader_epoch,
+            start_offset=transition.start,
+            complete_count=transition.complete_count,
+            batches=transition.batches,
+        )
+
+    def _commit(self, transition: Transition) -> None:
+        self.machine.commit(transition, self._environment.clock.now_ms())
+        if transition.dead:
+            self._owner.bury(self, transition.dead)
+        self._set_alarm()
+        self.wake_all()
+
+    async def buried(self, letter: DeadLetter) -> None:
+        """A dead letter is where it belongs."""
+        await self._persist(self.machine.finish_archiving(letter.first, letter.last))
+
+    # Time
+
+    def _set_alarm(self) -> None:
+        deadline_ms = self.machine.next_alarm_ms
+        if deadline_ms is None or self.dropped:
+            return
+        if self._alarm is not None:
+            if self._alarm_ms <= deadline_ms:
+                return  # when it rings, it looks again
+            self._alarm.cancel()
+        delay = max(0, deadline_ms - self._environment.clock.now_ms()) / 1000
+        self._alarm_ms = deadline_ms
+        self._alarm = self._environment.loop.call_later(delay, self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        now_ms = self._environment.clock.now_ms()
+        ready = self.machine.next_offset(now_ms)  # also takes note of what is due by now
+        expired = self.machine.expire(now_ms)
+        if expired.runs:
+            self._owner.in_background(self._persist_or_log(expired))
+        elif ready is not None:
+            self.wake_all()
+        self._set_alarm()
+
+    def wake_all(self) -> None:
+        for waiter in tuple(self.waiters):
+            waiter.wake()
+
+    def drop(self) -> None:
+        """The state changed under it, or the partition is gone: whoever asks next loads it anew."""
+        self.dropped = True
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self.wake_all()
+
+
+def _trimmed(records: Slice, places: list[BatchPlace], acquired: list[Acquired]) -> Slice:
+    """The batches from the first acquired record to the last."""
+    wanted = [place for place in places if place.last >= acquired[0].first and place.first <= acquired[-1].last]
+    first, last = wanted[0], wanted[-1]
+    return Slice(records.file, first.position, last.position + last.size - first.position, True)
+
+
+def _count(acquired: list[Acquired]) -> int:
+    return sum(row.last - row.first + 1 for row in acquired)
