@@ -15,7 +15,7 @@ from millstream.records.varint import MAX_LONG_BYTES, MalformedRecordError, read
 BLOCK_RECORDS = 64
 """A batch is seen as blocks of so many records; one block is a sample."""
 MAX_DECOMPRESSED_BYTES = 32 << 20
-_STEP = 500
+_STEP = 200
 """Records stepped over before the interpreter lock is offered to the event loop."""
 
 
@@ -33,22 +33,36 @@ def sample_block(data: bytes, offset: int) -> Sample | None:
     if not is_plausible(header) or header.size > len(data) or header.is_control:
         return None
     try:
-        content = decompress(Codec(header.codec), memoryview(data)[HEADER_SIZE : header.size], MAX_DECOMPRESSED_BYTES)
+        codec = Codec(header.codec)
+        position = HEADER_SIZE
+        if codec is not Codec.NONE:
+            data = decompress(codec, memoryview(data)[HEADER_SIZE : header.size], MAX_DECOMPRESSED_BYTES)
+            position = 0
         first = (offset - header.base_offset) // BLOCK_RECORDS * BLOCK_RECORDS
-        return _block(content, first, min(BLOCK_RECORDS, header.record_count - first))
-    except (DecompressionFailedError, MalformedRecordError, KafkaError, ValueError):
+        return _block(data, _after(data, position, first), min(BLOCK_RECORDS, header.record_count - first))
+    except (DecompressionFailedError, MalformedRecordError, KafkaError, ValueError, IndexError):
         return None
 
 
-def _block(content: bytes, first: int, count: int) -> Sample | None:
-    position = 0
-    for index in range(first):
-        size, position = read_varint(content, position)
-        position += size
-        if size < 1 or position > len(content):
-            return None
+def _after(content: bytes, position: int, count: int) -> int:
+    """The position behind `count` records: nothing is looked at but their sizes."""
+    for index in range(count):
+        low = content[position]
+        if low < 0x80:
+            position += 1 + (low >> 1)
+        elif (high := content[position + 1]) < 0x80:  # nearly all records are smaller than 8 KB
+            position += 2 + ((low & 0x7F | high << 7) >> 1)
+        else:
+            size, position = read_varint(content, position)
+            if size < 1:
+                raise MalformedRecordError("a record without a size")
+            position += size
         if index % _STEP == _STEP - 1:
             time.sleep(0)
+    return position
+
+
+def _block(content: bytes, position: int, count: int) -> Sample | None:
     records = []
     for _ in range(count):
         size, position = read_varint(content, position)
