@@ -10,6 +10,7 @@ from benchmarks.compare.loads.memory import Memory
 from benchmarks.compare.loads.produce_java import ProduceJava
 from benchmarks.compare.loads.produce_librdkafka import ProduceLibrdkafka
 from benchmarks.compare.loads.raw_transfer import RawTransfer
+from benchmarks.compare.loads.share_groups import ShareGroups
 from benchmarks.compare.loads.small_requests import SmallRequests
 from benchmarks.compare.loads.startup import Startup
 from benchmarks.compare.measure import Load
@@ -17,7 +18,7 @@ from benchmarks.compare.target import TargetFactory
 
 LOAD_NAMES = (
     *(Startup.name, ProduceLibrdkafka.name, ProduceJava.name, ConsumeLibrdkafka.name, ConsumeJava.name),
-    *(Latency.name, SmallRequests.name, RawTransfer.name, ColdCatchUp.name, Memory.name),
+    *(Latency.name, SmallRequests.name, RawTransfer.name, ColdCatchUp.name, ShareGroups.name, Memory.name),
 )
 
 
@@ -33,5 +34,6 @@ def build_loads(fresh_target: TargetFactory, *, with_groups: bool) -> list[Load]
         SmallRequests(),
         RawTransfer(),
         ColdCatchUp(),
+        ShareGroups(),
         Memory(),
     ]
