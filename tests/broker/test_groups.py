@@ -5,8 +5,10 @@ with the same settings.
 """
 
 import os
+import select
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 from uuid import UUID
 
@@ -389,3 +391,32 @@ def test_asking_for_the_internal_topic_makes_it_as_it_should_be() -> None:
         ]
         (described,) = connected.call("describe_configs", 4, resources=resources).results
         assert [config.value for config in described.configs] == ["compact"]
+
+
+def test_a_hundred_members_at_once_settle_in_two_generations_at_most() -> None:
+    with EmbeddedBroker({"group.initial.rebalance.delay.ms": 1000}) as fresh, ExitStack() as connections:
+        wires = [connections.enter_context(Wire(fresh.bootstrap_servers)) for _ in range(100)]
+        ids = {wire: call(wire, "join_group", 9, **join_fields("crowd")).member_id for wire in wires}
+        by_socket = {wire.socket: wire for wire in wires}
+        answers: dict[Wire, Any] = {}
+        waiting = set(wires)
+        for wire in wires:
+            wire.send("join_group", 9, **join_fields("crowd", ids[wire]))
+        while waiting:
+            ready, _, _ = select.select([wire.socket for wire in waiting], [], [], 2)
+            for each in ready:
+                wire = by_socket[each]
+                waiting.discard(wire)
+                _, answers[wire] = wire.receive("join_group", 9)
+                assert answers[wire].error_code == 0
+            if not ready:  # those who have an answer are asked to join again, as their heartbeats tell them
+                for wire in set(wires) - waiting:
+                    fields = {"group_id": "crowd", "member_id": ids[wire]}
+                    beat = call(wire, "heartbeat", 4, **fields, generation_id=answers[wire].generation_id)
+                    if beat.error_code == ErrorCode.REBALANCE_IN_PROGRESS:
+                        wire.send("join_group", 9, **join_fields("crowd", ids[wire]))
+                        waiting.add(wire)
+        (generation,) = {answer.generation_id for answer in answers.values()}
+        assert generation <= 2
+        (leader,) = [answer for answer in answers.values() if answer.members]
+        assert {row.member_id for row in leader.members} == set(ids.values())
