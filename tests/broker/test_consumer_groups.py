@@ -186,14 +186,14 @@ def test_static_members(wire: Wire, group: str) -> None:
     assert beat(wire, group, "a", 1, instance_id="i").error_code == ErrorCode.FENCED_INSTANCE_ID
 
 
-def commit(wire: Wire, group: str, member: str, epoch: int, version: int = 9) -> int:
+def commit(wire: Wire, group: str, member: str, epoch: int, version: int = 9, partition: int = 0) -> int:
     answer = wire.call(
         "offset_commit",
         version,
         group_id=group,
         generation_id_or_member_epoch=epoch,
         member_id=member,
-        topics=[{"name": "kip848", "partitions": [{"partition_index": 0, "committed_offset": 3}]}],
+        topics=[{"name": "kip848", "partitions": [{"partition_index": partition, "committed_offset": 3}]}],
     )
     return int(answer.topics[0].partitions[0].error_code)
 
@@ -215,6 +215,20 @@ def test_commits_and_fetches(wire: Wire, group: str) -> None:
     assert fetch(None, -1) == ErrorCode.NONE
     assert fetch("a", epoch + 1) == ErrorCode.STALE_MEMBER_EPOCH
     assert fetch("b", 1) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_commit_of_an_older_epoch_counts_for_partitions_that_were_kept(wire: Wire, group: str) -> None:
+    first = join(wire, group, "a")
+    epoch, topic_id = first.member_epoch, first.assignment.topic_partitions[0].topic_id
+    join(wire, group, "b")
+    kept = beat(wire, group, "a", epoch).assignment.topic_partitions[0].partitions
+    beat(wire, group, "a", epoch, topic_partitions=[{"topic_id": topic_id, "partitions": kept}])
+    given = beat(wire, group, "b", epoch + 1).assignment.topic_partitions[0].partitions
+    codes = {number: commit(wire, group, "a", epoch, partition=number) for number in range(PARTITIONS)}
+    assert codes == {n: 0 if n in kept else ErrorCode.STALE_MEMBER_EPOCH for n in range(PARTITIONS)}
+    assert {commit(wire, group, "a", epoch - 1, partition=n) for n in kept} == {ErrorCode.STALE_MEMBER_EPOCH}
+    assert {commit(wire, group, "a", epoch + 1, partition=n) for n in given} == {0}, "the member is up to date"
+    assert {commit(wire, group, "b", epoch, partition=n) for n in given} == {ErrorCode.STALE_MEMBER_EPOCH}
 
 
 @pytest.mark.parametrize("version", [0, 1])

@@ -415,7 +415,9 @@ def test_commits_and_fetches_know_the_member_epoch(run: ConsumerRun) -> None:
 
     assert commit("a", 2) == ErrorCode.NONE
     assert commit("a", 2, version=8) == ErrorCode.UNSUPPORTED_VERSION
-    assert commit("a", 1) == ErrorCode.STALE_MEMBER_EPOCH
+    assert commit("a", 1) == ErrorCode.NONE, "it has had the partition since then"
+    assert commit("a", 1, version=8) == ErrorCode.UNSUPPORTED_VERSION
+    assert commit("b", 1) == commit("a", 0) == ErrorCode.STALE_MEMBER_EPOCH
     assert commit("a", 3) == ErrorCode.STALE_MEMBER_EPOCH
     assert commit("c", 2) == ErrorCode.UNKNOWN_MEMBER_ID
     assert commit("", -1) == ErrorCode.UNKNOWN_MEMBER_ID

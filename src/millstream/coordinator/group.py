@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from enum import StrEnum
 from typing import ClassVar
+from uuid import UUID
 
 from millstream.coordinator.outcome import CoordinatorRecord
 
@@ -45,6 +46,10 @@ class Group(ABC):
     @abstractmethod
     def check_offset_commit(self, member_id: str, instance_id: str | None, generation: int, version: int) -> None:
         """KafkaError if this member may not commit in this generation (or member epoch)."""
+
+    def may_commit_late(self, member_id: str, generation: int, topic_id: UUID, partition: int) -> bool:
+        """Whether a commit that `check_offset_commit` refused is right for this partition all the same."""
+        return False
 
     @abstractmethod
     def check_offset_fetch(self, member_id: str | None, member_epoch: int) -> None: ...

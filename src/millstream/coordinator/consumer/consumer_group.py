@@ -143,6 +143,16 @@ class ConsumerGroup(Group):
             )
         _check_epoch(member, generation)
 
+    def may_commit_late(self, member_id: str, generation: int, topic_id: UUID, partition: int) -> bool:
+        """In an earlier epoch than it is in now, for a partition that it has had since then (KIP-1251)."""
+        member = self.members.get(member_id)
+        if member is None or member.classic is not None or not 0 < generation < member.epoch:
+            return False
+        given_in = member.assigned.get(topic_id, {}).get(partition)
+        if given_in is None:
+            given_in = member.revoking.get(topic_id, {}).get(partition)
+        return given_in is not None and given_in <= generation
+
     def check_offset_fetch(self, member_id: str | None, member_epoch: int) -> None:
         if member_id is None and member_epoch < 0:
             return

@@ -136,7 +136,7 @@ class Offsets:
                     code = _unknown_topic(version)
                 elif not 0 <= index < topic.partition_count:
                     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                elif refused:
+                elif refused and not self._may_commit_late(refused, request, topic, index):
                     code = refused
                 elif len(metadata) > limit:
                     code = ErrorCode.OFFSET_METADATA_TOO_LARGE
@@ -167,6 +167,13 @@ class Offsets:
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION, f"Group {request.group_id} not found.")
         group.check_offset_commit(request.member_id, request.group_instance_id, generation, version)
         group.heard_from(request.member_id, now_ms)
+
+    def _may_commit_late(self, refused: int, request: Message, topic: Topic, index: int) -> bool:
+        if refused != ErrorCode.STALE_MEMBER_EPOCH:
+            return False
+        group = self._shard.groups.get(request.group_id)
+        generation = request.generation_id_or_member_epoch
+        return group is not None and group.may_commit_late(request.member_id, generation, topic.id, index)
 
     def fetch(self, wanted: Message, version: int) -> dict[str, Any]:
         """One group of OffsetFetch. In versions without groups the request itself is that group."""
