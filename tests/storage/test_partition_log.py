@@ -63,12 +63,13 @@ def test_offsets_and_epoch_are_stamped_outside_the_checksum(node: Node) -> None:
     assert node.file(0).read_bytes()[-len(stored) :] == stored
 
 
-def test_several_batches_in_one_append(node: Node) -> None:
+def test_a_client_sends_exactly_one_batch(node: Node) -> None:
     log = node.log()
-    append(log, b"x")
-    appended = log.append(batch(b"a", b"b") + batch(b"c"), leader_epoch=0, now_ms=NOW)
-    assert (appended.base_offset, appended.last_offset) == (1, 3)
-    assert offsets(read(log)) == [0, 1, 3]
+    append(log, b"x", producer_id=5, producer_epoch=0, sequence=0)
+    repeated = batch(b"x", producer_id=5, producer_epoch=0, sequence=0)
+    assert refused(log, batch(b"new") + repeated) == ErrorCode.INVALID_RECORD, "else the first would be lost unseen"
+    assert refused(log, repeated + batch(b"new")) == ErrorCode.INVALID_RECORD
+    assert offsets(read(log)) == [0]
 
 
 def test_read_from_every_offset_at_the_tail_and_far_behind_it(node: Node) -> None:

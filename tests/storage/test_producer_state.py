@@ -106,17 +106,6 @@ def test_the_log_answers_a_repetition_with_the_first_offsets(node: Node) -> None
     assert read_all(log) == [0, 2, 4]
 
 
-def test_two_batches_of_one_producer_in_one_request(node: Node) -> None:
-    log = node.log()
-    pair = batch(producer_id=5, producer_epoch=0, sequence=0) + batch(producer_id=5, producer_epoch=0, sequence=1)
-    assert log.append(pair, leader_epoch=0, now_ms=NOW).last_offset == 1
-    gap = batch(producer_id=5, producer_epoch=0, sequence=2) + batch(producer_id=5, producer_epoch=0, sequence=4)
-    with pytest.raises(KafkaError) as error:
-        log.append(gap, leader_epoch=0, now_ms=NOW)
-    assert error.value.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert append(log, producer_id=5, producer_epoch=0, sequence=2) == 2, "nothing of the refused request was noted"
-
-
 def test_a_failed_write_leaves_the_sequence_alone(node: Node) -> None:
     log = node.log()
     append(log, producer_id=5, producer_epoch=0, sequence=0)

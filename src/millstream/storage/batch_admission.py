@@ -1,7 +1,6 @@
-"""Whether a client's batches may enter the log: their headers and checksums, the topic's limits, the producer's
-sequence.
+"""Whether a client's batch may enter the log: its header and checksum, the topic's limits, the producer's sequence.
 
-The good case is one expression per batch, because every append comes through here; why a batch is refused is worked out
+The good case is one expression, because every append comes through here; why a batch is refused is worked out
 only when it is. Order and codes are those of Kafka's LogValidator, as far as headers can tell.
 """
 
@@ -10,7 +9,9 @@ from crc32c import crc32c
 from millstream.config.log_config import LogConfig
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.records.batch import (
+    CODEC_MASK,
     CONTROL_BIT,
+    CRC_START,
     HEADER,
     HEADER_SIZE,
     LOG_APPEND_TIME_BIT,
@@ -22,9 +23,10 @@ from millstream.records.batch import (
     NO_TIMESTAMP,
     Bytes,
     has_valid_checksum,
+    is_plausible,
     read_header,
 )
-from millstream.storage.producer_state import ProducerState, WrittenBatch, out_of_order
+from millstream.storage.producer_state import ProducerState, WrittenBatch
 
 Header = tuple[int, ...]
 """The fields of `records.batch.BatchHeader` as plain values: naming them costs more than checking them."""
@@ -38,67 +40,44 @@ _unpack_from = HEADER.unpack_from
 
 
 def admit(
-    batches: bytearray | memoryview, config: LogConfig, producers: ProducerState, now_ms: int
-) -> list[Header] | WrittenBatch:
-    """The headers of batches that may be appended; the batch as it was written before, when a producer repeats
-    itself."""
-    total = len(batches)
-    view = memoryview(batches)
-    max_length = config.max_message_bytes - LOG_OVERHEAD
+    batch: bytearray | memoryview, config: LogConfig, producers: ProducerState, now_ms: int
+) -> tuple[Header, WrittenBatch | None]:
+    """The header of a batch that may be appended; with it the batch as it was written before, when a producer repeats
+    itself.
+
+    Exactly one batch, as Kafka takes it from a produce request: of several, one that is a repetition would have to be
+    answered for all.
+    """
+    total = len(batch)
+    if total < HEADER_SIZE:
+        raise refusal(batch, config, now_ms)
+    header = _unpack_from(batch)
+    _, length, _, magic, crc, attributes, delta, base_timestamp, max_timestamp, producer_id, epoch, sequence, count = (
+        header
+    )
     if config.message_timestamp_type == LOG_APPEND_TIME:
         latest, earliest = _FOREVER, -_FOREVER
     else:
         latest = now_ms + config.message_timestamp_after_max_ms
         earliest = now_ms - config.message_timestamp_before_max_ms
-    headers: list[Header] = []
-    position = 0
-    while True:
-        if total - position < HEADER_SIZE:
-            raise refusal(batches, position, config, now_ms)
-        header = _unpack_from(batches, position)
-        (
-            _,
-            length,
-            _,
-            magic,
-            crc,
-            attributes,
-            delta,
-            base_timestamp,
-            max_timestamp,
-            producer_id,
-            epoch,
-            sequence,
-            count,
-        ) = header
-        end = position + 12 + length
-        if (
-            magic != MAGIC_V2
-            or length < MINIMUM_LENGTH
-            or length > max_length
-            or end > total
-            or crc32c(view[position + 21 : end]) != crc
-            or attributes & _REFUSED_ATTRIBUTES
-            or attributes & 7 > _LAST_CODEC
-            or count != delta + 1
-            or delta < 0
-            or max_timestamp > latest
-            or (base_timestamp < earliest and base_timestamp != NO_TIMESTAMP)
-            or (producer_id >= 0 and (sequence < 0 or epoch < 0))
-        ):
-            raise refusal(batches, position, config, now_ms)
-        if producer_id >= 0:
-            last_sequence = (sequence + delta) & MAX_SEQUENCE
-            if headers and _follows_within(headers, producer_id, epoch, sequence):
-                pass
-            else:
-                repeated = producers.check(producer_id, epoch, sequence, last_sequence)
-                if repeated is not None:
-                    return repeated
-        headers.append(header)
-        if end == total:
-            return headers
-        position = end
+    if (
+        magic != MAGIC_V2
+        or length < MINIMUM_LENGTH
+        or length > config.max_message_bytes - LOG_OVERHEAD
+        or length + LOG_OVERHEAD != total
+        or crc32c(memoryview(batch)[CRC_START:]) != crc
+        or attributes & _REFUSED_ATTRIBUTES
+        or attributes & CODEC_MASK > _LAST_CODEC
+        or count != delta + 1
+        or delta < 0
+        or max_timestamp > latest
+        or (base_timestamp < earliest and base_timestamp != NO_TIMESTAMP)
+        or (producer_id >= 0 and (sequence < 0 or epoch < 0))
+    ):
+        raise refusal(batch, config, now_ms)
+    if producer_id < 0:
+        return header, None
+    return header, producers.check(producer_id, epoch, sequence, (sequence + delta) & MAX_SEQUENCE)
 
 
 def read_headers(batches: Bytes) -> list[Header]:
@@ -114,7 +93,7 @@ def read_headers(batches: Bytes) -> list[Header]:
         end = position + LOG_OVERHEAD + header[1]
         if header[3] != MAGIC_V2 or header[1] < MINIMUM_LENGTH or end > total:
             raise _corrupt(f"the batch at byte {position} is not whole")
-        if crc32c(view[position + 21 : end]) != header[4]:
+        if crc32c(view[position + CRC_START : end]) != header[4]:
             raise _corrupt(f"the checksum of the batch at byte {position} does not hold")
         headers.append(header)
         position = end
@@ -123,24 +102,31 @@ def read_headers(batches: Bytes) -> list[Header]:
     return headers
 
 
-def refusal(batches: Bytes, position: int, config: LogConfig, now_ms: int) -> KafkaError:
-    """The error for the batch at `position`, which was found not to be acceptable."""
-    available = len(batches) - position
-    if available > MAGIC_START and batches[position + MAGIC_START] in (0, 1):
+def refusal(batch: Bytes, config: LogConfig, now_ms: int) -> KafkaError:
+    """The error for what a client sent, which was found not to be acceptable."""
+    available = len(batch)
+    if available > MAGIC_START and batch[MAGIC_START] in (0, 1):
         return KafkaError(
             ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
             "message formats 0 and 1 are not supported; use a client of Kafka 0.11 or newer",
         )
     if available < HEADER_SIZE:
         return _corrupt(f"{available} bytes are less than a batch header")
-    header = read_header(batches, position)
+    header = read_header(batch)
     if header.magic != MAGIC_V2:
         return _corrupt(f"unknown magic {header.magic}")
     if header.length < MINIMUM_LENGTH or header.size > available:
         return _corrupt(f"the batch says it has {header.size} bytes, {available} were sent")
     if header.size > config.max_message_bytes:
         return too_large(header.size, config)
-    if not has_valid_checksum(batches, position, header):
+    if header.size < available:
+        rest = memoryview(batch)[header.size :]
+        if len(rest) >= HEADER_SIZE and is_plausible(read_header(rest)):
+            return KafkaError(
+                ErrorCode.INVALID_RECORD, "exactly one record batch can be produced to a partition at once"
+            )
+        return _corrupt(f"{len(rest)} bytes after the batch are not a batch")
+    if not has_valid_checksum(batch, 0, header):
         return _corrupt("the checksum does not hold")
     if header.codec > _LAST_CODEC:
         return KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"unknown codec {header.codec}")
@@ -167,18 +153,6 @@ def too_large(size: int, config: LogConfig) -> KafkaError:
         ErrorCode.MESSAGE_TOO_LARGE,
         f"the batch has {size} bytes; max.message.bytes allows {config.max_message_bytes}",
     )
-
-
-def _follows_within(headers: list[Header], producer_id: int, epoch: int, sequence: int) -> bool:
-    """Whether the batch follows an earlier one of the same producer in the same request, which is not in the log
-    yet."""
-    for header in reversed(headers):
-        if header[9] == producer_id:
-            last = (header[11] + header[6]) & MAX_SEQUENCE
-            if header[10] != epoch or sequence != (last + 1) & MAX_SEQUENCE:
-                raise out_of_order(producer_id, sequence, last)
-            return True
-    return False
 
 
 def _corrupt(reason: str) -> KafkaError:

@@ -30,18 +30,8 @@ def wants_conversion(config: LogConfig) -> bool:
     return config.message_timestamp_type == LOG_APPEND_TIME or config.compression_type != PRODUCER_COMPRESSION
 
 
-def convert(batches: Bytes, config: LogConfig, now_ms: int) -> bytearray:
-    """All batches, each as the topic wants it, checksums made anew. They were validated before."""
-    converted = bytearray()
-    position = 0
-    while position < len(batches):
-        size = read_header(batches, position).size
-        converted += _convert_one(memoryview(batches)[position : position + size], config, now_ms)
-        position += size
-    return converted
-
-
-def _convert_one(batch: memoryview, config: LogConfig, now_ms: int) -> bytearray:
+def convert(batch: Bytes, config: LogConfig, now_ms: int) -> bytearray:
+    """The batch as the topic wants it, its checksum made anew. It was validated before."""
     header = read_header(batch)
     attributes = header.attributes
     codec = attributes & CODEC_MASK
@@ -49,7 +39,7 @@ def _convert_one(batch: memoryview, config: LogConfig, now_ms: int) -> bytearray
     wanted = codec if config.compression_type == PRODUCER_COMPRESSION else CODEC_BY_NAME[config.compression_type]
     if wanted != codec:
         try:
-            records = decompress(Codec(codec), batch[HEADER_SIZE:])
+            records = decompress(Codec(codec), memoryview(batch)[HEADER_SIZE:])
         except DecompressionFailedError as error:
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"the records cannot be decompressed: {error}") from error
         changed[HEADER_SIZE:] = compress(Codec(wanted), records, _level(Codec(wanted), config))

@@ -14,7 +14,7 @@ from uuid import UUID
 from millstream.config.log_config import LogConfig
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import TopicPartition
-from millstream.records.batch import LOG_OVERHEAD, PLACEMENT, TRANSACTIONAL_BIT, Bytes
+from millstream.records.batch import HEADER, LOG_OVERHEAD, PLACEMENT, TRANSACTIONAL_BIT, Bytes
 from millstream.storage import log_reader, rolling, time_search
 from millstream.storage.batch_admission import LOG_APPEND_TIME, Header, admit, read_headers, too_large
 from millstream.storage.batch_conversion import convert, wants_conversion
@@ -26,7 +26,7 @@ from millstream.storage.job import Job, removal
 from millstream.storage.leader_epochs import LeaderEpochs
 from millstream.storage.offset_index import MAX_RELATIVE_OFFSET
 from millstream.storage.producer_replay import note_batch
-from millstream.storage.producer_state import ProducerState
+from millstream.storage.producer_state import ProducerState, WrittenBatch
 from millstream.storage.segment import Segment
 from millstream.storage.segment_list import SegmentList
 from millstream.storage.slice import Slice, empty_slice
@@ -135,46 +135,30 @@ class PartitionLog:
 
     # Appending
 
-    def append(self, batches: bytearray | memoryview, *, leader_epoch: int, now_ms: int) -> Appended:
-        """Append what a client sent: one or more whole batches in a writable buffer, stamped in place."""
+    def append(self, batch: bytearray | memoryview, *, leader_epoch: int, now_ms: int) -> Appended:
+        """Append what a client sent: one whole batch in a writable buffer, stamped in place."""
         config = self._config
         log_append_time = now_ms if config.message_timestamp_type == LOG_APPEND_TIME else NO_APPEND_TIME
-        admitted = admit(batches, config, self.producers, now_ms)
-        if type(admitted) is not list:
-            return self._repeated(admitted, log_append_time)  # type: ignore[arg-type]
-        headers = admitted
+        header, repeated = admit(batch, config, self.producers, now_ms)
+        if repeated is not None:
+            return self._repeated(repeated, log_append_time)
         if self._converts:
-            batches = convert(batches, config, now_ms)
-            headers = read_headers(batches)
-            for header in headers:
-                if header[1] + LOG_OVERHEAD > config.max_message_bytes:
-                    raise too_large(header[1] + LOG_OVERHEAD, config)
-
-        base_offset = offset = self.log_end_offset
-        position = 0
-        greatest_timestamp = -1
-        for header in headers:
-            length = header[1]
-            _pack_placement(batches, position, offset, length, leader_epoch)
-            offset += header[6] + 1
-            position += length + 12
-            if header[8] > greatest_timestamp:
-                greatest_timestamp = header[8]
-
-        self._write(batches, position, base_offset, offset - 1, greatest_timestamp, leader_epoch, now_ms)
-
-        segment = self.segments.active
-        interval = config.index_interval_bytes
-        next_offset = base_offset
-        for _, length, _, _, _, attributes, delta, _, timestamp, producer_id, epoch, sequence, _ in headers:
-            last_offset = next_offset + delta
-            segment.note(next_offset, last_offset, length + 12, timestamp, interval)
-            if producer_id >= 0:
-                transactional = attributes & TRANSACTIONAL_BIT != 0
-                self.producers.append(producer_id, epoch, sequence, delta, last_offset, timestamp, transactional)
-            next_offset = last_offset + 1
-        self.log_end_offset = offset
-        return Appended(base_offset, offset - 1, log_append_time, self.log_start_offset, False)
+            batch = convert(batch, config, now_ms)
+            header = HEADER.unpack_from(batch)
+            if len(batch) > config.max_message_bytes:
+                raise too_large(len(batch), config)
+        _, length, _, _, _, attributes, delta, _, timestamp, producer_id, epoch, sequence, _ = header
+        base_offset = self.log_end_offset
+        last_offset = base_offset + delta
+        size = length + LOG_OVERHEAD
+        _pack_placement(batch, 0, base_offset, length, leader_epoch)
+        self._write(batch, size, base_offset, last_offset, timestamp, leader_epoch, now_ms)
+        self.segments.active.note(base_offset, last_offset, size, timestamp, config.index_interval_bytes)
+        if producer_id >= 0:
+            transactional = attributes & TRANSACTIONAL_BIT != 0
+            self.producers.append(producer_id, epoch, sequence, delta, last_offset, timestamp, transactional)
+        self.log_end_offset = last_offset + 1
+        return Appended(base_offset, last_offset, log_append_time, self.log_start_offset, False)
 
     def append_as_follower(self, batches: Bytes, *, now_ms: int) -> Appended:
         """Append what a leader sent: offsets and epochs stay as they are, and the leader has judged the rest."""
@@ -201,7 +185,7 @@ class PartitionLog:
             except OSError as error:
                 raise self._storage_error(error) from error
 
-    def _repeated(self, written: tuple[int, int, int, int, int], log_append_time: int) -> Appended:
+    def _repeated(self, written: WrittenBatch, log_append_time: int) -> Appended:
         _, _, last_offset, delta, timestamp = written
         append_time = timestamp if log_append_time >= 0 else NO_APPEND_TIME
         return Appended(last_offset - delta, last_offset, append_time, self.log_start_offset, True)
