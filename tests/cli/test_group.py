@@ -209,3 +209,13 @@ def test_wrong_usage_of_consume(run: Run, topic: str) -> None:
     assert run("consume", topic, "--group", "g", "--partition", 0).code == 2
     assert run("consume", topic, "--group", "g", "--from", 5).code == 2
     assert run("consume", "missing", "--group", "g").code == 4
+
+
+def test_group_ids_are_completed(run: Run, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("group", "reset-offsets", "completed-group", "-t", topic, "--to-latest", "--execute")
+    monkeypatch.setenv("_MILLSTREAM_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "millstream group describe completed")
+    monkeypatch.setenv("COMP_CWORD", "3")
+    assert run().out.split() == ["completed-group"]
+    monkeypatch.setenv("COMP_WORDS", "millstream share describe completed")
+    assert run().out.split() == []

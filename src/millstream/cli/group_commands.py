@@ -19,6 +19,7 @@ from millstream.cli.group_view import (
 )
 from millstream.cli.offset_reset import plan, target_of
 from millstream.cli.options import (
+    COMPLETION_TIMEOUT_S,
     DEFAULT_BOOTSTRAP,
     DEFAULT_TIMEOUT_S,
     Bootstrap,
@@ -31,9 +32,6 @@ from millstream.cli.terminal import CommandFailedError, complain, note, print_js
 
 if TYPE_CHECKING:
     from millstream.client import Client
-
-GroupArguments = Annotated[list[str], typer.Argument(metavar="GROUP...", help="Group ids.", show_default=False)]
-GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.", show_default=False)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +48,20 @@ class Kind:
 
 def make_app(kind: Kind) -> typer.Typer:
     """The command tree for one kind of groups."""
+
+    def complete(context: typer.Context, incomplete: str) -> list[str]:
+        """Group ids for the shell; nothing if there is no broker, since completion must never complain."""
+        try:
+            bootstrap = context.params.get("bootstrap") or DEFAULT_BOOTSTRAP
+            with open_client(bootstrap, COMPLETION_TIMEOUT_S, None) as client:
+                return [row.group for row in kind.open(client).list() if row.group.startswith(incomplete)]
+        except Exception:
+            return []
+
+    GroupArguments = Annotated[  # noqa: N806  # a type
+        list[str],
+        typer.Argument(metavar="GROUP...", help="Group ids.", autocompletion=complete, show_default=False),
+    ]
     app = typer.Typer(
         help=f"List, describe and delete {kind.noun}s; see their members and lag; move their offsets.",
         no_args_is_help=True,
@@ -136,7 +148,8 @@ def make_app(kind: Kind) -> typer.Typer:
     )
     def lag(
         groups: Annotated[
-            list[str] | None, typer.Argument(metavar="[GROUP]...", help="Group ids. [default: all]")
+            list[str] | None,
+            typer.Argument(metavar="[GROUP]...", help="Group ids. [default: all]", autocompletion=complete),
         ] = None,
         bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
         json: Json = False,
@@ -179,7 +192,10 @@ def make_app(kind: Kind) -> typer.Typer:
         ),
     )
     def reset_offsets(
-        group: GroupArgument,
+        group: Annotated[
+            str,
+            typer.Argument(metavar="GROUP", help="The group's id.", autocompletion=complete, show_default=False),
+        ],
         topic: Annotated[
             list[str] | None,
             typer.Option("--topic", "-t", metavar="TOPIC[:N,N]", help="A topic, or some partitions. Repeatable."),
