@@ -98,7 +98,7 @@ def lag_document(name: str, lags: list[Lag]) -> dict[str, Any]:
 
 def show_group(group: Group) -> None:
     print(
-        f"{group.group}  {group.type}  {group.state}  {len(group.members)} members"
+        f"{group.group}  {group.type}  {group.state}  {len(group.members)} member{'' if len(group.members) == 1 else 's'}"
         f"{f'  assignor {group.assignor}' if group.assignor else ''}  coordinator {group.coordinator}"
     )
 
