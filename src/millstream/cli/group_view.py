@@ -97,8 +97,9 @@ def lag_document(name: str, lags: list[Lag]) -> dict[str, Any]:
 
 
 def show_group(group: Group) -> None:
+    plural = "" if len(group.members) == 1 else "s"
     print(
-        f"{group.group}  {group.type}  {group.state}  {len(group.members)} member{'' if len(group.members) == 1 else 's'}"
+        f"{group.group}  {group.type}  {group.state}  {len(group.members)} member{plural}"
         f"{f'  assignor {group.assignor}' if group.assignor else ''}  coordinator {group.coordinator}"
     )
 
