@@ -141,6 +141,14 @@ def test_bad_requests(wire: Wire, group: str, fields: dict[str, Any], code: Erro
     assert bool(answer.error_message) == (code != ErrorCode.NONE)
 
 
+@pytest.mark.skipif("MILLSTREAM_TEST_BOOTSTRAP" in os.environ, reason="Kafka takes what its record has no room for")
+@pytest.mark.parametrize("field", ["member", "group", "instance_id", "rack_id", "subscribed_topic_regex"])
+def test_texts_that_no_record_has_room_for(wire: Wire, group: str, field: str) -> None:
+    given = {"group": group, "member": "m", field: "x" * 40_000}
+    answer = join(wire, **given)
+    assert answer.error_code == (ErrorCode.INVALID_GROUP_ID if field == "group" else ErrorCode.INVALID_REQUEST)
+
+
 def test_members_are_fenced(wire: Wire, group: str) -> None:
     epoch = join(wire, group, "a").member_epoch
     assert beat(wire, group, "b", 1).error_code == ErrorCode.UNKNOWN_MEMBER_ID
@@ -249,6 +257,9 @@ def test_describe(wire: Wire, group: str, version: int) -> None:
     (row,) = member.target_assignment.topic_partitions
     assert (row.topic_name, sorted(row.partitions)) == ("kip848", list(range(PARTITIONS)))
     assert member.member_type == (1 if version else -1)
+    assert found.authorized_operations == -(1 << 31)
+    asked = wire.call("consumer_group_describe", version, group_ids=[group], include_authorized_operations=True)
+    assert asked.groups[0].authorized_operations == 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
 
 
 def test_other_views_and_deletion(wire: Wire, group: str) -> None:

@@ -254,6 +254,8 @@ def test_requests_of_the_old_protocol_are_checked(run: ConsumerRun) -> None:
         run.join(protocols=(("another", subscription("t")),))
     with refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL):
         run.join(member="known", protocols=(("range", b""),))
+    with refused(ErrorCode.UNKNOWN_MEMBER_ID):
+        run.join(member="x" * 40_000, protocols=(("range", subscription("t")),))
     for operation in (run.heartbeat, run.sync):
         with refused(ErrorCode.UNKNOWN_MEMBER_ID):
             operation("nobody", 1)

@@ -8,6 +8,9 @@ from millstream.coordinator.classic.member import Client
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.protocol.schema import Message
 
+# Bits of AclOperation for one who may do everything with a group: read, delete, describe, and its configs.
+_ALL_GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
+
 
 class ConsumerGroupHandlers:
     def __init__(self, groups: GroupCoordinator) -> None:
@@ -25,7 +28,12 @@ class ConsumerGroupHandlers:
 
     async def consumer_group_describe(self, request: Message, context: Context) -> Response:
         # A group that is named twice is shown once: the answer is far longer than the question.
-        return {"groups": [await self._described(group_id) for group_id in dict.fromkeys(request.group_ids)]}
+        rows = [await self._described(group_id) for group_id in dict.fromkeys(request.group_ids)]
+        if request.include_authorized_operations:
+            rows = [
+                row if row.get("error_code") else row | {"authorized_operations": _ALL_GROUP_OPERATIONS} for row in rows
+            ]
+        return {"groups": rows}
 
     async def _described(self, group_id: str) -> dict[str, Any]:
         try:

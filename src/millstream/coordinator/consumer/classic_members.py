@@ -18,6 +18,7 @@ from millstream.coordinator.consumer.consumer_protocol import (
     subscription_version,
 )
 from millstream.coordinator.consumer.group_change import GroupChange
+from millstream.coordinator.consumer.heartbeat_request import LONGEST_TEXT
 from millstream.coordinator.consumer.member import ClassicSide, Member, MemberState, Protocol
 from millstream.coordinator.outcome import Outcome
 from millstream.coordinator.writes import Writes
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 Answer = dict[str, Any]
 _FIRST_VERSION_WITH_MEMBER_ID_REQUIRED = 4
+_LONGEST_NAME_IN_AN_ID = 249
 
 
 class ClassicMembers:
@@ -44,7 +46,10 @@ class ClassicMembers:
         self, group: ConsumerGroup, request: Message, client: Client, version: int, now_ms: int
     ) -> Outcome[Answer]:
         instance_id = request.group_instance_id
-        member_id = request.member_id or f"{instance_id or client.client_id}-{self._groups.new_uuid()}"
+        name = (instance_id or client.client_id)[:_LONGEST_NAME_IN_AN_ID]
+        member_id = request.member_id or f"{name}-{self._groups.new_uuid()}"
+        if len(member_id) > LONGEST_TEXT:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "No member has an id that long.")
         self._groups.check_room(group, member_id, instance_id)
         names = [protocol.name for protocol in request.protocols]
         if request.protocol_type != PROTOCOL_TYPE or not _has_common_protocol(group, names):

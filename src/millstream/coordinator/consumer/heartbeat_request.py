@@ -8,6 +8,8 @@ from millstream.model.errors import ErrorCode, KafkaError
 from millstream.protocol.schema import Message
 
 _FIRST_VERSION_WITH_MEMBER_ID_OF_CLIENT = 1
+LONGEST_TEXT = 8000
+"""Ids and expressions are in the keys of records, where 32767 bytes have room, and a character may take four."""
 
 
 def check_heartbeat(request: Message, version: int, assignors: Collection[str]) -> None:
@@ -18,6 +20,8 @@ def check_heartbeat(request: Message, version: int, assignors: Collection[str]) 
     _refuse_if(not request.group_id.strip(), "GroupId can't be empty.")
     _refuse_if(request.instance_id is not None and not request.instance_id.strip(), "InstanceId can't be empty.")
     _refuse_if(request.rack_id is not None and not request.rack_id.strip(), "RackId can't be empty.")
+    for text in (request.member_id, request.instance_id, request.rack_id, request.subscribed_topic_regex):
+        _refuse_if(text is not None and len(text) > LONGEST_TEXT, "A name or an expression is too long.")
     if epoch == LEAVE_STATIC_EPOCH:
         _refuse_if(request.instance_id is None, "InstanceId can't be null.")
     elif epoch < LEAVE_STATIC_EPOCH:
