@@ -390,6 +390,17 @@ def test_settings_are_described(group: Group, new_name: Callable[[], str]) -> No
     assert refused.error_code == ErrorCode.INVALID_REQUEST
 
 
+def test_groups_with_settings_are_listed(group: Group) -> None:
+    listed = group.wire.call("list_config_resources", 1, resource_types=[32]).config_resources
+    assert group.group_id in {each.resource_name for each in listed}
+    assert {each.resource_type for each in listed} == {32}
+    everything = group.wire.call("list_config_resources", 1, resource_types=[]).config_resources
+    assert {each.resource_type for each in everything} >= {2, 4, 32}
+    assert group.wire.call("list_config_resources", 0).config_resources == []
+    refused = group.wire.call("list_config_resources", 1, resource_types=[3])
+    assert refused.error_code == ErrorCode.UNSUPPORTED_VERSION
+
+
 def test_by_duration_begins_in_the_past(group: Group) -> None:
     hours_ago = wires.now_ms() - 7_200_000
     group.wire.produce(group.topic, wires.batch(b"old", timestamp=hours_ago))

@@ -31,6 +31,8 @@ class SharedLog(RuleBasedStateMachine):
             delivery_count=LIMIT, lock_ms=LOCK_MS, max_locks=12, max_deferred=15, dead_letters=dead_letters
         )
         self.batches: list[tuple[int, int]] = []
+        self.control: set[int] = set()
+        self.log_start = 0
         self.keys: list[bytes | None] = []
         self.due: list[int] = []
         self.written: list[CoordinatorRecord] = []
@@ -53,6 +55,7 @@ class SharedLog(RuleBasedStateMachine):
         self.share = SharePartition(
             state.start_offset, state.batches, self.limits, key_order=self.ordered, inspected=self.delayed
         )
+        self.share.log_starts_at(self.log_start, self.now_ms)
         for letter in self.share.archiving():
             self._settle(self.share.finish_archiving(letter.first, letter.last))
 
@@ -82,6 +85,26 @@ class SharedLog(RuleBasedStateMachine):
         self.keys += keys
         self.due += [self.now_ms + delay * (at % 2) if self.delayed else 0 for at in range(len(keys))]
 
+    @rule()
+    def end_a_transaction(self) -> None:
+        """A control batch: an offset that nobody is ever given."""
+        offset = len(self.keys)
+        self.batches.append((offset, offset))
+        self.control.add(offset)
+        self.keys.append(None)
+        self.due.append(0)
+        self.done[offset] = "nothing"
+
+    @precondition(lambda self: self.keys)
+    @rule(data=st.data())
+    def cut_the_log(self, data: st.DataObject) -> None:
+        """Retention, or DeleteRecords."""
+        self.log_start = data.draw(st.integers(self.log_start, min(self.log_start + 4, len(self.keys))))
+        self.share.log_starts_at(self.log_start, self.now_ms)
+        for offset in range(self.log_start):
+            self.done.setdefault(offset, "nothing")
+            self.held.pop(offset, None)
+
     @rule(member=st.sampled_from(MEMBERS), most=st.integers(1, 8), strict=st.booleans(), reach=st.integers(1, 3))
     def fetch(self, member: str, most: int, strict: bool, reach: int) -> None:
         for each in self._fetch(member, most, strict, reach):
@@ -104,11 +127,15 @@ class SharedLog(RuleBasedStateMachine):
             if offset is None or offset >= len(self.keys):
                 return []
             slice_ = [batch for batch in self.batches if batch[1] >= offset][:reach]
+            data = [batch for batch in slice_ if batch[0] not in self.control]
+            for first, last in slice_:
+                if first in self.control:
+                    self.share.absent(first, last, self.now_ms)
             unread, last = self.share.next_unread(), slice_[-1][1]
             if self.share.inspected and slice_[0][0] <= unread <= last:
-                rows = [(at, self.keys[at], self.due[at]) for at in range(slice_[0][0], last + 1)]
+                rows = [(at, self.keys[at], self.due[at]) for first, end in data for at in range(first, end + 1)]
                 self.share.admit(unread, last, rows, self.now_ms)
-            acquired = self.share.acquire(member, slice_, most, self.now_ms, strict=strict)
+            acquired = self.share.acquire(member, data, most, self.now_ms, strict=strict)
             if acquired or self.share.next_offset(self.now_ms) == offset:
                 return acquired
 
@@ -188,7 +215,8 @@ class SharedLog(RuleBasedStateMachine):
             finished = {
                 at for first, last, state, _ in kept.batches if state in (2, 4) for at in range(first, last + 1)
             }
-            assert finished | set(range(kept.start_offset)) >= set(self.done)
+            said = {at for at, how in self.done.items() if how != "nothing"}
+            assert finished | set(range(max(kept.start_offset, self.log_start))) >= said
             assert finished <= set(self.done)
 
     def teardown(self) -> None:

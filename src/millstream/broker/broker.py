@@ -202,6 +202,7 @@ class Broker:
             "consumer_group_heartbeat": consumer.consumer_group_heartbeat,
             "consumer_group_describe": consumer.consumer_group_describe,
             "describe_topic_partitions": cluster.describe_topic_partitions,
+            "list_config_resources": configs.list_config_resources,
             "share_group_heartbeat": share_groups.share_group_heartbeat,
             "share_group_describe": share_groups.share_group_describe,
             "share_fetch": share_fetch.share_fetch,

@@ -138,7 +138,8 @@ class SharePartitions:
             return log.log_start_offset
         if rule.startswith(BY_DURATION):
             since_ms = self.environment.clock.now_ms() - (parse_duration_ms(rule.removeprefix(BY_DURATION)) or 0)
-            found = await self.environment.offload(lambda: log.offset_by_timestamp(since_ms))
+            search = log.time_search()
+            found = await self.environment.offload(lambda: search.offset_by_timestamp(since_ms))
             return partition.high_watermark if found is None else found.offset
         return partition.high_watermark
 

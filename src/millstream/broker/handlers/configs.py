@@ -1,6 +1,9 @@
-"""DescribeConfigs (32), AlterConfigs (33), IncrementalAlterConfigs (44): settings of topics, brokers and groups."""
+"""DescribeConfigs (32), AlterConfigs (33), IncrementalAlterConfigs (44), ListConfigResources (74).
 
-from collections.abc import Sequence
+Settings of topics, brokers and groups.
+"""
+
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from millstream.broker.controller import Controller
@@ -69,6 +72,24 @@ class ConfigHandlers:
                     ErrorCode.INVALID_REQUEST,
                     f"settings of resource type {other}: it has none; topics, brokers, groups do",
                 )
+
+    def list_config_resources(self, request: Message, context: Context) -> Response:
+        """What has settings. Version 0 knows only client metrics, of which there are none here."""
+        image = self._controller.image
+        if context.version == 0:
+            return {"config_resources": []}
+        wanted = frozenset(request.resource_types) or frozenset(ResourceType)
+        if not wanted <= frozenset(ResourceType):
+            return {"error_code": ErrorCode.UNSUPPORTED_VERSION, "config_resources": []}
+        brokers = [str(number) for number in image.brokers]
+        names: dict[int, Iterable[str]] = {
+            ResourceType.TOPIC: image.topics,
+            ResourceType.BROKER: brokers,
+            ResourceType.BROKER_LOGGER: brokers,
+            ResourceType.GROUP: [resource.name for resource in image.configs if resource.type == ResourceType.GROUP],
+        }
+        rows = [(kind, name) for kind in sorted(wanted) for name in names.get(kind, ())]
+        return {"config_resources": [{"resource_type": kind, "resource_name": name} for kind, name in rows]}
 
     async def alter_configs(self, request: Message, context: Context) -> Response:
         replacements = [
