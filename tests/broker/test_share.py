@@ -457,3 +457,53 @@ def test_closing_a_session_ends_its_waiting_fetch(broker: EmbeddedBroker, group:
         _, answer = group.wire.receive("share_fetch", 2)
         assert acquired(answer) == []  # nobody is left to hold it
         assert acquired(Group(other, group.topic, group.group_id, "member-2").fetch()) == [(0, 0, 1)]
+
+
+# Dead letters
+
+
+def letters(group: Group, topic: str) -> list[bytes]:
+    """What the dead-letter topic holds, once it holds something."""
+    answer = group.wire.fetch(topic, max_wait_ms=10_000, min_bytes=1)
+    return wires.values(answer.records)
+
+
+def test_a_letter_that_was_under_way_when_the_broker_died_arrives(group: Group) -> None:
+    graveyard = f"dlq.{group.topic}"
+    group.wire.create_topic(graveyard, 1, **{"errors.deadletterqueue.group.enable": "true"})
+    assert group.configure(**{"errors.deadletterqueue.topic.name": graveyard}) == 0
+    group.wire.produce(group.topic, wires.batch(b"poison", b"fine"))
+    group.state("initialize", state_epoch=0, start_offset=0)
+    under_way = {"first_offset": 0, "last_offset": 0, "delivery_state": 3, "delivery_count": 1}
+    group.state("write", state_epoch=0, leader_epoch=0, start_offset=0, state_batches=[under_way])
+    assert acquired(group.fetch()) == [(1, 1, 1)]
+    assert letters(group, graveyard) == [b"poison"]
+    group.acknowledge((1, 1, [ACCEPT]))
+    assert group.state("read", leader_epoch=0).start_offset == 2
+
+
+def test_without_a_copy_a_letter_says_only_where_the_record_was(group: Group) -> None:
+    graveyard = f"dlq.{group.topic}"
+    group.wire.create_topic(graveyard, 1, **{"errors.deadletterqueue.group.enable": "true"})
+    group.configure(
+        **{"errors.deadletterqueue.topic.name": graveyard, "errors.deadletterqueue.copy.record.enable": "false"}
+    )
+    group.wire.produce(group.topic, wires.batch(b"secret"))
+    group.fetch()
+    group.acknowledge((0, 0, [REJECT]))
+    answer = group.wire.fetch(graveyard, max_wait_ms=10_000, min_bytes=1)
+    content = answer.records
+    assert b"secret" not in content and b"__dlq.errors.offset" in content
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_dead_letter_topic_that_cannot_be_used_does_not_stop_the_group(group: Group, exists: bool) -> None:
+    graveyard = f"dlq.{group.topic}"
+    if exists:  # but it is not meant for dead letters
+        group.wire.create_topic(graveyard, 1)
+    group.configure(**{"errors.deadletterqueue.topic.name": graveyard})
+    group.wire.produce(group.topic, wires.batch(b"a", b"b"))
+    group.fetch()
+    assert row(group.acknowledge((0, 0, [REJECT]), (1, 1, [ACCEPT]))).error_code == 0
+    assert group.fetch(max_wait_ms=300).responses == []
+    assert group.state("read", leader_epoch=0).start_offset == 2
