@@ -283,7 +283,7 @@ class Connection:
             part = out[0] if len(out) == 1 or self._out_sent else self._gather()
             if isinstance(part, _BYTES):
                 sent = self._out_sent
-                count = transport.send(memoryview(part)[sent:] if sent else part, len(out) > 1)
+                count = transport.send(memoryview(part)[sent:] if sent else part)
                 self._unsent -= count
                 if sent + count < len(part):
                     self._out_sent = sent + count

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from millstream.net.connection import SCRATCH_BYTES, Connection
+from millstream.net.log_throttle import LogThrottle
 from millstream.net.request_memory import RequestMemory
 from millstream.net.service import Peer, Service
 from millstream.net.transport import SocketTransport
@@ -16,6 +17,7 @@ from millstream.net.transport import SocketTransport
 _SWEEP_SECONDS = 5.0
 DEFAULT_REQUEST_MEMORY_BYTES = 512 << 20
 _log = logging.getLogger("millstream.net")
+_log.addFilter(LogThrottle())  # for all of this room, which shares the logger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

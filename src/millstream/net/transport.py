@@ -17,8 +17,8 @@ class Transport(Protocol):
 
     def receive_into(self, buffer: memoryview) -> int: ...
 
-    def send(self, data: bytes | bytearray | memoryview, more: bool) -> int:
-        """Sends what fits; `more` says that another piece follows at once."""
+    def send(self, data: bytes | bytearray | memoryview) -> int:
+        """Sends what fits and says how much that was."""
         ...
 
     def send_file(self, part: FilePart, sent: int) -> int: ...
@@ -44,10 +44,8 @@ class SocketTransport:
         self.peer_host, self.peer_port = str(name[0]), int(name[1])
         # Bound methods of the socket itself: nothing stands between the connection and the system call.
         self.receive_into: Callable[[memoryview], int] = sock.recv_into
-
-    def send(self, data: bytes | bytearray | memoryview, more: bool) -> int:
-        # MSG_MORE keeps a response's head back until the file that follows it fills the packet.
-        return self._socket.send(data, socket.MSG_MORE) if more else self._socket.send(data)
+        # Without MSG_MORE: with it, a reader whose window is smaller than a segment (Java's 64 KB) waits for a timer.
+        self.send: Callable[[bytes | bytearray | memoryview], int] = sock.send
 
     def send_file(self, part: FilePart, sent: int) -> int:
         return os.sendfile(self._descriptor, part.file.fileno(), part.position + sent, part.length - sent)
