@@ -1,4 +1,4 @@
-"""A limit on what strangers can make us write: a flood of bad requests must not fill the disk with warnings about it."""
+"""A limit on what strangers make us write: a flood of bad requests must not fill the disk with warnings about it."""
 
 import logging
 
