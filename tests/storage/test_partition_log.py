@@ -194,7 +194,7 @@ def test_log_append_time(node: Node) -> None:
     stored = read_header(read(log).read())
     assert stored.has_log_append_time
     assert stored.max_timestamp == NOW
-    assert log.offset_by_timestamp(NOW) == (0, NOW, 0)
+    assert log.time_search().offset_by_timestamp(NOW) == (0, NOW, 0)
 
 
 @pytest.mark.parametrize("wanted", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
@@ -205,7 +205,7 @@ def test_the_topics_codec(node: Node, wanted: str, sent: Codec) -> None:
     append(log, *values, codec=sent, timestamps=[NOW + at for at in range(100)])
     header = read_header(read(log).read())
     assert header.codec == {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}[wanted]
-    assert log.offset_by_timestamp(NOW + 42) == (42, NOW + 42, 0)
+    assert log.time_search().offset_by_timestamp(NOW + 42) == (42, NOW + 42, 0)
 
 
 def test_records_that_cannot_be_recoded(node: Node) -> None:

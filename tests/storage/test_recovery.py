@@ -180,7 +180,7 @@ def test_damaged_helper_files(node: Node, suffix: str, damage: str, clean: bool)
     assert read_all(log) == list(range(50))
     for offset in range(50):
         assert read(log, offset).length > 0
-    assert log.offset_by_timestamp(NOW + 17) == (17, NOW + 17, 0)
+    assert log.time_search().offset_by_timestamp(NOW + 17) == (17, NOW + 17, 0)
     assert log.producers.entries[9].next_sequence == 50
     assert append(log, producer_id=9, producer_epoch=0, sequence=50) == 50
 

@@ -42,20 +42,20 @@ def test_search_by_time_agrees_with_a_list(
                 ((offset, NOW + time, 0) for offset, time in enumerate(records) if time >= wanted and offset >= start),
                 None,
             )
-            assert log.offset_by_timestamp(NOW + wanted) == expected
+            assert log.time_search().offset_by_timestamp(NOW + wanted) == expected
         if not start:
             greatest = max(records)
-            assert log.max_timestamp_offset() == (records.index(greatest), NOW + greatest, 0)
+            assert log.time_search().max_timestamp_offset() == (records.index(greatest), NOW + greatest, 0)
         node.kill()
 
 
 def test_an_empty_log_has_no_times(node: Node) -> None:
-    assert node.log().offset_by_timestamp(0) is None
-    assert node.log().max_timestamp_offset() is None
+    assert node.log().time_search().offset_by_timestamp(0) is None
+    assert node.log().time_search().max_timestamp_offset() is None
 
 
 def test_records_without_timestamps(node: Node) -> None:
     log = node.log()
     log.append(batch(timestamps=[-1]), leader_epoch=0, now_ms=NOW)
-    assert log.offset_by_timestamp(0) is None
-    assert log.max_timestamp_offset() is None
+    assert log.time_search().offset_by_timestamp(0) is None
+    assert log.time_search().max_timestamp_offset() is None

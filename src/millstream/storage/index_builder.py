@@ -47,5 +47,6 @@ class IndexBuilder:
         index, times = (
             offset_file(directory, self.base_offset, suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
         )
-        disk.write_bytes(index, self.index.to_bytes())
-        disk.write_bytes(times, self.times.to_bytes())
+        # As one step each: a file that somebody has mapped must not shrink under them.
+        disk.write_atomically(times, self.times.to_bytes(), durable=False)
+        disk.write_atomically(index, self.index.to_bytes(), durable=False)

@@ -144,26 +144,30 @@ def _activate(disk: Disk, segment: Segment, files: LogFiles) -> int | None:
     """Load the indexes of the last segment and find where the log ends; None when its tail is torn."""
     index, times = _read_indexes(disk, segment, files)
     if not len(index):
-        return segment.read_end_offset() if segment.activate_from_batches() == segment.size else None
-    segment.activate(index, times, written=True)
+        return _activate_from_batches(segment)
     last = index.offsets[-1] + segment.base_offset
     start = end = index.last_position()
     end_offset = segment.base_offset
+    noted = timestamp, relative = times.last() or (NO_TIMESTAMP, 0)
     for position, header in walk_headers(segment.file(), start, segment.size):
         if position == start and header.last_offset != last:
             break
         end, end_offset = position + header.size, header.last_offset + 1
+        if header.max_timestamp > timestamp:  # appended since the files were written
+            timestamp, relative = header.max_timestamp, header.last_offset - segment.base_offset
     if end == start:
         # The last entry names a batch that is not there.
         logger.warning("index_rebuilt segment=%s", segment.log.path)
-        return segment.read_end_offset() if segment.activate_from_batches() == segment.size else None
+        return _activate_from_batches(segment)
     if end < segment.size:
         return None
-    greatest = times.last()
-    segment.max_timestamp = NO_TIMESTAMP
-    if greatest is not None:
-        segment.max_timestamp, segment.max_timestamp_offset = greatest[0], segment.base_offset + greatest[1]
+    segment.activate(index, times, written=(timestamp, relative) == noted)
+    segment.max_timestamp, segment.max_timestamp_offset = timestamp, segment.base_offset + relative
     return end_offset
+
+
+def _activate_from_batches(segment: Segment) -> int | None:
+    return segment.read_end_offset() if segment.activate_from_batches() == segment.size else None
 
 
 def _read_indexes(disk: Disk, segment: Segment, files: LogFiles) -> tuple[OffsetIndex, TimeIndex]:
@@ -174,7 +178,9 @@ def _read_indexes(disk: Disk, segment: Segment, files: LogFiles) -> tuple[Offset
     ):
         entries = disk.read_bytes(segment.path(INDEX_SUFFIX))
         times = disk.read_bytes(segment.path(TIME_INDEX_SUFFIX))
-        if offset_index.is_sound(entries, segment.size) and time_index.is_sound(times):
+        first = segment.read_first_timestamp()
+        has_times = bool(times) or first is None or first < 0
+        if has_times and offset_index.is_sound(entries, segment.size) and time_index.is_sound(times):
             return OffsetIndex(entries), TimeIndex(times)
     return OffsetIndex(), TimeIndex()
 

@@ -6,11 +6,10 @@ needs no disk, else when the slice is prepared.
 
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.storage.disk import File
-from millstream.storage.segment import Segment
+from millstream.storage.segment import SEARCH_BLOCK_BYTES, Segment
 from millstream.storage.segment_list import SegmentList
 from millstream.storage.slice import Bounds, Slice, empty_slice, extent
 
-SEARCH_BLOCK_BYTES = 8192
 SEARCHED_SEGMENTS = 16
 """How many segments a search may pass over because the offsets it looks for are gone from them."""
 

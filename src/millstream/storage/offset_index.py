@@ -22,7 +22,7 @@ _unpack_from = ENTRY.unpack_from
 
 
 class OffsetIndex:
-    """The growing index of an active segment."""
+    """The growing index of an active segment. Entries are only ever added, so that threads may look things up."""
 
     __slots__ = ("offsets", "positions")
 
@@ -37,8 +37,9 @@ class OffsetIndex:
         return len(self.offsets)
 
     def append(self, relative_offset: int, position: int) -> None:
-        self.offsets.append(relative_offset)
+        # `around` bisects the offsets and `boundary_at_or_before` only the positions: what is found is there.
         self.positions.append(position)
+        self.offsets.append(relative_offset)
 
     def around(self, relative_offset: int) -> tuple[tuple[int, int], tuple[int, int]]:
         """The last entry before the offset and the first at or after it, each (relative offset, position) or
@@ -56,11 +57,12 @@ class OffsetIndex:
         slot = bisect_right(self.positions, position) - 1
         return self.positions[slot] if slot >= 0 else 0
 
-    def truncate(self, relative_offset: int) -> None:
-        """Keep only entries before the offset."""
+    def before(self, relative_offset: int) -> "OffsetIndex":
+        """A copy with only the entries before the offset."""
         slot = bisect_right(self.offsets, relative_offset - 1)
-        del self.offsets[slot:]
-        del self.positions[slot:]
+        kept = OffsetIndex()
+        kept.offsets, kept.positions = self.offsets[:slot], self.positions[:slot]
+        return kept
 
     def to_bytes(self) -> bytes:
         values = array("i", bytes(ENTRY_SIZE * len(self.offsets)))

@@ -15,7 +15,7 @@ from millstream.config.log_config import LogConfig
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import TopicPartition
 from millstream.records.batch import HEADER, LOG_OVERHEAD, PLACEMENT, TRANSACTIONAL_BIT, Bytes
-from millstream.storage import log_reader, rolling, time_search
+from millstream.storage import log_reader, rolling
 from millstream.storage.batch_admission import LOG_APPEND_TIME, Header, admit, read_headers, too_large
 from millstream.storage.batch_conversion import convert, wants_conversion
 from millstream.storage.disk import Disk
@@ -31,7 +31,7 @@ from millstream.storage.segment import Segment
 from millstream.storage.segment_list import SegmentList
 from millstream.storage.slice import Slice, empty_slice
 from millstream.storage.snapshot_files import SnapshotFiles
-from millstream.storage.time_search import FoundOffset
+from millstream.storage.time_search import TimeSearch
 from millstream.storage.truncation import truncate
 
 logger = logging.getLogger("millstream.storage")
@@ -64,6 +64,7 @@ class PartitionLog:
         "epochs",
         "failure",
         "high_watermark",
+        "is_placed",
         "log_end_offset",
         "log_start_offset",
         "producers",
@@ -114,6 +115,9 @@ class PartitionLog:
         self.truncations = 0
         self.unflushed_since_ms: int | None = None
         self.directory_changed = True
+        self.is_placed = False
+        """Whether its directory, and the topic id in it, are known to be on stable storage: the first flush sees to
+        it."""
 
     @property
     def config(self) -> LogConfig:
@@ -263,16 +267,28 @@ class PartitionLog:
 
     def roll(self, now_ms: int) -> None:
         """Seal the active segment and start the next at the log's end; nothing to do while it is empty."""
-        sealed = self.segments.active
-        if sealed.size == 0:
+        if self.segments.active.size == 0:
             return
-        self.snapshots.write(self.log_end_offset, self.producers)
-        sealed.write_indexes()
         segment = Segment(self.disk, self._cache, self.directory, self.log_end_offset, now_ms)
         segment.create()
-        sealed.seal()
+        # From here on nothing may fail: snapshot and indexes are shortcuts, and a full disk has no room for them.
+        try:
+            self.snapshots.write(self.log_end_offset, self.producers)
+        except OSError as error:
+            logger.warning("snapshot_not_written partition=%s error=%s", self.topic_partition, error)
+        for sealed in self.segments:
+            if sealed.index is not None:
+                self._seal(sealed)
         self.segments.add(segment)
         self.directory_changed = True
+
+    def _seal(self, segment: Segment) -> None:
+        try:
+            segment.seal()
+        except OSError as error:
+            logger.warning(
+                "indexes_not_written segment=%s error=%s: kept in memory until the next roll", segment.log.path, error
+            )
 
     def drop_segments(self, count: int) -> Job:
         """Take the oldest segments out of the log; the job removes their files. Readers in flight keep theirs."""
@@ -281,11 +297,12 @@ class PartitionLog:
         try:
             for _ in range(count):
                 paths += self.segments.drop_first()
-        finally:
-            first = self.segments[0].base_offset
-            paths += self.snapshots.forget_before(first)
-            if self.log_start_offset < first:
-                self._move_start(first)
+        except OSError as error:
+            logger.error("segment_not_dropped partition=%s error=%s", self.topic_partition, error)
+        first = self.segments[0].base_offset
+        paths += self.snapshots.forget_before(first)
+        if self.log_start_offset < first:
+            self._move_start(first)
         return removal(self.disk, f"remove_segments partition={self.topic_partition} count={count}", paths)
 
     # Reading
@@ -313,19 +330,9 @@ class PartitionLog:
         """(epoch, end offset) as OffsetForLeaderEpoch wants it; (-1, -1) when unknown."""
         return self.epochs.end_offset(epoch, self.log_end_offset)
 
-    def offset_by_timestamp(self, timestamp: int) -> FoundOffset | None:
-        """The first record at or after `timestamp`."""
-        try:
-            return time_search.offset_by_timestamp(self.segments, self.log_start_offset, timestamp)
-        except OSError as error:
-            raise self._storage_error(error) from error
-
-    def max_timestamp_offset(self) -> FoundOffset | None:
-        """The record with the greatest timestamp."""
-        try:
-            return time_search.max_timestamp_offset(self.segments)
-        except OSError as error:
-            raise self._storage_error(error) from error
+    def time_search(self) -> TimeSearch:
+        """The log as it is now, to be searched by time in a thread."""
+        return TimeSearch(self.segments, self.log_start_offset)
 
     # Shortening
 
@@ -385,8 +392,9 @@ class PartitionLog:
     def close(self) -> None:
         """Write what makes the next start quick. The caller flushes afterwards, and writes the checkpoints."""
         active = self.segments.active
-        if active.size:
-            active.write_indexes()
+        for segment in self.segments:
+            if segment.size:
+                segment.write_indexes()
         if self.log_end_offset not in self.snapshots.offsets:
             if self.producers.entries or active.size > QUICK_REPLAY_BYTES:
                 self.snapshots.write(self.log_end_offset, self.producers)

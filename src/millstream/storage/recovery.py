@@ -13,7 +13,14 @@ from dataclasses import dataclass, field
 from millstream.storage.batch_scan import walk_checked, walk_headers
 from millstream.storage.checkpoint import DamagedFileError, decode_epochs
 from millstream.storage.disk import Disk, File
-from millstream.storage.file_names import INDEX_SUFFIX, LEADER_EPOCHS, LOG_SUFFIX, SNAPSHOT_SUFFIX, offset_file
+from millstream.storage.file_names import (
+    INDEX_SUFFIX,
+    LEADER_EPOCHS,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    offset_file,
+)
 from millstream.storage.index_builder import DEFAULT_INTERVAL_BYTES, IndexBuilder
 from millstream.storage.leader_epochs import LeaderEpochs
 from millstream.storage.log_files import LogFiles, scan_files
@@ -75,6 +82,8 @@ def recover_log(
         if cut:
             _remove_after(disk, files, base, report)
             break
+    if report.removed_segments:
+        disk.sync_directory(directory)
     report.end_offset = end_offset
     for offset in [offset for offset in files.snapshots if offset > end_offset]:
         disk.remove(offset_file(directory, offset, SNAPSHOT_SUFFIX))
@@ -176,10 +185,14 @@ def _recover_segment(
             reason,
         )
         file.truncate(end)
-    if next_base is not None or end < size or size > QUICK_REBUILD_BYTES:
-        builder.write(
-            disk, directory
-        )  # the last segment's is kept in memory while it is active; loading makes a small one
+        file.sync()  # what was cut must not come back, whenever the rest is flushed
+    if next_base is not None or size > QUICK_REBUILD_BYTES:
+        builder.write(disk, directory)
+    else:
+        # The last segment's are kept in memory while it is active, and loading makes small ones from the batches. Those
+        # in the files know nothing of what was appended since they were written.
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            disk.remove(offset_file(directory, base, suffix))
     return next_offset, end < size
 
 

@@ -3,10 +3,43 @@
 Whole segments only, oldest first, and none that reaches past the high watermark. The rules are Kafka's.
 """
 
+import logging
+
+from millstream.storage.job import Job
 from millstream.storage.partition_log import PartitionLog
+from millstream.storage.rolling import is_idle_due
+
+logger = logging.getLogger("millstream.storage")
 
 NO_LIMIT = -1
 NANOSECONDS_PER_MS = 1_000_000
+
+
+def retain(log: PartitionLog, now_ms: int) -> list[Job]:
+    """Take out what is expired, and roll by the clock; the jobs remove the files.
+
+    What needs no room on the disk comes first: on a full one, this is what makes room.
+    """
+    jobs: list[Job] = []
+    try:
+        count = expired_count(log, now_ms)
+        all_expired = count == len(log.segments)
+        sealed = count - 1 if all_expired else count
+        if sealed:
+            jobs.append(_drop(log, sealed))
+        if all_expired or is_idle_due(log.segments.active, log.config, now_ms):
+            log.roll(now_ms)
+        if all_expired:
+            jobs.append(_drop(log, 1))
+    except OSError as error:
+        logger.error("retention_failed partition=%s error=%s", log.topic_partition, error)
+    return jobs
+
+
+def _drop(log: PartitionLog, count: int) -> Job:
+    new_start = log.segments[count].base_offset
+    logger.info("segments_expired partition=%s count=%d new_start=%d", log.topic_partition, count, new_start)
+    return log.drop_segments(count)
 
 
 def expired_count(log: PartitionLog, now_ms: int) -> int:

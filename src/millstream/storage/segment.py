@@ -8,6 +8,8 @@ process can vouch for (see `slice`). When to roll, and which offsets are readabl
 import logging
 from array import array
 from bisect import bisect_right
+from errno import ENOENT
+from threading import Lock
 
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.storage import offset_index, time_index
@@ -24,8 +26,11 @@ logger = logging.getLogger("millstream.storage")
 TAIL_BATCHES = 128
 """How many of the latest batches the active segment can find without a search; it keeps up to twice as many."""
 READ_HINTS = 16
-SEARCH_BLOCK_BYTES = 4096
+SEARCH_BLOCK_BYTES = 8192
+"""Holds what lies between two index entries, unless batches are large."""
 _NOTHING: "array[int]" = array("q")
+_rebuilding = Lock()
+"""Two readers in threads may find the same index damaged."""
 
 
 class Segment:
@@ -38,6 +43,7 @@ class Segment:
         "bytes_since_entry",
         "created_ms",
         "directory",
+        "dropped",
         "first_timestamp",
         "hints",
         "index",
@@ -61,6 +67,8 @@ class Segment:
         self.log = cache.file(offset_file(directory, base_offset, LOG_SUFFIX))
         self._entries = cache.map(offset_file(directory, base_offset, INDEX_SUFFIX))
         self.size = 0
+        self.dropped = False
+        """Whether it is no longer part of the log; who still looks into it may find its files gone."""
         # Present while the segment is active:
         self.index: OffsetIndex | None = None
         self.times: TimeIndex | None = None
@@ -109,12 +117,16 @@ class Segment:
         return end
 
     def seal(self) -> None:
-        """Write the indexes and drop them from memory; nothing is appended any more."""
+        """Write the indexes and drop them from memory; nothing is appended any more.
+
+        An OSError leaves the segment sealed with its indexes in memory: it can be read, and sealed again later.
+        """
+        self.verified = (self.trusted_from, self.size)
+        self.sealed_modified_ns = self.file().modified_ns()
         self.write_indexes()
         self._times_checked = True
-        self.sealed_modified_ns = self.file().modified_ns()
-        self.verified = (self.trusted_from, self.size)
         self.trusted_from = self.size
+        # In this order: a thread that sees no index finds the files.
         self.index = self.times = None
         self.tail_offsets = self.tail_positions = _NOTHING
 
@@ -128,18 +140,28 @@ class Segment:
         if greatest >= 0:
             times.append(greatest, self.max_timestamp_offset - self.base_offset)
         self._entries.close()
-        self._disk.write_bytes(self._entries.path, index.to_bytes())
-        self._disk.write_bytes(self.path(TIME_INDEX_SUFFIX), times.to_bytes())
+        times_path = self.path(TIME_INDEX_SUFFIX)
+        try:
+            self._disk.write_bytes(times_path, times.to_bytes())
+            self._disk.write_bytes(self._entries.path, index.to_bytes())
+        except OSError:
+            # Part of a time index would make the segment look older than it is; a missing one is made anew.
+            self._disk.remove(times_path)
+            self._disk.remove(self._entries.path)
+            raise
         self._indexes_written = True
 
     def rebuild_indexes(self) -> None:
         """Make the index files of a sealed segment from its batches."""
-        logger.warning("index_rebuilt segment=%s", self.log.path)
-        builder = IndexBuilder(self.base_offset)
-        for position, header in walk_headers(self.file(), 0, self.size):
-            builder.add(position, header)
-        self._entries.close()
-        builder.write(self._disk, self.directory)
+        with _rebuilding:
+            if self.dropped:
+                raise FileNotFoundError(ENOENT, "the segment is deleted", self.log.path)
+            logger.warning("index_rebuilt segment=%s", self.log.path)
+            builder = IndexBuilder(self.base_offset)
+            for position, header in walk_headers(self.file(), 0, self.size):
+                builder.add(position, header)
+            self._entries.close()
+            builder.write(self._disk, self.directory)
 
     def path(self, suffix: str) -> str:
         return offset_file(self.directory, self.base_offset, suffix)
@@ -190,8 +212,8 @@ class Segment:
         assert index is not None and times is not None
         self.file().truncate(position)
         self.size = position
-        index.truncate(offset - self.base_offset)
-        times.truncate(offset - self.base_offset)
+        # Copies: a search in a thread may be using the old ones.
+        index, times = index.before(offset - self.base_offset), times.before(offset - self.base_offset)
         self.activate(index, times)
         self.hints = None
         self.trusted_from = min(self.trusted_from, position)
@@ -224,9 +246,12 @@ class Segment:
         """Where a walk to find `offset` would start, if the index is right."""
         return max(self._entries_around(offset)[0][1], 0)
 
-    def find(self, offset: int) -> int | None:
-        """The start of the first batch whose last offset is not before `offset`; None when the segment ends before
-        it."""
+    def find(self, offset: int, *, in_thread: bool = False) -> int | None:
+        """The start of the first batch whose last offset is not before `offset`; None when the segment ends before it.
+
+        On the event loop an index that turns out wrong is made anew. `in_thread`, that of an active segment is left
+        alone, because the loop appends to it.
+        """
         after = self._entries_around(offset)[1]
         file = self.file()
         if after is not NO_ENTRY:
@@ -238,7 +263,7 @@ class Segment:
                 and header.base_offset <= offset
             ):
                 return after[1]
-        position = self._start_before(offset)
+        position = self._start_before(offset, in_thread)
         for position, header in walk_headers(file, position, self.size, block_bytes=SEARCH_BLOCK_BYTES):  # noqa: B020
             if header.last_offset >= offset:
                 return position
@@ -250,33 +275,40 @@ class Segment:
     def read_end_offset(self) -> int:
         """The offset after the segment's last batch."""
         end = self.base_offset
-        start = self._start_before(self.base_offset + MAX_RELATIVE_OFFSET)
+        start = self._start_before(self.base_offset + MAX_RELATIVE_OFFSET, False)
         for _, header in walk_headers(self.file(), start, self.size):
             end = header.last_offset + 1
         return end
 
     def boundary_at_or_before(self, position: int) -> int:
         """A batch start not past `position` that the index knows, or 0."""
-        if self.index is not None:
-            return self.index.boundary_at_or_before(position)
+        index = self.index  # asked once: the loop may seal the segment while a thread is here
+        if index is not None:
+            return index.boundary_at_or_before(position)
         boundary = offset_index.boundary_at_or_before(self._mapped(), position)
         return boundary if boundary and header_at(self.file(), boundary) is not None else 0
 
-    def _start_before(self, offset: int) -> int:
+    def _start_before(self, offset: int, in_thread: bool) -> int:
         """The start of a batch before `offset`, by an index entry that was seen to be right."""
         before = self._entries_around(offset)[0]
         if before is not NO_ENTRY:
             header = header_at(self.file(), before[1])
             if header is None or header.last_offset != before[0] + self.base_offset:
                 # The index names a batch that is not there. It is only a shortcut: make it anew.
-                self._make_index_anew()
+                if self.index is None:
+                    self.rebuild_indexes()
+                elif in_thread:
+                    return 0
+                else:
+                    self.activate_from_batches()
                 before = self._entries_around(offset)[0]
         return before[1]
 
     def _entries_around(self, offset: int) -> tuple[tuple[int, int], tuple[int, int]]:
         relative = offset - self.base_offset
-        if self.index is not None:
-            return self.index.around(relative)
+        index = self.index
+        if index is not None:
+            return index.around(relative)
         return offset_index.around(self._mapped(), relative)
 
     def _mapped(self) -> memoryview:
@@ -285,12 +317,6 @@ class Segment:
         except FileNotFoundError:
             self.rebuild_indexes()
             return self._entries.get()
-
-    def _make_index_anew(self) -> None:
-        if self.index is None:
-            self.rebuild_indexes()
-        else:
-            self.activate_from_batches()
 
     # Time
 
@@ -322,8 +348,9 @@ class Segment:
 
     def first_offset_for_time(self, timestamp: int) -> int:
         """An offset before which nothing is as late as `timestamp`."""
-        if self.times is not None:
-            return self.base_offset + self.times.lookup(timestamp)
+        times = self.times
+        if times is not None:
+            return self.base_offset + times.lookup(timestamp)
         return self.base_offset + time_index.lookup(self.mapped_times(), timestamp)
 
     def read_first_timestamp(self) -> int | None:

@@ -64,9 +64,14 @@ class SegmentList:
         return paths
 
     def _mark_deleted(self, segment: Segment) -> list[str]:
+        segment.dropped = True
         renamed = []
         for path in segment.files():
-            self._disk.rename(path, path + DELETED_SUFFIX)
-            renamed.append(path + DELETED_SUFFIX)
+            try:
+                self._disk.rename(path, path + DELETED_SUFFIX)
+            except OSError:
+                self._disk.remove(path)  # a full directory may have no room for a longer name
+            else:
+                renamed.append(path + DELETED_SUFFIX)
         segment.close()
         return renamed

@@ -85,13 +85,14 @@ class Slice:
     def _locate(self, bounds: "Bounds") -> None:
         self.length = 0
         for segment, end_offset in self._segments:
-            found = segment.find(bounds.offset)
+            found = segment.find(bounds.offset, in_thread=True)
             if found is None:
                 continue  # the offsets up to the next segment are gone
             self._segments = ((segment, end_offset),)
             self.file = segment.file()
             self.position = found
-            self.length = extent(segment, found, bounds.end_position(segment, end_offset), bounds, self.file)
+            end = bounds.end_position(segment, end_offset, in_thread=True)
+            self.length = extent(segment, found, end, bounds, self.file)
             return
 
     def _check(self) -> None:
@@ -122,13 +123,14 @@ class Bounds:
         self.up_to = up_to
         self.at_least_one = at_least_one
 
-    def end_position(self, segment: Segment, end_offset: int) -> int:
+    def end_position(self, segment: Segment, end_offset: int, *, in_thread: bool = False) -> int:
         """Where the readable part of a segment ends; `end_offset` is where the segment itself does."""
         if self.up_to >= end_offset:
             return segment.size
-        position = segment.position_of(self.up_to)
+        # The table of the latest batches belongs to the loop, which moves it along.
+        position = None if in_thread else segment.position_of(self.up_to)
         if position is None:
-            found = segment.find(self.up_to)
+            found = segment.find(self.up_to, in_thread=in_thread)
             position = segment.size if found is None else found
         return position
 

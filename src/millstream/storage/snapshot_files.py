@@ -18,7 +18,11 @@ class SnapshotFiles:
 
     def write(self, offset: int, producers: ProducerState) -> None:
         # Neither atomic nor waited for: a damaged snapshot is known by its checksum, and made anew from the log.
-        self._disk.write_bytes(self._path(offset), encode_snapshot(producers.entries.values()))
+        try:
+            self._disk.write_bytes(self._path(offset), encode_snapshot(producers.entries.values()))
+        except OSError:
+            self._disk.remove(self._path(offset))
+            raise
         if offset not in self.offsets:
             self.offsets.append(offset)
 

@@ -20,7 +20,7 @@ _unpack_from = ENTRY.unpack_from
 
 
 class TimeIndex:
-    """The growing index of an active segment."""
+    """The growing index of an active segment. Entries are only ever added, so that threads may look things up."""
 
     __slots__ = ("offsets", "timestamps")
 
@@ -43,19 +43,20 @@ class TimeIndex:
         """Add an entry unless the timestamp is not greater than the last one's."""
         timestamps = self.timestamps
         if timestamp > (timestamps[-1] if timestamps else -1):
+            self.offsets.append(relative_offset)  # first: `lookup` bisects the timestamps
             timestamps.append(timestamp)
-            self.offsets.append(relative_offset)
 
     def lookup(self, timestamp: int) -> int:
         """The relative offset before which nothing is later than `timestamp`; 0 when the index cannot say."""
         slot = bisect_right(self.timestamps, timestamp - 1) - 1
         return self.offsets[slot] if slot >= 0 else 0
 
-    def truncate(self, relative_offset: int) -> None:
-        """Keep only entries before the offset."""
+    def before(self, relative_offset: int) -> "TimeIndex":
+        """A copy with only the entries before the offset."""
         slot = bisect_right(self.offsets, relative_offset - 1)
-        del self.timestamps[slot:]
-        del self.offsets[slot:]
+        kept = TimeIndex()
+        kept.timestamps, kept.offsets = self.timestamps[:slot], self.offsets[:slot]
+        return kept
 
     def last(self) -> tuple[int, int] | None:
         return (self.timestamps[-1], self.offsets[-1]) if self.timestamps else None

@@ -1,12 +1,13 @@
 """Finding records by time: the indexes and headers lead to one batch, and only that batch is decoded."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from millstream.model.errors import ErrorCode, KafkaError
-from millstream.records.batch import BatchHeader
+from millstream.records.batch import NO_TIMESTAMP, BatchHeader
 from millstream.records.record_times import MalformedRecordsError, record_times
 from millstream.storage.batch_scan import walk_headers
+from millstream.storage.disk import File
 from millstream.storage.segment import Segment
 
 
@@ -16,44 +17,93 @@ class FoundOffset(NamedTuple):
     leader_epoch: int
 
 
-def offset_by_timestamp(segments: Iterable[Segment], log_start_offset: int, timestamp: int) -> FoundOffset | None:
-    """The first record at or after the log's start whose timestamp is not before `timestamp`."""
-    for segment in segments:
-        if segment.greatest_timestamp() < timestamp or segment.size == 0:
-            continue
-        start = max(segment.first_offset_for_time(timestamp), log_start_offset)
-        found = segment.find(start)
-        if found is None:
-            continue
-        for position, header in walk_headers(segment.file(), found, segment.size):
-            if header.max_timestamp < timestamp or header.last_offset < log_start_offset:
+class TimeSearch:
+    """A log's segments as they were when this was made, on the event loop. The searches run in a thread, while the loop
+    appends, rolls and deletes."""
+
+    __slots__ = ("_log_start_offset", "_newest", "_segments")
+
+    def __init__(self, segments: Iterable[Segment], log_start_offset: int) -> None:
+        # How far the active segment reaches, and what its greatest timestamp is, is only true for this moment.
+        self._segments = [(segment, segment.size) for segment in segments if segment.size]
+        self._newest = self._segments[-1][0].max_timestamp if self._segments else NO_TIMESTAMP
+        self._log_start_offset = log_start_offset
+
+    def offset_by_timestamp(self, timestamp: int) -> FoundOffset | None:
+        """The first record at or after the log's start whose timestamp is not before `timestamp`."""
+        return self._first(lambda segment, size: self._search(segment, size, timestamp))
+
+    def max_timestamp_offset(self) -> FoundOffset | None:
+        """The first record that has the greatest timestamp."""
+        greatest = self._greatest()
+        return None if greatest < 0 else self._first(lambda segment, size: _greatest_record(segment, size, greatest))
+
+    def _first(self, search: Callable[[Segment, int], FoundOffset | None]) -> FoundOffset | None:
+        for segment, size in self._segments:
+            try:
+                found = search(segment, size)
+            except FileNotFoundError as error:
+                if not segment.dropped:
+                    raise _unreadable(segment, error) from error
+                continue  # deleted while we looked: its records are gone
+            except OSError as error:
+                raise _unreadable(segment, error) from error
+            if found is not None:
+                return found
+        return None
+
+    def _greatest(self) -> int:
+        if self._newest is None:
+            greatest, older = NO_TIMESTAMP, self._segments
+        else:
+            greatest, older = self._newest, self._segments[:-1]
+        for segment, _ in older:
+            try:
+                greatest = max(greatest, segment.greatest_timestamp())
+            except OSError as error:
+                if not segment.dropped:
+                    raise _unreadable(segment, error) from error
+        return greatest
+
+    def _search(self, segment: Segment, size: int, timestamp: int) -> FoundOffset | None:
+        if segment.greatest_timestamp() < timestamp:
+            return None
+        start = max(segment.first_offset_for_time(timestamp), self._log_start_offset)
+        position = segment.find(start, in_thread=True)
+        if position is None:
+            return None
+        file = segment.file()
+        for at, header in walk_headers(file, position, size):
+            if header.max_timestamp < timestamp or header.last_offset < self._log_start_offset:
                 continue
-            for offset, record_timestamp in _times(segment, position, header):
-                if record_timestamp >= timestamp and offset >= log_start_offset:
+            for offset, record_timestamp in _times(file, at, header):
+                if record_timestamp >= timestamp and offset >= self._log_start_offset:
                     return FoundOffset(offset, record_timestamp, header.leader_epoch)
+        return None
+
+
+def _greatest_record(segment: Segment, size: int, greatest: int) -> FoundOffset | None:
+    if segment.greatest_timestamp() < greatest:
+        return None
+    position = segment.find(segment.first_offset_for_time(greatest), in_thread=True)
+    if position is None:
+        return None
+    file = segment.file()
+    for at, header in walk_headers(file, position, size):
+        if header.max_timestamp >= greatest:
+            offset, timestamp = max(_times(file, at, header), key=lambda time: (time[1], -time[0]))
+            return FoundOffset(offset, timestamp, header.leader_epoch)
     return None
 
 
-def max_timestamp_offset(segments: Iterable[Segment]) -> FoundOffset | None:
-    """The first record that has the greatest timestamp."""
-    best: Segment | None = None
-    for segment in segments:
-        if segment.size and (best is None or segment.greatest_timestamp() > best.greatest_timestamp()):
-            best = segment
-    if best is None or best.greatest_timestamp() < 0:
-        return None
-    found = best.find(best.max_timestamp_offset)
-    if found is None:
-        return None
-    _, header = next(walk_headers(best.file(), found, best.size))
-    offset, timestamp = max(_times(best, found, header), key=lambda time: (time[1], -time[0]))
-    return FoundOffset(offset, timestamp, header.leader_epoch)
-
-
-def _times(segment: Segment, position: int, header: BatchHeader) -> list[tuple[int, int]]:
+def _times(file: File, position: int, header: BatchHeader) -> list[tuple[int, int]]:
     try:
-        return list(record_times(header, segment.file().read_at(position, header.size)))
+        return list(record_times(header, file.read_at(position, header.size)))
     except MalformedRecordsError as error:
         raise KafkaError(
-            ErrorCode.CORRUPT_MESSAGE, f"the batch at offset {header.base_offset} in {segment.log.path}: {error}"
+            ErrorCode.CORRUPT_MESSAGE, f"the batch at offset {header.base_offset} in {file.path}: {error}"
         ) from error
+
+
+def _unreadable(segment: Segment, error: OSError) -> KafkaError:
+    return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{segment.log.path}: {error}")

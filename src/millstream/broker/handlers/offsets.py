@@ -6,6 +6,7 @@ A look-up by time may read the disk, so it is done where it does not hold up the
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from millstream.broker.environment import Environment
@@ -56,9 +57,9 @@ class OffsetHandlers:
             case -5 | -6:
                 return {"offset": -1, "leader_epoch": -1}  # nothing is tiered here
             case -3:
-                found = await self._environment.offload(log.max_timestamp_offset)
+                found = await self._environment.offload(log.time_search().max_timestamp_offset)
             case timestamp if timestamp >= 0:
-                found = await self._environment.offload(lambda: log.offset_by_timestamp(timestamp))
+                found = await self._environment.offload(partial(log.time_search().offset_by_timestamp, timestamp))
             case unknown:
                 raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"there is no special timestamp {unknown}")
         if found is None or found.offset >= partition.high_watermark:
