@@ -24,6 +24,7 @@ from millstream.broker.handlers.share_groups import ShareGroupHandlers
 from millstream.broker.handlers.share_state import ShareStateHandlers
 from millstream.broker.handlers.topics import TopicHandlers
 from millstream.broker.hot_keys import HotKeys
+from millstream.broker.metadata_log import METADATA_PARTITION
 from millstream.broker.partition import Partition
 from millstream.broker.partition_table import PartitionTable
 from millstream.broker.request import Api, Handler
@@ -34,7 +35,8 @@ from millstream.config.table import network, node, share
 from millstream.config.topic_config import resolve_log_config, topic_defaults
 from millstream.metadata.brokers import SUPPORTED_FEATURES
 from millstream.metadata.image import MetadataDelta, ResourceType, TopicImage
-from millstream.model.identifiers import TopicPartition
+from millstream.model.errors import KafkaError
+from millstream.model.identifiers import NO_TOPIC_ID, TopicPartition
 from millstream.protocol import fetch as fetch_codec
 from millstream.protocol import produce as produce_codec
 from millstream.protocol.messages import request_schema
@@ -52,6 +54,7 @@ class Broker:
         self._environment = environment
         self._log_defaults = topic_defaults(controller.config)
         self.partitions = PartitionTable()
+        self._set_strays_aside()
         for topic in controller.image.topics.values():
             self._lead(topic)
         self.groups = GroupCoordinator(controller, self.partitions, environment)
@@ -79,8 +82,9 @@ class Broker:
         for name in changed:
             config = resolve_log_config(self._log_defaults, self.controller.image.topic_config(name))
             for partition in self.partitions.by_name.get(name.encode(), {}).values():
-                if partition.opened_log is not None:
-                    partition.opened_log.config = config
+                log = self._logs.loaded_log(partition.topic_partition)  # maintenance opens logs too
+                if log is not None:
+                    log.config = config
         self.groups.follow(delta)
         self.hot_keys.follow(delta)
         self.share_coordinator.follow(delta)
@@ -110,11 +114,29 @@ class Broker:
         now_ms = self._environment.clock.now_ms()
         if at in self._logs.partitions:
             log = self._logs.open(at, config, now_ms)
+            if log.topic_id == NO_TOPIC_ID:
+                self._logs.adopt(at, topic.id)
             if log.topic_id == topic.id:
                 return log
             # A topic of the same name that was deleted while this node was down, or died in the middle of doing so.
-            self._run(self._logs.delete(at))
+            self._logs.set_aside(at)
         return self._logs.create(at, topic.id, config, now_ms)
+
+    def _set_strays_aside(self) -> None:
+        """Logs of topics that were deleted, where a crash came between the decision and the deed."""
+        for at in sorted(self._logs.partitions - {METADATA_PARTITION}):
+            try:
+                if self._is_stray(at):
+                    self._logs.set_aside(at)
+            except (KafkaError, OSError) as error:
+                _log.error("stray_log_not_set_aside partition=%s error=%s", at, error)
+
+    def _is_stray(self, at: TopicPartition) -> bool:
+        topic = self.controller.image.topics.get(at.topic)
+        if topic is None or at.partition >= len(topic.partitions):
+            return True
+        # After a clean stop the ids are looked at when the logs are opened: ten thousand files need not be read now.
+        return not self._logs.started_clean and self._logs.topic_id(at) not in (topic.id, NO_TOPIC_ID)
 
     def _drop(self, topic: TopicImage) -> None:
         for partition in self.partitions.remove_topic(topic.name, topic.id):
@@ -131,11 +153,14 @@ class Broker:
         self.hot_keys.tick()
 
     def _checkpoint(self) -> None:
-        self._run(self._logs.checkpoint_job(self._environment.clock.now_ms()))
+        job = self._logs.checkpoint_job(self._environment.clock.now_ms())
+        if job is not None:
+            self._run(job)
 
     def _log_config(self, at: TopicPartition) -> LogConfig | None:
         """The settings of a log on our disk; None if it belongs to no topic that is known."""
-        if at.topic not in self.controller.image.topics:
+        topic = self.controller.image.topics.get(at.topic)
+        if topic is None or self._logs.topic_id(at) not in (topic.id, NO_TOPIC_ID):
             return None
         return resolve_log_config(self._log_defaults, self.controller.image.topic_config(at.topic))
 

@@ -71,10 +71,12 @@ class Node:
             retention_check_interval_ms=config[log_settings.LOG_RETENTION_CHECK_INTERVAL_MS],
         )
         try:
-            logs.start(now_ms)
+            logs.take()
         except DirectoryInUseError as error:
             raise ConfigError(f"{error}: stop it first, or use another --data-dir", name="log.dirs") from None
+        # Before anything is repaired: another node's directory is not ours to touch.
         identity = claim_directory(self._disk, root, config.node_id, config[node.CLUSTER_ID])
+        logs.start(now_ms)
         settings = metadata_log_config(config)
         if METADATA_PARTITION in logs.partitions:
             metadata = logs.open(METADATA_PARTITION, settings, now_ms)
@@ -164,7 +166,9 @@ class Node:
         for listener in self._listeners:
             listener.close()
         if self._logs is not None:
-            self._logs.close(self._environment.clock.now_ms(), _FlushBudget().allows)
+            # After an unclean stop a start that failed has not begun new leader epochs: the next one must.
+            introduced = self.broker is not None or self._logs.started_clean
+            self._logs.close(self._environment.clock.now_ms(), _FlushBudget().allows, may_be_clean=introduced)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 

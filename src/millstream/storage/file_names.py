@@ -11,6 +11,7 @@ TRANSACTION_INDEX_SUFFIX = ".txnindex"
 SNAPSHOT_SUFFIX = ".snapshot"
 DELETED_SUFFIX = ".deleted"
 DELETED_DIRECTORY_SUFFIX = "-delete"
+STRAY_DIRECTORY_SUFFIX = "-stray"
 TEMPORARY_SUFFIX = ".tmp"
 SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
 
@@ -44,7 +45,7 @@ def parse_directory(name: str) -> TopicPartition | None:
     return TopicPartition(TopicName(match[1]), int(match[2])) if match else None
 
 
-def deleted_directory(partition: TopicPartition, unique: str) -> str:
-    """The name a log's directory has between its deletion and the removal of its files."""
-    tail = f"-{partition.partition}.{unique}{DELETED_DIRECTORY_SUFFIX}"
+def retired_directory(partition: TopicPartition, unique: str, suffix: str) -> str:
+    """The name of a log's directory that is no longer in use: about to be removed, or kept as a stray."""
+    tail = f"-{partition.partition}.{unique}{suffix}"
     return partition.topic[: _LONGEST_NAME - len(tail)] + tail

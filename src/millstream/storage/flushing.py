@@ -1,9 +1,10 @@
 """Bringing a log to stable storage: the fsync runs in a thread, the recovery point moves on the loop afterwards."""
 
 import errno
+import os.path
 from typing import TYPE_CHECKING
 
-from millstream.storage.file_names import INDEX_SUFFIX, TIME_INDEX_SUFFIX
+from millstream.storage.file_names import INDEX_SUFFIX, PARTITION_METADATA, TIME_INDEX_SUFFIX
 from millstream.storage.job import Job
 
 if TYPE_CHECKING:
@@ -32,8 +33,10 @@ def flush_job(log: "PartitionLog") -> Job | None:
     files = [segment.file() for segment in unflushed]
     indexes = [segment.path(suffix) for segment in unflushed[:-1] for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
     directory_changed = log.directory_changed
+    is_placed = log.is_placed
     truncations = log.truncations
     disk, directory = log.disk, log.directory
+    metadata = f"{directory}/{PARTITION_METADATA}"
 
     def run() -> None:
         for file in files:
@@ -41,8 +44,12 @@ def flush_job(log: "PartitionLog") -> Job | None:
         for path in indexes:
             if disk.exists(path):
                 disk.open(path).sync()
-        if directory_changed:
+        if not is_placed and disk.exists(metadata):
+            disk.open(metadata).sync()
+        if directory_changed or not is_placed:
             disk.sync_directory(directory)
+        if not is_placed:
+            disk.sync_directory(os.path.dirname(directory))
 
     def done(result: OSError | None) -> None:
         if result is not None:
@@ -51,6 +58,7 @@ def flush_job(log: "PartitionLog") -> Job | None:
             log.fail(f"fsync failed: {result}; the partition takes no writes until the broker restarts")
         elif truncations == log.truncations:
             log.recovery_point = max(log.recovery_point, target)
+            log.is_placed = True
             if target == log.log_end_offset:
                 log.unflushed_since_ms = None
             if directory_changed and log.segments.active is unflushed[-1]:

@@ -2,10 +2,10 @@
 tidy.
 
 After a clean stop logs are opened only when asked for, so that 10,000 of them start in a moment; after an unclean one
-every log that may be damaged is repaired first (see `recovery`). `meta.properties` is not storage's.
+every log that may be damaged is repaired first (see `start_recovery`). A log that belongs to nobody is set aside, never
+removed. `meta.properties` is not storage's.
 """
 
-import itertools
 import logging
 from collections.abc import Callable
 from uuid import UUID
@@ -13,37 +13,35 @@ from uuid import UUID
 from millstream.config.log_config import LogConfig
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import TopicPartition
-from millstream.storage.checkpoint import DamagedFileError, decode_offsets, encode_offsets
+from millstream.storage.checkpoint import encode_topic_id
+from millstream.storage.checkpointer import Checkpointer
 from millstream.storage.disk import DirectoryLock, Disk
 from millstream.storage.file_cache import FileCache
 from millstream.storage.file_names import (
     CLEAN_SHUTDOWN,
     DELETED_DIRECTORY_SUFFIX,
-    HIGH_WATERMARKS,
     LOCK,
-    LOG_START_OFFSETS,
-    RECOVERY_POINTS,
+    PARTITION_METADATA,
+    STRAY_DIRECTORY_SUFFIX,
     TEMPORARY_SUFFIX,
-    deleted_directory,
     parse_directory,
+    retired_directory,
 )
 from millstream.storage.flushing import unflushed_bytes
 from millstream.storage.job import Job
 from millstream.storage.log_loader import create_log, load_log, read_topic_id
 from millstream.storage.partition_log import PartitionLog
-from millstream.storage.recovery import RecoveryReport, is_settled, recover_log
-from millstream.storage.retention import expired_count
-from millstream.storage.rolling import is_idle_due
+from millstream.storage.recovery import RecoveryReport
+from millstream.storage.retention import retain
+from millstream.storage.start_recovery import Progress, StartRecovery
+from millstream.storage.unopened_logs import UnopenedLogs
 
 logger = logging.getLogger("millstream.storage")
 
 DAY_MS = 24 * 60 * 60 * 1000
 CLEAN_SHUTDOWN_TEXT = b'{"version":0,"brokerEpoch":-1}'
-OPENED_PER_MAINTENANCE = 100
 MANY_FLUSHES = 32
 PRODUCER_EXPIRY_INTERVAL_MS = 10 * 60 * 1000
-
-Progress = Callable[[int, int, str], None]
 
 
 class DirectoryInUseError(RuntimeError):
@@ -71,10 +69,10 @@ class LogDirectory:
         self._lock: DirectoryLock | None = None
         self._present: set[TopicPartition] = set()
         self._logs: dict[TopicPartition, PartitionLog] = {}
-        # What the checkpoint files say; for a log that is open, the log knows better.
-        self._recovery_points: dict[TopicPartition, int] = {}
-        self._start_offsets: dict[TopicPartition, int] = {}
-        self._high_watermarks: dict[TopicPartition, int] = {}
+        self._unopened = UnopenedLogs()
+        self._checkpoints = Checkpointer(disk, root)
+        self._recovery = StartRecovery(disk, root, self._checkpoints)
+        self._started = False
         self._last_checkpoint_ms: int | None = None
         self._last_expiry_ms: int | None = None
         self.started_clean = False
@@ -92,20 +90,25 @@ class LogDirectory:
     def loaded(self) -> list[PartitionLog]:
         return list(self._logs.values())
 
+    def loaded_log(self, partition: TopicPartition) -> PartitionLog | None:
+        """The log if it is open, by whomever."""
+        return self._logs.get(partition)
+
     # Start and stop
 
-    def start(self, now_ms: int, progress: Progress | None = None) -> list[RecoveryReport]:
-        """Take the directory; returns what had to be repaired. May take long after an unclean stop."""
-        disk, root = self._disk, self.root
-        disk.make_directory(root)
-        self._lock = disk.lock(f"{root}/{LOCK}")
+    def take(self) -> None:
+        """Take the directory for this process, and change nothing in it; DirectoryInUseError if it is taken."""
+        self._disk.make_directory(self.root)
+        self._lock = self._disk.lock(f"{self.root}/{LOCK}")
         if self._lock is None:
-            raise DirectoryInUseError(f"{root} is in use by another broker (its lock file {LOCK} is held)")
-        checkpoint = f"{root}/{RECOVERY_POINTS}"
-        checkpoint_ns = disk.modified_ns(checkpoint) if disk.exists(checkpoint) else 0
-        self._recovery_points = self._read_offsets(RECOVERY_POINTS)
-        self._start_offsets = self._read_offsets(LOG_START_OFFSETS)
-        self._high_watermarks = self._read_offsets(HIGH_WATERMARKS)
+            raise DirectoryInUseError(f"{self.root} is in use by another broker (its lock file {LOCK} is held)")
+
+    def start(self, now_ms: int, progress: Progress | None = None) -> list[RecoveryReport]:
+        """Find the logs; returns what had to be repaired. May take long after an unclean stop."""
+        if self._lock is None:
+            self.take()
+        disk, root = self._disk, self.root
+        self._checkpoints.read()
         clean = self.started_clean = disk.exists(f"{root}/{CLEAN_SHUTDOWN}")
         for name, is_directory in disk.list(root):
             if is_directory and name.endswith(DELETED_DIRECTORY_SUFFIX):
@@ -116,11 +119,12 @@ class LogDirectory:
                     self._present.add(partition)
             elif name.endswith(TEMPORARY_SUFFIX):
                 disk.remove(f"{root}/{name}")
-        reports = [] if clean else self._recover(checkpoint_ns, progress)
+        reports = [] if clean else self._recovery.run(self._present, progress)
         if clean:
             disk.remove(f"{root}/{CLEAN_SHUTDOWN}")
             disk.sync_directory(root)
         self._last_checkpoint_ms = self._last_expiry_ms = now_ms
+        self._started = True
         logger.info(
             "log_directory_started root=%s partitions=%d clean=%s repaired=%d",
             root,
@@ -130,15 +134,27 @@ class LogDirectory:
         )
         return reports
 
-    def close(self, now_ms: int, may_flush: Callable[[int], bool] = lambda size: True) -> None:
+    def close(
+        self, now_ms: int, may_flush: Callable[[int], bool] = lambda size: True, *, may_be_clean: bool = True
+    ) -> None:
         """Flush what was written, write the checkpoints and the mark of a clean stop.
 
         `may_flush` is asked before each flush, with its bytes. Where it says no, the bytes stay in the page cache, the
-        mark is not written, and the next start checks them.
+        mark is not written, and the next start checks them. `may_be_clean` is False when the caller has not yet drawn
+        its own conclusions from an unclean stop: then the next start must hear of it again.
         """
         if self._lock is None:
-            return  # never started: nothing here is ours to write
-        whole = True
+            return  # never taken: nothing here is ours to write
+        if self._started:
+            self._write_everything(may_flush, may_be_clean)
+        self._checkpoints.close()
+        self._logs.clear()
+        self._started = False
+        self._lock.release()
+        self._lock = None
+
+    def _write_everything(self, may_flush: Callable[[int], bool], may_be_clean: bool) -> None:
+        whole = may_be_clean
         unflushed = [(size, log) for log in self._logs.values() if (size := unflushed_bytes(log))]
         for log in self._logs.values():
             if not may_flush(0):
@@ -151,16 +167,17 @@ class LogDirectory:
                 whole = False
         whole = self._flush_all(unflushed, may_flush) and whole
         whole = whole and all(log.failure is None for log in self._logs.values())
-        failure = self.checkpoint_job(now_ms).run()
+        unsynced = self._recovery.unsynced_bytes(self._logs)
+        if unsynced and may_flush(unsynced) and (sync := self._recovery.sync_job(self._logs, again=True)) is not None:
+            sync.done(sync.run())
+        whole = whole and self._recovery.is_whole()
+        failure = self._checkpoints.write_last(self._logs)
         if failure is not None:
             logger.error("checkpoint_failed root=%s error=%s", self.root, failure)
         elif whole:
             # Without this mark the next start checks the logs, so a stop that could not write everything must not leave
             # it.
             self._disk.write_atomically(f"{self.root}/{CLEAN_SHUTDOWN}", CLEAN_SHUTDOWN_TEXT)
-        self._logs.clear()
-        self._lock.release()
-        self._lock = None
 
     def _flush_all(self, unflushed: list[tuple[int, PartitionLog]], may_flush: Callable[[int], bool]) -> bool:
         """Whether everything is on disk now."""
@@ -200,10 +217,12 @@ class LogDirectory:
         """The log of a partition that has one, loaded now if it was not before."""
         log = self._logs.get(partition)
         if log is not None:
+            log.config = config  # maintenance may have opened it, with older settings
             return log
         if partition not in self._present:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{partition} has no log in {self.root}")
         try:
+            self._recovery.finish(partition)
             log = load_log(
                 self._disk,
                 self._cache,
@@ -211,8 +230,8 @@ class LogDirectory:
                 partition,
                 config,
                 now_ms,
-                recovery_point=self._recovery_points.get(partition, 0),
-                log_start_offset=self._start_offsets.get(partition, 0),
+                recovery_point=self._checkpoints.recovery_points.get(partition, 0),
+                log_start_offset=self._checkpoints.start_offsets.get(partition, 0),
             )
         except OSError as error:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition} cannot be opened: {error}") from error
@@ -226,25 +245,56 @@ class LogDirectory:
 
     def checkpointed_high_watermark(self, partition: TopicPartition) -> int | None:
         """The high watermark as the last checkpoint has it."""
-        return self._high_watermarks.get(partition)
+        return self._checkpoints.high_watermarks.get(partition)
+
+    def adopt(self, partition: TopicPartition, topic_id: UUID) -> None:
+        """Give a log the topic id that its damaged file no longer tells."""
+        path = f"{self._directory(partition)}/{PARTITION_METADATA}"
+        try:
+            self._disk.write_atomically(path, encode_topic_id(topic_id))
+        except OSError as error:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition} cannot be adopted: {error}") from error
+        logger.warning("topic_id_restored file=%s topic_id=%s", path, topic_id)
+        log = self._logs.get(partition)
+        if log is not None:
+            log.topic_id = topic_id
+
+    def set_aside(self, partition: TopicPartition) -> str:
+        """Take a log away that belongs to no topic that is known, and keep its files under another name."""
+        kept = self._retire(partition, STRAY_DIRECTORY_SUFFIX)
+        logger.warning(
+            "stray_log_set_aside partition=%s directory=%s: it belongs to no topic that is known;"
+            " it is kept, and can be removed by hand",
+            partition,
+            kept,
+        )
+        return kept
 
     def delete(self, partition: TopicPartition) -> Job:
         """Take a log away at once; the job removes its files."""
         disk = self._disk
-        grave = f"{self.root}/{deleted_directory(partition, self.topic_id(partition).hex)}"
+        grave = self._retire(partition, DELETED_DIRECTORY_SUFFIX)
+        return Job(f"remove_log partition={partition}", lambda: disk.remove_directory(grave))
+
+    def _retire(self, partition: TopicPartition, suffix: str) -> str:
+        """Rename a log's directory and forget the log."""
+        disk = self._disk
         try:
-            if disk.exists(grave):
-                disk.remove_directory(grave)
-            disk.rename(self._directory(partition), grave)
+            topic_id = self.topic_id(partition).hex
+            kept, attempt = f"{self.root}/{retired_directory(partition, topic_id, suffix)}", 0
+            while disk.exists(kept):
+                attempt += 1
+                kept = f"{self.root}/{retired_directory(partition, f'{topic_id}.{attempt}', suffix)}"
+            disk.rename(self._directory(partition), kept)
         except OSError as error:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition} cannot be deleted: {error}") from error
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition} cannot be removed: {error}") from error
         log = self._logs.pop(partition, None)
         if log is not None:
             log.release()
         self._present.discard(partition)
-        for offsets in (self._recovery_points, self._start_offsets, self._high_watermarks):
-            offsets.pop(partition, None)
-        return Job(f"remove_log partition={partition}", lambda: disk.remove_directory(grave))
+        self._checkpoints.forget(partition)
+        self._recovery.forget(partition)
+        return kept
 
     # Upkeep
 
@@ -262,104 +312,47 @@ class LogDirectory:
         expire = self._last_expiry_ms is None or now_ms - self._last_expiry_ms >= PRODUCER_EXPIRY_INTERVAL_MS
         if expire:
             self._last_expiry_ms = now_ms
-        retain = (
+        is_retention_due = (
             self._last_retention_ms is None or now_ms - self._last_retention_ms >= self._retention_check_interval_ms
         )
-        if retain:
+        if is_retention_due:
             self._last_retention_ms = now_ms
         for log in self._logs.values():
             try:
-                if retain:
-                    jobs += self._retain(log, now_ms)
+                if is_retention_due:
+                    jobs += retain(log, now_ms)
                 if log.is_flush_due(now_ms) and (flush := log.flush_job()) is not None:
                     jobs.append(flush)
             except OSError as error:
                 logger.error("maintenance_failed partition=%s error=%s", log.topic_partition, error)
             if expire:
                 log.producers.expire(now_ms, self._producer_id_expiration_ms)
-        if self._last_checkpoint_ms is None or now_ms - self._last_checkpoint_ms >= self._checkpoint_interval_ms:
-            jobs.append(self.checkpoint_job(now_ms))
+        sync = self._recovery.sync_job(self._logs)
+        if sync is not None:
+            jobs.append(sync)
+        is_checkpoint_due = (
+            self._last_checkpoint_ms is None or now_ms - self._last_checkpoint_ms >= self._checkpoint_interval_ms
+        )
+        if (is_checkpoint_due or self._checkpoints.is_wanted) and (job := self.checkpoint_job(now_ms)) is not None:
+            jobs.append(job)
         return jobs
 
-    def checkpoint_job(self, now_ms: int) -> Job:
-        """Write recovery points, log start offsets and high watermarks as they are now."""
-        self._last_checkpoint_ms = now_ms
-        for partition, log in self._logs.items():
-            self._recovery_points[partition] = log.recovery_point
-            self._start_offsets[partition] = log.log_start_offset
-            self._high_watermarks[partition] = log.readable_end
-        contents = [
-            (RECOVERY_POINTS, encode_offsets(self._recovery_points)),
-            (LOG_START_OFFSETS, encode_offsets({key: value for key, value in self._start_offsets.items() if value})),
-            (HIGH_WATERMARKS, encode_offsets(self._high_watermarks)),
-        ]
-        disk, root = self._disk, self.root
-
-        def run() -> None:
-            for name, data in contents:
-                disk.write_atomically(f"{root}/{name}", data)
-
-        return Job("write_checkpoints", run)
+    def checkpoint_job(self, now_ms: int) -> Job | None:
+        """Write recovery points, log start offsets and high watermarks as they are now; None when that is under way,
+        and then `maintenance` does it once more."""
+        job = self._checkpoints.job(self._logs)
+        if job is not None:
+            self._last_checkpoint_ms = now_ms
+        return job
 
     def _open_some(self, now_ms: int, config_of: Callable[[TopicPartition], LogConfig | None]) -> None:
-        waiting = itertools.islice((each for each in self._present if each not in self._logs), OPENED_PER_MAINTENANCE)
-        for partition in list(waiting):
-            config = config_of(partition)
-            if config is None:
-                continue
+        for partition in self._unopened.take(self._present, self._logs, now_ms):
             try:
-                self.open(partition, config, now_ms)
-            except KafkaError as error:
+                config = config_of(partition) if partition in self._present else None
+                if config is not None:
+                    self.open(partition, config, now_ms)
+            except (KafkaError, OSError) as error:
                 logger.error("log_not_opened partition=%s error=%s", partition, error)
-
-    def _retain(self, log: PartitionLog, now_ms: int) -> list[Job]:
-        jobs: list[Job] = []
-        if is_idle_due(log.segments.active, log.config, now_ms):
-            log.roll(now_ms)
-        count = expired_count(log, now_ms)
-        if count:
-            if count == len(log.segments):
-                log.roll(now_ms)
-            logger.info(
-                "segments_expired partition=%s count=%d new_start=%d",
-                log.topic_partition,
-                count,
-                log.segments[count].base_offset,
-            )
-            jobs.append(log.drop_segments(count))
-        return jobs
-
-    def _recover(self, checkpoint_ns: int, progress: Progress | None) -> list[RecoveryReport]:
-        reports = []
-        total = len(self._present)
-        for done, partition in enumerate(sorted(self._present)):
-            if progress is not None:
-                progress(done, total, str(partition))
-            directory = self._directory(partition)
-            recovery_point = self._recovery_points.get(partition, 0)
-            try:
-                if is_settled(self._disk, directory, recovery_point, checkpoint_ns):
-                    continue
-                report = recover_log(self._disk, directory, recovery_point, self._start_offsets.get(partition, 0))
-            except OSError as error:
-                # One log that cannot be read is one partition's trouble: opening it will say so again.
-                logger.error("log_not_recovered partition=%s error=%s", partition, error)
-                continue
-            if not report.is_clean:
-                reports.append(report)
-            self._recovery_points[partition] = min(recovery_point, report.end_offset)
-        if progress is not None:
-            progress(total, total, "")
-        return reports
 
     def _directory(self, partition: TopicPartition) -> str:
         return f"{self.root}/{partition}"
-
-    def _read_offsets(self, name: str) -> dict[TopicPartition, int]:
-        try:
-            return decode_offsets(self._disk.read_bytes(f"{self.root}/{name}"))
-        except FileNotFoundError:
-            return {}
-        except DamagedFileError as error:
-            logger.warning("checkpoint_discarded file=%s/%s reason=%s", self.root, name, error)
-            return {}

@@ -1,0 +1,102 @@
+"""The checkpoint files of a log directory: recovery points, log start offsets, high watermarks.
+
+One write at a time: whoever asks while one is under way is served by the next, which `maintenance` begins. After the
+last one, at the stop, nothing is written any more, not even by a job that comes late.
+"""
+
+import logging
+from collections.abc import Mapping
+from threading import Lock
+
+from millstream.model.identifiers import TopicPartition
+from millstream.storage.checkpoint import DamagedFileError, decode_offsets, encode_offsets
+from millstream.storage.disk import Disk
+from millstream.storage.file_names import HIGH_WATERMARKS, LOG_START_OFFSETS, RECOVERY_POINTS
+from millstream.storage.job import Job
+from millstream.storage.partition_log import PartitionLog
+
+logger = logging.getLogger("millstream.storage")
+
+Contents = list[tuple[str, bytes]]
+
+
+class Checkpointer:
+    def __init__(self, disk: Disk, root: str) -> None:
+        self._disk = disk
+        self._root = root
+        # What the files say; for a log that is open, the log knows better.
+        self.recovery_points: dict[TopicPartition, int] = {}
+        self.start_offsets: dict[TopicPartition, int] = {}
+        self.high_watermarks: dict[TopicPartition, int] = {}
+        self.read_ns = 0
+        """When the files that were read had been written."""
+        self.is_wanted = False
+        """Whether somebody asked while a write was under way."""
+        self._under_way = False
+        self._closed = False
+        self._writing = Lock()
+
+    def read(self) -> None:
+        path = f"{self._root}/{RECOVERY_POINTS}"
+        self.read_ns = self._disk.modified_ns(path) if self._disk.exists(path) else 0
+        self.recovery_points = self._read(RECOVERY_POINTS)
+        self.start_offsets = self._read(LOG_START_OFFSETS)
+        self.high_watermarks = self._read(HIGH_WATERMARKS)
+
+    def forget(self, partition: TopicPartition) -> None:
+        for offsets in (self.recovery_points, self.start_offsets, self.high_watermarks):
+            offsets.pop(partition, None)
+        self.is_wanted = True  # a log of the same name must not inherit them
+
+    def job(self, logs: Mapping[TopicPartition, PartitionLog]) -> Job | None:
+        """Write everything as it is now; None when a write is under way, which is then followed by another."""
+        self.is_wanted = self._under_way
+        if self._under_way:
+            return None
+        self._under_way = True
+        contents = self._gather(logs)
+
+        def done(result: OSError | None) -> None:
+            self._under_way = False
+            if result is not None:
+                logger.warning("checkpoint_failed root=%s error=%s", self._root, result)
+
+        return Job("write_checkpoints", lambda: self._write(contents), done)
+
+    def write_last(self, logs: Mapping[TopicPartition, PartitionLog]) -> OSError | None:
+        """Write at the stop, after the one that may be under way in a thread."""
+        contents = self._gather(logs)
+        failure = Job("write_checkpoints", lambda: self._write(contents)).run()
+        self.close()
+        return failure
+
+    def close(self) -> None:
+        with self._writing:
+            self._closed = True
+
+    def _gather(self, logs: Mapping[TopicPartition, PartitionLog]) -> Contents:
+        for partition, log in logs.items():
+            self.recovery_points[partition] = log.recovery_point
+            self.start_offsets[partition] = log.log_start_offset
+            self.high_watermarks[partition] = log.readable_end
+        return [
+            (RECOVERY_POINTS, encode_offsets(self.recovery_points)),
+            (LOG_START_OFFSETS, encode_offsets({key: value for key, value in self.start_offsets.items() if value})),
+            (HIGH_WATERMARKS, encode_offsets(self.high_watermarks)),
+        ]
+
+    def _write(self, contents: Contents) -> None:
+        with self._writing:
+            if self._closed:
+                return  # the directory may be another's by now
+            for name, data in contents:
+                self._disk.write_atomically(f"{self._root}/{name}", data)
+
+    def _read(self, name: str) -> dict[TopicPartition, int]:
+        try:
+            return decode_offsets(self._disk.read_bytes(f"{self._root}/{name}"))
+        except FileNotFoundError:
+            return {}
+        except DamagedFileError as error:
+            logger.warning("checkpoint_discarded file=%s/%s reason=%s", self._root, name, error)
+            return {}
