@@ -240,7 +240,6 @@ def test_a_compacted_topic_takes_only_records_with_a_key(wire: Wire, new_name: C
     assert "key" in refused.error_message
 
 
-@pytest.mark.xfail(reason="storage/partition_log.py: a repetition among several batches hides the others", strict=False)
 def test_nothing_is_acknowledged_that_is_not_stored(wire: Wire, topic: str) -> None:
     """Kafka takes one batch per partition and refuses more as INVALID_RECORD."""
     repeated = batch(b"old", producer_id=4002, producer_epoch=0, base_sequence=0)
@@ -249,7 +248,6 @@ def test_nothing_is_acknowledged_that_is_not_stored(wire: Wire, topic: str) -> N
     assert row.error_code == ErrorCode.INVALID_RECORD or b"new" in values(wire.fetch(topic).records)
 
 
-@pytest.mark.xfail(reason="storage/partition_log.py: the count is not held against the bytes", strict=False)
 def test_more_records_than_the_bytes_can_hold_are_refused(wire: Wire, topic: str) -> None:
     """A record has at least seven bytes; believed, each such batch would begin a segment of its own."""
     row = wire.produce(topic, changed(batch(b"x"), count=2**31 - 1, delta=2**31 - 2))

@@ -11,7 +11,6 @@ from millstream.records.batch import (
     has_valid_checksum,
     is_plausible,
     iterate_headers,
-    last_sequence,
     read_header,
     seal,
 )
@@ -82,10 +81,3 @@ def test_iteration_yields_whole_batches_only(batches: list[dict[str, int]], nois
 @given(st.binary(max_size=300))
 def test_junk_never_raises(data: bytes) -> None:
     list(iterate_headers(data))
-
-
-def test_sequences_wrap_to_zero() -> None:
-    assert last_sequence(5, 3) == 8
-    assert last_sequence((1 << 31) - 1, 0) == (1 << 31) - 1
-    assert last_sequence((1 << 31) - 1, 1) == 0
-    assert last_sequence((1 << 31) - 2, 5) == 3

@@ -129,8 +129,3 @@ def has_valid_checksum(data: Bytes, position: int, header: BatchHeader) -> bool:
 def seal(data: bytearray | memoryview, position: int, size: int) -> None:
     """Write the CRC of a batch whose bytes were changed in place."""
     CRC_FIELD.pack_into(data, position + CRC_FIELD_START, checksum(data, position, size))
-
-
-def last_sequence(base_sequence: int, last_offset_delta: int) -> int:
-    """The sequence of a batch's last record; sequences wrap from 2^31-1 to 0."""
-    return (base_sequence + last_offset_delta) & MAX_SEQUENCE

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from millstream.records.batch import HEADER_SIZE, BatchHeader, Bytes
 from millstream.records.compression import MAX_DECOMPRESSED_BYTES, Codec, DecompressionFailedError, decompress
+from millstream.records.varint import MAX_LONG_BYTES, read_varint
 
 
 class MalformedRecordsError(ValueError):
@@ -16,12 +17,12 @@ def record_times(header: BatchHeader, batch: Bytes, limit: int = MAX_DECOMPRESSE
         records = decompress(Codec(header.codec), memoryview(batch)[HEADER_SIZE : header.size], limit)
         position = 0
         for _ in range(header.record_count):
-            size, position = _varint(records, position)
+            size, position = read_varint(records, position)
             end = position + size
             if size < 0 or end > len(records):
                 raise MalformedRecordsError("a record reaches past the end of its batch")
-            timestamp_delta, position = _varint(records, position + 1)
-            offset_delta, _ = _varint(records, position)
+            timestamp_delta, position = read_varint(records, position + 1, MAX_LONG_BYTES)
+            offset_delta, _ = read_varint(records, position)
             timestamp = header.max_timestamp if header.has_log_append_time else header.base_timestamp + timestamp_delta
             yield header.base_offset + offset_delta, timestamp
             position = end
@@ -29,20 +30,6 @@ def record_times(header: BatchHeader, batch: Bytes, limit: int = MAX_DECOMPRESSE
         if isinstance(error, MalformedRecordsError):
             raise
         raise MalformedRecordsError(str(error)) from error
-
-
-def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """(zigzag-decoded value, position after it); at most ten bytes."""
-    value = shift = 0
-    while True:
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), position
-        shift += 7
-        if shift > 63:
-            raise MalformedRecordsError("a number has more than ten bytes")
 
 
 __all__ = ["DecompressionFailedError", "MalformedRecordsError", "record_times"]

@@ -1,5 +1,7 @@
 """Zig-zag varints, the numbers inside records: small ones, negative too, take one byte."""
 
+from millstream.records.batch import Bytes
+
 MAX_INT_BYTES = 5
 MAX_LONG_BYTES = 10
 
@@ -17,7 +19,7 @@ def append_varint(out: bytearray, value: int) -> None:
     out.append(zigzag)
 
 
-def read_varint(data: bytes, position: int, max_bytes: int = MAX_INT_BYTES) -> tuple[int, int]:
+def read_varint(data: Bytes, position: int, max_bytes: int = MAX_INT_BYTES) -> tuple[int, int]:
     """The number at `position`, and the position after it."""
     if position < len(data) and (first := data[position]) < 0x80:  # nearly all numbers in records are that small
         return (first >> 1) ^ -(first & 1), position + 1

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from crc32c import crc32c
 
-from millstream.records.batch import CRC_START, HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC_V2, MINIMUM_LENGTH, BatchHeader
+from millstream.records.batch import CRC_START, HEADER, HEADER_SIZE, LOG_OVERHEAD, BatchHeader, is_plausible
 from millstream.storage.disk import File
 
 HEADER_BLOCK_BYTES = 16 * 1024
@@ -31,7 +31,7 @@ def walk_headers(
                 return
         header = BatchHeader._make(_unpack_from(block, at))
         size = header.length + LOG_OVERHEAD
-        if not _frames(header) or position + size > end:
+        if not is_plausible(header) or position + size > end:
             return
         yield position, header
         position += size
@@ -45,7 +45,7 @@ def header_at(file: File, position: int) -> BatchHeader | None:
     if len(data) < HEADER_SIZE:
         return None
     header = BatchHeader._make(_unpack_from(data))
-    return header if _frames(header) else None
+    return header if is_plausible(header) else None
 
 
 def walk_checked(file: File, start: int, end: int) -> Iterator[tuple[int, BatchHeader, bool]]:
@@ -63,7 +63,7 @@ def walk_checked(file: File, start: int, end: int) -> Iterator[tuple[int, BatchH
                 return
         header = BatchHeader._make(_unpack_from(block, at))
         size = header.length + LOG_OVERHEAD
-        if not _frames(header) or position + size > end:
+        if not is_plausible(header) or position + size > end:
             return
         if at + size > len(block):
             block = file.read_at(position, max(size, min(CHECKSUM_BLOCK_BYTES, end - position)))
@@ -73,12 +73,3 @@ def walk_checked(file: File, start: int, end: int) -> Iterator[tuple[int, BatchH
                 return
         yield position, header, crc32c(view[at + CRC_START : at + size]) == header.crc
         position += size
-
-
-def _frames(header: BatchHeader) -> bool:
-    return (
-        header.magic == MAGIC_V2
-        and header.length >= MINIMUM_LENGTH
-        and header.base_offset >= 0
-        and header.last_offset_delta >= 0
-    )

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from struct import Struct
 
 from millstream.records.batch import CONTROL_BIT, HEADER_SIZE, TRANSACTIONAL_BIT, Bytes
+from millstream.records.varint import MAX_LONG_BYTES, read_varint
 from millstream.storage.batch_scan import walk_headers
 from millstream.storage.checkpoint import DamagedFileError
 from millstream.storage.disk import Disk
@@ -84,24 +85,13 @@ def replay(producers: ProducerState, segment: Segment, position: int, from_offse
 def _transaction_marker(batch: Bytes) -> int | None:
     """The coordinator epoch of a commit or abort marker; None for other control batches."""
     try:
-        _, position = _varint(batch, HEADER_SIZE)
-        _, position = _varint(batch, position + 1)  # past the attributes: the timestamp delta
-        _, position = _varint(batch, position)  # the offset delta
-        key_size, position = _varint(batch, position)
+        _, position = read_varint(batch, HEADER_SIZE)
+        _, position = read_varint(batch, position + 1, MAX_LONG_BYTES)  # past the attributes: the timestamp delta
+        _, position = read_varint(batch, position)  # the offset delta
+        key_size, position = read_varint(batch, position)
         _, kind = _MARKER_KEY.unpack_from(batch, position)
-        _, position = _varint(batch, position + key_size)
+        _, position = read_varint(batch, position + key_size)
         _, coordinator_epoch = _MARKER_VALUE.unpack_from(batch, position)
     except Exception:  # a control batch of another kind, or of a later format
         return None
     return int(coordinator_epoch) if kind in (_ABORT, _COMMIT) else None
-
-
-def _varint(data: Bytes, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), position
-        shift += 7
