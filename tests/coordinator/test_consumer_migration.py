@@ -244,6 +244,20 @@ def test_groups_that_cannot_go_over(run: ConsumerRun) -> None:
         run.join_consumer("new", "t")
 
 
+@pytest.mark.parametrize(("protocol", "may"), [("cooperative-sticky", True), ("stream", False)])
+def test_what_an_own_assignor_tells_its_members_is_not_lost(run: ConsumerRun, protocol: str, may: bool) -> None:
+    joining = run.join_fully(protocols=((protocol, subscription("t")),))
+    run.advance(1)
+    member = joining.value["member_id"]
+    told = assignment(frozenset(ALL))[:-4] + b"\x00\x00\x00\x01x"
+    run.sync(member, 1, {member: told})
+    if may:
+        assert run.join_consumer("new", "t")["member_epoch"] == 2
+    else:
+        with refused(ErrorCode.GROUP_ID_NOT_FOUND):
+            run.join_consumer("new", "t")
+
+
 def test_requests_of_the_old_protocol_are_checked(run: ConsumerRun) -> None:
     new, old = run.consumer("new", "t"), ClassicConsumer(run, "t")
     settle(run, new)

@@ -30,6 +30,9 @@ from millstream.protocol.primitives import MalformedMessage
 if TYPE_CHECKING:
     from millstream.coordinator.group_shard import GroupShard
 
+_COMMON_PROTOCOLS = ("range", "roundrobin", "sticky", "cooperative-sticky")
+"""Their members do without what the leader told them beside the partitions; librdkafka's leaders do tell something.
+What an assignor of one's own tells (that of Kafka Streams, say) would be lost, and so such a group cannot go over."""
 _GENERATIONS_AHEAD = 100
 """More than a group begins before it writes one down."""
 
@@ -124,7 +127,7 @@ def _refused(group_id: str, reason: str) -> KafkaError:
 def _from_classic(classic: ClassicMember, group: ClassicGroup, topics: TopicCatalog) -> Member:
     subscription = read_subscription(classic.metadata(group.protocol) or classic.protocols[0].metadata)
     assignment = read_assignment(classic.assignment)
-    if assignment.user_data:
+    if assignment.user_data and group.protocol not in _COMMON_PROTOCOLS:
         raise _refused(group.group_id, "an unsupported custom assignor is in use")
     owned = by_topic_id(assignment.assigned_partitions, topics)
     return Member(
