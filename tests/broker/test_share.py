@@ -295,11 +295,14 @@ def test_state_on_the_wire(group: Group) -> None:
     batch = {"first_offset": 5, "last_offset": 9, "delivery_state": 2, "delivery_count": 1}
     write = {"state_epoch": 3, "leader_epoch": 2, "start_offset": 4, "state_batches": [batch]}
     assert group.state("write", **write).error_code == ErrorCode.INVALID_REQUEST
+    for wrong in ({"state_epoch": -1, "start_offset": 0}, {"state_epoch": 0, "start_offset": -2}):
+        assert group.state("initialize", **wrong).error_code == ErrorCode.INVALID_REQUEST
     assert group.state("initialize", state_epoch=3, start_offset=2).error_code == 0
     assert group.state("initialize", state_epoch=2, start_offset=2).error_code == ErrorCode.FENCED_STATE_EPOCH
     assert group.state("write", **write).error_code == 0
     assert group.state("write", **{**write, "leader_epoch": 1}).error_code == ErrorCode.FENCED_LEADER_EPOCH
     assert group.state("write", **{**write, "state_epoch": 1}).error_code == ErrorCode.FENCED_STATE_EPOCH
+    assert group.state("write", **{**write, "start_offset": -9}).error_code == ErrorCode.INVALID_REQUEST
     for wrong in ({"delivery_state": 1}, {"delivery_state": 77}, {"first_offset": 10}, {"delivery_count": -1}):
         rows = {"state_batches": [{**batch, **wrong}]}
         assert group.state("write", **{**write, **rows}).error_code == ErrorCode.INVALID_REQUEST
@@ -342,6 +345,9 @@ def test_offsets_are_described_altered_and_deleted(group: Group) -> None:
     missing = offsets(group, [{"topic_name": "missing", "partitions": [0]}])
     assert missing.topics[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     unknown = [{"topic_name": "missing", "partitions": [{"partition_index": 0, "start_offset": 0}]}]
+    negative = [{"topic_name": group.topic, "partitions": [{"partition_index": 0, "start_offset": -7}]}]
+    answer = group.wire.call("alter_share_group_offsets", 0, group_id=group.group_id, topics=negative)
+    assert answer.responses[0].partitions[0].error_code == ErrorCode.INVALID_REQUEST
     answer = group.wire.call("alter_share_group_offsets", 0, group_id=group.group_id, topics=unknown)
     assert answer.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 

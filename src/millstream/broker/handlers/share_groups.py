@@ -131,6 +131,8 @@ class ShareGroupHandlers:
         return {"responses": responses}
 
     async def _set_start(self, key: ShareKey, start_offset: int) -> None:
+        if start_offset < 0:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"there is no offset {start_offset}")
         state = await self._coordinator.summary(key)
         await self._coordinator.initialize(key, 0 if state is None else state.state_epoch + 1, start_offset)
         self._shared.reset(key.group_id, [(key.topic_id, key.partition)])

@@ -8,6 +8,8 @@ from typing import Any
 from millstream.coordinator.share.record_state import RecordState, StateBatch
 
 NO_MEMBER = ""
+_MOST_DELIVERIES = (1 << 15) - 1
+"""What the wire can say."""
 _first = attrgetter("first")
 
 
@@ -50,7 +52,7 @@ class Run:
 
     def acquire(self, member: str, deadline_ms: int) -> None:
         self.state = RecordState.ACQUIRED
-        self.deliveries += 1
+        self.deliveries = min(self.deliveries + 1, _MOST_DELIVERIES)
         self.member = member
         self.deadline_ms = deadline_ms
 

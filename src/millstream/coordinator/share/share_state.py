@@ -20,6 +20,7 @@ from millstream.coordinator.timers import Timers
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.protocol.schema import Message
 
+_LARGEST_EPOCH = (1 << 31) - 1
 UNINITIALIZED = -1
 """A start offset that the group's settings have yet to decide."""
 
@@ -60,6 +61,10 @@ class ShareStateShard:
 
     def initialize(self, key: ShareKey, state_epoch: int, start_offset: int, now_ms: int) -> Outcome[None]:
         """Begins anew, at a start offset or where the group's settings will say."""
+        if not 0 <= state_epoch <= _LARGEST_EPOCH or start_offset < UNINITIALIZED:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"no state begins in epoch {state_epoch} at offset {start_offset}"
+            )
         state = self.states.get(key)
         if state is not None and state.state_epoch > state_epoch:
             raise KafkaError(
@@ -92,6 +97,8 @@ class ShareStateShard:
         now_ms: int,
     ) -> Outcome[None]:
         state = self._known(key)
+        if start_offset < UNINITIALIZED:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"there is no offset {start_offset}")
         if 0 <= leader_epoch < state.leader_epoch:
             raise _fenced_leader(leader_epoch, state)
         if state_epoch < state.state_epoch:
