@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ import apache_kafka
 
 from . import brokers
 from .client_program import eventually
+from .group_member import PROGRAMS, GroupMember
 
 PARTITIONS = 6
 SETTINGS = {
@@ -344,3 +346,72 @@ def test_a_group_goes_over_and_back_member_by_member(
     everyone = [*old, *new, *back]
     assert eventually(lambda: read_by(everyone) == written)
     assert not any(each.errors for each in everyone)
+
+
+StartMember = Callable[..., GroupMember]
+
+
+@pytest.fixture
+def start_member(quick: brokers.BrokerProcess, topic: str, tmp_path: Path) -> Iterator[StartMember]:
+    """Starts a member in a process of its own, of the group that is named like the topic."""
+    started: list[GroupMember] = []
+
+    def start(client: str, **options: Any) -> GroupMember:
+        log = tmp_path / f"{client}-{len(started)}.log"
+        try:
+            member = GroupMember(client, quick.bootstrap_servers, topic, topic, log, **options)
+        except apache_kafka.ToolchainMissingError as reason:
+            pytest.skip(f"{client}: {reason}")
+        started.append(member)
+        return member
+
+    yield start
+    for member in started:
+        if member.process.poll() is None:
+            member.kill()
+
+
+def taken(members: list[GroupMember], readers: list[Reader]) -> list[int]:
+    own = [number for each in readers for _, number in each.owned]
+    return sorted([*own, *(number for member in members for number in member.assigned)])
+
+
+@pytest.mark.parametrize("client", list(PROGRAMS))
+def test_every_client_of_the_old_protocol_in_a_group_of_the_new(
+    client: str, quick: brokers.BrokerProcess, topic: str, start_member: StartMember, reader: StartReader
+) -> None:
+    bootstrap, everything = quick.bootstrap_servers, list(range(PARTITIONS))
+    make_topic(bootstrap, topic)
+    written = write(bootstrap, topic, 0, 60)
+    new = reader()
+    assert eventually(lambda: shared([new], topic))
+    old = [start_member(client), start_member(client)]
+    assert eventually(lambda: taken(old, [new]) == everything and all(len(m.assigned) == 2 for m in old), 45), [
+        (member.assigned, member.said()) for member in old
+    ]
+    written |= write(bootstrap, topic, 60, 120)
+    read = [new]
+    assert eventually(lambda: {*read_by(read), *(v.encode() for m in old for v in m.values)} == written, 30)
+    new.close()  # and so the group is a classic one again
+    assert eventually(lambda: taken(old, []) == everything, 45), [(member.assigned, member.said()) for member in old]
+    again = reader()
+    assert eventually(lambda: taken(old, [again]) == everything and len(again.owned) == 2, 45)
+    old[0].stop()
+    assert eventually(lambda: taken(old[1:], [again]) == everything and len(again.owned) == 3, 45)
+
+
+def test_the_java_client_speaks_the_new_protocol(
+    quick: brokers.BrokerProcess, topic: str, start_member: StartMember
+) -> None:
+    bootstrap, everything = quick.bootstrap_servers, list(range(PARTITIONS))
+    make_topic(bootstrap, topic)
+    written = write(bootstrap, topic, 0, 60)
+    members = [start_member("java", group_protocol="consumer") for _ in range(3)]
+    assert eventually(lambda: taken(members, []) == everything and all(len(m.assigned) == 2 for m in members), 45)
+    quick.kill()
+    quick.start()
+    members[0].kill()
+    written |= write(bootstrap, topic, 60, 60)
+    left = members[1:]
+    assert eventually(lambda: taken(left, []) == everything, 45), [member.said() for member in left]
+    assert eventually(lambda: written <= {value.encode() for m in members for value in m.values}, 30)
