@@ -7,6 +7,7 @@ from benchmarks.compare.loads.consume_java import ConsumeJava
 from benchmarks.compare.loads.consume_librdkafka import ConsumeLibrdkafka
 from benchmarks.compare.loads.latency import Latency
 from benchmarks.compare.loads.memory import Memory
+from benchmarks.compare.loads.offset_commits import OffsetCommits
 from benchmarks.compare.loads.produce_java import ProduceJava
 from benchmarks.compare.loads.produce_librdkafka import ProduceLibrdkafka
 from benchmarks.compare.loads.raw_transfer import RawTransfer
@@ -18,7 +19,15 @@ from benchmarks.compare.target import TargetFactory
 
 LOAD_NAMES = (
     *(Startup.name, ProduceLibrdkafka.name, ProduceJava.name, ConsumeLibrdkafka.name, ConsumeJava.name),
-    *(Latency.name, SmallRequests.name, RawTransfer.name, ColdCatchUp.name, ShareGroups.name, Memory.name),
+    *(
+        Latency.name,
+        SmallRequests.name,
+        RawTransfer.name,
+        ColdCatchUp.name,
+        OffsetCommits.name,
+        ShareGroups.name,
+        Memory.name,
+    ),
 )
 
 
@@ -34,6 +43,7 @@ def build_loads(fresh_target: TargetFactory, *, with_groups: bool) -> list[Load]
         SmallRequests(),
         RawTransfer(),
         ColdCatchUp(),
+        OffsetCommits(),
         ShareGroups(),
         Memory(),
     ]
