@@ -80,3 +80,33 @@ def test_a_directory_that_cannot_be_used(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("not a directory")
     assert str(file) in complaint(serve("--listen", "127.0.0.1:0", "--data-dir", str(file)))
+
+
+def test_another_nodes_directory_is_not_touched(broker: EmbeddedBroker) -> None:
+    with Wire(broker.bootstrap_servers) as wire:
+        wire.create_topic(TOPIC)
+        assert wire.produce(TOPIC, batch(b"1")).error_code == 0
+    broker.kill()
+    log = broker.data_dir / f"{TOPIC}-0" / f"{0:020d}.log"
+    with log.open("ab") as file:
+        file.write(b"what recovery would cut")
+    before = {path: path.read_bytes() for path in broker.data_dir.rglob("*") if path.is_file()}
+    line = complaint(serve("--listen", "127.0.0.1:0", "--data-dir", str(broker.data_dir), "--set", "node.id=77"))
+    assert "belongs to node" in line
+    assert {path: path.read_bytes() for path in broker.data_dir.rglob("*") if path.is_file()} == before
+    broker.start()
+    assert read_numbers(broker.bootstrap_servers) == [1]
+
+
+def test_a_start_that_failed_after_a_kill_is_followed_by_new_leader_epochs(broker: EmbeddedBroker) -> None:
+    with Wire(broker.bootstrap_servers) as wire:
+        wire.create_topic(TOPIC)
+        assert wire.produce(TOPIC, batch(b"1")).error_code == 0
+    broker.kill()
+    with EmbeddedBroker() as other:
+        complaint(serve("--listen", other.bootstrap_servers, "--data-dir", str(broker.data_dir)))
+    assert not (broker.data_dir / ".kafka_cleanshutdown").exists()
+    broker.start()
+    with Wire(broker.bootstrap_servers) as wire:
+        (topic,) = wire.call("metadata", 12, topics=[{"name": TOPIC}]).topics
+        assert topic.partitions[0].leader_epoch == 1

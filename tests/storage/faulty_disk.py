@@ -54,6 +54,12 @@ class FaultyDisk(RealDisk):
 
     def sync_filesystem(self, path: str) -> None:
         """Not in tests: it would wait for what everybody else on the machine writes."""
+        if self.sync_fails:
+            raise OSError(errno.EIO, "input/output error", path)
+        self.synced.append(path)
+
+    def sync_directory(self, path: str) -> None:
+        self.synced.append(path)
 
     def create(self, path: str) -> RealFile:
         if self.room == 0:

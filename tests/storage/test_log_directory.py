@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -5,8 +6,10 @@ import pytest
 
 from millstream.config.log_config import LogConfig
 from millstream.model.errors import ErrorCode, KafkaError
-from millstream.model.identifiers import TopicName, TopicPartition
+from millstream.model.identifiers import NO_TOPIC_ID, TopicName, TopicPartition
 from millstream.storage.log_directory import DirectoryInUseError, LogDirectory
+from millstream.storage.start_recovery import StartRecovery
+from millstream.storage.unopened_logs import ROUND_INTERVAL_MS, UnopenedLogs
 
 from .batches import NOW, batch
 from .conftest import PARTITION, TOPIC_ID, Node
@@ -206,3 +209,235 @@ def test_a_stop_on_a_full_disk_is_not_clean(node: Node) -> None:
     assert not (Path(node.root) / ".kafka_cleanshutdown").exists()
     node.start()
     assert read_all(node.log()) == [0]
+
+
+def is_marked_clean(node: Node) -> bool:
+    return (Path(node.root) / ".kafka_cleanshutdown").exists()
+
+
+def checkpointed(node: Node, name: str = "recovery-point-offset-checkpoint") -> list[str]:
+    return (Path(node.root) / name).read_text().splitlines()[2:]
+
+
+def test_settings_reach_a_log_that_maintenance_opened(node: Node) -> None:
+    log = node.log(LogConfig(retention_ms=1000))
+    assert node.directory.open(PARTITION, LogConfig(retention_ms=2000), NOW) is log
+    assert log.config.retention_ms == 2000
+    assert node.directory.loaded_log(PARTITION) is log
+
+
+@pytest.mark.parametrize("content", [b"", b"version: 0\n", b"\x00" * 40])
+def test_a_log_whose_topic_id_is_lost_is_adopted(node: Node, content: bytes) -> None:
+    append(node.log())
+    node.restart(clean=True)
+    (node.path / "partition.metadata").write_bytes(content)
+    assert node.directory.topic_id(PARTITION) == NO_TOPIC_ID
+    log = node.log()
+    node.directory.adopt(PARTITION, TOPIC_ID)
+    assert log.topic_id == TOPIC_ID
+    node.restart(clean=False)
+    assert node.directory.topic_id(PARTITION) == TOPIC_ID
+    assert read_all(node.log()) == [0]
+
+
+def test_a_stray_log_is_kept_under_another_name(node: Node) -> None:
+    for value in (b"one", b"two"):
+        append(node.log(), value)
+        node.directory.set_aside(PARTITION)
+        assert PARTITION not in node.directory.partitions
+    node.restart(clean=False)
+    assert node.directory.partitions == set()
+    kept = sorted(Path(node.root).glob("*-stray"))
+    assert [path.name for path in kept] == [f"orders-0.{TOPIC_ID.hex}-stray", f"orders-0.{TOPIC_ID.hex}.1-stray"]
+    for path, value in zip(reversed(kept), (b"two", b"one"), strict=True):
+        assert value in (path / "00000000000000000000.log").read_bytes()
+
+
+def test_a_log_does_not_inherit_from_one_of_the_same_name(node: Node) -> None:
+    for _ in range(20):
+        append(node.log())
+    node.log().delete_records_before(15)
+    job = node.directory.checkpoint_job(NOW)
+    assert job is not None
+    job.done(job.run())
+    os.utime(Path(node.root) / "recovery-point-offset-checkpoint", (1, 1))
+    node.directory.delete(PARTITION)
+    append(node.log(), b"of the new topic")
+    node.restart(clean=False)
+    assert (node.log().log_start_offset, node.log().log_end_offset) == (0, 1)
+
+
+def test_what_was_recovered_and_never_opened_is_synced_before_a_stop_is_clean(node: Node) -> None:
+    append(node.log())
+    node.restart(clean=False)
+    node.disk.synced.clear()
+    node.stop()
+    assert str(node.file(0)) in node.disk.synced
+    assert {str(node.path), node.root} <= set(node.disk.synced)
+    assert checkpointed(node) == ["orders 0 1"]
+    assert is_marked_clean(node)
+
+
+def test_a_stop_that_had_no_time_to_sync_what_was_recovered_is_not_clean(node: Node) -> None:
+    append(node.log())
+    node.restart(clean=False)
+    node.directory.close(NOW, lambda size: size == 0)
+    assert not is_marked_clean(node)
+    assert checkpointed(node) == ["orders 0 0"]
+
+
+def test_what_was_recovered_is_synced_in_the_background(node: Node) -> None:
+    append(node.log())
+    node.restart(clean=False)
+    log = node.log()
+    assert log.recovery_point == 0
+    append(log)
+    (job,) = node.directory.maintenance(NOW)
+    assert node.directory.maintenance(NOW) == [], "once"
+    job.done(job.run())
+    assert log.recovery_point == 1
+    node.stop()
+    assert is_marked_clean(node)
+
+
+def test_a_failed_sync_of_what_was_recovered(node: Node) -> None:
+    append(node.log())
+    node.restart(clean=False)
+    node.disk.sync_fails = True
+    (job,) = node.directory.maintenance(NOW)
+    job.done(job.run())
+    node.disk.sync_fails = False
+    node.stop()
+    assert not is_marked_clean(node), "a second sync would say nothing about the pages that the first one lost"
+
+
+def test_a_log_that_could_not_be_recovered(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    append(node.log())
+    node.kill()
+    with monkeypatch.context() as patch:
+        patch.setattr("millstream.storage.start_recovery.recover_log", failing)
+        node.start()
+        with pytest.raises(KafkaError) as error:
+            node.log()
+        assert error.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+        node.stop()
+    assert not is_marked_clean(node)
+    node.start()
+    assert read_all(node.log()) == [0]
+
+
+def failing(*_: object) -> None:
+    raise OSError("input/output error")
+
+
+def test_a_start_that_failed_leaves_no_mark(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    append(node.log())
+    node.kill()
+    with monkeypatch.context() as patch:
+        patch.setattr(StartRecovery, "run", failing)
+        directory = LogDirectory(node.disk, node.root)
+        with pytest.raises(OSError, match="input"):
+            directory.start(NOW)
+        directory.close(NOW)
+    assert not is_marked_clean(node)
+    assert not (Path(node.root) / "recovery-point-offset-checkpoint").exists()
+    node.start()
+
+
+def test_taking_the_directory_changes_nothing(node: Node) -> None:
+    append(node.log())
+    node.stop()
+    before = sorted((path.name, path.stat().st_mtime_ns) for path in Path(node.root).iterdir())
+    directory = LogDirectory(node.disk, node.root)
+    directory.take()
+    with pytest.raises(DirectoryInUseError):
+        LogDirectory(node.disk, node.root).take()
+    directory.close(NOW)
+    assert sorted((path.name, path.stat().st_mtime_ns) for path in Path(node.root).iterdir()) == before
+    node.start()
+
+
+def test_an_unclean_stop_stays_one_until_somebody_has_heard_of_it(node: Node) -> None:
+    append(node.log())
+    node.restart(clean=False)
+    node.directory.close(NOW, may_be_clean=False)
+    assert not is_marked_clean(node)
+    node.start()
+    node.stop()
+    assert is_marked_clean(node)
+
+
+def test_the_first_flush_makes_the_directory_itself_durable(node: Node) -> None:
+    log = node.log()
+    append(log)
+    job = log.flush_job()
+    assert job is not None
+    job.done(job.run())
+    places = [str(node.file(0)), str(node.path / "partition.metadata"), str(node.path), node.root]
+    assert node.disk.synced == places, "the parent last: an entry must not name what is not there"
+    append(log)
+    job = log.flush_job()
+    assert job is not None
+    job.done(job.run())
+    assert node.disk.synced == [*places, str(node.file(0))]
+
+
+def test_one_checkpoint_at_a_time(node: Node) -> None:
+    append(node.log())
+    first = node.directory.checkpoint_job(NOW)
+    assert first is not None
+    node.log().delete_records_before(1)
+    for _ in range(100):
+        assert node.directory.checkpoint_job(NOW) is None
+    assert node.directory.maintenance(NOW) == []
+    first.done(first.run())
+    assert checkpointed(node, "log-start-offset-checkpoint") == []
+    (second,) = node.directory.maintenance(NOW)
+    second.done(second.run())
+    assert checkpointed(node, "log-start-offset-checkpoint") == ["orders 0 1"]
+    assert node.directory.maintenance(NOW) == []
+
+
+def test_a_checkpoint_that_comes_after_the_stop_writes_nothing(node: Node) -> None:
+    append(node.log())
+    late = node.directory.checkpoint_job(NOW)
+    assert late is not None
+    append(node.log())
+    node.stop()
+    assert late.run() is None
+    assert checkpointed(node) == ["orders 0 2"]
+
+
+def test_logs_that_cannot_be_opened_hold_up_nobody(node: Node) -> None:
+    for at in range(40):
+        node.directory.create(TopicPartition(TopicName("many"), at), uuid4(), LogConfig(), NOW)
+    node.restart(clean=True)
+    broken = {TopicPartition(TopicName("many"), at) for at in range(20)}
+    for at in range(10):
+        (Path(node.root) / f"many-{at}" / "00000000000000000000.log").unlink()
+        (Path(node.root) / f"many-{at}" / "00000000000000000000.log").mkdir()
+    asked: list[TopicPartition] = []
+
+    def config_of(partition: TopicPartition) -> LogConfig | None:
+        asked.append(partition)
+        if partition.partition < 10:
+            raise OSError("input/output error")
+        return None if partition in broken else LogConfig()
+
+    for _ in range(6):
+        before = len(asked)
+        node.directory.maintenance(NOW, config_of)
+        assert len(asked) - before <= 10
+    assert len(asked) == len(set(asked)) == 40
+    assert {log.topic_partition for log in node.directory.loaded()} == set(asked) - broken
+
+
+def test_unopened_logs_come_round_again() -> None:
+    partitions = [TopicPartition(TopicName("t"), at) for at in range(15)]
+    unopened = UnopenedLogs()
+    first = unopened.take(partitions, {partitions[3]}, NOW)
+    second = unopened.take(partitions, set(partitions[:12]), NOW)
+    assert first == [each for each in partitions[:11] if each is not partitions[3]]
+    assert second == partitions[12:]
+    assert unopened.take(partitions, set(), NOW + 1) == []
+    assert unopened.take(partitions, set(partitions[1:]), NOW + ROUND_INTERVAL_MS) == [partitions[0]]

@@ -360,3 +360,49 @@ def test_an_unclean_stop_then_a_clean_one_leaves_all_index_files(node: Node) -> 
     for path in node.path.glob("*.log"):
         assert path.with_suffix(".index").exists()
         assert path.with_suffix(".timeindex").exists()
+
+
+@pytest.mark.parametrize("interval", [0, 4096])
+def test_the_greatest_timestamp_after_a_clean_restart_and_a_kill(node: Node, interval: int) -> None:
+    config = LogConfig(retention_ms=1000, index_interval_bytes=interval)
+    for at in range(10):
+        append(node.log(config), timestamps=[NOW - 100_000 + at])
+    node.restart(clean=True)
+    for at in range(5):
+        append(node.log(config), timestamps=[NOW + at])
+    node.restart(clean=False)
+    log = node.log(config)
+    assert log.time_search().offset_by_timestamp(NOW) == (10, NOW, 0)
+    assert log.time_search().max_timestamp_offset() == (14, NOW + 4, 0)
+    for job in node.directory.maintenance(NOW + 1000):
+        job.done(job.run())
+    assert log.log_start_offset == 0, "nothing is expired: the segment holds fresh records"
+    log.roll(NOW)
+    node.restart(clean=True)
+    assert node.log(config).segments[0].greatest_timestamp() == NOW + 4, "the index that was sealed knows as well"
+
+
+def test_the_greatest_timestamp_is_looked_for_behind_the_index(node: Node) -> None:
+    """An unclean stop that left the log settled: nothing is recovered, the old index files are used."""
+    config = LogConfig(index_interval_bytes=0)
+    for at in range(10):
+        append(node.log(config), timestamps=[NOW + at])
+    node.restart(clean=True)
+    old = {suffix: node.file(0, suffix).read_bytes() for suffix in (".index", ".timeindex")}
+    for at in range(5):
+        append(node.log(config), timestamps=[NOW + 100 + at])
+    node.stop()
+    for suffix, content in old.items():
+        node.file(0, suffix).write_bytes(content)
+    node.start()
+    assert node.log(config).time_search().offset_by_timestamp(NOW + 104) == (14, NOW + 104, 0)
+
+
+def test_a_lost_time_index_is_made_anew(node: Node) -> None:
+    config = LogConfig(index_interval_bytes=0)
+    for at in range(10):
+        append(node.log(config), timestamps=[NOW + at])
+    node.stop()
+    node.file(0, ".timeindex").write_bytes(b"")
+    node.start()
+    assert node.log(config).segments.active.greatest_timestamp() == NOW + 9

@@ -137,3 +137,32 @@ def test_sealed_segments_are_flushed(node: Node) -> None:
     fill(log, 7)
     run(node, NOW)
     assert log.recovery_point >= 5
+
+
+def test_a_full_disk_is_freed(node: Node) -> None:
+    """Nothing can be created: what needs no room still goes."""
+    log = node.log(LogConfig(segment_bytes=5 * SIZE, retention_ms=1000))
+    fill(log, 23)
+    node.disk.room = 0
+    run(node, NOW + 10**9)
+    assert log.segments.bases == [20]
+    assert [path.name for path in node.path.glob("*.log*")] == [f"{20:020d}.log"]
+    node.disk.room = None
+    run(node, NOW + 10**9)
+    assert (log.log_start_offset, log.size_bytes) == (23, 0)
+
+
+def test_a_roll_without_room_for_snapshot_and_indexes(node: Node) -> None:
+    log = node.log(LogConfig(segment_bytes=5 * SIZE, retention_ms=-1, index_interval_bytes=0))
+    fill(log, 5, step_ms=1)
+    node.disk.broken = True
+    log.roll(NOW)
+    node.disk.broken = False
+    assert log.segments.bases == [0, 5]
+    assert not node.file(0, ".timeindex").exists(), "part of one would make the segment look older than it is"
+    assert read_all(log) == list(range(5)), "the indexes are still in memory"
+    assert log.segments[0].greatest_timestamp() == NOW + 4
+    fill(log, 6)
+    assert node.file(0, ".index").stat().st_size == 4 * 8, "written with the next roll"
+    node.restart(clean=False)
+    assert read_all(node.log()) == list(range(11))

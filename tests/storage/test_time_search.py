@@ -1,4 +1,5 @@
 import tempfile
+import threading
 from pathlib import Path
 
 from hypothesis import given, settings
@@ -59,3 +60,71 @@ def test_records_without_timestamps(node: Node) -> None:
     log.append(batch(timestamps=[-1]), leader_epoch=0, now_ms=NOW)
     assert log.time_search().offset_by_timestamp(0) is None
     assert log.time_search().max_timestamp_offset() is None
+
+
+def test_a_search_goes_on_while_segments_roll_and_go(node: Node) -> None:
+    log = node.log(LogConfig(segment_bytes=400, index_interval_bytes=100))
+    for at in range(40):
+        append(log, timestamps=[NOW + at])
+    search = log.time_search()
+    for at in range(40, 60):
+        append(log, timestamps=[NOW + at])
+    assert search.offset_by_timestamp(NOW + 39) == (39, NOW + 39, 0), "the segment has been sealed since"
+    assert search.offset_by_timestamp(NOW + 45) is None, "not there yet when the search was made"
+    assert search.max_timestamp_offset() == (39, NOW + 39, 0)
+    first = log.segments[3].base_offset
+    job = log.drop_segments(3)
+    job.done(job.run())
+    assert search.offset_by_timestamp(NOW) == (first, NOW + first, 0)
+    assert not list(node.path.glob(f"{0:020d}.*")), "no index is made for what is gone"
+
+
+def test_searches_in_threads_beside_appends(node: Node) -> None:
+    log = node.log(LogConfig(segment_bytes=2000, index_interval_bytes=50))
+    append(log, timestamps=[NOW])
+    errors: list[BaseException] = []
+    wanted = threading.Semaphore(0)
+    searches = []
+
+    def search() -> None:
+        try:
+            while wanted.acquire() and searches:
+                at, prepared = searches.pop()
+                found = prepared.offset_by_timestamp(NOW + at)
+                assert found is None or found.timestamp >= NOW + at
+                greatest = prepared.max_timestamp_offset()
+                assert greatest is None or greatest.timestamp == NOW + at
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=search)
+    thread.start()
+    for at in range(1, 800):
+        append(log, timestamps=[NOW + at])
+        searches.append((at, log.time_search()))
+        wanted.release()
+        if at % 100 == 0 and len(log.segments) > 4:
+            log.drop_segments(len(log.segments) - 4).run()
+    for _ in range(801):
+        wanted.release()
+    thread.join(60)
+    assert not errors
+
+
+def test_a_wrong_index_of_the_active_segment_is_left_to_the_loop(node: Node) -> None:
+    log = node.log(LogConfig(index_interval_bytes=0))
+    for at in range(20):
+        append(log, timestamps=[NOW + at])
+    active = log.segments.active
+    index = active.index
+    assert index is not None
+    position = index.positions[9]
+    index.positions[9] += 1  # as a flipped bit in a file that was loaded
+    offset = active.base_offset + index.offsets[9] + 1
+    size = index.positions[11] - index.positions[10]
+    index.positions[10] += 1
+    assert active.find(offset, in_thread=True) == position + size
+    assert active.index is index, "a thread has no business with it"
+    assert active.find(offset) == position + size
+    assert active.index is not index and active.index is not None
+    assert active.find(offset - 1) == position

@@ -45,8 +45,8 @@ class Checkpointer:
 
     def forget(self, partition: TopicPartition) -> None:
         for offsets in (self.recovery_points, self.start_offsets, self.high_watermarks):
-            offsets.pop(partition, None)
-        self.is_wanted = True  # a log of the same name must not inherit them
+            if offsets.pop(partition, None) is not None:
+                self.is_wanted = True  # a log of the same name must not inherit it
 
     def job(self, logs: Mapping[TopicPartition, PartitionLog]) -> Job | None:
         """Write everything as it is now; None when a write is under way, which is then followed by another."""
