@@ -24,6 +24,7 @@ from millstream.config.table import log as settings
 from millstream.config.table import topic as topic_settings
 from millstream.config.topic_config import value_from_broker
 from millstream.metadata.image import MetadataDelta
+from millstream.metadata.topic_names import HOT_KEYS_TOPIC
 from millstream.metadata.topics import create_topics, internal_topic
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import TopicName, TopicPartition
@@ -31,7 +32,7 @@ from millstream.records.record import Record, build_batch
 from millstream.storage.partition_log import PartitionLog
 from millstream.storage.slice import Slice
 
-REPORT_TOPIC = TopicName("__millstream_hot_keys")
+REPORT_TOPIC = TopicName(HOT_KEYS_TOPIC)
 REPORT_SETTINGS = {
     # Reports repeat keys of other topics, so they are forgotten soon, also where the cleaner has not been yet.
     "cleanup.policy": "compact,delete",
