@@ -131,6 +131,7 @@ def test_a_fetch_waits_for_a_record(broker: EmbeddedBroker, group: Group) -> Non
         member_id=group.member_id,
         share_session_epoch=1,
         max_wait_ms=20_000,
+        min_bytes=1,
         max_records=10,
     )
     with Wire(broker.bootstrap_servers) as other:
@@ -152,6 +153,7 @@ def test_a_fetch_waits_for_a_record_that_is_given_back(broker: EmbeddedBroker, g
             member_id="member-2",
             share_session_epoch=1,
             max_wait_ms=20_000,
+            min_bytes=1,
             max_records=10,
         )
         group.acknowledge((0, 0, [RELEASE]))
@@ -169,10 +171,10 @@ def test_a_fetch_waits_for_a_record_that_is_given_back(broker: EmbeddedBroker, g
         ([(0, 2, [ACCEPT, ACCEPT])], ErrorCode.INVALID_REQUEST),
         ([(1, 0, [ACCEPT])], ErrorCode.INVALID_REQUEST),
         ([(1, 1, [ACCEPT]), (0, 0, [ACCEPT])], ErrorCode.INVALID_REQUEST),
-        ([(0, 1, [ACCEPT]), (1, 2, [ACCEPT])], ErrorCode.INVALID_REQUEST),
-        ([(7, 7, [ACCEPT])], ErrorCode.INVALID_RECORD_STATE),
-        ([(0, 7, [ACCEPT])], ErrorCode.INVALID_RECORD_STATE),
-        ([(0, 1 << 62, [ACCEPT])], ErrorCode.INVALID_RECORD_STATE),
+        ([(0, 1, [ACCEPT]), (1, 2, [ACCEPT])], ErrorCode.INVALID_RECORD_STATE),
+        ([(7, 7, [ACCEPT])], ErrorCode.INVALID_REQUEST),
+        ([(0, 7, [ACCEPT])], ErrorCode.INVALID_REQUEST),
+        ([(0, 1 << 62, [ACCEPT])], ErrorCode.INVALID_REQUEST),
     ],
 )
 def test_acknowledgements_that_are_refused_change_nothing(
@@ -191,7 +193,7 @@ def test_renewal(group: Group) -> None:
     assert row(group.acknowledge((0, 0, [RENEW]), is_renew_ack=True)).error_code == 0
     group.configure(**{"share.renew.acknowledge.enable": "false"})
     refused = group.acknowledge((0, 0, [RENEW]), is_renew_ack=True)
-    assert row(refused).error_code == ErrorCode.INVALID_REQUEST
+    assert row(refused).error_code == ErrorCode.INVALID_RECORD_STATE
 
 
 def test_session_epochs(group: Group) -> None:
@@ -456,7 +458,7 @@ def test_a_start_beyond_the_log_is_taken_back(group: Group) -> None:
 def test_closing_a_session_ends_its_waiting_fetch(broker: EmbeddedBroker, group: Group) -> None:
     group.fetch(max_wait_ms=0)
     fields = {"group_id": group.group_id, "member_id": group.member_id}
-    group.wire.send("share_fetch", 2, **fields, share_session_epoch=1, max_wait_ms=1000, max_records=10)
+    group.wire.send("share_fetch", 2, **fields, share_session_epoch=1, max_wait_ms=1000, min_bytes=1, max_records=10)
     with Wire(broker.bootstrap_servers) as other:
         assert other.call("share_acknowledge", 2, **fields, share_session_epoch=-1).error_code == 0
         other.produce(group.topic, wires.batch(b"a"))

@@ -102,10 +102,15 @@ def test_only_the_holder_may_acknowledge_and_all_or_nothing() -> None:
     share = partition()
     share.acquire("a", [(0, 4)], 100, 0)
     share.acquire("b", [(5, 9)], 100, 0)
-    for member, ranges in (("b", [(0, 0, ACCEPT)]), ("a", [(0, 9, ACCEPT)]), ("a", [(0, 4, ACCEPT), (12, 12, ACCEPT)])):
+    state, request = ErrorCode.INVALID_RECORD_STATE, ErrorCode.INVALID_REQUEST
+    for member, ranges, code in (
+        ("b", [(0, 0, ACCEPT)], state),
+        ("a", [(0, 9, ACCEPT)], state),
+        ("a", [(0, 4, ACCEPT), (12, 12, ACCEPT)], request),
+    ):
         with pytest.raises(KafkaError) as refused:
             share.acknowledge(member, ranges, 0)
-        assert refused.value.code == ErrorCode.INVALID_RECORD_STATE
+        assert refused.value.code == code
     assert share.locks == 10
     acknowledge(share, "a", (0, 4, ACCEPT))
     assert share.acknowledge("a", [(0, 4, ACCEPT)], 0).runs == []  # before the start: done with

@@ -55,7 +55,7 @@ class ShareFetchHandlers:
         elif not request.is_renew_ack:
             waiting = _ShareWait(self, request, session, context)
             try:
-                await waiting.run(rows, patient=not acknowledged)
+                await waiting.run(rows, patient=not acknowledged and request.min_bytes > 0)
             finally:
                 waiting.leave()
         for at, failure in acknowledged.items():
@@ -158,12 +158,14 @@ class ShareFetchHandlers:
 
     async def _acknowledge(self, request: Message, session: ShareSession) -> Failures:
         results: Failures = {}
-        renewals = request.is_renew_ack and self._may_renew(request.group_id)
+        may_renew = self._may_renew(request.group_id)
         for at, partition in _partitions(request):
             if not partition.acknowledgement_batches:
                 continue
             try:
-                ranges = acknowledged_ranges(partition.acknowledgement_batches, renewals)
+                ranges = acknowledged_ranges(partition.acknowledgement_batches, request.is_renew_ack)
+                if not may_renew and any(kind == Acknowledgement.RENEW for _, _, kind in ranges):
+                    raise KafkaError(ErrorCode.INVALID_RECORD_STATE, "members of this group may not renew")
                 led = await self._shared.get(ShareKey(session.group_id, *at))
                 await led.acknowledge(session.member_id, ranges)
                 results[at] = None
@@ -253,8 +255,10 @@ def acknowledged_ranges(batches: Iterable[Message], renewals: bool) -> list[AckR
     highest = Acknowledgement.RENEW if renewals else Acknowledgement.REJECT
     for batch in batches:
         first, last, kinds = batch.first_offset, batch.last_offset, batch.acknowledge_types
-        if first < 0 or first > last or first <= expected:
+        if first < 0 or first > last or first < expected:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"offsets {first} to {last} are out of order")
+        if first == expected:  # which Kafka tells from the above
+            raise KafkaError(ErrorCode.INVALID_RECORD_STATE, f"offset {first} is acknowledged twice")
         if not kinds or len(kinds) not in (1, last - first + 1):
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"{len(kinds)} acknowledgements for {first} to {last}")
         if min(kinds) < 0 or max(kinds) > highest:

@@ -39,7 +39,7 @@ class Transition:
 
 class SharePartition(InFlight):
     def acknowledge(self, member: str, ranges: Sequence[AckRange], now_ms: int) -> Transition:
-        """What a member says of records it holds; all of it counts or, with INVALID_RECORD_STATE, nothing.
+        """What a member says of records it holds; all of it counts or, with a KafkaError, nothing.
 
         Renewals take effect at once: a lock is not persisted.
         """
@@ -48,6 +48,8 @@ class SharePartition(InFlight):
             first = max(first, self.start)  # what lies before the start is done with, whoever decided it
             if first > last:
                 continue
+            if last >= self.end:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"offset {last} lies behind all that were acquired")
             position = first
             for run in self._runs.overlapping(first, last):
                 if run.first > position or run.state is not RecordState.ACQUIRED or run.transition is not None:
