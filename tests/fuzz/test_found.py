@@ -50,16 +50,7 @@ def broker() -> Iterator[EmbeddedBroker]:
         yield running
 
 
-REPORTED = {"offset_commit-v2": "coordinator/offsets/offsets.py adds the retention time to the present without a bound"}
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.xfail(reason=REPORTED[name], strict=False)) if name in REPORTED else name
-        for name in FRAMES
-    ],
-)
+@pytest.mark.parametrize("name", FRAMES)
 def test_it_is_no_surprise_any_more(broker: EmbeddedBroker, name: str) -> None:
     before = len(broker.log_file.read_text())
     with Wire(broker.bootstrap_servers) as wire:
