@@ -17,7 +17,7 @@ import crc32c
 _CLIENT_ID = b"compare"
 
 
-def _uvarint(value: int) -> bytes:
+def uvarint(value: int) -> bytes:
     encoded = bytearray()
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)
@@ -27,14 +27,14 @@ def _uvarint(value: int) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    return _uvarint(value << 1 if value >= 0 else (-value << 1) - 1)
+    return uvarint(value << 1 if value >= 0 else (-value << 1) - 1)
 
 
-def _compact(data: bytes) -> bytes:
-    return _uvarint(len(data) + 1) + data
+def compact(data: bytes) -> bytes:
+    return uvarint(len(data) + 1) + data
 
 
-def _frame(api: int, version: int, body: bytes) -> bytes:
+def frame(api: int, version: int, body: bytes) -> bytes:
     header = struct.pack(">hhih", api, version, 1, len(_CLIENT_ID)) + _CLIENT_ID + b"\0"
     return struct.pack(">i", len(header) + len(body)) + header + body
 
@@ -52,9 +52,9 @@ def record_batch(values: list[bytes]) -> bytes:
 
 
 def produce_request(topic: str, partition: int, batch: bytes, *, acks: int = -1) -> bytes:
-    in_partition = struct.pack(">i", partition) + _compact(batch) + b"\0"
-    in_topic = _compact(topic.encode()) + _uvarint(2) + in_partition + b"\0"
-    return _frame(0, 11, b"\0" + struct.pack(">hi", acks, 30_000) + _uvarint(2) + in_topic + b"\0")
+    in_partition = struct.pack(">i", partition) + compact(batch) + b"\0"
+    in_topic = compact(topic.encode()) + uvarint(2) + in_partition + b"\0"
+    return frame(0, 11, b"\0" + struct.pack(">hi", acks, 30_000) + uvarint(2) + in_topic + b"\0")
 
 
 def produce_error(response: bytes, topic: str) -> int:
@@ -64,10 +64,10 @@ def produce_error(response: bytes, topic: str) -> int:
 
 def fetch_request(topic: str, partition: int, offset: int, *, max_wait_ms: int = 500) -> bytes:
     in_partition = struct.pack(">iiqiqi", partition, -1, offset, -1, -1, 1 << 20) + b"\0"
-    in_topic = _compact(topic.encode()) + _uvarint(2) + in_partition + b"\0"
+    in_topic = compact(topic.encode()) + uvarint(2) + in_partition + b"\0"
     head = struct.pack(">iiiibii", -1, max_wait_ms, 1, 50 << 20, 0, 0, -1)
     no_forgotten_topics, no_rack = b"\x01", b"\x01"
-    return _frame(1, 12, head + _uvarint(2) + in_topic + no_forgotten_topics + no_rack + b"\0")
+    return frame(1, 12, head + uvarint(2) + in_topic + no_forgotten_topics + no_rack + b"\0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +92,11 @@ def parse_fetch(response: memoryview, topic: str, offset: int) -> Fetched:
     if partition_error:
         raise RuntimeError(f"Fetch answered error {partition_error}")
     at += 4 + 2 + 8 + 8 + 8  # index, error, high watermark, last stable offset, log start offset
-    aborted, at = _read_uvarint(response, at)
+    aborted, at = read_uvarint(response, at)
     if aborted > 1:
         raise RuntimeError("unexpected aborted transactions in a Fetch response")
     at += 4  # preferred read replica
-    length, at = _read_uvarint(response, at)
+    length, at = read_uvarint(response, at)
     end = at + length - 1
     records_bytes = max(length - 1, 0)
     while at + 61 <= end:
@@ -108,7 +108,7 @@ def parse_fetch(response: memoryview, topic: str, offset: int) -> Fetched:
     return Fetched(offset, records_bytes)
 
 
-def _read_uvarint(data: memoryview, at: int) -> tuple[int, int]:
+def read_uvarint(data: memoryview, at: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         byte = data[at]
@@ -120,8 +120,8 @@ def _read_uvarint(data: memoryview, at: int) -> tuple[int, int]:
 
 
 def create_topic_request(topic: str, partitions: int) -> bytes:
-    in_topic = _compact(topic.encode()) + struct.pack(">ih", partitions, 1) + b"\x01" + b"\x01" + b"\0"
-    return _frame(19, 7, _uvarint(2) + in_topic + struct.pack(">ib", 10_000, 0) + b"\0")
+    in_topic = compact(topic.encode()) + struct.pack(">ih", partitions, 1) + b"\x01" + b"\x01" + b"\0"
+    return frame(19, 7, uvarint(2) + in_topic + struct.pack(">ib", 10_000, 0) + b"\0")
 
 
 def api_versions_request() -> bytes:

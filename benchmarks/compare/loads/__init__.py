@@ -11,6 +11,7 @@ from benchmarks.compare.loads.offset_commits import OffsetCommits
 from benchmarks.compare.loads.produce_java import ProduceJava
 from benchmarks.compare.loads.produce_librdkafka import ProduceLibrdkafka
 from benchmarks.compare.loads.raw_transfer import RawTransfer
+from benchmarks.compare.loads.rebalance import Rebalance
 from benchmarks.compare.loads.share_groups import ShareGroups
 from benchmarks.compare.loads.small_requests import SmallRequests
 from benchmarks.compare.loads.startup import Startup
@@ -25,6 +26,7 @@ LOAD_NAMES = (
         RawTransfer.name,
         ColdCatchUp.name,
         OffsetCommits.name,
+        Rebalance.name,
         ShareGroups.name,
         Memory.name,
     ),
@@ -44,6 +46,7 @@ def build_loads(fresh_target: TargetFactory, *, with_groups: bool) -> list[Load]
         RawTransfer(),
         ColdCatchUp(),
         OffsetCommits(),
+        Rebalance(),
         ShareGroups(),
         Memory(),
     ]
