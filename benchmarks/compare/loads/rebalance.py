@@ -277,7 +277,7 @@ class ClassicCrew(Crew[ClassicMember]):
 
 class ConsumerCrew(Crew[ConsumerMember]):
     protocol = "consumer"
-    # group.consumer.assignment.interval.ms, a second by default, holds back an assignment that follows another too soon.
+    # group.consumer.assignment.interval.ms, by default a second, holds back what follows an assignment too soon.
     rest_seconds = 1.2
 
     def make(self, bootstrap: str, group: str, topic: str, phase: float) -> ConsumerMember:
