@@ -79,6 +79,7 @@ class Publisher:
             producer.poll(_CHUNK_S)
             waited += _CHUNK_S
         if not outcome:
+            self._connection.probe()  # a broker that is gone is another error than one that is slow
             raise DeadlineError(f"{self._connection.bootstrap} did not confirm the record in time")
         return self.outcome(topic, *outcome[0])
 
@@ -236,6 +237,7 @@ class Publisher:
                 return
             # Time counts only while nothing moves: a slow broker with a long queue is not a dead one.
             waited = waited + _CHUNK_S if len(producer) >= left else 0.0
+        self._connection.probe()
         raise DeadlineError(f"{self._connection.bootstrap} did not confirm {len(producer)} records in time")
 
 
