@@ -104,6 +104,26 @@ def test_members_that_wait_are_told_to_come_again(run: ConsumerRun) -> None:
     settle(run, first, second, new)
 
 
+def test_who_waits_hears_of_the_change_only_when_it_is_written(run: ConsumerRun) -> None:
+    first = run.join_fully(protocols=(("range", subscription("t")),))
+    run.advance(1)
+    member = first.value["member_id"]
+    second = run.join_fully(protocols=(("range", subscription("t")),))  # waits for the first
+    assert not second.resolved
+    with refused(ErrorCode.INVALID_REGULAR_EXPRESSION):
+        run.join_consumer("new", subscribed_topic_regex="(")
+    assert not second.resolved
+    run.fail_writes = KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "full")
+    with refused(ErrorCode.COORDINATOR_NOT_AVAILABLE):
+        run.join_consumer("new", "t")
+    run.fail_writes = None
+    group = run.shard.groups["g"]
+    assert not second.resolved and isinstance(group, ClassicGroup) and member in group.members
+    run.join_consumer("new", "t")
+    assert second.value["error_code"] == ErrorCode.REBALANCE_IN_PROGRESS
+    assert second.value["member_id"] in run.group.members
+
+
 def test_the_state_survives_a_restart_at_every_point(run: ConsumerRun) -> None:
     old, new = ClassicConsumer(run, "t", cooperative=True), run.consumer("new", "t")
     settle(run, old)

@@ -18,6 +18,7 @@ from tests.coordinator.shard_run import ShardRun, message
 from tests.coordinator.test_classic_groups import SUBSCRIBED_TO_T, stable_group
 
 MINUTE_MS = 60_000
+LARGEST_BATCH = 128 << 10
 WEEK_MS = 7 * 24 * 60 * MINUTE_MS
 TEXT = st.text(st.characters(codec="utf-8"), max_size=300)
 
@@ -113,6 +114,14 @@ def test_fetch_of_what_is_not_there(run: ShardRun) -> None:
     assert [(row["committed_offset"], row["error_code"]) for row in topic["partitions"]] == [(-1, 0), (-1, 0)]
 
 
+def test_a_partition_asked_for_often_is_answered_once(run: ShardRun) -> None:
+    run.commit({("t", 0): 7, ("t", 1): 8}, metadata="x" * 4000)
+    rows = [{"name": "t", "partition_indexes": [0] * 1000}, {"name": "t", "partition_indexes": [0, 1]}] * 100
+    answer = run.shard.offsets.fetch(message("offset_fetch", group_id="g", topics=rows), 7)
+    shown = [row["committed_offset"] for topic in answer["topics"] for row in topic["partitions"]]
+    assert shown == [7, 8]
+
+
 def test_fetch_by_topic_id(run: ShardRun) -> None:
     run.commit({("t", 0): 5}, version=10)
     topic = run.topics.get("t")
@@ -144,6 +153,10 @@ def test_offsets_go_with_their_topic(run: ShardRun) -> None:
     assert run.committed() == {("u", 0): 6}
 
 
+def batch_bytes(run: ShardRun, since: int) -> int:
+    return sum(len(key) + len(value or b"") for key, value in run.log[since:])
+
+
 def test_many_offsets_of_a_deleted_topic_go_in_several_batches(run: ShardRun) -> None:
     run.topics.add("wide", 2500)
     for group in ("a", "b", "c", "d"):
@@ -152,9 +165,51 @@ def test_many_offsets_of_a_deleted_topic_go_in_several_batches(run: ShardRun) ->
     run.topics.remove("wide")
     written = len(run.log)
     run.run(lambda shard, now: shard.topics_changed({"wide"}, now))
-    assert len(run.log) - written == 2500
-    run.advance(10)
+    assert 0 < batch_bytes(run, written) < LARGEST_BATCH
+    run.fail_writes = KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "full")
+    with pytest.raises(KafkaError):
+        run.advance(10)
+    run.fail_writes = None
+    run.advance(60_000)  # it is tried again
     assert [run.committed(group) for group in "abcd"] == [{("t", 0): 1}, {}, {}, {}]
+
+
+def test_topics_that_went_while_nobody_looked(run: ShardRun) -> None:
+    run.commit({("t", 0): 5, ("t", 1): 6, ("u", 0): 6})
+    run.commit({("t", 0): 7}, retention_ms=WEEK_MS, version=4)  # its record does not tell the topic's id
+    run.topics.remove("t")
+    run.topics.add("t", 2)
+    run.topics.remove("u")
+    run.restart()
+    run.advance(1)
+    assert run.committed() == {("t", 0): 7}
+    run.topics.add("u", 1)
+    run.restart()
+    run.advance(1)
+    assert run.committed() == {("t", 0): 7}
+
+
+def test_a_group_with_many_offsets_is_deleted_bit_by_bit(run: ShardRun) -> None:
+    run.topics.add("wide", 5000)
+    run.commit({("wide", partition): 1 for partition in range(5000)})
+    steps, is_gone = 0, False
+    while not is_gone:
+        written = len(run.log)
+        is_gone = run.run(lambda shard, now: shard.delete_group("g", now))
+        assert batch_bytes(run, written) < LARGEST_BATCH
+        assert ("g" in run.shard.groups) is not is_gone
+        steps += 1
+    assert steps > 2
+    run.restart()
+    assert not run.shard.groups and not run.committed()
+
+
+def test_long_names_make_no_large_batch(run: ShardRun) -> None:
+    run.topics.add("wide", 50)
+    run.commit({("wide", partition): 1 for partition in range(50)}, group="x" * 8000)
+    written = len(run.log)
+    assert not run.run(lambda shard, now: shard.delete_group("x" * 8000, now))
+    assert batch_bytes(run, written) < LARGEST_BATCH
 
 
 def delete(run: ShardRun, *topics: tuple[str, int]) -> list[int]:
@@ -199,6 +254,22 @@ def test_simple_offsets_expire_by_the_time_of_their_commit(run: ShardRun) -> Non
     assert not run.committed() and not run.shard.groups
     run.restart()
     assert not run.shard.groups
+
+
+def test_many_offsets_expire_in_several_batches(run: ShardRun) -> None:
+    run.topics.add("wide", 5000)
+    run.commit({("wide", partition): 1 for partition in range(5000)})
+    run.advance(WEEK_MS - MINUTE_MS)
+    run.commit({("t", 0): 1}, group="other")
+    run.now_ms += 2 * MINUTE_MS
+    written = len(run.log)
+    run.run(lambda shard, now: shard.offsets.expire(now))
+    assert 0 < batch_bytes(run, written) < LARGEST_BATCH
+    assert run.committed() and "g" in run.shard.groups
+    run.advance(10)
+    assert not run.committed() and set(run.shard.groups) == {"other"}
+    run.restart()
+    assert set(run.shard.groups) == {"other"}
 
 
 def test_offsets_of_a_group_age_from_when_it_became_empty(run: ShardRun) -> None:

@@ -4,6 +4,7 @@ from uuid import UUID
 
 import pytest
 
+from millstream.metadata.topic_names import INTERNAL_TOPICS
 from millstream.metadata.topics import (
     NewPartitions,
     NewTopic,
@@ -221,6 +222,18 @@ def test_partitions_that_cannot_be(request_: NewPartitions, code: ErrorCode, mes
     (result,) = decision.results
     assert result.error is code
     assert result.message is not None and message in result.message
+
+
+@pytest.mark.parametrize("name", sorted(INTERNAL_TOPICS))
+def test_internal_topics_keep_their_partitions(name: str) -> None:
+    cluster = Cluster()
+    cluster.create(internal_topic(name, cluster.image, 50, 1, {}))
+    more = [NewPartitions(name=name, count=51)]
+    decision = create_partitions(cluster.image, more, cluster.config, cluster.random)
+    assert decision.records == ()
+    (result,) = decision.results
+    assert result.error is ErrorCode.INVALID_REQUEST
+    assert result.message is not None and "keeps the partitions" in result.message
 
 
 def test_partitions_asked_for_twice_or_only_checked() -> None:

@@ -40,14 +40,23 @@ class StateMachine(Protocol):
 
 
 class CoordinatorShell:
-    def __init__(self, partition: Partition, state: StateMachine, environment: Environment) -> None:
+    def __init__(
+        self,
+        partition: Partition,
+        state: StateMachine,
+        environment: Environment,
+        on_replayed: Callable[[], None] | None = None,
+    ) -> None:
+        """`on_replayed` is called between the last `replay` and `loaded`, in a thread: it may take its time."""
         self.partition = partition
         self.state = state
         self._environment = environment
+        self._on_replayed = on_replayed
         self._loading: asyncio.Task[None] | None = None
         self.is_loaded = False
         self._alarm: asyncio.TimerHandle | None = None
         self._closed = False
+        self._waiting: set[asyncio.Future[Any]] = set()
         state.timers.on_earlier = self._set_alarm
 
     # Loading
@@ -71,6 +80,8 @@ class CoordinatorShell:
             if reached <= position:
                 break
             position = reached
+        if self._on_replayed is not None and end > log.log_start_offset:
+            await self._environment.offload(self._on_replayed)
         self.state.loaded(self._environment.clock.now_ms())
         self.is_loaded = True
         self._set_alarm()
@@ -100,14 +111,24 @@ class CoordinatorShell:
     def run_now(self, operation: "Callable[[int], Outcome[R]]") -> "R | Reply[R]":
         """The same without waiting, for a state that is loaded: what costs least for the most frequent requests."""
         assert self.is_loaded
+        if self._closed:
+            raise _gone()
         outcome = operation(self._environment.clock.now_ms())
         self._write(outcome)
         return outcome.answer
 
     async def awaited(self, answer: "Reply[R]") -> R:
-        waiting: asyncio.Future[R] = self._environment.loop.create_future()
+        """The answer when it is there; KafkaError (NOT_COORDINATOR) if the shell is closed before."""
+        waiting: asyncio.Future[R | KafkaError] = self._environment.loop.create_future()
         answer.when_resolved(lambda value: None if waiting.done() else waiting.set_result(value))
-        return await waiting
+        self._waiting.add(waiting)
+        try:
+            given = await waiting
+        finally:
+            self._waiting.discard(waiting)
+        if isinstance(given, KafkaError):
+            raise given
+        return given
 
     def _write(self, outcome: "Outcome[Any]") -> None:
         if outcome.records:
@@ -162,6 +183,14 @@ class CoordinatorShell:
         self._set_alarm()
 
     def close(self) -> None:
+        """The partition is no longer ours: nothing happens any more, and whoever waits is told to look elsewhere."""
         self._closed = True
         if self._alarm is not None:
             self._alarm.cancel()
+        for waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_result(_gone())
+
+
+def _gone() -> KafkaError:
+    return KafkaError(ErrorCode.NOT_COORDINATOR, "this broker coordinates the group no longer")

@@ -8,7 +8,7 @@ background after a start, so that the sessions of members that did not come back
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -17,6 +17,7 @@ from millstream.broker.coordinator_shell import CoordinatorShell
 from millstream.broker.environment import Environment
 from millstream.broker.partition_table import PartitionTable
 from millstream.config.table import groups as settings
+from millstream.coordinator.group import LONGEST_TEXT
 from millstream.coordinator.group_shard import GroupShard
 from millstream.coordinator.outcome import Outcome, Reply
 from millstream.coordinator.share.share_groups import StateGone
@@ -29,8 +30,6 @@ from millstream.model.identifiers import BrokerId, TopicId, TopicName
 GROUP_TOPIC = TopicName("__consumer_offsets")
 _LOAD_PATIENCE_SECONDS = 5.0
 """How long a request waits for its shard to load before the client is told to come again."""
-_LONGEST_GROUP_ID = 8000
-"""The keys of records hold texts of up to 32,767 bytes, and a character has up to four."""
 
 _log = logging.getLogger("millstream.groups")
 R = TypeVar("R")
@@ -113,8 +112,8 @@ class GroupCoordinator:
         topic = self._controller.image.topics.get(GROUP_TOPIC)
         if topic is None:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{GROUP_TOPIC} does not exist yet")
-        if len(group_id) > _LONGEST_GROUP_ID:
-            raise KafkaError(ErrorCode.INVALID_GROUP_ID, f"the group id is longer than {_LONGEST_GROUP_ID} characters")
+        if len(group_id) > LONGEST_TEXT:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID, f"the group id is longer than {LONGEST_TEXT} characters")
         return java_hash(group_id) % len(topic.partitions)
 
     def _shell(self, index: int) -> CoordinatorShell:
@@ -129,7 +128,8 @@ class GroupCoordinator:
                 lambda: controller.config, self.topics, self._environment.randomness, self._settings_of_group
             )
             shard.share.on_state_gone = lambda group_id, gone: self.on_share_state_gone(group_id, gone)
-            shell = self._shells[index] = CoordinatorShell(partition, shard, self._environment)
+            shell = CoordinatorShell(partition, shard, self._environment, on_replayed=shard.replayed)
+            self._shells[index] = shell
         return shell
 
     def _settings_of_group(self, group_id: str) -> Mapping[str, str]:
@@ -142,9 +142,11 @@ class GroupCoordinator:
                 await shell.load()
         except TimeoutError:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{GROUP_TOPIC}-{index} is loading") from None
-        except KafkaError as error:
-            _log.error("shard_not_loaded partition=%s-%d error=%s", GROUP_TOPIC, index, error)
-            self._shells.pop(index, None)  # the next request begins anew
+        except Exception as error:
+            _log.error("shard_not_loaded partition=%s-%d error=%r", GROUP_TOPIC, index, error)
+            if self._shells.get(index) is shell:
+                del self._shells[index]  # the next request begins anew
+            shell.close()
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{GROUP_TOPIC}-{index}: {error}") from None
         return shell
 
@@ -165,11 +167,11 @@ class GroupCoordinator:
             answer = shell.run_now(lambda now_ms: operation(shard, now_ms))
         except KafkaError as error:
             return refuse(error)
-        return shell.awaited(answer) if isinstance(answer, Reply) else answer
+        return _awaited(shell, answer, refuse) if isinstance(answer, Reply) else answer
 
     def _shell_at_hand(self, group_id: str) -> CoordinatorShell | None:
         topic = self._controller.image.topics.get(GROUP_TOPIC)
-        if topic is None or len(group_id) > _LONGEST_GROUP_ID:
+        if topic is None or len(group_id) > LONGEST_TEXT:
             return None
         shell = self._shells.get(java_hash(group_id) % len(topic.partitions))
         return shell if shell is not None and shell.is_loaded else None
@@ -197,11 +199,22 @@ class GroupCoordinator:
         await self.ensure_topic()
         return question(_shard(await self._loaded(self.partition_of(group_id))))
 
+    async def learn_pattern(self, group_id: str, text: str) -> None:
+        """Matches the topics with an expression in a thread, so that a heartbeat finds them matched already."""
+        if len(text) > LONGEST_TEXT:
+            return
+        await self.ensure_topic()
+        shard = _shard(await self._loaded(self.partition_of(group_id)))
+        pattern = shard.consumer.patterns.get(text)
+        names = pattern.unknown(self.topics)
+        if names:
+            await self._environment.offload(partial(pattern.learn, names))
+
     async def shards(self) -> list[GroupShard]:
         """All shards of this broker, loaded; none if there has never been a group."""
         topic = self._controller.image.topics.get(GROUP_TOPIC)
         led = self._partitions.by_name.get(GROUP_TOPIC.encode(), {}) if topic is not None else {}
-        return [_shard(await self._loaded(index)) for index in led]
+        return [_shard(await self._loaded(index)) for index in tuple(led)]
 
     # Life
 
@@ -220,9 +233,7 @@ class GroupCoordinator:
     def follow(self, delta: MetadataDelta) -> None:
         """Topics came, grew or went; settings of groups may have changed."""
         if any(topic.name == GROUP_TOPIC for topic in delta.deleted.values()):
-            for shell in self._shells.values():
-                shell.close()
-            self._shells.clear()
+            self.close()
             return
         if not (delta.deleted or delta.created or delta.changed):
             return
@@ -234,7 +245,10 @@ class GroupCoordinator:
         try:
             await shell.run(lambda now_ms: _shard(shell).topics_changed(deleted, now_ms))
         except KafkaError as error:
-            _log.error("topics_not_followed partition=%s error=%s", shell.partition.topic_partition, error)
+            if error.code != ErrorCode.NOT_COORDINATOR:
+                _log.error("topics_not_followed partition=%s error=%s", shell.partition.topic_partition, error)
+        except Exception as error:  # it was not loaded yet, and cannot be
+            _log.error("topics_not_followed partition=%s error=%r", shell.partition.topic_partition, error)
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work, loop=self._environment.loop)
@@ -242,8 +256,17 @@ class GroupCoordinator:
         task.add_done_callback(self._background.discard)
 
     def close(self) -> None:
+        """Gives all shards up; whoever waits is told to look elsewhere."""
         for shell in self._shells.values():
             shell.close()
+        self._shells.clear()
+
+
+async def _awaited(shell: CoordinatorShell, answer: "Reply[R]", refuse: "Callable[[KafkaError], R]") -> R:
+    try:
+        return await shell.awaited(answer)
+    except KafkaError as error:
+        return refuse(error)
 
 
 def _shard(shell: CoordinatorShell) -> GroupShard:

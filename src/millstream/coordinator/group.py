@@ -7,6 +7,11 @@ from uuid import UUID
 
 from millstream.coordinator.outcome import CoordinatorRecord
 
+LONGEST_TEXT = 8000
+"""Of ids, names and expressions: records hold texts of up to 32,767 bytes, and a character has up to four."""
+ALL_GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
+"""Bits of AclOperation for one who may do everything with a group: read, delete, describe, and its configs."""
+
 
 class GroupType(StrEnum):
     """As ListGroups names them."""

@@ -82,7 +82,12 @@ class GroupShard:
             # A newer Kafka may have written a version we do not know; losing one group beats losing all of them.
             _log.warning("record_passed_over type=%d error=%s", record_type(key), error)
 
+    def replayed(self) -> None:
+        """All records were replayed; nobody sees the shard yet, and so this may be done in a thread."""
+        self.offsets.decode()
+
     def loaded(self, now_ms: int) -> None:
+        self.replayed()
         self.live = True
         for kind in self._kinds:
             kind.loaded(now_ms)
@@ -108,11 +113,12 @@ class GroupShard:
             if (not states or group.state_name.lower() in states) and (not types or group.type in types)
         ]
 
-    def delete_group(self, group_id: str, now_ms: int) -> Outcome[None]:
+    def delete_group(self, group_id: str, now_ms: int) -> Outcome[bool]:
+        """Whether the group is gone: if it has many offsets, they go first, and this is to be called again."""
         group = self.find(group_id)
         group.check_deletion()
-        records = self.offsets.deletion_records(group_id)
-        return Outcome(None, [*records, *group.deletion_records()])
+        records, has_more = self.offsets.deletion_records(group_id)
+        return Outcome(not has_more, records if has_more else [*records, *group.deletion_records()])
 
     def topics_changed(self, deleted: Collection[str], now_ms: int) -> Outcome[None]:
         writes = Writes()

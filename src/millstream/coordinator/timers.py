@@ -9,6 +9,7 @@ from millstream.coordinator.outcome import Outcome
 
 Action = Callable[[int], Outcome[Any] | None]
 """Takes the time; returns what is to be written, if anything."""
+_STALE_ENTRIES = 64
 
 
 class Timers:
@@ -25,11 +26,19 @@ class Timers:
         number = next(self._order)
         self._current[key] = (deadline_ms, number, action)
         heapq.heappush(self._heap, (deadline_ms, number, key))
+        self._drop_stale()
         if earliest is None or deadline_ms < earliest:
             self.on_earlier()
 
     def cancel(self, key: Hashable) -> None:
         self._current.pop(key, None)
+        self._drop_stale()
+
+    def _drop_stale(self) -> None:
+        """What was moved or cancelled stays in the heap; not for ever, if its time is far away."""
+        if len(self._heap) > 2 * len(self._current) + _STALE_ENTRIES:
+            self._heap = [(deadline_ms, number, key) for key, (deadline_ms, number, _) in self._current.items()]
+            heapq.heapify(self._heap)
 
     def __contains__(self, key: Hashable) -> bool:
         return key in self._current

@@ -14,7 +14,7 @@ from millstream.metadata.decision import Decision, Outcome, refusal
 from millstream.metadata.image import MetadataImage, ResourceType, TopicImage
 from millstream.metadata.placement import check_assignment, new_partition, place_replicas
 from millstream.metadata.records import ConfigRecord, MetadataRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
-from millstream.metadata.topic_names import CLUSTER_METADATA_TOPIC, check_topic_name, folded
+from millstream.metadata.topic_names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, check_topic_name, folded
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import NO_TOPIC_ID, TopicId, TopicName
 
@@ -322,6 +322,11 @@ def _add_partitions(
     image: MetadataImage, request: NewPartitions, config: BrokerConfig, random: Random, *, already: int
 ) -> list[PartitionRecord]:
     topic = find_topic(image, TopicReference(name=request.name))
+    if request.name in INTERNAL_TOPICS:
+        # The number of partitions decides in which of them a group lives: with another one, all would be lost.
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"The internal topic {request.name} keeps the partitions it was made with."
+        )
     present = len(topic.partitions)
     added = request.count - present
     if added == 0:

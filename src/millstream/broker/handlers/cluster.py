@@ -206,7 +206,7 @@ class ClusterHandlers:
         return {
             "coordinators": [
                 {"key": key, **self._coordinator(key, request.key_type, context, failure)}
-                for key in request.coordinator_keys
+                for key in dict.fromkeys(request.coordinator_keys)
             ]
         }
 

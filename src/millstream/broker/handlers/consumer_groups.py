@@ -1,15 +1,15 @@
 """ConsumerGroupHeartbeat (68) and ConsumerGroupDescribe (69): groups that the broker assigns."""
 
+import asyncio
+from contextlib import suppress
 from typing import Any
 
 from millstream.broker.group_coordinator import GroupCoordinator
 from millstream.broker.request import Context, Response
 from millstream.coordinator.classic.member import Client
+from millstream.coordinator.group import ALL_GROUP_OPERATIONS
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.protocol.schema import Message
-
-# Bits of AclOperation for one who may do everything with a group: read, delete, describe, and its configs.
-_ALL_GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
 
 
 class ConsumerGroupHandlers:
@@ -18,6 +18,9 @@ class ConsumerGroupHandlers:
 
     async def consumer_group_heartbeat(self, request: Message, context: Context) -> Response:
         client = Client(context.client_id, f"/{context.peer.host}")
+        if request.subscribed_topic_regex:
+            with suppress(KafkaError):  # what is wrong with it, the heartbeat says in its turn
+                await self._groups.learn_pattern(request.group_id, request.subscribed_topic_regex)
         try:
             return await self._groups.run(
                 request.group_id,
@@ -28,11 +31,13 @@ class ConsumerGroupHandlers:
 
     async def consumer_group_describe(self, request: Message, context: Context) -> Response:
         # A group that is named twice is shown once: the answer is far longer than the question.
-        rows = [await self._described(group_id) for group_id in dict.fromkeys(request.group_ids)]
-        if request.include_authorized_operations:
-            rows = [
-                row if row.get("error_code") else row | {"authorized_operations": _ALL_GROUP_OPERATIONS} for row in rows
-            ]
+        rows = []
+        for group_id in dict.fromkeys(request.group_ids):
+            row = await self._described(group_id)
+            if request.include_authorized_operations and not row.get("error_code"):
+                row["authorized_operations"] = ALL_GROUP_OPERATIONS
+            rows.append(row)
+            await asyncio.sleep(0)  # others have their turn
         return {"groups": rows}
 
     async def _described(self, group_id: str) -> dict[str, Any]:

@@ -1,14 +1,13 @@
 """DescribeGroups (15), ListGroups (16), DeleteGroups (42): what tools ask about groups."""
 
+import asyncio
 from typing import Any
 
 from millstream.broker.group_coordinator import GroupCoordinator
 from millstream.broker.request import Context, Response
+from millstream.coordinator.group import ALL_GROUP_OPERATIONS
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.protocol.schema import Message
-
-# Bits of AclOperation for one who may do everything with a group: read, delete, describe, and its configs.
-_ALL_GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
 
 
 class GroupAdminHandlers:
@@ -17,11 +16,13 @@ class GroupAdminHandlers:
 
     async def describe_groups(self, request: Message, context: Context) -> Response:
         rows = []
-        for group_id in request.groups:
+        # A group that is named twice is shown once: the answer is far longer than the question.
+        for group_id in dict.fromkeys(request.groups):
             row = await self._described(group_id, context.version)
             if request.include_authorized_operations:
-                row["authorized_operations"] = _ALL_GROUP_OPERATIONS
+                row["authorized_operations"] = ALL_GROUP_OPERATIONS
             rows.append(row)
+            await asyncio.sleep(0)  # others have their turn
         return {"groups": rows}
 
     async def _described(self, group_id: str, version: int) -> dict[str, Any]:
@@ -47,8 +48,12 @@ class GroupAdminHandlers:
                 await self._delete(group_id)
             except KafkaError as error:
                 code = error.code
+            await asyncio.sleep(0)
             rows.append({"group_id": group_id, "error_code": code})
         return {"results": rows}
 
     async def _delete(self, group_id: str) -> None:
-        await self._groups.run(group_id, lambda shard, now_ms: shard.delete_group(group_id, now_ms))
+        is_gone = False
+        while not is_gone:
+            is_gone = await self._groups.run(group_id, lambda shard, now_ms: shard.delete_group(group_id, now_ms))
+            await asyncio.sleep(0)

@@ -1,5 +1,6 @@
 """OffsetCommit (8), OffsetFetch (9), OffsetDelete (47): where groups are in their topics."""
 
+import asyncio
 from collections.abc import Awaitable
 from typing import Any
 
@@ -25,7 +26,11 @@ class OffsetCommitHandlers:
 
     async def offset_fetch(self, request: Message, context: Context) -> Response:
         if context.version >= _FIRST_FETCH_WITH_GROUPS:
-            return {"groups": [await self._fetched(group, context.version) for group in request.groups]}
+            rows = []
+            for wanted in _once_each(request.groups):
+                rows.append(await self._fetched(wanted, context.version))
+                await asyncio.sleep(0)  # others have their turn
+            return {"groups": rows}
         group = await self._fetched(request, context.version)
         code = group["error_code"]
         topics = [{name: topic[name] for name in ("name", "partitions")} for topic in group["topics"]]
@@ -50,6 +55,17 @@ class OffsetCommitHandlers:
             return await self._groups.run(request.group_id, lambda shard, now_ms: shard.offsets.delete(request, now_ms))
         except KafkaError as error:
             return {"error_code": error.code, "topics": []}
+
+
+def _once_each(groups: list[Message]) -> list[Message]:
+    """A group named often is answered once; or a small request could ask for an answer of gigabytes.
+
+    As in Kafka, some of its offsets may be asked for beside all of them.
+    """
+    first: dict[tuple[str, bool], Message] = {}
+    for group in groups:
+        first.setdefault((group.group_id, group.topics is None), group)
+    return list(first.values())
 
 
 def _refused(topic: Message, code: int) -> dict[str, Any]:

@@ -108,6 +108,8 @@ class OffsetHandlers:
         return {"topics": topics}
 
     def _delete_before(self, partition: Partition, offset: int) -> int:
+        if partition.is_internal:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "records of internal topics cannot be deleted")
         log = partition.log
         if "delete" not in log.config.cleanup_policy:
             raise KafkaError(ErrorCode.POLICY_VIOLATION, "records of a topic that is only compacted cannot be deleted")

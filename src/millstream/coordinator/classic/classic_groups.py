@@ -48,6 +48,11 @@ class ClassicGroups:
             self._shard.groups[group_id] = _restored(group_id, read_value(RecordType.GROUP_METADATA, value))
 
     def _forget(self, group: ClassicGroup) -> None:
+        # A group that goes with its members has become one of another kind: whoever waits comes again and finds that.
+        again: Answer = {"error_code": ErrorCode.REBALANCE_IN_PROGRESS}
+        for member in group.members.values():
+            member.answer_join({**again, "member_id": member.id})
+            member.answer_sync(again)
         for member_id in (*group.members, *group.pending):
             self._rebalance.remove(group, member_id)
         group.state = GroupState.DEAD

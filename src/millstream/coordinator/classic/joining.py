@@ -10,6 +10,7 @@ from millstream.coordinator.classic.group_state import GroupState
 from millstream.coordinator.classic.member import Answer, Client, Member, Protocol
 from millstream.coordinator.classic.rebalance import NEW_MEMBER_TIMEOUT_MS, Rebalance, joined_answer
 from millstream.coordinator.consumer.consumer_group import ConsumerGroup
+from millstream.coordinator.group import LONGEST_TEXT
 from millstream.coordinator.outcome import Outcome, Reply
 from millstream.coordinator.writes import Writes
 from millstream.model.errors import ErrorCode, KafkaError
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
 _FIRST_VERSION_WITH_MEMBER_ID_REQUIRED = 4
 _FIRST_VERSION_WITH_SKIPPED_ASSIGNMENT = 9
-_LONGEST_TEXT = 8000
-"""Records hold texts of up to 32,767 bytes, and a character has up to four."""
 _LONGEST_NAME_IN_AN_ID = 249
 
 
@@ -201,7 +200,7 @@ def _update(member: Member, joining: _Joining) -> Reply[Answer]:
 def _check_lengths(request: Message) -> None:
     """What is too long for the group's record would otherwise be found out by its leader, in its SyncGroup."""
     for text in (request.group_instance_id or "", request.protocol_type, *(each.name for each in request.protocols)):
-        if len(text) > _LONGEST_TEXT:
+        if len(text) > LONGEST_TEXT:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"A name of {len(text)} characters is too long.")
 
 

@@ -18,8 +18,8 @@ from millstream.coordinator.consumer.consumer_protocol import (
     subscription_version,
 )
 from millstream.coordinator.consumer.group_change import GroupChange
-from millstream.coordinator.consumer.heartbeat_request import LONGEST_TEXT
 from millstream.coordinator.consumer.member import ClassicSide, Member, MemberState, Protocol
+from millstream.coordinator.group import LONGEST_TEXT
 from millstream.coordinator.outcome import Outcome
 from millstream.coordinator.writes import Writes
 from millstream.model.errors import ErrorCode, KafkaError

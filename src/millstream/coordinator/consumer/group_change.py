@@ -95,7 +95,7 @@ class GroupChange:
 
     def _resolve(self, pattern: str) -> None:
         topics = self._around.topics
-        matching = self._around.patterns.get(pattern).matches(topics.names())
+        matching = self._around.patterns.get(pattern).matches(topics)
         if self.patterns.get(pattern) != matching:
             self.patterns[pattern] = matching
             record = records.pattern_record(self.group.group_id, pattern, matching, topics.version, self.now_ms)

@@ -4,12 +4,11 @@ from collections.abc import Collection
 from uuid import UUID
 
 from millstream.coordinator.consumer.member import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH, Member
+from millstream.coordinator.group import LONGEST_TEXT
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.protocol.schema import Message
 
 _FIRST_VERSION_WITH_MEMBER_ID_OF_CLIENT = 1
-LONGEST_TEXT = 8000
-"""Ids and expressions are in the keys of records, where 32767 bytes have room, and a character may take four."""
 
 
 def check_heartbeat(request: Message, version: int, assignors: Collection[str]) -> None:

@@ -59,11 +59,7 @@ class Migration:
                 new.targets[member.id] = {topic_id: frozenset(owned) for topic_id, owned in member.assigned.items()}
         except MalformedMessage as error:
             raise _refused(old.group_id, f"the embedded consumer protocol is malformed ({error})") from None
-        # Whoever waits for the others is told to come again; it will find the new group.
-        again = {"error_code": ErrorCode.REBALANCE_IN_PROGRESS}
-        for classic in old.members.values():
-            classic.answer_join({**again, "member_id": classic.id})
-            classic.answer_sync(again)
+        # Whoever waits in the old group is told to come again when its tombstone is written, and finds the new one.
         writes.extend(old.deletion_records())
         group_id = new.group_id
         writes.extend(records.member_record(group_id, member) for member in new.members.values())

@@ -1,18 +1,21 @@
 """Topics by regular expression, matched by RE2: time grows with the length of a name, whatever the expression is.
 
 An expression must match the whole name. Internal topics are never matched: who says `.*` does not mean the offsets of
-all groups.
+all groups. Every name is matched once; the broker has a new expression `learn` the topics there are in a thread, and
+then only topics that are new cost something where the requests are answered.
 """
 
 from collections.abc import Iterable
 
 import re2
 
+from millstream.coordinator.topic_catalog import TopicCatalog
+from millstream.metadata.topic_names import INTERNAL_TOPICS
 from millstream.model.errors import ErrorCode, KafkaError
 
-_INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 _MOST_MEMORY_BYTES = 1 << 20
-"""For one compiled expression; larger ones are refused."""
+_LARGEST_PROGRAM = 4000
+"""Steps that RE2 makes for one character at worst. A list of a hundred names has about two thousand."""
 _MOST_PATTERNS = 200
 
 
@@ -25,28 +28,45 @@ def _options() -> re2.Options:
 
 class TopicPattern:
     def __init__(self, text: str) -> None:
-        """KafkaError (INVALID_REGULAR_EXPRESSION) if RE2 cannot read it: back-references, for example."""
+        """KafkaError (INVALID_REGULAR_EXPRESSION) if RE2 cannot read it (back-references, say), or it is too large."""
         try:
             self._compiled = re2.compile(text, options=_options())
         except re2.error as error:
             reason = error.args[0] if error.args else ""
             shown = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
-            raise KafkaError(
-                ErrorCode.INVALID_REGULAR_EXPRESSION, f"SubscribedTopicRegex {text!r} is not a valid pattern: {shown}."
-            ) from None
+            raise _refused(text, shown) from None
+        if self._compiled.programsize > _LARGEST_PROGRAM:
+            raise _refused(text, "pattern too large")
         self._known: dict[str, bool] = {}
+        self._matching: frozenset[str] = frozenset()
+        self._version: int | None = None
+        """Of the catalog that `_matching` was found in."""
 
-    def matches(self, names: Iterable[str]) -> frozenset[str]:
-        """Those of the names that match; answers are remembered, so that only new topics cost something."""
-        known, compiled = self._known, self._compiled
-        answers = {}
-        for name in names:
-            answer = known.get(name)
-            if answer is None:
-                answer = name not in _INTERNAL_TOPICS and compiled.fullmatch(name) is not None
-            answers[name] = answer
-        self._known = answers  # without the topics that are gone
-        return frozenset(name for name, answer in answers.items() if answer)
+    def unknown(self, topics: TopicCatalog) -> list[str]:
+        """The names that were not matched yet."""
+        if topics.version == self._version:
+            return []
+        return [name for name in topics.names() if name not in self._known]
+
+    def learn(self, names: Iterable[str]) -> None:
+        """Matches names ahead of `matches`; may be called in a thread."""
+        self._known = self._known | {name: self._is_match(name) for name in names}
+
+    def matches(self, topics: TopicCatalog) -> frozenset[str]:
+        """The topics that match."""
+        if topics.version != self._version:
+            known = self._known
+            answers = {}
+            for name in topics.names():
+                answer = known.get(name)
+                answers[name] = self._is_match(name) if answer is None else answer
+            self._known = answers  # without the topics that are gone
+            self._matching = frozenset(name for name, answer in answers.items() if answer)
+            self._version = topics.version
+        return self._matching
+
+    def _is_match(self, name: str) -> bool:
+        return name not in INTERNAL_TOPICS and self._compiled.fullmatch(name) is not None
 
 
 class TopicPatterns:
@@ -63,3 +83,9 @@ class TopicPatterns:
                 del self._patterns[next(iter(self._patterns))]
         self._patterns[text] = pattern
         return pattern
+
+
+def _refused(text: str, reason: str) -> KafkaError:
+    return KafkaError(
+        ErrorCode.INVALID_REGULAR_EXPRESSION, f"SubscribedTopicRegex {text!r} is not a valid pattern: {reason}."
+    )

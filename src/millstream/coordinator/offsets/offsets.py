@@ -3,8 +3,9 @@
 Whether a member may commit is its group's to say; what is known of a topic is the catalog's.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from millstream.config.table import groups as settings
 from millstream.coordinator.group import Group
@@ -17,6 +18,7 @@ from millstream.coordinator.offsets.offset_records import (
     read_offset_value,
 )
 from millstream.coordinator.outcome import CoordinatorRecord, Outcome
+from millstream.coordinator.timers import Action
 from millstream.coordinator.topic_catalog import Topic
 from millstream.coordinator.writes import Writes
 from millstream.model.errors import ErrorCode, KafkaError
@@ -30,8 +32,10 @@ if TYPE_CHECKING:
 NO_OFFSET = -1
 _FIRST_VERSION_WITH_GROUP_NOT_FOUND = 9
 _FIRST_VERSION_WITH_TOPIC_IDS = 10
-_MOST_FORGOTTEN_AT_ONCE = 1000
-"""Tombstones in one batch, so that a batch stays well below the largest record batch a log takes."""
+_FORGOTTEN_AT_ONCE_BYTES = 64 << 10
+"""Tombstones in one batch, so that it stays well below the largest record batch a log takes."""
+_RECORD_OVERHEAD_BYTES = 32
+_PAUSE_AFTER_FAILURE_MS = 10_000
 
 _LAST_MS = (1 << 63) - 1
 _LONGEST_METADATA_WITH_EXPIRY = 8000
@@ -47,6 +51,7 @@ class Offsets:
         """Group, topic, partition."""
         self._unread: dict[bytes, bytes | None] = {}
         """While the log is loaded: the last value of each key, not yet decoded. A long log has few keys."""
+        self._has_orphans = False
 
     # Records
 
@@ -80,36 +85,55 @@ class Offsets:
             if not topics:
                 del self.by_group[group_id]
 
-    def loaded(self, now_ms: int) -> None:
-        for key, value in self._unread.items():
+    def decode(self) -> None:
+        """The log was replayed, by whoever loads it: what is left of it in the end is read."""
+        unread, self._unread = self._unread, {}
+        for key, value in unread.items():
             if value is not None:
                 try:
                     self._apply(key, value)
                 except MalformedMessage:
                     continue  # of a newer version than we know
-        self._unread = {}
+        if unread:
+            self._has_orphans = next(self._orphans(), None) is not None
+
+    def loaded(self, now_ms: int) -> None:
+        if self._has_orphans:  # topics were deleted while nobody looked after this shard
+            self._shard.timers.set("orphaned offsets", now_ms, self._forget_orphans)
         self._schedule_expiry(now_ms)
 
     def topics_changed(self, deleted: Collection[str], writes: Writes, now_ms: int) -> None:
         """Offsets of a topic that is gone mean nothing any more."""
         if deleted:
-            writes.extend(self._forget_topics(frozenset(deleted), now_ms))
+            forgotten = self._forget_topics(frozenset(deleted), now_ms)
+            writes.add(*forgotten.records, then=forgotten.on_committed)
 
-    def _forget_topics(self, deleted: frozenset[str], now_ms: int) -> list[CoordinatorRecord]:
-        records: list[CoordinatorRecord] = []
+    def _forget_topics(self, deleted: frozenset[str], now_ms: int) -> Outcome[None]:
+        def again(at_ms: int) -> Outcome[None]:
+            return self._forget_topics(deleted, at_ms)
+
+        key = ("offsets of deleted topics", deleted)
+        return self._forget(self._offsets_of_deleted(deleted), key, again, now_ms)
+
+    def _offsets_of_deleted(self, deleted: frozenset[str]) -> Iterator[CoordinatorRecord]:
         for group_id, topics in self.by_group.items():
             for name in deleted & topics.keys():
                 topic = self._shard.topics.get(name)  # there may be a new one of the same name by now
-                old = [i for i, committed in topics[name].items() if topic is None or committed.topic_id != topic.id]
-                records += _tombstones(group_id, name, old)
-            if len(records) >= _MOST_FORGOTTEN_AT_ONCE:
+                for index, committed in topics[name].items():
+                    if topic is None or committed.topic_id != topic.id:
+                        yield offset_record(group_id, name, index, None)
 
-                def go_on(at_ms: int) -> Outcome[None]:
-                    return Outcome(None, self._forget_topics(deleted, at_ms))
+    def _forget_orphans(self, now_ms: int) -> Outcome[None]:
+        return self._forget(self._orphans(), "orphaned offsets", self._forget_orphans, now_ms)
 
-                self._shard.timers.set(("offsets of deleted topics", deleted), now_ms + 1, go_on)
-                break
-        return records
+    def _orphans(self) -> Iterator[CoordinatorRecord]:
+        """Tombstones for offsets of topics that are not there; without an id, any topic of the name will do."""
+        for group_id, topics in self.by_group.items():
+            for name, partitions in topics.items():
+                topic = self._shard.topics.get(name)
+                for index, committed in partitions.items():
+                    if topic is None or _of_topic(committed, topic) is None:
+                        yield offset_record(group_id, name, index, None)
 
     # Requests
 
@@ -187,7 +211,8 @@ class Offsets:
         if wanted.topics is None:
             topics = self._all_topics(known, version)
         else:
-            topics = [self._wanted_topic(topic, known, version) for topic in wanted.topics]
+            seen: set[tuple[str | UUID, int]] = set()
+            topics = [self._wanted_topic(topic, known, version, seen) for topic in wanted.topics]
         return {"group_id": wanted.group_id, "topics": topics, "error_code": ErrorCode.NONE}
 
     def _all_topics(self, known: Mapping[str, Partitions], version: int) -> list[dict[str, Any]]:
@@ -201,17 +226,21 @@ class Offsets:
             rows.append({"name": name, "topic_id": topic_id, "partitions": shown})
         return rows
 
-    def _wanted_topic(self, wanted: Message, known: Mapping[str, Partitions], version: int) -> dict[str, Any]:
+    def _wanted_topic(
+        self, wanted: Message, known: Mapping[str, Partitions], version: int, seen: set[tuple[str | UUID, int]]
+    ) -> dict[str, Any]:
         name, topic_id = wanted.name, NO_TOPIC_ID
+        asked_by = wanted.topic_id if version >= _FIRST_VERSION_WITH_TOPIC_IDS else name
+        indexes = _once_each(asked_by, wanted.partition_indexes, seen)
         topic = self._topic(wanted, version)
         if version >= _FIRST_VERSION_WITH_TOPIC_IDS:
             topic_id = wanted.topic_id
             if topic is None:
-                rows = [_row(index, None, ErrorCode.UNKNOWN_TOPIC_ID) for index in wanted.partition_indexes]
+                rows = [_row(index, None, ErrorCode.UNKNOWN_TOPIC_ID) for index in indexes]
                 return {"name": name, "topic_id": topic_id, "partitions": rows}
             name = topic.name
         partitions = known.get(name, {})
-        rows = [_row(index, _of_topic(partitions.get(index), topic)) for index in wanted.partition_indexes]
+        rows = [_row(index, _of_topic(partitions.get(index), topic)) for index in indexes]
         return {"name": name, "topic_id": topic_id, "partitions": rows}
 
     def delete(self, request: Message, now_ms: int) -> Outcome[dict[str, Any]]:
@@ -244,10 +273,22 @@ class Offsets:
 
     # The end of offsets
 
-    def deletion_records(self, group_id: str) -> list[CoordinatorRecord]:
-        """Tombstones for all offsets of a group."""
+    def deletion_records(self, group_id: str) -> tuple[list[CoordinatorRecord], bool]:
+        """Tombstones for the offsets of a group, as many as go into one batch, and whether there are more."""
         topics = self.by_group.get(group_id, {})
-        return [record for topic, partitions in topics.items() for record in _tombstones(group_id, topic, partitions)]
+        return _bounded(offset_record(group_id, topic, index, None) for topic in topics for index in topics[topic])
+
+    def _forget(
+        self, tombstones: Iterator[CoordinatorRecord], key: Hashable, again: Action, now_ms: int
+    ) -> Outcome[None]:
+        """One batch of them; the others have their turn in a moment, and all of them if it cannot be written."""
+        records, has_more = _bounded(tombstones)
+
+        def written(error: KafkaError | None) -> None:
+            if error is not None or has_more:
+                self._shard.timers.set(key, now_ms + (1 if error is None else _PAUSE_AFTER_FAILURE_MS), again)
+
+        return Outcome(None, records, written)
 
     def _schedule_expiry(self, now_ms: int) -> None:
         interval_ms = self._shard.config()[settings.OFFSETS_RETENTION_CHECK_INTERVAL_MS]
@@ -259,29 +300,29 @@ class Offsets:
 
     def expire(self, now_ms: int) -> Outcome[None]:
         """Forgets what has aged, and groups that are empty and have nothing left."""
-        records: list[CoordinatorRecord] = []
-        for group in list(self._shard.groups.values()):
-            kept = self._expire_group(group, now_ms, records)
-            if not kept and group.is_empty and group.vanishes_without_offsets:
-                records += group.deletion_records()
-            if len(records) >= _MOST_FORGOTTEN_AT_ONCE:
-                # The rest has its turn in a moment; one huge batch would not fit into the log.
-                self._shard.timers.set("offset expiry", now_ms + 1, self._expiry_due)
-                break
-        return Outcome(None, records)
+        return self._forget(self._expired(now_ms), "offset expiry", self._expiry_due, now_ms)
 
-    def _expire_group(self, group: Group, now_ms: int, records: list[CoordinatorRecord]) -> bool:
-        """Adds tombstones; returns whether any offset is kept."""
+    def _expired(self, now_ms: int) -> Iterator[CoordinatorRecord]:
+        for group in self._shard.groups.values():
+            kept = False
+            for record in self._expired_offsets(group, now_ms):
+                if record is None:
+                    kept = True
+                else:
+                    yield record
+            if not kept and group.is_empty and group.vanishes_without_offsets:
+                yield from group.deletion_records()
+
+    def _expired_offsets(self, group: Group, now_ms: int) -> Iterator[CoordinatorRecord | None]:
+        """Tombstones of a group's offsets, None for those that are kept."""
         retention_ms = self._shard.config()[settings.OFFSETS_RETENTION_MINUTES] * 60_000
-        kept = False
         for topic, partitions in self.by_group.get(group.group_id, {}).items():
             if group.is_subscribed_to(topic):
-                kept = True
+                yield None
                 continue
-            expired = [i for i, committed in partitions.items() if _is_expired(committed, group, now_ms, retention_ms)]
-            kept = kept or len(expired) < len(partitions)
-            records += _tombstones(group.group_id, topic, expired)
-        return kept
+            for index, committed in partitions.items():
+                is_expired = _is_expired(committed, group, now_ms, retention_ms)
+                yield offset_record(group.group_id, topic, index, None) if is_expired else None
 
 
 def _is_expired(committed: CommittedOffset, group: Group, now_ms: int, retention_ms: int) -> bool:
@@ -293,13 +334,31 @@ def _is_expired(committed: CommittedOffset, group: Group, now_ms: int, retention
     return now_ms - base_ms >= retention_ms
 
 
-def _tombstones(group_id: str, topic: str, partitions: Iterable[int]) -> list[CoordinatorRecord]:
-    return [offset_record(group_id, topic, partition, None) for partition in partitions]
+def _bounded(tombstones: Iterable[CoordinatorRecord]) -> tuple[list[CoordinatorRecord], bool]:
+    """As many as go into one batch, and whether there are more; nothing may have changed before they are written."""
+    records: list[CoordinatorRecord] = []
+    size = 0
+    for record in tombstones:
+        if size > _FORGOTTEN_AT_ONCE_BYTES:
+            return records, True
+        records.append(record)
+        size += len(record.key) + _RECORD_OVERHEAD_BYTES
+    return records, False
 
 
 def _unknown_topic(version: int) -> ErrorCode:
     by_id = version >= _FIRST_VERSION_WITH_TOPIC_IDS
     return ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _once_each(topic: str | UUID, asked: Iterable[int], seen: set[tuple[str | UUID, int]]) -> list[int]:
+    """The partitions not asked for before: with its metadata, an offset is far longer than the question for it."""
+    fresh = []
+    for index in asked:
+        if (topic, index) not in seen:
+            seen.add((topic, index))
+            fresh.append(index)
+    return fresh
 
 
 def _of_topic(committed: CommittedOffset | None, topic: Topic | None) -> CommittedOffset | None:
