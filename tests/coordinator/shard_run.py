@@ -61,6 +61,7 @@ class ShardRun:
         self.shard = self._new_shard()
         for key, value in self.log:
             self.shard.replay(key, value)
+        self.shard.replayed()
         self.shard.loaded(self.now_ms)
 
     def compact(self) -> None:

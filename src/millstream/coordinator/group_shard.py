@@ -117,7 +117,7 @@ class GroupShard:
         """Whether the group is gone: if it has many offsets, they go first, and this is to be called again."""
         group = self.find(group_id)
         group.check_deletion()
-        records, has_more = self.offsets.deletion_records(group_id)
+        records, has_more = self.offsets.forgetting.deletion_records(group_id)
         return Outcome(not has_more, records if has_more else [*records, *group.deletion_records()])
 
     def topics_changed(self, deleted: Collection[str], now_ms: int) -> Outcome[None]:

@@ -1,15 +1,16 @@
-"""OffsetCommit, OffsetFetch, OffsetDelete and expiry, over the offsets of every group in a shard.
+"""OffsetCommit, OffsetFetch and OffsetDelete, over the offsets of every group in a shard.
 
-Whether a member may commit is its group's to say; what is known of a topic is the catalog's.
+Whether a member may commit is its group's to say; what is known of a topic is the catalog's; when offsets end is in
+`forgetting`.
 """
 
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from millstream.config.table import groups as settings
-from millstream.coordinator.group import Group
 from millstream.coordinator.group_records import RecordType
+from millstream.coordinator.offsets.forgetting import ByGroup, Forgetting, Partitions, of_topic
 from millstream.coordinator.offsets.offset_records import (
     NEVER,
     CommittedOffset,
@@ -18,7 +19,6 @@ from millstream.coordinator.offsets.offset_records import (
     read_offset_value,
 )
 from millstream.coordinator.outcome import CoordinatorRecord, Outcome
-from millstream.coordinator.timers import Action
 from millstream.coordinator.topic_catalog import Topic
 from millstream.coordinator.writes import Writes
 from millstream.model.errors import ErrorCode, KafkaError
@@ -32,23 +32,16 @@ if TYPE_CHECKING:
 NO_OFFSET = -1
 _FIRST_VERSION_WITH_GROUP_NOT_FOUND = 9
 _FIRST_VERSION_WITH_TOPIC_IDS = 10
-_FORGOTTEN_AT_ONCE_BYTES = 64 << 10
-"""Tombstones in one batch, so that it stays well below the largest record batch a log takes."""
-_RECORD_OVERHEAD_BYTES = 32
-_PAUSE_AFTER_FAILURE_MS = 10_000
-
 _LAST_MS = (1 << 63) - 1
 _LONGEST_METADATA_WITH_EXPIRY = 8000
 """The old form of the record, the only one with an expiry, holds texts of up to 32,767 bytes."""
-
-Partitions = dict[int, CommittedOffset]
 
 
 class Offsets:
     def __init__(self, shard: "GroupShard") -> None:
         self._shard = shard
-        self.by_group: dict[str, dict[str, Partitions]] = {}
-        """Group, topic, partition."""
+        self.by_group: ByGroup = {}
+        self.forgetting = Forgetting(shard, self.by_group)
         self._unread: dict[bytes, bytes | None] = {}
         """While the log is loaded: the last value of each key, not yet decoded. A long log has few keys."""
         self._has_orphans = False
@@ -95,45 +88,15 @@ class Offsets:
                 except MalformedMessage:
                     continue  # of a newer version than we know
         if unread:
-            self._has_orphans = next(self._orphans(), None) is not None
+            self._has_orphans = self.forgetting.has_orphans
 
     def loaded(self, now_ms: int) -> None:
-        if self._has_orphans:  # topics were deleted while nobody looked after this shard
-            self._shard.timers.set("orphaned offsets", now_ms, self._forget_orphans)
-        self._schedule_expiry(now_ms)
+        self.forgetting.begin(now_ms, has_orphans=self._has_orphans)
 
     def topics_changed(self, deleted: Collection[str], writes: Writes, now_ms: int) -> None:
-        """Offsets of a topic that is gone mean nothing any more."""
         if deleted:
-            forgotten = self._forget_topics(frozenset(deleted), now_ms)
+            forgotten = self.forgetting.topics_deleted(frozenset(deleted), now_ms)
             writes.add(*forgotten.records, then=forgotten.on_committed)
-
-    def _forget_topics(self, deleted: frozenset[str], now_ms: int) -> Outcome[None]:
-        def again(at_ms: int) -> Outcome[None]:
-            return self._forget_topics(deleted, at_ms)
-
-        key = ("offsets of deleted topics", deleted)
-        return self._forget(self._offsets_of_deleted(deleted), key, again, now_ms)
-
-    def _offsets_of_deleted(self, deleted: frozenset[str]) -> Iterator[CoordinatorRecord]:
-        for group_id, topics in self.by_group.items():
-            for name in deleted & topics.keys():
-                topic = self._shard.topics.get(name)  # there may be a new one of the same name by now
-                for index, committed in topics[name].items():
-                    if topic is None or committed.topic_id != topic.id:
-                        yield offset_record(group_id, name, index, None)
-
-    def _forget_orphans(self, now_ms: int) -> Outcome[None]:
-        return self._forget(self._orphans(), "orphaned offsets", self._forget_orphans, now_ms)
-
-    def _orphans(self) -> Iterator[CoordinatorRecord]:
-        """Tombstones for offsets of topics that are not there; without an id, any topic of the name will do."""
-        for group_id, topics in self.by_group.items():
-            for name, partitions in topics.items():
-                topic = self._shard.topics.get(name)
-                for index, committed in partitions.items():
-                    if topic is None or _of_topic(committed, topic) is None:
-                        yield offset_record(group_id, name, index, None)
 
     # Requests
 
@@ -222,7 +185,7 @@ class Offsets:
             if topic is None and version >= _FIRST_VERSION_WITH_TOPIC_IDS:
                 continue  # there is no id to name it by
             topic_id = NO_TOPIC_ID if topic is None else topic.id
-            shown = [_row(index, _of_topic(committed, topic)) for index, committed in partitions.items()]
+            shown = [_row(index, of_topic(committed, topic)) for index, committed in partitions.items()]
             rows.append({"name": name, "topic_id": topic_id, "partitions": shown})
         return rows
 
@@ -240,7 +203,7 @@ class Offsets:
                 return {"name": name, "topic_id": topic_id, "partitions": rows}
             name = topic.name
         partitions = known.get(name, {})
-        rows = [_row(index, _of_topic(partitions.get(index), topic)) for index in indexes]
+        rows = [_row(index, of_topic(partitions.get(index), topic)) for index in indexes]
         return {"name": name, "topic_id": topic_id, "partitions": rows}
 
     def delete(self, request: Message, now_ms: int) -> Outcome[dict[str, Any]]:
@@ -271,80 +234,6 @@ class Offsets:
             return self._shard.topics.by_id(wanted.topic_id)
         return self._shard.topics.get(wanted.name)
 
-    # The end of offsets
-
-    def deletion_records(self, group_id: str) -> tuple[list[CoordinatorRecord], bool]:
-        """Tombstones for the offsets of a group, as many as go into one batch, and whether there are more."""
-        topics = self.by_group.get(group_id, {})
-        return _bounded(offset_record(group_id, topic, index, None) for topic in topics for index in topics[topic])
-
-    def _forget(
-        self, tombstones: Iterator[CoordinatorRecord], key: Hashable, again: Action, now_ms: int
-    ) -> Outcome[None]:
-        """One batch of them; the others have their turn in a moment, and all of them if it cannot be written."""
-        records, has_more = _bounded(tombstones)
-
-        def written(error: KafkaError | None) -> None:
-            if error is not None or has_more:
-                self._shard.timers.set(key, now_ms + (1 if error is None else _PAUSE_AFTER_FAILURE_MS), again)
-
-        return Outcome(None, records, written)
-
-    def _schedule_expiry(self, now_ms: int) -> None:
-        interval_ms = self._shard.config()[settings.OFFSETS_RETENTION_CHECK_INTERVAL_MS]
-        self._shard.timers.set("offset expiry", now_ms + interval_ms, self._expiry_due)
-
-    def _expiry_due(self, now_ms: int) -> Outcome[None]:
-        self._schedule_expiry(now_ms)
-        return self.expire(now_ms)
-
-    def expire(self, now_ms: int) -> Outcome[None]:
-        """Forgets what has aged, and groups that are empty and have nothing left."""
-        return self._forget(self._expired(now_ms), "offset expiry", self._expiry_due, now_ms)
-
-    def _expired(self, now_ms: int) -> Iterator[CoordinatorRecord]:
-        for group in self._shard.groups.values():
-            kept = False
-            for record in self._expired_offsets(group, now_ms):
-                if record is None:
-                    kept = True
-                else:
-                    yield record
-            if not kept and group.is_empty and group.vanishes_without_offsets:
-                yield from group.deletion_records()
-
-    def _expired_offsets(self, group: Group, now_ms: int) -> Iterator[CoordinatorRecord | None]:
-        """Tombstones of a group's offsets, None for those that are kept."""
-        retention_ms = self._shard.config()[settings.OFFSETS_RETENTION_MINUTES] * 60_000
-        for topic, partitions in self.by_group.get(group.group_id, {}).items():
-            if group.is_subscribed_to(topic):
-                yield None
-                continue
-            for index, committed in partitions.items():
-                is_expired = _is_expired(committed, group, now_ms, retention_ms)
-                yield offset_record(group.group_id, topic, index, None) if is_expired else None
-
-
-def _is_expired(committed: CommittedOffset, group: Group, now_ms: int, retention_ms: int) -> bool:
-    base_ms = group.expiry_base_ms(committed.committed_at_ms)
-    if base_ms is None:
-        return False
-    if committed.expires_at_ms != NEVER:
-        return now_ms >= committed.expires_at_ms
-    return now_ms - base_ms >= retention_ms
-
-
-def _bounded(tombstones: Iterable[CoordinatorRecord]) -> tuple[list[CoordinatorRecord], bool]:
-    """As many as go into one batch, and whether there are more; nothing may have changed before they are written."""
-    records: list[CoordinatorRecord] = []
-    size = 0
-    for record in tombstones:
-        if size > _FORGOTTEN_AT_ONCE_BYTES:
-            return records, True
-        records.append(record)
-        size += len(record.key) + _RECORD_OVERHEAD_BYTES
-    return records, False
-
 
 def _unknown_topic(version: int) -> ErrorCode:
     by_id = version >= _FIRST_VERSION_WITH_TOPIC_IDS
@@ -359,13 +248,6 @@ def _once_each(topic: str | UUID, asked: Iterable[int], seen: set[tuple[str | UU
             seen.add((topic, index))
             fresh.append(index)
     return fresh
-
-
-def _of_topic(committed: CommittedOffset | None, topic: Topic | None) -> CommittedOffset | None:
-    """None for an offset that was committed for another topic of the same name."""
-    if committed is None or topic is None or NO_TOPIC_ID in (committed.topic_id, topic.id):
-        return committed
-    return committed if committed.topic_id == topic.id else None
 
 
 def _row(index: int, committed: CommittedOffset | None, code: int = ErrorCode.NONE) -> dict[str, Any]:
