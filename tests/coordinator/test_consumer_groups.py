@@ -350,6 +350,16 @@ def test_a_pattern_reads_what_it_matches_now_and_later(run: ConsumerRun) -> None
     assert run.group.patterns == {}
 
 
+def test_topics_are_matched_while_a_shard_is_loaded(run: ConsumerRun) -> None:
+    a = run.consumer("a", pattern="t|log-.*")
+    run.settle([a])
+    run.restart()
+    assert run.shard.consumer.patterns.get("t|log-.*").unknown(run.topics) == []
+    run.topics.add("log-1", 1)
+    run.settle([a])
+    assert {topic for topic, _ in a.owned} == {"t", "log-1"}
+
+
 def test_a_pattern_never_matches_internal_topics(run: ConsumerRun) -> None:
     run.topics.add("__consumer_offsets", 50)
     a = run.consumer("a", pattern=".*")

@@ -85,6 +85,7 @@ class GroupShard:
     def replayed(self) -> None:
         """All records were replayed; nobody sees the shard yet, and so this may be done in a thread."""
         self.offsets.decode()
+        self.consumer.learn_patterns()
 
     def loaded(self, now_ms: int) -> None:
         self.replayed()

@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -70,6 +71,14 @@ class ConsumerGroups:
 
     def replayers(self) -> "Mapping[int, Replayer]":
         return self._replay.replayers()
+
+    def learn_patterns(self) -> None:
+        """Matches the topics there are with the expressions of all groups: nobody waits for an answer yet."""
+        for group in self._shard.groups.values():
+            for text in group.patterns if isinstance(group, ConsumerGroup) else ():
+                with suppress(KafkaError):  # written when larger ones were allowed: its members are told
+                    pattern = self.patterns.get(text)
+                    pattern.learn(pattern.unknown(self.topics))
 
     def loaded(self, now_ms: int) -> None:
         for group in self._shard.groups.values():
