@@ -290,8 +290,8 @@ def test_offset_commit_and_fetch_by_topic_id(wire: Wire) -> None:
     wanted = [{"topic_id": each, "partition_indexes": [0]} for each in (topic_id, UUID(int=77))]
     groups = [{"group_id": "ids", "topics": wanted}, {"group_id": "ids", "topics": None}]
     listed, everything = wire.call("offset_fetch", 10, groups=groups, require_stable=True).groups
-    rows = {row.topic_id: (row.partitions[0].committed_offset, row.partitions[0].error_code) for row in listed.topics}
-    assert rows == {topic_id: (5, 0), UUID(int=77): (-1, ErrorCode.UNKNOWN_TOPIC_ID)}
+    found = {row.topic_id: (row.partitions[0].committed_offset, row.partitions[0].error_code) for row in listed.topics}
+    assert found == {topic_id: (5, 0), UUID(int=77): (-1, ErrorCode.UNKNOWN_TOPIC_ID)}
     assert [(row.topic_id, row.partitions[0].metadata) for row in everything.topics] == [(topic_id, "x")]
 
 
@@ -367,6 +367,20 @@ def test_find_coordinator_in_every_version(wire: Wire) -> None:
     assert topic.is_internal and len(topic.partitions) == 50
 
 
+def test_a_group_named_often_is_answered_once(wire: Wire) -> None:
+    call(wire, "offset_commit", 9, **commit_fields("often"))
+    groups = [{"group_id": name, "topics": None} for name in ("often", "other", "often")]
+    answer = wire.call("offset_fetch", 8, groups=groups, require_stable=False)
+    assert [row.group_id for row in answer.groups] == ["often", "other"]
+    names = ["often", "other", "often"]
+    answer = wire.call("describe_groups", 5, groups=names, include_authorized_operations=False)
+    assert [row.group_id for row in answer.groups] == ["often", "other"]
+    answer = wire.call("find_coordinator", 4, key_type=0, coordinator_keys=names)
+    assert [row.key for row in answer.coordinators] == ["often", "other"]
+    answer = wire.call("delete_groups", 2, groups_names=names)
+    assert [row.group_id for row in answer.results] == ["often", "other"]
+
+
 def test_offsets_of_a_deleted_topic_are_gone(wire: Wire) -> None:
     wire.create_topic("passing", 1)
     call(wire, "offset_commit", 9, **commit_fields("follower", topic="passing"))
@@ -391,6 +405,23 @@ def test_asking_for_the_internal_topic_makes_it_as_it_should_be() -> None:
         ]
         (described,) = connected.call("describe_configs", 4, resources=resources).results
         assert [config.value for config in described.configs] == ["compact"]
+
+
+def test_who_waits_is_told_when_the_internal_topic_is_deleted() -> None:
+    settings = {"group.initial.rebalance.delay.ms": 600_000}
+    with (
+        EmbeddedBroker(settings) as fresh,
+        Wire(fresh.bootstrap_servers) as member,
+        Wire(fresh.bootstrap_servers) as admin,
+    ):
+        known = call(member, "join_group", 9, **join_fields("g")).member_id
+        member.send("join_group", 9, **join_fields("g", known))
+        while call(admin, "describe_groups", 5, groups=["g"]).groups[0].group_state != "PreparingRebalance":
+            time.sleep(0.05)
+        admin.call("delete_topics", 5, topic_names=["__consumer_offsets"], timeout_ms=10_000)
+        _, answer = member.receive("join_group", 9)
+        assert (answer.error_code, answer.member_id) == (ErrorCode.NOT_COORDINATOR, known)
+        assert call(member, "join_group", 9, **join_fields("g")).error_code == ErrorCode.MEMBER_ID_REQUIRED
 
 
 def test_a_hundred_members_at_once_settle_in_two_generations_at_most() -> None:

@@ -106,6 +106,14 @@ def test_records_are_deleted_up_to_an_offset(wire: Wire, timed: str) -> None:
     assert values(wire.fetch(timed, 4).records) == [b"next"]
 
 
+def test_records_of_internal_topics_are_not_deleted(wire: Wire) -> None:
+    wire.call("find_coordinator", 4, key_type=0, coordinator_keys=["group"])
+    resource = {"resource_type": 2, "resource_name": "__consumer_offsets"}
+    change = {"name": "cleanup.policy", "config_operation": 0, "value": "compact,delete"}
+    wire.call("incremental_alter_configs", 1, resources=[resource | {"configs": [change]}], validate_only=False)
+    assert delete_before(wire, "__consumer_offsets", 0).error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
 def test_delete_records_refuses(wire: Wire, timed: str) -> None:
     for at in (5, -2, 2**62):
         row = delete_before(wire, timed, at)
