@@ -144,6 +144,11 @@ class Broker:
                 self._run(self._logs.delete(partition.topic_partition))
             partition.wake_all()
 
+    def close(self) -> None:
+        """Before the logs are closed: coordinators write nothing more."""
+        self.groups.close()
+        self.share_coordinator.close()
+
     # What goes on in the background
 
     def maintain(self) -> None:

@@ -165,6 +165,8 @@ class Node:
             self._maintenance.cancel()
         for listener in self._listeners:
             listener.close()
+        if self.broker is not None:
+            self.broker.close()
         if self._logs is not None:
             # After an unclean stop a start that failed has not begun new leader epochs: the next one must.
             introduced = self.broker is not None or self._logs.started_clean
