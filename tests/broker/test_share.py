@@ -25,6 +25,7 @@ class Group:
         self.member_id = member_id
         self.topic_id: UUID = wire.call("metadata", 12, topics=[{"name": topic}]).topics[0].topic_id
         self.epoch = 0
+        self.has_joined = False
 
     def configure(self, **settings: str) -> int:
         rows = [{"name": name, "config_operation": 0, "value": value} for name, value in settings.items()]
@@ -33,9 +34,17 @@ class Group:
 
     def heartbeat(self, epoch: int = 0, topics: list[str] | None = None, **fields: Any) -> Message:
         given = {"group_id": self.group_id, "member_id": self.member_id, "member_epoch": epoch, **fields}
+        self.has_joined = True
         return self.wire.call("share_group_heartbeat", 1, subscribed_topic_names=topics, **given)
 
+    def begin(self) -> None:
+        """There is state only of what a group reads or once read."""
+        if not self.has_joined:
+            self.heartbeat(0, [self.topic])
+            self.heartbeat(-1)
+
     def fetch(self, *acks: tuple[int, int, list[int]], epoch: int | None = None, **fields: Any) -> Message:
+        self.begin()
         used = self.epoch if epoch is None else epoch
         version = fields.pop("version", 2)
         options = {"max_wait_ms": 500, "min_bytes": 1, "max_bytes": 1 << 20, "max_records": 100, "batch_size": 100}
@@ -216,6 +225,37 @@ def test_names_that_are_missing(group: Group) -> None:
         assert group.fetch(epoch=0, **{field: ""}).error_code == ErrorCode.INVALID_REQUEST
 
 
+def test_names_that_are_too_long(group: Group) -> None:
+    for field in ("group_id", "member_id"):
+        assert group.fetch(epoch=0, **{field: "x" * 8001}).error_code == ErrorCode.INVALID_REQUEST
+    assert group.heartbeat(0, [group.topic], member_id="x" * 8001).error_code == ErrorCode.INVALID_REQUEST
+    group.group_id = "x" * 8001
+    assert group.state("initialize", state_epoch=0, start_offset=0).error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_groups_that_are_invented_leave_nothing_behind(group: Group) -> None:
+    group.has_joined = True
+    assert row(group.fetch(epoch=0)).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert row(group.fetch((0, 0, [ACCEPT]))).acknowledge_error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert group.state("read", leader_epoch=0).error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_a_new_group_does_not_go_on_where_an_old_one_of_its_name_was(group: Group) -> None:
+    """After a crash between the deletion of a group and that of its state."""
+    group.wire.produce(group.topic, wires.batch(b"a", b"b"))
+    group.state("initialize", state_epoch=0, start_offset=1)
+    group.heartbeat(0, [group.topic])
+    assert acquired(group.fetch()) == [(0, 1, 1)]
+
+
+def test_state_that_changes_under_a_leader_is_loaded_anew(group: Group) -> None:
+    group.wire.produce(group.topic, wires.batch(b"a", b"b"))
+    assert acquired(group.fetch()) == [(0, 1, 1)]
+    group.state("initialize", state_epoch=4, start_offset=1)
+    assert row(group.acknowledge((0, 1, [ACCEPT]))).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert acquired(group.fetch()) == [(1, 1, 1)]
+
+
 def test_topics_that_are_missing(group: Group) -> None:
     group.topic_id = UUID(int=77)
     assert row(group.fetch()).error_code == ErrorCode.UNKNOWN_TOPIC_ID
@@ -376,6 +416,7 @@ def test_features_say_that_there_are_share_groups(wire: Wire) -> None:
         ("share.auto.offset.reset", "by_duration:1h"),
         ("share.record.lock.duration.ms", "1"),
         ("share.isolation.level", "none"),
+        ("share.isolation.level", "read_committed"),  # before there are transactions
         ("share.nothing", "1"),
         ("errors.deadletterqueue.topic.name", "letters"),
         ("errors.deadletterqueue.topic.name", "__consumer_offsets"),
@@ -439,6 +480,7 @@ def test_a_topic_that_is_deleted_under_the_group(group: Group) -> None:
 
 def test_state_of_records_that_the_log_lost_is_taken_back(group: Group) -> None:
     """After a power cut: acknowledgements are on disk, the records they were for are not."""
+    group.begin()
     group.wire.produce(group.topic, wires.batch(b"a", b"b"))
     group.state("initialize", state_epoch=0, start_offset=0)
     lost = {"first_offset": 1, "last_offset": 3, "delivery_state": 2, "delivery_count": 1}
@@ -449,6 +491,7 @@ def test_state_of_records_that_the_log_lost_is_taken_back(group: Group) -> None:
 
 
 def test_a_start_beyond_the_log_is_taken_back(group: Group) -> None:
+    group.begin()
     group.state("initialize", state_epoch=0, start_offset=5)
     group.fetch(max_wait_ms=0)
     group.wire.produce(group.topic, wires.batch(b"a"))
@@ -481,6 +524,7 @@ def test_a_letter_that_was_under_way_when_the_broker_died_arrives(group: Group) 
     group.wire.create_topic(graveyard, 1, **{"errors.deadletterqueue.group.enable": "true"})
     assert group.configure(**{"errors.deadletterqueue.topic.name": graveyard}) == 0
     group.wire.produce(group.topic, wires.batch(b"poison", b"fine"))
+    group.begin()
     group.state("initialize", state_epoch=0, start_offset=0)
     under_way = {"first_offset": 0, "last_offset": 0, "delivery_state": 3, "delivery_count": 1}
     group.state("write", state_epoch=0, leader_epoch=0, start_offset=0, state_batches=[under_way])

@@ -10,8 +10,10 @@ from uuid import UUID
 
 import pytest
 
-from millstream.broker import share_coordinator
+from millstream.broker import dead_letters, share_coordinator
+from millstream.broker.coordinator_shell import CoordinatorShell
 from millstream.broker.environment import Environment
+from millstream.broker.handlers.share_fetch import ShareFetchHandlers
 from millstream.broker.led_share_partition import LedSharePartition
 from millstream.broker.partition import Partition
 from millstream.broker.partition_table import PartitionTable
@@ -19,11 +21,16 @@ from millstream.broker.share_coordinator import STATE_TOPIC, ShareCoordinator, c
 from millstream.broker.share_partitions import SharePartitions
 from millstream.config.loading import load_broker_config
 from millstream.config.log_config import LogConfig
-from millstream.coordinator.share.record_state import Acknowledgement, RecordState, StateBatch
+from millstream.coordinator.share.record_state import Acknowledgement, DeadLetter, RecordState, StateBatch
+from millstream.coordinator.share.share_group import KeptTopic, ShareGroup
 from millstream.coordinator.share.share_state import ShareKey
 from millstream.metadata.image import ConfigResource, MetadataDelta, ResourceType
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import TopicName, TopicPartition
+from millstream.net.service import Peer
+from millstream.records.batch import seal
+from millstream.records.compression import Codec
+from millstream.records.record import Record, build_batch
 from millstream.runtime.disk import RealDisk
 from millstream.storage.log_directory import LogDirectory
 from tests import wire as wires
@@ -58,7 +65,7 @@ class World:
         def offload(function: Callable[[], Any]) -> "asyncio.Future[Any]":
             return loop.run_in_executor(None, function)
 
-        environment = Environment(self.clock, loop, offload, random.Random(1))
+        environment = self.environment = Environment(self.clock, loop, offload, random.Random(1))
         table = PartitionTable()
         for name, topic_id in ((STATE_TOPIC, UUID(int=4)), (TopicName("t"), TOPIC_ID)):
             table.add(Partition(TopicPartition(name, 0), topic_id, 0, self._opener(name, topic_id), environment))
@@ -68,10 +75,16 @@ class World:
             topic_config=lambda name: self.topic_settings,
         )
         controller: Any = SimpleNamespace(image=image, config=load_broker_config())
+        groups: Any = SimpleNamespace(read=self._read_group)
         self.coordinator = ShareCoordinator(controller, table, environment)
-        self.shared = SharePartitions(controller, table, self.coordinator, environment)
+        self.shared = SharePartitions(controller, table, self.coordinator, groups, environment)
         self.state_log = table.find(STATE_TOPIC, 0)
         self.topic = table.find("t", 0)
+
+    async def _read_group(self, group_id: str, question: Callable[[Any], Any]) -> Any:
+        group = ShareGroup(group_id)
+        group.kept[TOPIC_ID] = KeptTopic("t", {0})
+        return question(SimpleNamespace(groups={group_id: group}))
 
     def _opener(self, name: TopicName, topic_id: UUID) -> Callable[[], Any]:
         at = TopicPartition(name, 0)
@@ -117,6 +130,9 @@ def test_the_log_is_cut_off_behind_a_checkpoint(world: World, monkeypatch: pytes
                     key, state_epoch=0, leader_epoch=0, start_offset=start, complete_count=2, batches=[batch]
                 )
         log = world.state_log.log
+        flushed = asyncio.Event()
+        world.state_log.when_flushed(log.log_end_offset, lambda error: flushed.set())
+        await flushed.wait()
         assert log.log_end_offset - log.log_start_offset < 60
         before = [await world.coordinator.summary(key) for key in keys]
         world.begin()
@@ -125,6 +141,25 @@ def test_the_log_is_cut_off_behind_a_checkpoint(world: World, monkeypatch: pytes
             (each.start_offset, each.batches) for each in before if each
         ]
         assert after[0] is not None and after[0].start_offset == 59
+
+    run(story())
+
+
+def test_the_log_is_cut_off_only_when_the_snapshots_are_on_disk(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(share_coordinator, "_CHECKPOINT_RECORDS", 5)
+    waiting: list[Callable[[KafkaError | None], None]] = []
+    monkeypatch.setattr(Partition, "when_flushed", lambda self, offset, callback: waiting.append(callback))
+
+    async def story() -> None:
+        world.begin()
+        for start in range(8):
+            await world.coordinator.initialize(KEY, 0, start)
+        log = world.state_log.log
+        assert len(waiting) == 1 and log.log_start_offset == 0
+        waiting[0](KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full"))
+        assert log.log_start_offset == 0
+        waiting[0](None)
+        assert log.log_start_offset > 0
 
     run(story())
 
@@ -164,6 +199,142 @@ def test_a_lock_expires_on_time(world: World) -> None:
         world.clock.time_ms += 15_000
         led._ring()
         await asyncio.sleep(0)
+        assert await offsets(led, "b") == [(0, 0)]
+
+    run(story())
+
+
+def test_what_is_decided_when_a_lock_expires_does_not_undo_what_is_said_meanwhile(world: World) -> None:
+    async def story() -> None:
+        world.begin()
+        world.produce(b"a", b"b")
+        led = await world.shared.get(KEY)
+        assert (await led.take("a", 1 << 20, 1, strict=True, at_least_one=True)) is not None
+        assert await offsets(led, "b") == [(1, 1)]
+        world.clock.time_ms += 20_000
+        await led.acknowledge("a", [(0, 0, Acknowledgement.RENEW)])
+        world.clock.time_ms += 10_000
+        expired = led.machine.expire(world.clock.now_ms())  # decided before the next, written after it
+        await led.acknowledge("a", [(0, 0, ACCEPT)])
+        await led._persist_or_log(expired)
+        world.begin()
+        assert await offsets(await world.shared.get(KEY)) == [(1, 1)]
+
+    run(story())
+
+
+def test_a_state_that_could_not_be_loaded_is_loaded_when_it_is_asked_for_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        world.begin()
+        await world.coordinator.initialize(KEY, 0, 7)
+        world.begin()
+
+        async def fail(*_: object) -> None:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is away")
+
+        with monkeypatch.context() as broken:
+            broken.setattr(CoordinatorShell, "_load", fail)
+            with pytest.raises(KafkaError) as refused:
+                await world.coordinator.summary(KEY)
+            assert refused.value.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        state = await world.coordinator.summary(KEY)
+        assert state is not None and state.start_offset == 7
+
+    run(story())
+
+
+def test_letters_are_sent_until_they_arrive_and_only_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dead_letters, "_RETRY_SECONDS", ())
+    monkeypatch.setattr(dead_letters, "_LAST_RETRY_SECONDS", 0.0)
+    world.settings["errors.deadletterqueue.topic.name"] = "dlq.t"
+    sent: list[int] = []
+    told: list[int] = []
+
+    async def story() -> None:
+        world.begin()
+        world.produce(b"a")
+        led = await world.shared.get(KEY)
+        assert await offsets(led) == [(0, 0)]
+        tries = iter(range(100))
+
+        async def send_part(self: object, sender: object, topic: str, copy: bool, letter: DeadLetter, at: int) -> int:
+            if next(tries) < 12:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full")
+            sent.append(at)
+            return letter.last + 1
+
+        buried = led.buried
+
+        async def busy(letter: DeadLetter) -> None:
+            told.append(letter.first)
+            if len(told) < 3:
+                raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the disk is full")
+            await buried(letter)
+
+        monkeypatch.setattr(dead_letters.DeadLetters, "_send_part", send_part)
+        monkeypatch.setattr(led, "buried", busy)
+        await led.acknowledge("a", [(0, 0, Acknowledgement.REJECT)])
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert (sent, told, led.machine.start) == ([0], [0, 0, 0], 1)
+
+    run(story())
+
+
+def test_a_record_that_cannot_be_read_is_told_of_without_a_copy(world: World) -> None:
+    async def story() -> None:
+        world.begin()
+        damaged = build_batch([Record(b"k", b"v" * 100, (), world.clock.now_ms())] * 2, codec=Codec.GZIP)
+        damaged[70:] = b"\0" * (len(damaged) - 70)
+        seal(damaged, 0, len(damaged))
+        world.topic.append(memoryview(damaged), world.clock.now_ms())
+        world.produce(b"fine")
+        found = await world.shared._dead_letters._originals(world.topic, 0, 2)
+        assert {offset: None if each is None else each.value for offset, each in found.items()} == {
+            0: None,
+            1: None,
+            2: b"fine",
+        }
+
+    run(story())
+
+
+def test_what_is_acquired_for_a_connection_that_is_gone_is_given_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        world.begin()
+        world.produce(b"a")
+        handlers = ShareFetchHandlers(world.shared, world.environment, 1, session_slots=5, max_bytes=1 << 20)
+        led = await world.shared.get(KEY)
+        take, peer = led.take, Peer("127.0.0.1", 1, "PLAINTEXT")
+
+        async def slow(*values: Any, **options: Any) -> Any:
+            peer.close()
+            for _ in range(5):
+                await asyncio.sleep(0)
+            return await take(*values, **options)
+
+        partition = SimpleNamespace(partition_index=0, acknowledgement_batches=[])
+        request: Any = SimpleNamespace(
+            group_id="g",
+            member_id="a",
+            share_session_epoch=0,
+            topics=[SimpleNamespace(topic_id=TOPIC_ID, partitions=[partition])],
+            forgotten_topics_data=[],
+            max_wait_ms=0,
+            min_bytes=1,
+            max_bytes=1 << 20,
+            max_records=10,
+            share_acquire_mode=0,
+            is_renew_ack=False,
+        )
+        context: Any = SimpleNamespace(peer=peer)
+        with monkeypatch.context() as patched:
+            patched.setattr(led, "take", slow)
+            await handlers.share_fetch(request, context)
         assert await offsets(led, "b") == [(0, 0)]
 
     run(story())

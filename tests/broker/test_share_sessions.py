@@ -1,7 +1,10 @@
 """The table of share sessions by itself, and what is read off records for key order and delays."""
 
+from uuid import UUID
+
 import pytest
 
+from millstream.broker import share_sessions
 from millstream.broker.share_inspection import due_ms, inspect
 from millstream.broker.share_sessions import ShareSession, ShareSessions
 from millstream.model.errors import ErrorCode, KafkaError
@@ -39,6 +42,27 @@ def test_a_new_session_takes_over_what_the_old_one_may_hold() -> None:
     assert refused.value.code == ErrorCode.SHARE_SESSION_LIMIT_REACHED
     connection.close()
     assert lost == [new]
+
+
+def test_partitions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(share_sessions, "_PARTITIONS_PER_SESSION", 3)
+    monkeypatch.setattr(share_sessions, "_PARTITIONS_IN_ALL", 4)
+    sessions = ShareSessions(9, lambda session: None)
+    connection = peer()
+    many = [(UUID(int=1), index) for index in range(5)]
+    first, second = sessions.open("g", "a", connection), sessions.open("g", "b", connection)
+    sessions.follow(first, many[:3], [])
+    with pytest.raises(KafkaError) as refused:
+        sessions.follow(first, many[3:4], [])
+    assert refused.value.code == ErrorCode.SHARE_SESSION_LIMIT_REACHED
+    sessions.follow(first, many[:3], [])
+    with pytest.raises(KafkaError):
+        sessions.follow(second, many[:2], [])
+    sessions.follow(second, many[:1], [])
+    sessions.close("g", "a")
+    sessions.follow(second, many[:3], [])
+    sessions.follow(second, [], many)
+    assert not second.partitions
 
 
 def test_epochs_wrap_to_one() -> None:

@@ -111,18 +111,31 @@ def test_new_partitions_and_topics_are_assigned(shard: Shard) -> None:
     assert len(partitions(shard.beat("a", 1))) == 6
 
 
+def test_a_session_whose_end_could_not_be_written_ends_later(shard: Shard) -> None:
+    shard.beat("a", 0, ("t",))
+    shard.now_ms += SESSION_MS
+    action = shard.shard.timers.take_due(shard.now_ms)
+    assert action is not None
+    action(shard.now_ms)  # and nothing is written
+    assert "a" in shard.group.members
+    shard.wait(SESSION_MS)
+    assert "a" not in shard.group.members
+
+
 def test_state_goes_with_its_topic_and_with_its_group(shard: Shard) -> None:
     shard.beat("a", 0, ("t",))
     gone = shard.topics.get("t")
     assert gone is not None
+    all_of_it = ("g", [(gone.id, index) for index in range(4)])
+    assert shard.gone == [all_of_it]  # what an earlier group of this name may have left
     shard.topics.remove("t")
     shard.run(lambda shard, now_ms: shard.topics_changed({"t"}, now_ms))
-    assert shard.gone == [("g", [(gone.id, index) for index in range(4)])]
+    assert shard.gone == [all_of_it, all_of_it]
     other = shard.topics.add("u", 1)
     shard.beat("a", shard.group.members["a"].epoch, ("u",))
     shard.beat("a", -1)
     shard.run(lambda shard, now_ms: shard.delete_group("g", now_ms))
-    assert shard.gone[1:] == [("g", [(other.id, 0)])]
+    assert shard.gone[2:] == [("g", [(other.id, 0)]), ("g", [(other.id, 0)])]
     assert "g" not in shard.shard.groups
     shard.restart()
     assert "g" not in shard.shard.groups

@@ -4,6 +4,7 @@ At every step: no accepted record comes back, delivery counts are right, a key's
 comes before it is due. At the end everything is handed out that was not done with: nothing is lost.
 """
 
+from collections.abc import Iterable
 from uuid import UUID
 
 from hypothesis import HealthCheck, settings
@@ -45,8 +46,8 @@ class SharedLog(RuleBasedStateMachine):
         self.held: dict[int, tuple[str, int]] = {}
         self._load()
 
-    def _write(self, records: "list[CoordinatorRecord] | object") -> None:
-        for record in records:  # type: ignore[attr-defined]
+    def _write(self, records: Iterable[CoordinatorRecord]) -> None:
+        for record in records:
             self.written.append(record)
             self.shard.replay(*record)
 
@@ -185,6 +186,25 @@ class SharedLog(RuleBasedStateMachine):
         self.now_ms += passed_ms
         self._settle(self.share.expire(self.now_ms))
         for offset in [offset for offset, (_, until) in self.held.items() if until <= self.now_ms]:
+            self._released(offset)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), passed_ms=st.integers(1, 150), other_first=st.booleans())
+    def accept_while_locks_expire(self, data: st.DataObject, passed_ms: int, other_first: bool) -> None:
+        """Two decisions under way at once; they may be written in either order."""
+        self.now_ms += passed_ms
+        expired = self.share.expire(self.now_ms)
+        late = [offset for offset, (_, until) in self.held.items() if until <= self.now_ms]
+        mine = sorted(offset for offset in self.held if offset not in late)
+        chosen = data.draw(st.lists(st.sampled_from(mine), unique=True).map(sorted)) if mine else []
+        member = self.held[chosen[0]][0] if chosen else MEMBERS[0]
+        chosen = [offset for offset in chosen if self.held[offset][0] == member]
+        said = self.share.acknowledge(member, [(at, at, Acknowledgement.ACCEPT) for at in chosen], self.now_ms)
+        for transition in (said, expired) if other_first else (expired, said):
+            self._settle(transition)
+        for offset in chosen:
+            self._finish(offset, "accepted")
+        for offset in late:
             self._released(offset)
 
     @rule()

@@ -59,7 +59,7 @@ class Broker:
             self._lead(topic)
         self.groups = GroupCoordinator(controller, self.partitions, environment)
         self.share_coordinator = ShareCoordinator(controller, self.partitions, environment)
-        self.shared = SharePartitions(controller, self.partitions, self.share_coordinator, environment)
+        self.shared = SharePartitions(controller, self.partitions, self.share_coordinator, self.groups, environment)
         self.groups.on_share_state_gone = self.shared.state_gone
         self.hot_keys = HotKeys(controller, self.partitions, environment)
         controller.on_change = self._follow

@@ -2,13 +2,17 @@
 
 The copy has the key, value and headers of the original (unless the group does not want that), and headers that say
 where it was and what became of it. It is written before the record counts as archived, so a crash in between may write
-it twice, but never loses it. A topic that cannot be used (missing, not meant for dead letters) is logged, and the
-record archived without a copy: one wrong setting must not stop the group.
+it twice, but never loses it: what fails is tried again until it is done. A record that cannot be read is told of
+without a copy. Only where the settings are wrong (a topic that is missing, or not meant for dead letters) is the record
+archived without a letter, and that logged: one wrong setting must not stop the group.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import chain, repeat
+from typing import Protocol
 
 from millstream.broker.controller import Controller
 from millstream.broker.environment import Environment
@@ -19,16 +23,33 @@ from millstream.config.group_config import GroupConfig, dead_letter_topic_proble
 from millstream.config.table import node, share
 from millstream.config.table.topic import ERRORS_DEADLETTERQUEUE_GROUP_ENABLE
 from millstream.coordinator.share.record_state import DeadLetter
+from millstream.coordinator.share.share_state import ShareKey
 from millstream.metadata.topics import NewTopic, create_topics
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import TopicName
-from millstream.records.record import Record, build_batch, read_batches
+from millstream.records.batch import iterate_headers
+from millstream.records.record import Record, build_batch, iterate_records
+from millstream.storage.slice import Slice
 
 _READ_BYTES = 1 << 20
 _RECORDS_PER_BATCH = 100
-_RETRY_SECONDS = (0.1, 0.5, 2.0, 5.0, 15.0, 60.0)
+_RETRY_SECONDS = (0.1, 0.5, 2.0, 5.0, 15.0)
+_LAST_RETRY_SECONDS = 60.0
 
 _log = logging.getLogger("millstream.share")
+
+
+class Sender(Protocol):
+    """The share-partition whose records are given up."""
+
+    @property
+    def key(self) -> ShareKey: ...
+    @property
+    def partition(self) -> Partition: ...
+    @property
+    def dropped(self) -> bool: ...
+
+    async def buried(self, letter: DeadLetter) -> None: ...
 
 
 class DeadLetters:
@@ -37,60 +58,56 @@ class DeadLetters:
         self._partitions = partitions
         self._environment = environment
 
-    async def send(
-        self,
-        group_id: str,
-        config: GroupConfig,
-        source: Partition,
-        letters: Sequence[DeadLetter],
-        buried: Callable[[DeadLetter], Awaitable[None]],
-    ) -> None:
-        """Writes the letters, and calls back for each when it is written or has to be given up."""
-        topic = config[group_config.ERRORS_DEADLETTERQUEUE_TOPIC_NAME]
-        copy = config[group_config.ERRORS_DEADLETTERQUEUE_COPY_RECORD_ENABLE]
+    async def send(self, sender: Sender, config: Callable[[], GroupConfig], letters: Sequence[DeadLetter]) -> None:
+        """Writes the letters, and tells the sender of each that is written or has to be given up.
+
+        Ends early if the sender is dropped: who takes its place sends what was not told of.
+        """
         for letter in letters:
-            for delay in (*_RETRY_SECONDS, None):
-                try:
-                    if topic:
-                        await self._send_one(group_id, topic, copy, source, letter)
-                    await buried(letter)
-                    break
-                except KafkaError as error:
-                    _log.error(
-                        "dead_letter_failed group=%s topic=%s source=%s offset=%d error=%s",
-                        group_id, topic, source.topic_partition, letter.first, error,
-                    )  # fmt: skip
-                    if error.code is ErrorCode.INVALID_CONFIG or delay is None:
-                        await self._give_up(letter, buried)
-                        break
-                    await asyncio.sleep(delay)
+            await self._deliver(sender, config, letter)
 
-    async def _give_up(self, letter: DeadLetter, buried: Callable[[DeadLetter], Awaitable[None]]) -> None:
-        try:
-            await buried(letter)
-        except KafkaError as error:
-            _log.error("dead_letter_not_archived offset=%d error=%s", letter.first, error)
+    async def _deliver(self, sender: Sender, config: Callable[[], GroupConfig], letter: DeadLetter) -> None:
+        delays = _delays()
+        position = letter.first
+        while not sender.dropped:
+            settings = config()  # as they are by now: an operator may have set right what was wrong
+            topic = settings[group_config.ERRORS_DEADLETTERQUEUE_TOPIC_NAME]
+            copy = settings[group_config.ERRORS_DEADLETTERQUEUE_COPY_RECORD_ENABLE]
+            try:
+                while topic and position <= letter.last:
+                    position = await self._send_part(sender, topic, copy, letter, position)
+                await sender.buried(letter)
+                return
+            except KafkaError as error:
+                _log.error(
+                    "dead_letter_failed group=%s topic=%s source=%s offset=%d error=%s",
+                    sender.key.group_id, topic, sender.partition.topic_partition, position, error,
+                )  # fmt: skip
+                if error.code is ErrorCode.INVALID_CONFIG and position <= letter.last:
+                    position = letter.last + 1  # given up; what is left is to say so
+                    continue
+            await asyncio.sleep(next(delays))
 
-    async def _send_one(self, group_id: str, topic: str, copy: bool, source: Partition, letter: DeadLetter) -> None:
+    async def _send_part(self, sender: Sender, topic: str, copy: bool, letter: DeadLetter, offset: int) -> int:
+        """Sends some of the records from `offset` on; returns where to go on."""
+        source = sender.partition
         target = await self._target(topic, source)
-        offset = letter.first
-        while offset <= letter.last:
-            last = min(letter.last, offset + _RECORDS_PER_BATCH - 1)
-            originals = await self._originals(source, offset, last) if copy else {}
-            now_ms = self._environment.clock.now_ms()
-            records = []
-            for each in range(offset, last + 1):
-                original = originals.get(each)
-                if copy and original is None and last > offset:
-                    continue  # a gap in the log, or compacted away meanwhile: there is nothing to tell of
-                context = _context(group_id, source, each, letter)
-                if original is None:
-                    records.append(Record(None, None, context, now_ms))
-                else:
-                    records.append(Record(original.key, original.value, (*original.headers, *context), now_ms))
-            if records:
-                self._append(target, records, now_ms)
-            offset = last + 1
+        last = min(letter.last, offset + _RECORDS_PER_BATCH - 1)
+        originals = await self._originals(source, offset, last) if copy else {}
+        now_ms = self._environment.clock.now_ms()
+        records = []
+        for each in range(offset, last + 1):
+            if copy and each not in originals and last > offset:
+                continue  # a gap in the log, or compacted away meanwhile: there is nothing to tell of
+            context = _context(sender.key.group_id, source, each, letter)
+            original = originals.get(each)
+            if original is None:
+                records.append(Record(None, None, context, now_ms))
+            else:
+                records.append(Record(original.key, original.value, (*original.headers, *context), now_ms))
+        if records:
+            self._append(target, records, now_ms)
+        return last + 1
 
     def _append(self, target: Partition, records: list[Record], now_ms: int) -> None:
         try:
@@ -106,22 +123,27 @@ class DeadLetters:
             context = tuple(header for header in records[0].headers if header[0].startswith("__dlq.errors."))
             target.append(memoryview(build_batch([Record(None, None, context, now_ms)])), now_ms)
 
-    async def _originals(self, source: Partition, first: int, last: int) -> dict[int, Record]:
+    async def _originals(self, source: Partition, first: int, last: int) -> dict[int, Record | None]:
+        """The records that the log has of these offsets; None for one that it has but that cannot be read."""
         log = source.log
-        found: dict[int, Record] = {}
+        found: dict[int, Record | None] = {}
         position = max(first, log.log_start_offset)
         while position <= last:
-            piece = log.read(position, _READ_BYTES, up_to=source.high_watermark, at_least_one=True)
-            if not piece.ready:
-                await self._environment.offload(piece.prepare)
-            before = position
-            for header, records in read_batches(piece.read()):
-                found.update((each.offset, each) for each in records if first <= each.offset <= last)
-                position = header.last_offset + 1
-                if position > last:
-                    break
-            if position == before:
+            try:
+                piece = log.read(position, _READ_BYTES, up_to=source.high_watermark, at_least_one=True)
+                read, reached = await self._environment.offload(partial(_read, piece, position, last))
+            except OSError as error:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot be read: {error}") from error
+            except KafkaError as error:
+                if error.code is ErrorCode.KAFKA_STORAGE_ERROR:
+                    raise
+                _log.warning("dead_letter_without_copy source=%s error=%s", source.topic_partition, error)
+                found.update((each, None) for each in range(position, last + 1))
                 break
+            found.update(read)
+            if reached == position:
+                break
+            position = reached
         return found
 
     async def _target(self, topic: str, source: Partition) -> Partition:
@@ -175,3 +197,29 @@ def _context(group_id: str, source: Partition, offset: int, letter: DeadLetter) 
         ("__dlq.errors.delivery.count", str(letter.deliveries).encode()),
         ("__dlq.errors.message", letter.reason.encode()),
     )
+
+
+def _delays() -> Iterator[float]:
+    return chain(_RETRY_SECONDS, repeat(_LAST_RETRY_SECONDS))
+
+
+def _read(piece: Slice, first: int, last: int) -> tuple[dict[int, Record | None], int]:
+    """In a thread: the records of a slice that are wanted, and where the slice ends."""
+    piece.prepare()
+    data = memoryview(piece.read())
+    found: dict[int, Record | None] = {}
+    reached = first
+    for position, header in iterate_headers(data):
+        low, high = max(first, header.base_offset), min(last, header.last_offset)
+        reached = header.last_offset + 1
+        if header.is_control:
+            continue
+        try:
+            batch = data[position : position + header.size]
+            found.update((each.offset, each) for each in iterate_records(header, batch) if low <= each.offset <= high)
+        except KafkaError as error:
+            _log.warning("dead_letter_without_copy offset=%d error=%s", header.base_offset, error)
+            found.update((each, None) for each in range(low, high + 1) if each not in found)
+        if reached > last:
+            break
+    return found, reached

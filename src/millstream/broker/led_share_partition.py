@@ -20,6 +20,9 @@ from millstream.coordinator.share.share_state import ShareKey
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.storage.slice import Slice
 
+_SUPERSEDED = frozenset((ErrorCode.INVALID_REQUEST, ErrorCode.FENCED_STATE_EPOCH, ErrorCode.FENCED_LEADER_EPOCH))
+"""Refusals of a write that say that the state is no longer the one that was loaded."""
+
 _READ_BYTES = 4 << 20
 _INSPECTED_BYTES = 256 << 10
 """How much is read at once where records are looked at: the loop has others to serve."""
@@ -34,6 +37,8 @@ class Owner(Protocol):
     environment: Environment
 
     def bury(self, led: "LedSharePartition", letters: Sequence[DeadLetter]) -> None: ...
+
+    def forget(self, led: "LedSharePartition") -> None: ...
 
     def in_background(self, work: "Coroutine[Any, Any, None]") -> None: ...
 
@@ -109,7 +114,10 @@ class LedSharePartition:
                 now_ms = clock.now_ms()
             if not records.length:
                 return None
-            places = self._look(records, offset, max_records, now_ms)
+            places = await self._look(records, offset, max_records, now_ms)
+            if self.dropped:
+                return None
+            now_ms = clock.now_ms()
             data = [place for place in places if not place.is_control]
             acquired = machine.acquire(
                 member, [(place.first, place.last) for place in data], max_records, now_ms, strict=strict
@@ -122,7 +130,7 @@ class LedSharePartition:
             await asyncio.sleep(0)  # what was read was not for anyone yet: look further, after the others
         return None
 
-    def _look(self, records: Slice, offset: int, max_records: int, now_ms: int) -> list[BatchPlace]:
+    async def _look(self, records: Slice, offset: int, max_records: int, now_ms: int) -> list[BatchPlace]:
         """Tells the machine what lies in a slice, as far as it is needed."""
         machine = self.machine
         places: list[BatchPlace] = []
@@ -141,8 +149,11 @@ class LedSharePartition:
         unread = machine.next_unread()
         if machine.inspected and places and places[0].first <= unread <= places[-1].last:
             first, last = places[0].position, places[-1].position + places[-1].size
-            content = records.file.read_at(first, last - first)
-            machine.admit(unread, places[-1].last, inspect(content, self._delay_ms), now_ms)
+            # In a thread: batches may be large once they are opened. Nobody else reads on here meanwhile.
+            rows = await self._environment.offload(
+                lambda: list(inspect(records.file.read_at(first, last - first), self._delay_ms))
+            )
+            machine.admit(unread, places[-1].last, rows, self._environment.clock.now_ms())
         return places
 
     def differs(self, key_order: bool, delay_ms: int) -> bool:
@@ -170,7 +181,10 @@ class LedSharePartition:
             return
         try:
             await self._write(transition)
-        except KafkaError:
+        except KafkaError as error:
+            if error.code in _SUPERSEDED:
+                self._owner.forget(self)
+                raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the state is another by now: {error}") from error
             self.machine.roll_back(transition)
             self._set_alarm()
             raise
@@ -184,6 +198,9 @@ class LedSharePartition:
             await self._write(transition)
         except KafkaError as error:
             _log.warning("share_state_not_written key=%s error=%s", self.key, error)
+            if error.code in _SUPERSEDED:
+                self._owner.forget(self)
+                return
         self._commit(transition)
 
     async def _write(self, transition: Transition) -> None:
@@ -198,13 +215,15 @@ class LedSharePartition:
 
     def _commit(self, transition: Transition) -> None:
         self.machine.commit(transition, self._environment.clock.now_ms())
-        if transition.dead:
+        if transition.dead and not self.dropped:
             self._owner.bury(self, transition.dead)
         self._set_alarm()
         self.wake_all()
 
     async def buried(self, letter: DeadLetter) -> None:
         """A dead letter is where it belongs."""
+        if self.dropped:
+            return  # whoever loads it anew sends the letter again: the state still has it on its way
         await self._persist(self.machine.finish_archiving(letter.first, letter.last))
 
     # Time
@@ -223,11 +242,16 @@ class LedSharePartition:
 
     def _ring(self) -> None:
         self._alarm = None
+        self._owner.in_background(self._look_at_the_clock())
+
+    async def _look_at_the_clock(self) -> None:
+        if self.dropped:
+            return
         now_ms = self._environment.clock.now_ms()
         ready = self.machine.next_offset(now_ms)  # also takes note of what is due by now
-        expired = self.machine.expire(now_ms)
+        expired = self.machine.expire(now_ms)  # written at once: what was decided first must not be written last
         if expired.runs:
-            self._owner.in_background(self._persist_or_log(expired))
+            await self._persist_or_log(expired)
         elif ready is not None:
             self.wake_all()
         self._set_alarm()

@@ -48,6 +48,7 @@ class ShareCoordinator:
         configs = {
             "cleanup.policy": "delete",
             "retention.ms": "-1",
+            "retention.bytes": "-1",
             "compression.type": "producer",
             "max.message.bytes": str(_LARGEST_STATE_BYTES),
             "segment.bytes": str(config[share.SHARE_COORDINATOR_STATE_TOPIC_SEGMENT_BYTES]),
@@ -91,14 +92,31 @@ class ShareCoordinator:
         if STATE_TOPIC not in self._controller.image.topics:
             await self.ensure_topic()
         shell = self._shell(key)
+        await self._load(shell)
         shard = _shard(shell)
         answer = await shell.run(lambda now_ms: operation(shard, now_ms))
         if shard.records_since_checkpoint > max(_CHECKPOINT_RECORDS, 4 * len(shard.states)):
             await self._checkpoint(shell)
         return answer
 
-    async def initialize(self, key: ShareKey, state_epoch: int, start_offset: int) -> None:
-        await self._run(key, lambda shard, now_ms: shard.initialize(key, state_epoch, start_offset, now_ms))
+    async def _load(self, shell: CoordinatorShell) -> None:
+        if shell.is_loaded:
+            return
+        try:
+            await shell.load()
+        except Exception as error:
+            at = shell.partition.topic_partition
+            if self._shells.get(at.partition) is shell:
+                del self._shells[at.partition]  # the next request begins anew
+            if not isinstance(error, KafkaError):
+                raise
+            _log.error("share_state_not_loaded partition=%s error=%s", at, error)
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{at}: {error}") from None
+
+    async def initialize(
+        self, key: ShareKey, state_epoch: int, start_offset: int, batches: Sequence[StateBatch] = ()
+    ) -> None:
+        await self._run(key, lambda shard, now_ms: shard.initialize(key, state_epoch, start_offset, now_ms, batches))
 
     async def read(self, key: ShareKey, leader_epoch: int) -> ShareState:
         """The state as its leader needs it; INVALID_REQUEST if there is none."""
@@ -144,8 +162,17 @@ class ShareCoordinator:
         except KafkaError:
             return  # logged where it happened; the next write tries again
         shard.records_since_checkpoint = 0
-        log.delete_records_before(begin)
-        _log.info("share_state_checkpoint partition=%s states=%d", shell.partition.topic_partition, len(shard.states))
+
+        def flushed(error: KafkaError | None) -> None:
+            # Until the snapshots are on disk, what they replace must stay: a power cut may take them.
+            if error is not None or self._shells.get(shell.partition.topic_partition.partition) is not shell:
+                return
+            log.delete_records_before(begin)
+            _log.info(
+                "share_state_checkpoint partition=%s states=%d", shell.partition.topic_partition, len(shard.states)
+            )
+
+        shell.partition.when_flushed(log.log_end_offset, flushed)
 
     def follow(self, delta: MetadataDelta) -> None:
         if any(topic.name == STATE_TOPIC for topic in delta.deleted.values()):

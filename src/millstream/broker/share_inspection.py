@@ -11,6 +11,8 @@ from millstream.records.record import Record, iterate_records
 DELIVER_AT = "millstream-deliver-at"
 """The header with the time before which share groups do not hand the record out: milliseconds since 1970, as text."""
 _LONGEST_NUMBER = 19
+_LARGEST_BATCH_BYTES = 64 << 20
+"""Decompressed: a batch that grows beyond is handed out as it is, neither ordered nor delayed."""
 
 _log = logging.getLogger("millstream.share")
 
@@ -21,7 +23,9 @@ def inspect(batches: bytes, delay_ms: int) -> Iterator[ReadRecord]:
         if header.is_control:
             continue
         try:
-            for record in iterate_records(header, memoryview(batches)[position : position + header.size]):
+            for record in iterate_records(
+                header, memoryview(batches)[position : position + header.size], _LARGEST_BATCH_BYTES
+            ):
                 yield record.offset, record.key, due_ms(record, delay_ms)
         except KafkaError as error:
             # The consumer will say what is wrong with it; until then it must not hold up the others.

@@ -9,10 +9,11 @@ from uuid import UUID
 from millstream.broker.controller import Controller
 from millstream.broker.dead_letters import DeadLetters
 from millstream.broker.environment import Environment
+from millstream.broker.group_coordinator import GroupCoordinator
 from millstream.broker.led_share_partition import LedSharePartition
 from millstream.broker.partition import Partition
 from millstream.broker.partition_table import PartitionTable
-from millstream.broker.share_coordinator import ShareCoordinator
+from millstream.broker.share_coordinator import STATE_TOPIC, ShareCoordinator
 from millstream.config import group_config
 from millstream.config.errors import ConfigError
 from millstream.config.group_config import BY_DURATION, GroupConfig
@@ -21,6 +22,7 @@ from millstream.config.table import share as share_settings
 from millstream.config.table.topic import MILLSTREAM_DELIVERY_DELAY_MS
 from millstream.coordinator.share.in_flight import ShareLimits
 from millstream.coordinator.share.record_state import DeadLetter
+from millstream.coordinator.share.share_group import ShareGroup
 from millstream.coordinator.share.share_partition import SharePartition
 from millstream.coordinator.share.share_state import UNINITIALIZED, ShareKey, ShareState
 from millstream.metadata.image import ConfigResource, MetadataDelta, ResourceType
@@ -37,15 +39,20 @@ class SharePartitions:
         controller: Controller,
         partitions: PartitionTable,
         coordinator: ShareCoordinator,
+        groups: GroupCoordinator,
         environment: Environment,
     ) -> None:
         self.coordinator = coordinator
         self.environment = environment
         self._controller = controller
         self._partitions = partitions
+        self._groups = groups
         self._dead_letters = DeadLetters(controller, partitions, environment)
         self._led: dict[ShareKey, LedSharePartition] = {}
         self._loading: dict[ShareKey, asyncio.Future[LedSharePartition]] = {}
+        self._doomed: set[ShareKey] = set()
+        """Whose state is of no use to anyone and still has to be deleted."""
+        self._clearing = asyncio.Lock()
         self._background: set[asyncio.Future[Any]] = set()
 
     def config_of(self, group_id: str) -> GroupConfig:
@@ -69,7 +76,9 @@ class SharePartitions:
         return await asyncio.shield(loading)
 
     async def _load(self, key: ShareKey) -> LedSharePartition:
-        partition = self._find(key)
+        partition = self.find(key)
+        await self._check_kept(key)
+        await self.clear(key)
         config = self.config_of(key.group_id)
         try:
             state = await self.coordinator.read(key, partition.leader_epoch)
@@ -112,18 +121,22 @@ class SharePartitions:
         if state.start_offset <= end and (not batches or batches[-1].last < end):
             return state
         _log.warning("share_state_beyond_log key=%s start=%d log_end=%d", key, state.start_offset, end)
-        await self.coordinator.initialize(key, state.state_epoch, min(state.start_offset, end))
-        await self.coordinator.write(
-            key,
-            state_epoch=state.state_epoch,
-            leader_epoch=partition.leader_epoch,
-            start_offset=min(state.start_offset, end),
-            complete_count=-1,
-            batches=[each._replace(last=min(each.last, end - 1)) for each in batches if each.first < end],
-        )
+        left = [each._replace(last=min(each.last, end - 1)) for each in batches if each.first < end]
+        await self.coordinator.initialize(key, state.state_epoch, min(state.start_offset, end), left)
         return await self.coordinator.read(key, partition.leader_epoch)
 
-    def _find(self, key: ShareKey) -> Partition:
+    async def _check_kept(self, key: ShareKey) -> None:
+        """Whoever invents groups must not leave state behind: none is made but for what a group says it reads."""
+        group = await self._groups.read(key.group_id, lambda shard: shard.groups.get(key.group_id))
+        kept = group.kept.get(key.topic_id) if isinstance(group, ShareGroup) else None
+        if kept is None or key.partition not in kept.partitions:
+            # As Kafka says it: the state was never initialized.
+            raise KafkaError(
+                ErrorCode.UNKNOWN_SERVER_ERROR,
+                f"share group {key.group_id} does not read partition {key.partition} of topic {key.topic_id}",
+            )
+
+    def find(self, key: ShareKey) -> Partition:
         topic = self._partitions.by_id.get(key.topic_id.bytes)
         if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with the id {key.topic_id}")
@@ -165,9 +178,10 @@ class SharePartitions:
 
     def follow(self, delta: MetadataDelta) -> None:
         gone = {topic.id for topic in delta.deleted.values()}
+        all_state = any(topic.name == STATE_TOPIC for topic in delta.deleted.values())
         for led in list(self._led.values()):
-            if led.key.topic_id in gone:
-                self._drop(led)
+            if all_state or led.key.topic_id in gone:
+                self.forget(led)
         if not delta.configs:
             return
         for led in list(self._led.values()):
@@ -175,37 +189,50 @@ class SharePartitions:
             led.machine.limits = self._limits(config)
             delay_ms = self._delay_ms(led.partition.topic_partition.topic)
             if led.differs(config[group_config.SHARE_KEY_ORDER], delay_ms):
-                self._drop(led)
+                self.forget(led)
 
     def reset(self, group_id: str, partitions: Iterable[tuple[UUID, int]]) -> None:
         """The persisted state was changed by an operator."""
         for topic_id, index in partitions:
             led = self._led.get(ShareKey(group_id, topic_id, index))
             if led is not None:
-                self._drop(led)
+                self.forget(led)
 
-    def _drop(self, led: LedSharePartition) -> None:
-        del self._led[led.key]
+    def forget(self, led: LedSharePartition) -> None:
+        if self._led.get(led.key) is led:
+            del self._led[led.key]
         led.drop()
 
     # In the background
 
     def state_gone(self, group_id: str, partitions: Iterable[tuple[UUID, int]]) -> None:
-        """A group or a topic is gone, and with it the need for its state."""
+        """Whatever state there is of these belongs to nobody: the group or the topic is gone, or only now begins."""
         partitions = list(partitions)
         self.reset(group_id, partitions)
-        self.in_background(self._delete(group_id, partitions))
+        keys = [ShareKey(group_id, topic_id, index) for topic_id, index in partitions]
+        self._doomed.update(keys)
+        self.in_background(self._delete(keys))
 
-    async def _delete(self, group_id: str, partitions: Iterable[tuple[UUID, int]]) -> None:
-        for topic_id, index in partitions:
+    async def _delete(self, keys: Sequence[ShareKey]) -> None:
+        for key in keys:
             try:
-                await self.coordinator.delete(ShareKey(group_id, topic_id, index))
+                await self.clear(key)
             except KafkaError as error:
-                _log.warning("share_state_not_deleted group=%s topic=%s error=%s", group_id, topic_id, error)
+                _log.warning("share_state_not_deleted key=%s error=%s", key, error)
+            await asyncio.sleep(0)  # others have their turn
+
+    async def clear(self, key: ShareKey) -> None:
+        """Returns when nothing is left of a group of the same name that was there before."""
+        if key not in self._doomed:
+            return
+        async with self._clearing:  # or a second one would delete what the first has made room for
+            if key in self._doomed:
+                if STATE_TOPIC in self._controller.image.topics:
+                    await self.coordinator.delete(key)
+                self._doomed.discard(key)
 
     def bury(self, led: LedSharePartition, letters: Sequence[DeadLetter]) -> None:
-        config = self.config_of(led.key.group_id)
-        self.in_background(self._dead_letters.send(led.key.group_id, config, led.partition, letters, led.buried))
+        self.in_background(self._dead_letters.send(led, lambda: self.config_of(led.key.group_id), letters))
 
     def in_background(self, work: "Coroutine[Any, Any, None]") -> None:
         task = asyncio.ensure_future(work, loop=self.environment.loop)

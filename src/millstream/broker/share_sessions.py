@@ -12,6 +12,8 @@ from millstream.net.service import Peer
 FIRST_EPOCH = 0
 FINAL_EPOCH = -1
 _LARGEST_EPOCH = (1 << 31) - 1
+_PARTITIONS_PER_SESSION = 20_000
+_PARTITIONS_IN_ALL = 250_000
 
 PartitionId = tuple[UUID, int]
 
@@ -32,12 +34,6 @@ class ShareSession:
         """Those of which the member may hold records, followed or not."""
         self.on_lost: Callable[[], None] = lambda: None
 
-    def follow(self, partitions: Iterable[PartitionId], forgotten: Iterable[PartitionId]) -> None:
-        for each in forgotten:
-            self.partitions.pop(each, None)
-        for each in partitions:
-            self.partitions.setdefault(each)
-
     def served(self, partitions: Iterable[PartitionId]) -> None:
         """Who got something goes behind those who did not."""
         for each in partitions:
@@ -51,6 +47,7 @@ class ShareSessions:
         self._slots = slots
         self._on_lost = on_lost
         self._sessions: dict[tuple[str, str], ShareSession] = {}
+        self._followed = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -85,6 +82,24 @@ class ShareSessions:
             peer.on_close.add(session.on_lost)
         return session
 
+    def follow(
+        self, session: ShareSession, partitions: Iterable[PartitionId], forgotten: Iterable[PartitionId]
+    ) -> None:
+        """Changes what a session follows; SHARE_SESSION_LIMIT_REACHED if that would be too much."""
+        before = len(session.partitions)
+        for each in forgotten:
+            session.partitions.pop(each, None)
+        for each in partitions:
+            session.partitions.setdefault(each)
+        count = len(session.partitions)
+        self._followed += count - before
+        if count > _PARTITIONS_PER_SESSION or (count > before and self._followed > _PARTITIONS_IN_ALL):
+            self._followed -= count
+            session.partitions.clear()  # the member is told, and begins a new session
+            raise KafkaError(
+                ErrorCode.SHARE_SESSION_LIMIT_REACHED, f"{count} partitions are more than a share session can have now"
+            )
+
     def close(self, group_id: str, member_id: str) -> ShareSession:
         session = self._sessions.get((group_id, member_id))
         if session is None:
@@ -93,12 +108,15 @@ class ShareSessions:
         return session
 
     def _remove(self, session: ShareSession) -> None:
-        session.closed = True
         session.peer.on_close.discard(session.on_lost)
-        del self._sessions[session.group_id, session.member_id]
+        self._end(session)
 
     def _lost(self, session: ShareSession) -> None:
         if self._sessions.get((session.group_id, session.member_id)) is session:
-            session.closed = True
-            del self._sessions[session.group_id, session.member_id]
+            self._end(session)
             self._on_lost(session)
+
+    def _end(self, session: ShareSession) -> None:
+        session.closed = True
+        self._followed -= len(session.partitions)
+        del self._sessions[session.group_id, session.member_id]

@@ -70,8 +70,9 @@ SHARE_AUTO_OFFSET_RESET = string(
 SHARE_ISOLATION_LEVEL = string(
     "share.isolation.level",
     "read_uncommitted",
-    "Whether records of transactions that are not committed are handed out.",
-    allowed=one_of("read_uncommitted", "read_committed"),
+    "Whether records of transactions that are not committed are handed out. read_committed is refused as long as there "
+    "are no transactions here.",
+    allowed=one_of("read_uncommitted"),
 )
 SHARE_RENEW_ACKNOWLEDGE_ENABLE = boolean(
     "share.renew.acknowledge.enable", True, "Whether members may renew their hold on a record."

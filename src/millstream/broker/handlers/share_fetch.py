@@ -7,6 +7,7 @@ nothing polls. Deliberate difference: a request with acknowledgements is answere
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from millstream.broker.environment import Environment
@@ -15,6 +16,7 @@ from millstream.broker.request import Context, Response
 from millstream.broker.share_partitions import SharePartitions
 from millstream.broker.share_sessions import FINAL_EPOCH, FIRST_EPOCH, PartitionId, ShareSession, ShareSessions
 from millstream.config import group_config
+from millstream.coordinator.group import LONGEST_TEXT
 from millstream.coordinator.share.record_state import Acknowledgement
 from millstream.coordinator.share.share_partition import AckRange
 from millstream.coordinator.share.share_state import ShareKey
@@ -41,15 +43,15 @@ class ShareFetchHandlers:
     # ShareFetch
 
     async def share_fetch(self, request: Message, context: Context) -> Response:
+        rows: dict[PartitionId, SharePartitionResult] = {}
         try:
             _check_request(request)
-            session = self._session(request, context)
+            session = self._session(request, context, rows)
         except KafkaError as error:
             return ShareFetchAnswer(error.code, error.message)
         config = self._shared.config_of(request.group_id)
         acknowledged = await self._acknowledge(request, session)
         answer = ShareFetchAnswer(lock_timeout_ms=config[group_config.SHARE_RECORD_LOCK_DURATION_MS])
-        rows: dict[PartitionId, SharePartitionResult] = {}
         if request.share_session_epoch == FINAL_EPOCH:
             await self._release(session)
         elif not request.is_renew_ack:
@@ -67,7 +69,10 @@ class ShareFetchHandlers:
             answer.topics.setdefault(topic_id, []).append(row)
         return answer
 
-    def _session(self, request: Message, context: Context) -> ShareSession:
+    def _session(
+        self, request: Message, context: Context, rows: dict[PartitionId, SharePartitionResult]
+    ) -> ShareSession:
+        """The session that the request begins, goes on with or ends; `rows` is told what it cannot follow."""
         epoch = request.share_session_epoch
         if epoch == FINAL_EPOCH:
             return self.sessions.close(request.group_id, request.member_id)
@@ -77,8 +82,16 @@ class ShareFetchHandlers:
             session = self.sessions.open(request.group_id, request.member_id, context.peer)
         else:
             session = self.sessions.resume(request.group_id, request.member_id, epoch, context.peer)
-        session.follow(
-            (at for at, _ in _partitions(request)),
+        known: list[PartitionId] = []
+        for at, _ in _partitions(request):
+            try:
+                self._shared.find(ShareKey(request.group_id, *at))
+                known.append(at)
+            except KafkaError as error:
+                rows[at] = SharePartitionResult(at[1], error.code, error.message)
+        self.sessions.follow(
+            session,
+            known,
             ((topic.topic_id, index) for topic in request.forgotten_topics_data for index in topic.partitions),
         )
         return session
@@ -179,10 +192,22 @@ class ShareFetchHandlers:
     # Sessions that end
 
     async def _release(self, session: ShareSession) -> None:
-        for at in session.touched:
+        for at in tuple(session.touched):
             led = self._shared.loaded(ShareKey(session.group_id, *at))
             if led is not None:
                 await led.release(session.member_id)
+
+    async def give_back(self, session: ShareSession, rows: dict[PartitionId, SharePartitionResult]) -> None:
+        """Frees what was acquired for an answer that nobody will get."""
+        for at, row in list(rows.items()):
+            if not row.acquired:
+                continue
+            del rows[at]
+            led = self._shared.loaded(ShareKey(session.group_id, *at))
+            if led is not None:
+                ranges = [(first, last, int(Acknowledgement.RELEASE)) for first, last, _ in row.acquired]
+                with suppress(KafkaError):  # it is free already, with everything else that the member had
+                    await led.acknowledge(session.member_id, ranges)
 
     def _lost(self, session: ShareSession) -> None:
         self._shared.in_background(self._release(session))
@@ -210,6 +235,9 @@ class _ShareWait:
         while not (self._peer.closed or self._session.closed):
             self._news.clear()
             self._watch(await self._handlers.collect(self._session, self._request, rows))
+            if self._peer.closed or self._session.closed:
+                await self._handlers.give_back(self._session, rows)
+                return
             left = until - loop.time()
             if rows or not patient or left <= 0:
                 return
@@ -244,6 +272,8 @@ def _check_request(request: Message) -> None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "the group id is missing")
     if not request.member_id:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "the member id is missing")
+    if max(len(request.group_id), len(request.member_id)) > LONGEST_TEXT:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"an id is longer than {LONGEST_TEXT} characters")
     if request.share_session_epoch < FINAL_EPOCH:
         raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH, "the epoch is negative")
 

@@ -107,32 +107,41 @@ class ShareGroupHandlers:
             await self._alterable(request.group_id)
         except KafkaError as error:
             return {"error_code": error.code, "error_message": error.message}
-        responses = []
         kept: dict[UUID, tuple[str, list[int]]] = {}
+        refused: dict[tuple[str, int], KafkaError] = {}
         for topic in request.topics:
-            topic_id = self._id_of(topic.topic_name)
-            rows = []
             for partition in topic.partitions:
-                index = partition.partition_index
                 try:
-                    self._partitions.find(topic.topic_name, index)
-                    assert topic_id is not None
-                    await self._set_start(ShareKey(request.group_id, topic_id, index), partition.start_offset)
-                    kept.setdefault(topic_id, (topic.topic_name, []))[1].append(index)
-                    rows.append({"partition_index": index})
+                    found = self._partitions.find(topic.topic_name, partition.partition_index)
+                    if partition.start_offset < 0:
+                        raise KafkaError(ErrorCode.INVALID_REQUEST, f"there is no offset {partition.start_offset}")
+                    kept.setdefault(found.topic_id, (topic.topic_name, []))[1].append(partition.partition_index)
                 except KafkaError as error:
-                    rows.append({"partition_index": index, "error_code": error.code, "error_message": error.message})
-            responses.append({"topic_name": topic.topic_name, "topic_id": topic_id or _NO_TOPIC, "partitions": rows})
+                    refused[topic.topic_name, partition.partition_index] = error
         if kept:
-            try:
+            try:  # before there is state, so that there is never any that no group knows of
                 await self._groups.run(request.group_id, lambda shard, now_ms: shard.share.keep(request.group_id, kept))
             except KafkaError as error:
                 return {"error_code": error.code, "error_message": error.message}
+        responses = []
+        for topic in request.topics:
+            topic_id = self._id_of(topic.topic_name) or _NO_TOPIC
+            rows = []
+            for partition in topic.partitions:
+                index = partition.partition_index
+                row: dict[str, Any] = {"partition_index": index}
+                try:
+                    if (refusal := refused.get((topic.topic_name, index))) is not None:
+                        raise refusal
+                    await self._set_start(ShareKey(request.group_id, topic_id, index), partition.start_offset)
+                except KafkaError as error:
+                    row |= {"error_code": error.code, "error_message": error.message}
+                rows.append(row)
+            responses.append({"topic_name": topic.topic_name, "topic_id": topic_id, "partitions": rows})
         return {"responses": responses}
 
     async def _set_start(self, key: ShareKey, start_offset: int) -> None:
-        if start_offset < 0:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"there is no offset {start_offset}")
+        await self._shared.clear(key)
         state = await self._coordinator.summary(key)
         await self._coordinator.initialize(key, 0 if state is None else state.state_epoch + 1, start_offset)
         self._shared.reset(key.group_id, [(key.topic_id, key.partition)])

@@ -8,6 +8,7 @@ from typing import Any
 
 from millstream.broker.request import Context, Response
 from millstream.broker.share_coordinator import ShareCoordinator
+from millstream.coordinator.group import LONGEST_TEXT
 from millstream.coordinator.share.record_state import RecordState, StateBatch
 from millstream.coordinator.share.share_state import UNINITIALIZED, ShareKey
 from millstream.model.errors import ErrorCode, KafkaError
@@ -97,8 +98,8 @@ async def _each(request: Message, operation: Operation) -> Response:
         for row in topic.partitions:
             answer: dict[str, Any] = {"partition": row.partition}
             try:
-                if not request.group_id or row.partition < 0:
-                    raise KafkaError(ErrorCode.INVALID_REQUEST, "group id and partition are required")
+                if not 0 < len(request.group_id or "") <= LONGEST_TEXT or row.partition < 0:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, "there is no such group id or partition")
                 answer |= await operation(ShareKey(request.group_id, topic.topic_id, row.partition), row)
             except KafkaError as error:
                 answer |= {"error_code": error.code, "error_message": error.message}

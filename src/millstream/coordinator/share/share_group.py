@@ -1,6 +1,6 @@
 """A share group and its members, as the records of `__consumer_offsets` tell of them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -151,6 +151,10 @@ def current_record(group_id: str, member: ShareMember) -> CoordinatorRecord:
             "assigned_partitions": by_topic(member.assigned),
         },
     )
+
+
+def kept_partitions(kept: Mapping[UUID, KeptTopic]) -> set[TopicPartitionId]:
+    return {(topic_id, index) for topic_id, topic in kept.items() for index in topic.partitions}
 
 
 def kept_record(group_id: str, kept: dict[UUID, KeptTopic]) -> CoordinatorRecord:

@@ -15,6 +15,7 @@ from uuid import UUID
 from millstream.config import group_config
 from millstream.config.group_config import GroupConfig
 from millstream.config.table import share as settings
+from millstream.coordinator.group import LONGEST_TEXT
 from millstream.coordinator.group_records import RecordType, read_key, read_value
 from millstream.coordinator.outcome import CoordinatorRecord, Outcome
 from millstream.coordinator.share.share_group import (
@@ -24,6 +25,7 @@ from millstream.coordinator.share.share_group import (
     by_topic,
     current_record,
     epoch_record,
+    kept_partitions,
     kept_record,
     member_record,
     member_tombstones,
@@ -48,7 +50,7 @@ class ShareGroups:
     def __init__(self, shard: "GroupShard") -> None:
         self._shard = shard
         self.on_state_gone: StateGone = lambda group_id, partitions: None
-        """Told of partitions whose state a group needs no more: the group or the topic is gone."""
+        """Told of partitions whose state belongs to nobody: group or topic is gone, or the group only now begins."""
 
     # ShareGroupHeartbeat
 
@@ -186,6 +188,8 @@ class ShareGroups:
             group = self._shard.groups.get(group_id)
             if not isinstance(group, ShareGroup) or member_id not in group.members:
                 return None
+            # If this cannot be written, it is tried again in a while; a timer rings only once.
+            self._extend_session(group_id, member_id, now_ms)
             return Outcome(None, self._removal(group, member_id))
 
         self._shard.timers.set(("share-session", group_id, member_id), deadline_ms, expired)
@@ -295,7 +299,7 @@ class ShareGroups:
         if value is None:
             if (group := self._known(group_id)) is not None:
                 del self._shard.groups[group_id]
-                self._gone(group, group.kept)
+                self._ownerless(group_id, kept_partitions(group.kept))
             return
         group = self._made(group_id)
         content = read_value(RecordType.SHARE_GROUP_METADATA, value)
@@ -352,15 +356,12 @@ class ShareGroups:
             content = read_value(RecordType.SHARE_GROUP_STATE_PARTITION_METADATA, value)
             for row in (*content.initializing_topics, *content.initialized_topics):
                 kept.setdefault(row.topic_id, KeptTopic(row.topic_name)).partitions.update(row.partitions)
-        gone = {at: topic for at, topic in group.kept.items() if at not in kept}
-        group.kept = kept
-        self._gone(group, gone)
+        before, group.kept = group.kept, kept
+        self._ownerless(group_id, kept_partitions(before) ^ kept_partitions(kept))
 
-    def _gone(self, group: ShareGroup, topics: Mapping[UUID, KeptTopic]) -> None:
-        if self._shard.live and topics:
-            self.on_state_gone(
-                group.group_id, [(at, index) for at, each in topics.items() for index in each.partitions]
-            )
+    def _ownerless(self, group_id: str, partitions: set[TopicPartitionId]) -> None:
+        if self._shard.live and partitions:
+            self.on_state_gone(group_id, partitions)
 
 
 def _check_heartbeat(request: Message) -> None:
@@ -375,6 +376,8 @@ def _check_heartbeat(request: Message) -> None:
         problem = "RackId can't be empty."
     elif request.member_epoch == 0 and not request.subscribed_topic_names:
         problem = "SubscribedTopicNames must be set in first request."
+    elif max(len(request.group_id), len(request.member_id), len(request.rack_id or "")) > LONGEST_TEXT:
+        problem = f"An id is longer than {LONGEST_TEXT} characters."
     if problem:
         raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
 

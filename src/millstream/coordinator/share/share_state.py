@@ -59,8 +59,10 @@ class ShareStateShard:
 
     # Operations
 
-    def initialize(self, key: ShareKey, state_epoch: int, start_offset: int, now_ms: int) -> Outcome[None]:
-        """Begins anew, at a start offset or where the group's settings will say."""
+    def initialize(
+        self, key: ShareKey, state_epoch: int, start_offset: int, now_ms: int, batches: Sequence[StateBatch] = ()
+    ) -> Outcome[None]:
+        """Begins anew, at a start offset or where the group's settings will say, with nothing but these batches."""
         if not 0 <= state_epoch <= _LARGEST_EPOCH or start_offset < UNINITIALIZED:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, f"no state begins in epoch {state_epoch} at offset {start_offset}"
@@ -73,6 +75,10 @@ class ShareStateShard:
         snapshot_epoch = 0 if state is None else state.snapshot_epoch + 1
         created = now_ms if state is None else state.create_timestamp
         fresh = ShareState(snapshot_epoch, state_epoch, 0, start_offset, 0, created)
+        _merge(fresh, batches)
+        fresh.complete_count = sum(
+            each.last - each.first + 1 for each in fresh.batches if RecordState(each.state).final
+        )
         return Outcome(None, [_snapshot(key, fresh, now_ms)])
 
     def read(self, key: ShareKey, leader_epoch: int, now_ms: int) -> Outcome[ShareState]:
@@ -106,6 +112,9 @@ class ShareStateShard:
                 ErrorCode.FENCED_STATE_EPOCH, f"state epoch {state_epoch} is over; this is {state.state_epoch}"
             )
         leader_epoch = max(leader_epoch, state.leader_epoch)
+        if state_epoch == state.state_epoch and UNINITIALIZED < start_offset < state.start_offset:
+            # It was overtaken by a write that was decided later: what is done with stays so, whoever comes last.
+            start_offset = complete_count = UNINITIALIZED
         if state_epoch == state.state_epoch and state.updates < self._updates_per_snapshot:
             return Outcome(None, [_update(key, state, leader_epoch, start_offset, complete_count, batches)])
         merged = ShareState(
@@ -180,8 +189,7 @@ def _fenced_leader(leader_epoch: int, state: ShareState) -> KafkaError:
 def _apply(state: ShareState, update: Message) -> None:
     state.updates += 1
     state.leader_epoch = update.leader_epoch
-    if update.start_offset != UNINITIALIZED:
-        state.start_offset = update.start_offset
+    state.start_offset = max(state.start_offset, update.start_offset)
     if update.delivery_complete_count >= 0:
         state.complete_count = update.delivery_complete_count
     _merge(state, [_batch(row) for row in update.state_batches])
