@@ -104,6 +104,10 @@ class RealFile:
             self._can_probe = False  # the file system does not know RWF_NOWAIT
         return True
 
+    def read_ahead(self, position: int, length: int) -> None:
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._fd, position, length, os.POSIX_FADV_WILLNEED)
+
     def modified_ns(self) -> int:
         return _fstat(self._fd).st_mtime_ns
 

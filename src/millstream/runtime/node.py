@@ -9,6 +9,7 @@ import random
 import resource
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -39,6 +40,7 @@ _THREADS = 4
 _MAINTENANCE_SECONDS = 1.0
 _STOP_FLUSH_BYTES = 128 << 20
 _STOP_FLUSH_SECONDS = 1.0
+_SWITCH_SECONDS = 0.0005
 T = TypeVar("T")
 
 
@@ -248,6 +250,8 @@ async def _serve(node: Node, ready: Callable[[str], None], loop: asyncio.Abstrac
 def run(config: BrokerConfig, ready: Callable[[str], None]) -> int:
     """Runs a node until it is asked to stop."""
     _raise_file_limit()
+    # A thread that checks cold bytes or rebuilds an index must not keep the interpreter from the loop for long.
+    sys.setswitchinterval(_SWITCH_SECONDS)
     loop = _new_loop()
     asyncio.set_event_loop(loop)
     running = Node(config, loop)

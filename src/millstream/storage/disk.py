@@ -44,6 +44,10 @@ class File(Protocol):
         tell."""
         ...
 
+    def read_ahead(self, position: int, length: int) -> None:
+        """Begin to fetch bytes that will be wanted soon; does not wait for them."""
+        ...
+
     def modified_ns(self) -> int: ...
 
 

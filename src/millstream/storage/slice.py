@@ -15,6 +15,9 @@ from millstream.storage.disk import File
 from millstream.storage.segment import Segment
 
 
+READ_AHEAD_BYTES = 4 << 20
+
+
 class NoFile:
     """The file of an empty slice."""
 
@@ -41,6 +44,9 @@ class NoFile:
 
     def is_resident(self, position: int, length: int) -> bool:
         return True
+
+    def read_ahead(self, position: int, length: int) -> None:
+        return
 
     def modified_ns(self) -> int:
         return 0
@@ -100,6 +106,8 @@ class Slice:
         modified_ns = self.file.modified_ns()
         start = end = self.position
         next_offset = 0
+        # Whoever reads old data goes on reading: while this stretch is checked and sent, the disk fetches the next.
+        self.file.read_ahead(start, self.length + READ_AHEAD_BYTES)
         for position, header, holds in walk_checked(self.file, start, start + self.length):
             if not holds or header.base_offset < next_offset:
                 break
