@@ -14,7 +14,6 @@ from millstream.storage.batch_scan import walk_checked
 from millstream.storage.disk import File
 from millstream.storage.segment import Segment
 
-
 READ_AHEAD_BYTES = 4 << 20
 
 
