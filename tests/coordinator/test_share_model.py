@@ -188,24 +188,26 @@ class SharedLog(RuleBasedStateMachine):
         for offset in [offset for offset, (_, until) in self.held.items() if until <= self.now_ms]:
             self._released(offset)
 
-    @precondition(lambda self: self.held)
-    @rule(data=st.data(), passed_ms=st.integers(1, 150), other_first=st.booleans())
-    def accept_while_locks_expire(self, data: st.DataObject, passed_ms: int, other_first: bool) -> None:
-        """Two decisions under way at once; they may be written in either order."""
-        self.now_ms += passed_ms
-        expired = self.share.expire(self.now_ms)
-        late = [offset for offset, (_, until) in self.held.items() if until <= self.now_ms]
-        mine = sorted(offset for offset in self.held if offset not in late)
-        chosen = data.draw(st.lists(st.sampled_from(mine), unique=True).map(sorted)) if mine else []
-        member = self.held[chosen[0]][0] if chosen else MEMBERS[0]
-        chosen = [offset for offset in chosen if self.held[offset][0] == member]
-        said = self.share.acknowledge(member, [(at, at, Acknowledgement.ACCEPT) for at in chosen], self.now_ms)
-        for transition in (said, expired) if other_first else (expired, said):
+    @precondition(lambda self: self.keys)
+    @rule(data=st.data(), backwards=st.booleans())
+    def two_decide_at_once(self, data: st.DataObject, backwards: bool) -> None:
+        """What was decided first may be written last."""
+        for member in MEMBERS:
+            self.fetch(member, 2, True, 2)
+        kind = st.sampled_from((Acknowledgement.ACCEPT, Acknowledgement.RELEASE))
+        decided = []
+        for member in data.draw(st.permutations(sorted({member for member, _ in self.held.values()}))):
+            mine = sorted(offset for offset, (holder, _) in self.held.items() if holder == member)
+            word = data.draw(kind)
+            said = [(at, at, word) for at in mine]
+            decided.append((self.share.acknowledge(member, said, self.now_ms), said))
+        for transition, said in reversed(decided) if backwards else decided:
             self._settle(transition)
-        for offset in chosen:
-            self._finish(offset, "accepted")
-        for offset in late:
-            self._released(offset)
+            for offset, _, word in said:
+                if word is Acknowledgement.ACCEPT:
+                    self._finish(offset, "accepted")
+                else:
+                    self._released(offset)
 
     @rule()
     def crash(self) -> None:
@@ -263,5 +265,5 @@ class SharedLog(RuleBasedStateMachine):
 
 TestSharedLog = SharedLog.TestCase
 TestSharedLog.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -147,6 +147,7 @@ class Broker:
     def close(self) -> None:
         """Before the logs are closed: coordinators write nothing more."""
         self.groups.close()
+        self.shared.close()
         self.share_coordinator.close()
 
     # What goes on in the background
