@@ -29,6 +29,9 @@ install: $(VENV)/.installed  ## Make .venv and install Millstream into it
 install-dev: $(VENV)/.installed-dev  ## The same, with everything that tests and benchmarks need
 
 run: install  ## Start a broker on 127.0.0.1:9092 with its data in ./millstream-data
+	@echo 'Once it says "ready", try in another terminal:'
+	@echo '  $(BIN)/millstream topic create orders && echo hello | $(BIN)/millstream produce orders'
+	@echo '  $(BIN)/millstream consume orders'
 	$(BIN)/millstream serve
 
 check: install-dev  ## Format, lint, types, and the direction of imports
