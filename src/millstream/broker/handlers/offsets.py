@@ -6,6 +6,7 @@ A look-up by time may read the disk, so it is done where it does not hold up the
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from enum import IntEnum
 from functools import partial
 from typing import Any
 
@@ -16,8 +17,18 @@ from millstream.broker.request import Context, Response
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.protocol.schema import Message
 
-LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 DELETE_UP_TO_HIGH_WATERMARK = -1
+
+
+class Special(IntEnum):
+    """What ListOffsets asks for in place of a timestamp."""
+
+    LATEST = -1
+    EARLIEST = -2
+    MAX_TIMESTAMP = -3
+    EARLIEST_LOCAL = -4
+    LATEST_TIERED = -5
+    EARLIEST_PENDING_UPLOAD = -6
 
 
 class OffsetHandlers:
@@ -50,13 +61,13 @@ class OffsetHandlers:
         partition.check_leader_epoch(row.current_leader_epoch)
         log = await partition.open()
         match row.timestamp:
-            case -1:
+            case Special.LATEST:
                 return {"offset": partition.high_watermark, "leader_epoch": partition.leader_epoch}
-            case -2 | -4:
+            case Special.EARLIEST | Special.EARLIEST_LOCAL:
                 return {"offset": log.log_start_offset, "leader_epoch": log.epochs.epoch_of(log.log_start_offset)}
-            case -5 | -6:
+            case Special.LATEST_TIERED | Special.EARLIEST_PENDING_UPLOAD:
                 return {"offset": -1, "leader_epoch": -1}  # nothing is tiered here
-            case -3:
+            case Special.MAX_TIMESTAMP:
                 found = await self._environment.offload(log.time_search().max_timestamp_offset)
             case timestamp if timestamp >= 0:
                 found = await self._environment.offload(partial(log.time_search().offset_by_timestamp, timestamp))
