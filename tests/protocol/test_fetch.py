@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from millstream.protocol import fetch
 from millstream.protocol.fetch import PartitionResult, ResponseParts
 from millstream.protocol.messages import request_schema, response_schema
+from millstream.protocol.node_endpoints import NodeEndpoint
 from millstream.protocol.primitives import MalformedMessage
 
 VERSIONS = range(fetch.FIRST_VERSION, fetch.LAST_VERSION + 1)
@@ -25,6 +26,8 @@ def random_request(rng: random.Random) -> dict:
             "last_fetched_epoch": rng.randrange(-1, 100),
             "log_start_offset": rng.randrange(-1, 100),
             "partition_max_bytes": rng.getrandbits(30),
+            "replica_directory_id": UUID(int=rng.choice([0, rng.getrandbits(128)])),
+            "high_watermark": rng.choice([fetch.UNKNOWN_HIGH_WATERMARK, rng.getrandbits(50)]),
         }
 
     def topic(partitions: list) -> dict:
@@ -32,6 +35,7 @@ def random_request(rng: random.Random) -> dict:
 
     replica = rng.choice([-1, 3])
     return {
+        "cluster_id": rng.choice([None, "", "a-cluster"]),
         "replica_id": replica,
         "replica_state": {"replica_id": replica, "replica_epoch": 9},
         "max_wait_ms": rng.getrandbits(20),
@@ -78,6 +82,8 @@ def test_parse_finds_what_the_schema_codec_wrote(version: int, seed: int) -> Non
                         p.last_fetched_epoch,
                         p.log_start_offset,
                         p.partition_max_bytes,
+                        p.replica_directory_id.bytes if p.replica_directory_id.int else None,
+                        p.high_watermark,
                     )
                     for p in topic.partitions
                 ],
@@ -86,6 +92,8 @@ def test_parse_finds_what_the_schema_codec_wrote(version: int, seed: int) -> Non
         ],
         [(key(topic), topic.partitions) for topic in message.forgotten_topics_data],
         message.rack_id.encode(),
+        message.replica_state.replica_epoch,
+        None if message.cluster_id is None else message.cluster_id.encode(),
     )
 
 
@@ -117,14 +125,16 @@ def test_the_schema_codec_reads_our_response(version: int, seed: int) -> None:
                     rng.choice([None, Stretch(rng.randbytes(rng.randrange(300)))]),
                     rng.choice([None, (3, 99)]) if flexible else None,
                     rng.choice([None, (1, 5)]) if flexible else None,
+                    rng.choice([None, (700, 6)]) if flexible else None,
                 )
                 for p in range(rng.randrange(4))
             ],
         )
         for i in range(rng.randrange(4))
     ]
+    endpoints = rng.choice([[], [NodeEndpoint(1, "a.example", 9092), NodeEndpoint(2, "b" * 200, 9093, "rack")]])
     parts = ResponseParts(bytearray())
-    fetch.encode_response(parts, topics, version, error=70, session_id=33, throttle_ms=5)
+    fetch.encode_response(parts, topics, version, error=70, session_id=33, throttle_ms=5, endpoints=endpoints)
     whole = b"".join(bytes(p) if isinstance(p, bytearray) else p.content for p in parts.parts)
     assert parts.finish() == len(whole)
     message = response_schema("fetch").decode(whole, version)
@@ -145,6 +155,9 @@ def test_the_schema_codec_reads_our_response(version: int, seed: int) -> None:
             assert (row.current_leader.leader_id, row.current_leader.leader_epoch) == (
                 result.current_leader or (-1, -1)
             )
+            assert (row.snapshot_id.end_offset, row.snapshot_id.epoch) == (result.snapshot_id or (-1, -1))
+    told = [NodeEndpoint(n.node_id, n.host, n.port, n.rack) for n in message.node_endpoints]
+    assert told == (endpoints if version >= 16 else [])
 
 
 @given(data=st.binary(max_size=120), version=st.sampled_from(VERSIONS))

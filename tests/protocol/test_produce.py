@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from millstream.protocol import produce
 from millstream.protocol.messages import request_schema, response_schema
+from millstream.protocol.node_endpoints import NodeEndpoint
 from millstream.protocol.primitives import MalformedMessage
 from millstream.protocol.produce import PartitionResult
 
@@ -63,14 +64,23 @@ def test_the_schema_codec_reads_our_response(version: int, seed: int) -> None:
         (
             rng.randbytes(16) if by_id else f"t{i}".encode(),
             [
-                PartitionResult(p, rng.choice([0, 3]), rng.getrandbits(40), -1, 5, rng.choice([None, "why", "é" * 200]))
+                PartitionResult(
+                    p,
+                    rng.choice([0, 3]),
+                    rng.getrandbits(40),
+                    -1,
+                    5,
+                    rng.choice([None, "why", "é" * 200]),
+                    rng.choice([None, (2, 40)]),
+                )
                 for p in range(rng.randrange(200))
             ],
         )
         for i in range(rng.randrange(4))
     ]
+    endpoints = rng.choice([[], [NodeEndpoint(1, "a.example", 9092), NodeEndpoint(2, "b" * 200, 9093, "rack")]])
     out = bytearray()
-    produce.encode_response(out, topics, version, throttle_ms=17)
+    produce.encode_response(out, topics, version, throttle_ms=17, endpoints=endpoints)
     message = response_schema("produce").decode(out, version)
     assert message.throttle_time_ms == 17
     assert len(message.responses) == len(topics)
@@ -80,6 +90,10 @@ def test_the_schema_codec_reads_our_response(version: int, seed: int) -> None:
             assert (row.index, row.error_code, row.base_offset, row.log_append_time_ms) == result[:4]
             assert row.log_start_offset == (result.log_start_offset if version >= 5 else -1)
             assert row.error_message == (result.message if version >= 8 else None)
+            leader = result.current_leader if version >= 10 else None
+            assert (row.current_leader.leader_id, row.current_leader.leader_epoch) == (leader or (-1, -1))
+    told = [NodeEndpoint(n.node_id, n.host, n.port, n.rack) for n in message.node_endpoints]
+    assert told == (endpoints if version >= 10 else [])
 
 
 @given(data=st.binary(max_size=120), version=st.sampled_from(VERSIONS))

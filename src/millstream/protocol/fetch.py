@@ -16,11 +16,13 @@ from millstream.protocol.compact import (
     read_varint,
     skip_tags,
 )
+from millstream.protocol.node_endpoints import NodeEndpoint, append_endpoints
 from millstream.protocol.primitives import MalformedMessage
 
 FIRST_VERSION = 4
 FIRST_FLEXIBLE = 12
 FIRST_WITH_TOPIC_ID = 13
+FIRST_WITH_ENDPOINTS = 16
 LAST_VERSION = 18
 
 _INT8 = struct.Struct(">b")
@@ -36,6 +38,8 @@ _PARTITION_V4 = struct.Struct(">ihqq")
 _PARTITION_V5 = struct.Struct(">ihqqq")
 _ABORTED = struct.Struct(">qq")
 _EPOCH_AND_OFFSET = struct.Struct(">iq")
+_OFFSET_AND_EPOCH = struct.Struct(">qi")
+_INT64 = struct.Struct(">q")
 
 # Fields of one partition in a request, by version: index, [leader epoch], offset, [last fetched epoch],
 # [log start offset], max bytes.
@@ -45,6 +49,10 @@ _FIELDS_V9 = struct.Struct(">iiqqi")
 _FIELDS_V12 = struct.Struct(">iiqiqi")
 
 
+UNKNOWN_HIGH_WATERMARK = (1 << 63) - 1
+"""What a follower that does not say its high watermark is taken to know: everything, so it is told nothing early."""
+
+
 class FetchPartition(NamedTuple):
     partition: int
     current_leader_epoch: int
@@ -52,9 +60,13 @@ class FetchPartition(NamedTuple):
     last_fetched_epoch: int
     log_start_offset: int
     max_bytes: int
+    replica_directory_id: bytes | None = None
+    high_watermark: int = UNKNOWN_HIGH_WATERMARK
 
 
 class FetchRequest(NamedTuple):
+    """`replica_id` is -1 for a consumer; a follower names itself and the epoch of its registration."""
+
     replica_id: int
     max_wait_ms: int
     min_bytes: int
@@ -65,6 +77,8 @@ class FetchRequest(NamedTuple):
     topics: list[tuple[bytes, list[FetchPartition]]]
     forgotten: list[tuple[bytes, list[int]]]
     rack_id: bytes
+    replica_epoch: int = -1
+    cluster_id: bytes | None = None
 
 
 class FileStretch(Protocol):
@@ -85,6 +99,9 @@ class PartitionResult(NamedTuple):
     records: FileStretch | None = None
     diverging_epoch: tuple[int, int] | None = None
     current_leader: tuple[int, int] | None = None
+    """Leader id and epoch."""
+    snapshot_id: tuple[int, int] | None = None
+    """End offset and epoch of the snapshot that a follower of the metadata log must read first."""
 
 
 def parse(buffer: bytearray, position: int, end: int, version: int) -> FetchRequest:
@@ -121,9 +138,17 @@ def _parse_flexible(buffer: bytearray, position: int, end: int, version: int) ->
         budget = plausible_partitions(partition_count - 1, position, end, budget)
         for _ in range(partition_count - 1):
             index, leader_epoch, offset, fetched_epoch, log_start, limit = _FIELDS_V12.unpack_from(buffer, position)
-            partitions.append(FetchPartition(index, leader_epoch, offset, fetched_epoch, log_start, limit))
             position += _FIELDS_V12.size
-            position = position + 1 if not buffer[position] else skip_tags(buffer, position, end)
+            if not buffer[position]:
+                partitions.append(FetchPartition(index, leader_epoch, offset, fetched_epoch, log_start, limit))
+                position += 1
+            else:
+                directory, high_watermark, position = _partition_tags(buffer, position, end, version)
+                partitions.append(
+                    FetchPartition(
+                        index, leader_epoch, offset, fetched_epoch, log_start, limit, directory, high_watermark
+                    )
+                )
         topics.append((topic, partitions))
         position = position + 1 if not buffer[position] else skip_tags(buffer, position, end)
     count, position = read_varint(buffer, position)
@@ -139,18 +164,62 @@ def _parse_flexible(buffer: bytearray, position: int, end: int, version: int) ->
     length, position = read_varint(buffer, position)
     rack = bytes(buffer[position : position + length - 1]) if length else b""
     position += max(length - 1, 0)
-    tags, position = read_varint(buffer, position)
-    for _ in range(tags):
+    replica_epoch, cluster_id = -1, None
+    if not buffer[position]:
+        position += 1
+    else:
+        fields, position = _tags(buffer, position, end)
+        if 0 in fields:
+            cluster_id = _compact_string(fields[0])
+        if 1 in fields and version >= 15:
+            replica_id, replica_epoch = _REPLICA_STATE.unpack_from(fields[1])
+    return FetchRequest(
+        replica_id,
+        max_wait,
+        min_bytes,
+        max_bytes,
+        isolation,
+        session_id,
+        session_epoch,
+        topics,
+        forgotten,
+        rack,
+        replica_epoch,
+        cluster_id,
+    ), position
+
+
+def _tags(buffer: bytearray, position: int, end: int) -> tuple[dict[int, bytearray], int]:
+    """The tagged fields at `position` by their tags, and the position after them."""
+    fields: dict[int, bytearray] = {}
+    count, position = read_varint(buffer, position)
+    for _ in range(count):
         tag, position = read_varint(buffer, position)
         size, position = read_varint(buffer, position)
         if position + size > end:
             raise MalformedMessage("tagged field runs past the end")
-        if tag == 1 and version >= 15:
-            replica_id, _ = _REPLICA_STATE.unpack_from(buffer, position)
+        fields[tag] = buffer[position : position + size]
         position += size
-    return FetchRequest(
-        replica_id, max_wait, min_bytes, max_bytes, isolation, session_id, session_epoch, topics, forgotten, rack
-    ), position
+    return fields, position
+
+
+def _partition_tags(buffer: bytearray, position: int, end: int, version: int) -> tuple[bytes | None, int, int]:
+    fields, position = _tags(buffer, position, end)
+    directory, high_watermark = None, UNKNOWN_HIGH_WATERMARK
+    if 0 in fields and version >= 17:
+        directory = bytes(fields[0])
+        if len(directory) != 16:
+            raise MalformedMessage("directory id is not a uuid")
+    if 1 in fields and version >= 18:
+        (high_watermark,) = _INT64.unpack_from(fields[1])
+    return directory, high_watermark, position
+
+
+def _compact_string(field: bytearray) -> bytes | None:
+    length, position = read_varint(field, 0)
+    if position + length - 1 > len(field):
+        raise MalformedMessage("string runs past the end of its field")
+    return bytes(field[position : position + length - 1]) if length else None
 
 
 def _topic(buffer: bytearray, position: int, by_id: bool) -> tuple[bytes, int]:
@@ -249,8 +318,9 @@ def encode_response(
     error: int = ErrorCode.NONE,
     session_id: int = 0,
     throttle_ms: int = 0,
+    endpoints: Sequence[NodeEndpoint] = (),
 ) -> None:
-    """Appends a response body to the parts."""
+    """Appends a response body to the parts; `endpoints` are where the leaders listen that it names."""
     if version >= 7:
         parts.out += _RESPONSE_HEAD_V7.pack(throttle_ms, error, session_id)
     else:
@@ -276,7 +346,10 @@ def encode_response(
             for result in results:
                 _encode_partition_legacy(parts, result, version)
     if flexible:
-        parts.out.append(0)
+        if endpoints and version >= FIRST_WITH_ENDPOINTS:
+            append_endpoints(parts.out, endpoints)
+        else:
+            parts.out.append(0)
 
 
 def _encode_partition_flexible(parts: ResponseParts, result: PartitionResult) -> None:
@@ -299,10 +372,14 @@ def _encode_partition_flexible(parts: ResponseParts, result: PartitionResult) ->
         append_varint(out, records.length + 1)
         parts.add_file(records)
         out = parts.out
-    if result.diverging_epoch is None and result.current_leader is None:
+    if result.diverging_epoch is None and result.current_leader is None and result.snapshot_id is None:
         out.append(0)
         return
-    tags = [(0, _EPOCH_AND_OFFSET, result.diverging_epoch), (1, _SESSION, result.current_leader)]
+    tags = [
+        (0, _EPOCH_AND_OFFSET, result.diverging_epoch),
+        (1, _SESSION, result.current_leader),
+        (2, _OFFSET_AND_EPOCH, result.snapshot_id),
+    ]
     present = [(tag, layout, value) for tag, layout, value in tags if value is not None]
     out.append(len(present))
     for tag, layout, value in present:

@@ -5,6 +5,7 @@ formats that Kafka 4 dropped; they are advertised (as Kafka does, for old librdk
 """
 
 import struct
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from millstream.model.errors import ErrorCode
@@ -15,10 +16,12 @@ from millstream.protocol.compact import (
     read_varint,
     skip_tags,
 )
+from millstream.protocol.node_endpoints import NodeEndpoint, append_endpoints
 from millstream.protocol.primitives import MalformedMessage
 
 FIRST_VERSION = 3
 FIRST_FLEXIBLE = 9
+FIRST_WITH_LEADER = 10
 FIRST_WITH_TOPIC_ID = 13
 LAST_VERSION = 13
 
@@ -28,6 +31,7 @@ _INT32 = struct.Struct(">i")
 _INDEX_AND_LENGTH = struct.Struct(">ii")
 _RESULT_V3 = struct.Struct(">ihqq")
 _RESULT_V5 = struct.Struct(">ihqqq")
+_LEADER_TAG = struct.Struct(">bbbiib")
 
 
 class PartitionData(NamedTuple):
@@ -53,6 +57,8 @@ class PartitionResult(NamedTuple):
     log_append_time_ms: int = -1
     log_start_offset: int = -1
     message: str | None = None
+    current_leader: tuple[int, int] | None = None
+    """Leader id and epoch, for a client that came to the wrong node."""
 
 
 def parse(buffer: bytearray, position: int, end: int, version: int) -> ProduceRequest:
@@ -143,17 +149,25 @@ def _parse_legacy(buffer: bytearray, position: int, end: int) -> tuple[ProduceRe
 
 
 def encode_response(
-    out: bytearray, topics: list[tuple[bytes, list[PartitionResult]]], version: int, throttle_ms: int = 0
+    out: bytearray,
+    topics: list[tuple[bytes, list[PartitionResult]]],
+    version: int,
+    throttle_ms: int = 0,
+    endpoints: Sequence[NodeEndpoint] = (),
 ) -> None:
-    """Appends a response body."""
+    """Appends a response body; `endpoints` are where the leaders listen that it names."""
     if version >= FIRST_FLEXIBLE:
-        _encode_flexible(out, topics, version, throttle_ms)
+        _encode_flexible(out, topics, version, throttle_ms, endpoints)
     else:
         _encode_legacy(out, topics, version, throttle_ms)
 
 
 def _encode_flexible(
-    out: bytearray, topics: list[tuple[bytes, list[PartitionResult]]], version: int, throttle_ms: int
+    out: bytearray,
+    topics: list[tuple[bytes, list[PartitionResult]]],
+    version: int,
+    throttle_ms: int,
+    endpoints: Sequence[NodeEndpoint],
 ) -> None:
     by_id = version >= FIRST_WITH_TOPIC_ID
     append_varint(out, len(topics) + 1)
@@ -162,19 +176,25 @@ def _encode_flexible(
             append_varint(out, len(topic) + 1)
         out += topic
         append_varint(out, len(results) + 1)
-        for index, error, base_offset, append_time, log_start, message in results:
+        for index, error, base_offset, append_time, log_start, message, leader in results:
             out += _RESULT_V5.pack(index, error, base_offset, append_time, log_start)
             out.append(1)  # no errors of single records: a batch is taken or refused whole
             if message is None:
-                out += b"\x00\x00"
+                out.append(0)
             else:
                 text = message.encode()
                 append_varint(out, len(text) + 1)
                 out += text
+            if leader is None or version < FIRST_WITH_LEADER:
                 out.append(0)
+            else:
+                out += _LEADER_TAG.pack(1, 0, 9, *leader, 0)
         out.append(0)
     out += _INT32.pack(throttle_ms)
-    out.append(0)
+    if endpoints and version >= FIRST_WITH_LEADER:
+        append_endpoints(out, endpoints)
+    else:
+        out.append(0)
 
 
 def _encode_legacy(
@@ -185,7 +205,7 @@ def _encode_legacy(
         out += _INT16.pack(len(topic))
         out += topic
         out += _INT32.pack(len(results))
-        for index, error, base_offset, append_time, log_start, message in results:
+        for index, error, base_offset, append_time, log_start, message, _ in results:
             if version >= 5:
                 out += _RESULT_V5.pack(index, error, base_offset, append_time, log_start)
             else:
