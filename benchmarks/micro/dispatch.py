@@ -13,7 +13,9 @@ from millstream.metadata.topics import NewTopic, create_topics
 from millstream.net.service import Peer
 from millstream.protocol.messages import request_schema
 from millstream.records.record import Record, build_batch
+from millstream.runtime.disk import RealDisk
 from millstream.runtime.node import Node
+from millstream.runtime.world import real_environment
 
 PRODUCE_VERSION, FETCH_VERSION = 12, 12
 
@@ -40,7 +42,7 @@ def main(count: int = 50_000) -> None:
     with tempfile.TemporaryDirectory() as directory:
         loop = asyncio.new_event_loop()
         config = load_broker_config(listen="127.0.0.1:0", data_dir=directory)
-        node = Node(config, loop)
+        node = Node(config, real_environment(loop), RealDisk())
         node.start()
         broker = node.broker
         assert isinstance(broker, Broker)

@@ -10,14 +10,15 @@ import pytest
 
 from millstream.broker.controller import Controller
 from millstream.broker.coordinator_shell import CoordinatorShell
-from millstream.broker.environment import Environment
 from millstream.broker.group_coordinator import GROUP_TOPIC, GroupCoordinator
 from millstream.broker.partition import Partition
 from millstream.broker.partition_table import PartitionTable
 from millstream.config.loading import load_broker_config
 from millstream.coordinator.outcome import Outcome, Reply
 from millstream.coordinator.timers import Timers
+from millstream.environment import Environment
 from millstream.model.errors import ErrorCode, KafkaError
+from millstream.net.network import SocketNetwork
 
 T = TypeVar("T")
 
@@ -33,7 +34,7 @@ def environment() -> Environment:
     def offload(function: Callable[[], T]) -> "asyncio.Future[T]":
         return loop.run_in_executor(None, function)
 
-    return Environment(Clock(), loop, offload, random.Random(1))
+    return Environment(Clock(), loop, offload, random.Random(1), SocketNetwork(loop))
 
 
 class Nothing:

@@ -11,14 +11,17 @@ import pytest
 
 from millstream.broker import hot_keys
 from millstream.broker.broker import Broker
-from millstream.broker.environment import Environment
 from millstream.broker.hot_keys import FOLLOWED_TOPICS, REPORT_TOPIC, HotKeys
 from millstream.config.loading import load_broker_config
+from millstream.environment import Environment
 from millstream.metadata.configs import ConfigChange, Operation, incremental_alter_configs
 from millstream.metadata.image import ConfigResource, ResourceType
 from millstream.metadata.topics import NewTopic, TopicReference, create_topics, delete_topics
+from millstream.net.network import SocketNetwork
 from millstream.records.record import Record, build_batch, read_batches
+from millstream.runtime.disk import RealDisk
 from millstream.runtime.node import Node
+from millstream.runtime.world import real_environment
 
 T = TypeVar("T")
 
@@ -28,14 +31,16 @@ class Bench:
 
     def __init__(self, directory: Path) -> None:
         self.loop = asyncio.new_event_loop()
-        self._node = Node(load_broker_config(listen="127.0.0.1:0", data_dir=str(directory)), self.loop)
+        self._node = Node(
+            load_broker_config(listen="127.0.0.1:0", data_dir=str(directory)), real_environment(self.loop), RealDisk()
+        )
         self._node.start()
         assert isinstance(self._node.broker, Broker)
         assert self._node._maintenance is not None
         self._node._maintenance.cancel()
         self.broker = self._node.broker
         self.time_ms = 1_800_000_000_000
-        environment = Environment(self, self.loop, self._offload, random.Random(11))
+        environment = Environment(self, self.loop, self._offload, random.Random(11), SocketNetwork(self.loop))
         self.broker.hot_keys = HotKeys(self.broker.controller, self.broker.partitions, environment)
 
     def now_ms(self) -> int:

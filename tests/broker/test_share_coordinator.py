@@ -12,7 +12,6 @@ import pytest
 
 from millstream.broker import dead_letters, share_coordinator
 from millstream.broker.coordinator_shell import CoordinatorShell
-from millstream.broker.environment import Environment
 from millstream.broker.handlers.share_fetch import ShareFetchHandlers
 from millstream.broker.led_share_partition import LedSharePartition
 from millstream.broker.partition import Partition
@@ -24,9 +23,11 @@ from millstream.config.log_config import LogConfig
 from millstream.coordinator.share.record_state import Acknowledgement, DeadLetter, RecordState, StateBatch
 from millstream.coordinator.share.share_group import KeptTopic, ShareGroup
 from millstream.coordinator.share.share_state import ShareKey
+from millstream.environment import Environment
 from millstream.metadata.image import ConfigResource, MetadataDelta, ResourceType
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import TopicName, TopicPartition
+from millstream.net.network import SocketNetwork
 from millstream.net.service import Peer
 from millstream.records.batch import seal
 from millstream.records.compression import Codec
@@ -65,7 +66,7 @@ class World:
         def offload(function: Callable[[], Any]) -> "asyncio.Future[Any]":
             return loop.run_in_executor(None, function)
 
-        environment = self.environment = Environment(self.clock, loop, offload, random.Random(1))
+        environment = self.environment = Environment(self.clock, loop, offload, random.Random(1), SocketNetwork(loop))
         table = PartitionTable()
         for name, topic_id in ((STATE_TOPIC, UUID(int=4)), (TopicName("t"), TOPIC_ID)):
             table.add(Partition(TopicPartition(name, 0), topic_id, 0, self._opener(name, topic_id), environment))

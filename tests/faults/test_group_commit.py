@@ -13,8 +13,9 @@ import pytest
 
 from millstream.config.loading import load_broker_config
 from millstream.model.errors import ErrorCode
-from millstream.runtime.disk import RealFile
+from millstream.runtime.disk import RealDisk, RealFile
 from millstream.runtime.node import Node
+from millstream.runtime.world import real_environment
 from tests.wire import Wire, batch
 
 
@@ -54,7 +55,7 @@ def address(tmp_path: Path, disk: HeldDisk) -> Iterator[str]:
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     config = load_broker_config(file=None, overrides=[], listen="127.0.0.1:0", data_dir=str(tmp_path / "data"))
-    node = Node(config, loop)
+    node = Node(config, real_environment(loop), RealDisk())
 
     async def call(function: object) -> object:
         return function()  # type: ignore[operator]

@@ -10,6 +10,7 @@ import pytest
 import uvloop
 
 from millstream.net.listener import ConnectionLimits, Listener
+from millstream.net.network import SocketNetwork
 from millstream.net.service import Parts, Peer, Pending, Refused
 from tests.wire import Wire
 
@@ -73,7 +74,7 @@ class RunningListener:
     def __init__(self, limits: ConnectionLimits, loop: asyncio.AbstractEventLoop) -> None:
         self.service = Words()
         self.loop = loop
-        self.listener = Listener("TEST", limits, loop)
+        self.listener = Listener("TEST", limits, SocketNetwork(loop), loop)
         host, port = self.listener.bind("127.0.0.1", 0)
         self.address = f"{host}:{port}"
         self.listener.serve(self.service)

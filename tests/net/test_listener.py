@@ -5,7 +5,8 @@ import struct
 import pytest
 
 from millstream.net import connection, listener
-from tests.net.conftest import Start, frame
+from millstream.net.network import SocketNetwork
+from tests.net.conftest import RunningListener, Start, frame
 from tests.wire import Closed, Wire
 
 
@@ -15,6 +16,10 @@ def is_served(wire: Wire) -> bool:
         return wire.receive_raw() == b"hi"
     except Closed:
         return False
+
+
+def other(running: RunningListener) -> listener.Listener:
+    return listener.Listener("OTHER", running.listener.limits, SocketNetwork(running.loop), running.loop)
 
 
 def test_no_more_connections_than_allowed(start: Start) -> None:
@@ -84,7 +89,9 @@ def test_a_taken_port_is_an_error(start: Start) -> None:
     port = int(running.address.rpartition(":")[2])
     with pytest.raises(OSError):
         running.on_loop(
-            lambda: listener.Listener("OTHER", running.listener.limits, running.loop).bind("127.0.0.1", port)
+            lambda: listener.Listener("OTHER", running.listener.limits, SocketNetwork(running.loop), running.loop).bind(
+                "127.0.0.1", port
+            )
         )
 
 

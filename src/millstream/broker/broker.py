@@ -3,10 +3,10 @@
 import logging
 from functools import partial
 
-from millstream.broker.api_versions import ApiVersions
+from millstream.api.api_versions import ApiVersions
+from millstream.api.dispatch import Dispatcher
+from millstream.api.request import Api, Handler, api
 from millstream.broker.controller import Controller
-from millstream.broker.dispatch import Dispatcher
-from millstream.broker.environment import Environment
 from millstream.broker.group_coordinator import GroupCoordinator
 from millstream.broker.handlers.classic_groups import ClassicGroupHandlers
 from millstream.broker.handlers.cluster import ClusterHandlers
@@ -27,19 +27,18 @@ from millstream.broker.hot_keys import HotKeys
 from millstream.broker.metadata_log import METADATA_PARTITION
 from millstream.broker.partition import Partition
 from millstream.broker.partition_table import PartitionTable
-from millstream.broker.request import Api, Handler
 from millstream.broker.share_coordinator import ShareCoordinator
 from millstream.broker.share_partitions import SharePartitions
 from millstream.config.log_config import LogConfig
 from millstream.config.table import network, node, share
 from millstream.config.topic_config import resolve_log_config, topic_defaults
+from millstream.environment import Environment
 from millstream.metadata.brokers import SUPPORTED_FEATURES
 from millstream.metadata.image import MetadataDelta, ResourceType, TopicImage
 from millstream.model.errors import KafkaError
 from millstream.model.identifiers import NO_TOPIC_ID, TopicPartition
 from millstream.protocol import fetch as fetch_codec
 from millstream.protocol import produce as produce_codec
-from millstream.protocol.messages import request_schema
 from millstream.storage.job import Job
 from millstream.storage.log_directory import LogDirectory
 from millstream.storage.partition_log import PartitionLog
@@ -251,8 +250,8 @@ class Broker:
             Api(0, "produce", produce_codec.FIRST_VERSION, produce_codec.LAST_VERSION),
             Api(1, "fetch", fetch_codec.FIRST_VERSION, fetch_codec.LAST_VERSION),
         ]
-        apis += [_api(name, handler) for name, handler in handlers.items()]
-        versions = _api("api_versions", lambda request, context: api_versions.handle(request, context))
+        apis += [api(name, handler) for name, handler in handlers.items()]
+        versions = api("api_versions", lambda request, context: api_versions.handle(request, context))
         apis.append(versions)
         api_versions = ApiVersions(apis, self._features)
         return apis
@@ -271,9 +270,4 @@ class Broker:
             max_bytes=config[network.FETCH_MAX_BYTES],
         )
         produce = ProduceHandler(self.partitions, self._environment)
-        return Dispatcher(self.apis, produce, fetch, self._environment.loop)
-
-
-def _api(name: str, handler: Handler) -> Api:
-    schema = request_schema(name)
-    return Api(schema.api_key, name, schema.versions.low, schema.versions.high, handler)
+        return Dispatcher(self.apis, self._environment.loop, produce=produce, fetch=fetch)

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from millstream.broker.environment import Environment
 from millstream.broker.metadata_log import MetadataLog
 from millstream.config.broker_config import BrokerConfig
+from millstream.environment import Environment
 from millstream.metadata.application import apply
 from millstream.metadata.decision import Decision, Outcome
 from millstream.metadata.image import MetadataDelta, MetadataImage, ResourceType

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from millstream.broker.environment import Environment
 from millstream.broker.partition import Partition
 from millstream.coordinator.outcome import CoordinatorRecord, Outcome, Reply
 from millstream.coordinator.timers import Timers
+from millstream.environment import Environment
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.records.batch import iterate_headers
 from millstream.records.key_values import iterate_key_values

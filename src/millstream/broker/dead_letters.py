@@ -15,7 +15,6 @@ from itertools import chain, repeat
 from typing import Protocol
 
 from millstream.broker.controller import Controller
-from millstream.broker.environment import Environment
 from millstream.broker.partition import Partition
 from millstream.broker.partition_table import PartitionTable
 from millstream.config import group_config
@@ -24,6 +23,7 @@ from millstream.config.table import node, share
 from millstream.config.table.topic import ERRORS_DEADLETTERQUEUE_GROUP_ENABLE
 from millstream.coordinator.share.record_state import DeadLetter
 from millstream.coordinator.share.share_state import ShareKey
+from millstream.environment import Environment
 from millstream.metadata.topics import NewTopic, create_topics
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import TopicName

@@ -14,7 +14,6 @@ from uuid import UUID
 
 from millstream.broker.controller import Controller
 from millstream.broker.coordinator_shell import CoordinatorShell
-from millstream.broker.environment import Environment
 from millstream.broker.partition_table import PartitionTable
 from millstream.config.table import groups as settings
 from millstream.coordinator.group import LONGEST_TEXT
@@ -22,6 +21,7 @@ from millstream.coordinator.group_shard import GroupShard
 from millstream.coordinator.outcome import Outcome, Reply
 from millstream.coordinator.share.share_groups import StateGone
 from millstream.coordinator.topic_catalog import Topic
+from millstream.environment import Environment
 from millstream.metadata.image import ConfigResource, MetadataDelta, MetadataImage, ResourceType, TopicImage
 from millstream.metadata.topics import create_topics, internal_topic
 from millstream.model.errors import ErrorCode, KafkaError

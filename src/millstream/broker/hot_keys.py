@@ -16,13 +16,13 @@ from typing import NamedTuple
 
 from millstream.broker.batch_sample import sample_block
 from millstream.broker.controller import Controller
-from millstream.broker.environment import Environment
 from millstream.broker.partition import Partition
 from millstream.broker.partition_table import PartitionTable
 from millstream.broker.topic_heat import HALF_LIFE_S, TopicHeat
 from millstream.config.table import log as settings
 from millstream.config.table import topic as topic_settings
 from millstream.config.topic_config import value_from_broker
+from millstream.environment import Environment
 from millstream.metadata.image import MetadataDelta
 from millstream.metadata.topic_names import HOT_KEYS_TOPIC
 from millstream.metadata.topics import create_topics, internal_topic

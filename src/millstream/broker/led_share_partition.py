@@ -10,13 +10,13 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from millstream.broker.batch_walk import BatchPlace, walk_batches
-from millstream.broker.environment import Environment
 from millstream.broker.partition import Partition, Waiter
 from millstream.broker.share_coordinator import ShareCoordinator
 from millstream.broker.share_inspection import inspect
 from millstream.coordinator.share.record_state import Acquired, DeadLetter
 from millstream.coordinator.share.share_partition import AckRange, SharePartition, Transition
 from millstream.coordinator.share.share_state import ShareKey
+from millstream.environment import Environment
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.storage.slice import Slice
 

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Sequence
 from uuid import UUID
 
-from millstream.broker.environment import Environment
+from millstream.environment import Environment
 from millstream.metadata.record_codec import decode_record, encode_record
 from millstream.metadata.records import MetadataRecord
 from millstream.metadata.topic_names import CLUSTER_METADATA_TOPIC

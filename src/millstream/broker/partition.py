@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Protocol
 from uuid import UUID
 
-from millstream.broker.environment import Environment
+from millstream.environment import Environment
 from millstream.metadata.topic_names import INTERNAL_TOPICS
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import TopicPartition

@@ -11,13 +11,13 @@ from typing import TypeVar
 
 from millstream.broker.controller import Controller
 from millstream.broker.coordinator_shell import CoordinatorShell
-from millstream.broker.environment import Environment
 from millstream.broker.group_coordinator import java_hash
 from millstream.broker.partition_table import PartitionTable
 from millstream.config.table import share
 from millstream.coordinator.outcome import CoordinatorRecord, Outcome
 from millstream.coordinator.share.record_state import StateBatch
 from millstream.coordinator.share.share_state import ShareKey, ShareState, ShareStateShard
+from millstream.environment import Environment
 from millstream.metadata.image import MetadataDelta
 from millstream.metadata.topic_names import SHARE_GROUP_STATE_TOPIC
 from millstream.metadata.topics import create_topics, internal_topic

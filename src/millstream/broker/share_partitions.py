@@ -8,7 +8,6 @@ from uuid import UUID
 
 from millstream.broker.controller import Controller
 from millstream.broker.dead_letters import DeadLetters
-from millstream.broker.environment import Environment
 from millstream.broker.group_coordinator import GroupCoordinator
 from millstream.broker.led_share_partition import LedSharePartition
 from millstream.broker.partition import Partition
@@ -25,6 +24,7 @@ from millstream.coordinator.share.record_state import DeadLetter
 from millstream.coordinator.share.share_group import ShareGroup
 from millstream.coordinator.share.share_partition import SharePartition
 from millstream.coordinator.share.share_state import UNINITIALIZED, ShareKey, ShareState
+from millstream.environment import Environment
 from millstream.metadata.image import ConfigResource, MetadataDelta, ResourceType
 from millstream.model.errors import ErrorCode, KafkaError
 

@@ -3,16 +3,16 @@
 import asyncio
 import errno
 import logging
-import socket
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from millstream.net.connection import SCRATCH_BYTES, Connection
 from millstream.net.log_throttle import LogThrottle
+from millstream.net.network import Listening, Network
 from millstream.net.request_memory import RequestMemory
 from millstream.net.service import Peer, Service
-from millstream.net.transport import SocketTransport
+from millstream.net.transport import Transport
 
 _SWEEP_SECONDS = 5.0
 DEFAULT_REQUEST_MEMORY_BYTES = 512 << 20
@@ -41,7 +41,7 @@ class Listener:
 
     service: Service
 
-    def __init__(self, name: str, limits: ConnectionLimits, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, name: str, limits: ConnectionLimits, network: Network, loop: asyncio.AbstractEventLoop) -> None:
         self.name = name
         self.limits = limits
         self.memory = RequestMemory(limits.request_memory_bytes)
@@ -51,68 +51,53 @@ class Listener:
         self.max_waiting_answers = limits.max_waiting_answers
         self.max_unsent_bytes = limits.max_unsent_bytes
         self.now = loop.time
+        self._network = network
         self._loop = loop
-        self._socket: socket.socket | None = None
+        self._listening: Listening | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self.connections: set[Connection] = set()
         self._per_address: Counter[str] = Counter()
 
     def bind(self, host: str, port: int) -> tuple[str, int]:
         """Takes the address; returns it, with the port the system chose where 0 was asked for."""
-        family, _, _, _, address = socket.getaddrinfo(
-            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listening = socket.socket(family, socket.SOCK_STREAM)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Set before listening: accepted sockets inherit them. Unset, the system tunes them by itself, and better.
-        if self.limits.receive_buffer_bytes > 0:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.limits.receive_buffer_bytes)
-        if self.limits.send_buffer_bytes > 0:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.limits.send_buffer_bytes)
-        try:
-            listening.bind(address)
-            listening.listen(self.limits.backlog)
-        except OSError:
-            listening.close()
-            raise
-        listening.setblocking(False)
-        self._socket = listening
-        bound = listening.getsockname()
-        return str(bound[0]), int(bound[1])
+        self._listening = self._network.listen(
+            host,
+            port,
+            backlog=self.limits.backlog,
+            receive_buffer_bytes=self.limits.receive_buffer_bytes,
+            send_buffer_bytes=self.limits.send_buffer_bytes,
+        )
+        return self._listening.host, self._listening.port
 
     def serve(self, service: Service) -> None:
         """Begins to accept; who connected since the binding has waited in the backlog."""
-        assert self._socket is not None
+        assert self._listening is not None
         self.service = service
-        self._loop.add_reader(self._socket.fileno(), self._accept)
+        self._listening.watch(self._accept)
         self._sweeper = self._loop.call_later(_SWEEP_SECONDS, self._sweep)
 
     def _accept(self) -> None:
-        assert self._socket is not None
         for _ in range(64):
+            if self._listening is None:
+                return
             try:
-                accepted, _ = self._socket.accept()
+                accepted = self._listening.accept()
             except BlockingIOError:
                 return
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
                     # The connection stays in the backlog; trying again at once would only burn the processor.
                     _log.error("accept_failed error=%s retry_seconds=1: raise the limit of open files", error)
-                    self._loop.remove_reader(self._socket.fileno())
+                    self._listening.watch(None)
                     self._loop.call_later(1.0, self._accept_again)
                 return
             self._welcome(accepted)
 
     def _accept_again(self) -> None:
-        if self._socket is not None:
-            self._loop.add_reader(self._socket.fileno(), self._accept)
+        if self._listening is not None:
+            self._listening.watch(self._accept)
 
-    def _welcome(self, accepted: socket.socket) -> None:
-        try:
-            transport = SocketTransport(accepted, self._loop)
-        except OSError:  # gone before we looked
-            accepted.close()
-            return
+    def _welcome(self, transport: Transport) -> None:
         host = transport.peer_host
         if len(self.connections) >= self.limits.max_connections:
             _log.warning("connection_refused peer=%s limit=max.connections", host)
@@ -147,10 +132,9 @@ class Listener:
         self._sweeper = self._loop.call_later(_SWEEP_SECONDS, self._sweep)
 
     def stop_accepting(self) -> None:
-        if self._socket is not None:
-            self._loop.remove_reader(self._socket.fileno())
-            self._socket.close()
-            self._socket = None
+        if self._listening is not None:
+            self._listening.close()
+            self._listening = None
 
     def close(self) -> None:
         self.stop_accepting()

@@ -5,59 +5,52 @@ import gc
 import logging
 import math
 import os
-import random
 import resource
 import signal
 import socket
 import sys
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
-from uuid import uuid4
+from uuid import UUID
 
 from millstream.broker.broker import Broker
 from millstream.broker.controller import Controller
-from millstream.broker.environment import Environment
 from millstream.broker.metadata_log import METADATA_PARTITION, METADATA_TOPIC_ID, MetadataLog
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.errors import ConfigError
 from millstream.config.table import log as log_settings
 from millstream.config.table import network, node
 from millstream.config.topic_config import metadata_log_config
+from millstream.environment import Environment
 from millstream.metadata.application import apply, replay
 from millstream.metadata.brokers import BrokerIntroduction, begin_new_epochs, missing_features, register_broker
 from millstream.metadata.image import MetadataImage
 from millstream.metadata.records import CorruptMetadataError, Endpoint, MetadataRecord
 from millstream.net.listener import DEFAULT_REQUEST_MEMORY_BYTES, ConnectionLimits, Listener
-from millstream.runtime.clock import SystemClock
 from millstream.runtime.disk import RealDisk
 from millstream.runtime.identity import claim_directory
+from millstream.runtime.world import real_environment
+from millstream.storage.disk import Disk
 from millstream.storage.log_directory import DirectoryInUseError, LogDirectory
 
 _log = logging.getLogger("millstream.node")
-_THREADS = 4
 _MAINTENANCE_SECONDS = 1.0
 _STOP_FLUSH_BYTES = 128 << 20
 _STOP_FLUSH_SECONDS = 1.0
 _SWITCH_SECONDS = 0.0005
-T = TypeVar("T")
 
 
 class Node:
-    def __init__(self, config: BrokerConfig, loop: asyncio.AbstractEventLoop) -> None:
+    """Time, chance, network and disk are given, so that the simulator runs this very class."""
+
+    def __init__(self, config: BrokerConfig, environment: Environment, disk: Disk) -> None:
         self._config = config
-        self._loop = loop
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="millstream")
-        self._environment = Environment(SystemClock(), loop, self._offload, random.Random())
-        self._disk = RealDisk()
+        self._environment = environment
+        self._loop = environment.loop
+        self._disk = disk
         self._logs: LogDirectory | None = None
         self.broker: Broker | None = None
         self._listeners: list[Listener] = []
         self._maintenance: asyncio.TimerHandle | None = None
-
-    def _offload(self, function: Callable[[], T]) -> "asyncio.Future[T]":
-        return self._loop.run_in_executor(self._threads, function)
 
     def start(self) -> str:
         """Recovers, takes the lead, listens. Returns the address clients can use."""
@@ -109,7 +102,7 @@ class Node:
         config = self._config
         ports: dict[str, int] = {}
         for wanted in config.listeners:
-            listener = Listener(wanted.name, _limits(config), self._loop)
+            listener = Listener(wanted.name, _limits(config), self._environment.network, self._loop)
             try:
                 _, ports[wanted.name] = listener.bind(wanted.host, wanted.port)
             except OSError as error:
@@ -138,7 +131,7 @@ class Node:
         records: list[MetadataRecord] = list(missing_features(image))
         introduction = BrokerIntroduction(
             broker_id=config.node_id,
-            incarnation_id=uuid4(),
+            incarnation_id=UUID(int=self._environment.randomness.getrandbits(128), version=4),
             cluster_id=image.cluster_id,
             end_points=endpoints,
             rack=config[node.BROKER_RACK],
@@ -172,8 +165,9 @@ class Node:
         if self._logs is not None:
             # After an unclean stop a start that failed has not begun new leader epochs: the next one must.
             introduced = self.broker is not None or self._logs.started_clean
-            self._logs.close(self._environment.clock.now_ms(), _FlushBudget().allows, may_be_clean=introduced)
-        self._threads.shutdown(wait=False, cancel_futures=True)
+            self._logs.close(
+                self._environment.clock.now_ms(), _FlushBudget(self._loop.time).allows, may_be_clean=introduced
+            )
 
 
 class _FlushBudget:
@@ -182,12 +176,13 @@ class _FlushBudget:
     The stop is then not a clean one; the next start checks what was not flushed, which is quicker than flushing it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float]) -> None:
         self._bytes = _STOP_FLUSH_BYTES
-        self._deadline = time.monotonic() + _STOP_FLUSH_SECONDS
+        self._now = now
+        self._deadline = now() + _STOP_FLUSH_SECONDS
 
     def allows(self, size: int) -> bool:
-        if size > self._bytes or time.monotonic() > self._deadline:
+        if size > self._bytes or self._now() > self._deadline:
             return False
         self._bytes -= size
         return True
@@ -254,7 +249,7 @@ def run(config: BrokerConfig, ready: Callable[[str], None]) -> int:
     sys.setswitchinterval(_SWITCH_SECONDS)
     loop = _new_loop()
     asyncio.set_event_loop(loop)
-    running = Node(config, loop)
+    running = Node(config, real_environment(loop), RealDisk())
     try:
         # The loop's own signal handling works only while it runs, so the start runs inside it too: a signal that comes
         # during a long recovery, or right after the ready line, is not lost.

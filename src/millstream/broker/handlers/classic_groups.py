@@ -3,8 +3,8 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from millstream.api.request import Context, Response
 from millstream.broker.group_coordinator import GroupCoordinator
-from millstream.broker.request import Context, Response
 from millstream.coordinator.classic.member import Client
 from millstream.coordinator.group_shard import GroupShard
 from millstream.coordinator.outcome import Outcome

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import UUID
 
-from millstream.broker.request import Context, Response
+from millstream.api.request import Context, Response
 from millstream.metadata.image import BrokerRegistration, MetadataImage, PartitionState, TopicImage
 from millstream.metadata.topic_names import INTERNAL_TOPICS
 from millstream.model.errors import ErrorCode, KafkaError

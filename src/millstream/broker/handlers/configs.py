@@ -6,8 +6,8 @@ Settings of topics, brokers and groups.
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from millstream.api.request import Context, Response
 from millstream.broker.controller import Controller
-from millstream.broker.request import Context, Response
 from millstream.config.describe import (
     ConfigEntry,
     describe_broker,

@@ -4,8 +4,8 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
+from millstream.api.request import Context, Response
 from millstream.broker.group_coordinator import GroupCoordinator
-from millstream.broker.request import Context, Response
 from millstream.coordinator.classic.member import Client
 from millstream.coordinator.group import ALL_GROUP_OPERATIONS
 from millstream.model.errors import ErrorCode, KafkaError

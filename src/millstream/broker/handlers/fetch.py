@@ -9,10 +9,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator
 
-from millstream.broker.environment import Environment
 from millstream.broker.fetch_sessions import FetchSession, FetchSessions, Key, SessionPartition
 from millstream.broker.partition import Partition
 from millstream.broker.partition_table import PartitionTable
+from millstream.environment import Environment
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.protocol.fetch import (
     FIRST_WITH_TOPIC_ID,

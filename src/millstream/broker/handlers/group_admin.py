@@ -3,8 +3,8 @@
 import asyncio
 from typing import Any
 
+from millstream.api.request import Context, Response
 from millstream.broker.group_coordinator import GroupCoordinator
-from millstream.broker.request import Context, Response
 from millstream.coordinator.group import ALL_GROUP_OPERATIONS
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.protocol.schema import Message

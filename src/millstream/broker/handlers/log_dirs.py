@@ -4,9 +4,9 @@ import asyncio
 import os
 from typing import Any
 
-from millstream.broker.environment import Environment
+from millstream.api.request import Context, Response
 from millstream.broker.partition_table import PartitionTable
-from millstream.broker.request import Context, Response
+from millstream.environment import Environment
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.protocol.schema import Message
 

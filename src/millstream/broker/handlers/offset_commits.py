@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any
 
+from millstream.api.request import Context, Response
 from millstream.broker.group_coordinator import GroupCoordinator
-from millstream.broker.request import Context, Response
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.protocol.schema import Message
 

@@ -8,14 +8,16 @@ to find (docs/DESIGN.md, decision 2).
 import asyncio
 from collections.abc import Callable
 
-from millstream.broker.environment import Environment
+from millstream.api.request import ProduceResults
 from millstream.broker.partition import Partition
 from millstream.broker.partition_table import PartitionTable
+from millstream.environment import Environment
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.protocol.produce import FIRST_WITH_TOPIC_ID, PartitionResult, ProduceRequest
 from millstream.records.record import read_batches
 
-Results = list[tuple[bytes, list[PartitionResult]]]
+Results = ProduceResults
+Answer = Callable[[Results], None]
 
 
 class ProduceHandler:
@@ -23,8 +25,10 @@ class ProduceHandler:
         self._partitions = partitions
         self._environment = environment
 
-    def append(self, request: ProduceRequest, version: int, buffer: bytearray) -> tuple[Results, list[Partition]]:
-        """Appends everything and returns the results, with the partitions whose fsync the answer must wait for."""
+    def append(
+        self, request: ProduceRequest, version: int, buffer: bytearray
+    ) -> tuple[Results, Callable[[Answer], None] | None]:
+        """Appends everything and returns the results, with a way to wait for them if they are not final yet."""
         results: Results = []
         awaited: list[Partition] = []
         refusal = self._refusal(request)
@@ -61,7 +65,13 @@ class ProduceHandler:
                     PartitionResult(index, 0, appended[0], appended.log_append_time, appended.log_start_offset)
                 )
             results.append((topic, topic_results))
-        return results, awaited
+        if not awaited:
+            return results, None
+        if request.acks == 0:
+            for partition in awaited:
+                partition.when_flushed(partition.log.log_end_offset, lambda error: None)
+            return results, None
+        return results, lambda answer: self._when_durable(results, awaited, request.timeout_ms, answer)
 
     def _refusal(self, request: ProduceRequest) -> KafkaError | None:
         if not -1 <= request.acks <= 1:
@@ -74,9 +84,7 @@ class ProduceHandler:
             )
         return None
 
-    def when_durable(
-        self, results: Results, awaited: list[Partition], timeout_ms: int, answer: Callable[[Results], None]
-    ) -> None:
+    def _when_durable(self, results: Results, awaited: list[Partition], timeout_ms: int, answer: Answer) -> None:
         """Calls `answer` when every awaited partition is on disk, or with what is known when the time is up."""
         DurableAck(results, awaited, timeout_ms, answer, self._environment.loop)
 

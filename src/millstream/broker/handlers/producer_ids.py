@@ -2,8 +2,8 @@
 
 import asyncio
 
+from millstream.api.request import Context, Response
 from millstream.broker.controller import Controller
-from millstream.broker.request import Context, Response
 from millstream.metadata.brokers import PRODUCER_ID_BLOCK_SIZE, allocate_producer_ids
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.protocol.schema import Message

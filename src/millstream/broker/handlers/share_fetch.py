@@ -10,9 +10,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from millstream.broker.environment import Environment
+from millstream.api.request import Context, Response
 from millstream.broker.led_share_partition import LedSharePartition
-from millstream.broker.request import Context, Response
 from millstream.broker.share_partitions import SharePartitions
 from millstream.broker.share_sessions import FINAL_EPOCH, FIRST_EPOCH, PartitionId, ShareSession, ShareSessions
 from millstream.config import group_config
@@ -20,6 +19,7 @@ from millstream.coordinator.group import LONGEST_TEXT
 from millstream.coordinator.share.record_state import Acknowledgement
 from millstream.coordinator.share.share_partition import AckRange
 from millstream.coordinator.share.share_state import ShareKey
+from millstream.environment import Environment
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.protocol.schema import Message
 from millstream.protocol.share_fetch import ShareFetchAnswer, SharePartitionResult

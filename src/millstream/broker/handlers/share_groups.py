@@ -3,9 +3,9 @@
 from typing import Any
 from uuid import UUID
 
+from millstream.api.request import Context, Response
 from millstream.broker.group_coordinator import GroupCoordinator
 from millstream.broker.partition_table import PartitionTable
-from millstream.broker.request import Context, Response
 from millstream.broker.share_coordinator import ShareCoordinator
 from millstream.broker.share_partitions import SharePartitions
 from millstream.coordinator.share.share_group import ShareGroup

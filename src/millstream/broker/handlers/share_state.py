@@ -6,7 +6,7 @@ A leader on this node calls the coordinator directly; these are for leaders on o
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from millstream.broker.request import Context, Response
+from millstream.api.request import Context, Response
 from millstream.broker.share_coordinator import ShareCoordinator
 from millstream.coordinator.group import LONGEST_TEXT
 from millstream.coordinator.share.record_state import RecordState, StateBatch

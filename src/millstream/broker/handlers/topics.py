@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from millstream.api.request import Context, Response
 from millstream.broker.controller import Controller
-from millstream.broker.request import Context, Response
 from millstream.config.describe import describe_topic
 from millstream.metadata.topics import (
     NewPartitions,

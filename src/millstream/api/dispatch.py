@@ -10,9 +10,7 @@ import logging
 import struct
 from collections.abc import Awaitable, Iterable, Mapping
 
-from millstream.broker.handlers.fetch import FetchHandler, Topics
-from millstream.broker.handlers.produce import ProduceHandler, Results
-from millstream.broker.request import Api, Context, Response
+from millstream.api.request import Api, Context, FetchService, FetchTopics, ProduceResults, ProduceService, Response
 from millstream.model.errors import ErrorCode
 from millstream.net.service import Parts, Peer, Pending, Refused
 from millstream.protocol import fetch as fetch_codec
@@ -37,9 +35,10 @@ class Dispatcher:
     def __init__(
         self,
         apis: Iterable[Api],
-        produce: ProduceHandler,
-        fetch: FetchHandler,
         loop: asyncio.AbstractEventLoop,
+        *,
+        produce: ProduceService | None = None,
+        fetch: FetchService | None = None,
     ) -> None:
         self._apis = {api.key: api for api in apis}
         self._produce = produce
@@ -67,12 +66,12 @@ class Dispatcher:
             position += length
         if position > end:
             raise Refused("client id runs past the end of the request")
-        if key == PRODUCE_KEY and version >= produce_codec.FIRST_VERSION:
-            return self._handle_produce(buffer, position, end, version, correlation_id)
-        if key == FETCH_KEY:
-            return self._handle_fetch(buffer, position, end, version, correlation_id)
+        if key == PRODUCE_KEY and version >= produce_codec.FIRST_VERSION and self._produce is not None:
+            return self._handle_produce(self._produce, buffer, position, end, version, correlation_id)
+        if key == FETCH_KEY and self._fetch is not None:
+            return self._handle_fetch(self._fetch, buffer, position, end, version, correlation_id)
         api = self._apis.get(key)
-        if api is None:
+        if api is None or api.handler is None:
             raise Refused(f"API key {key} is not offered")
         if end - start > _SMALL_REQUEST_BYTES:
             raise Refused(f"{api.name} request of {end - start} bytes; the limit is {_SMALL_REQUEST_BYTES}")
@@ -87,7 +86,13 @@ class Dispatcher:
     # Produce and fetch
 
     def _handle_produce(
-        self, buffer: bytearray, position: int, end: int, version: int, correlation_id: int
+        self,
+        produce: ProduceService,
+        buffer: bytearray,
+        position: int,
+        end: int,
+        version: int,
+        correlation_id: int,
     ) -> Parts | Pending | None:
         if version > produce_codec.LAST_VERSION:
             raise Refused(f"produce version {version} is not offered")
@@ -95,28 +100,26 @@ class Dispatcher:
         if flexible:
             position = _skip_header_tags(buffer, position, end)
         request = produce_codec.parse(buffer, position, end, version)
-        results, awaited = self._produce.append(request, version, buffer)
+        results, wait = produce.append(request, version, buffer)
         if request.acks == 0:
             for _, rows in results:
                 for row in rows:
                     if row.error:
                         # No answer was asked for, so a closed connection is the only way to tell; as in Kafka.
                         raise Refused(f"produce with acks=0 failed: {ErrorCode(row.error).name}: {row.message}")
-            for partition in awaited:
-                partition.when_flushed(partition.log.log_end_offset, lambda error: None)
             return None
-        if awaited:
+        if wait is not None:
             pending = Pending()
 
-            def answer(final: Results) -> None:
+            def answer(final: ProduceResults) -> None:
                 pending.resolve(_produce_response(final, version, flexible, correlation_id))
 
-            self._produce.when_durable(results, awaited, request.timeout_ms, answer)
+            wait(answer)
             return pending
         return _produce_response(results, version, flexible, correlation_id)
 
     def _handle_fetch(
-        self, buffer: bytearray, position: int, end: int, version: int, correlation_id: int
+        self, fetch: FetchService, buffer: bytearray, position: int, end: int, version: int, correlation_id: int
     ) -> Parts | Pending:
         if not fetch_codec.FIRST_VERSION <= version <= fetch_codec.LAST_VERSION:
             raise Refused(f"fetch version {version} is not offered")
@@ -128,13 +131,13 @@ class Dispatcher:
         request = fetch_codec.parse(buffer, position, end, version)
         pending = Pending()
 
-        def deliver(topics: Topics, error: int, session_id: int) -> None:
+        def deliver(topics: FetchTopics, error: int, session_id: int) -> None:
             parts = fetch_codec.ResponseParts(_head(correlation_id, flexible))
             fetch_codec.encode_response(parts, topics, version, error=error, session_id=session_id)
             _SIZE.pack_into(parts.head, 0, parts.finish() - 4)
             pending.resolve(parts.parts)  # type: ignore[arg-type]
 
-        waiting = self._fetch.fetch(request, version, deliver)
+        waiting = fetch.fetch(request, version, deliver)
         if waiting is not None and not pending.resolved:
             pending.on_abandon = waiting.give_up
         return pending
@@ -214,7 +217,7 @@ def _head(correlation_id: int, flexible: bool) -> bytearray:
     return head
 
 
-def _produce_response(results: Results, version: int, flexible: bool, correlation_id: int) -> Parts:
+def _produce_response(results: ProduceResults, version: int, flexible: bool, correlation_id: int) -> Parts:
     out = _head(correlation_id, flexible)
     produce_codec.encode_response(out, results, version)
     _SIZE.pack_into(out, 0, len(out) - 4)

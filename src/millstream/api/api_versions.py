@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
-from millstream.broker.request import Api, Context, Response
+from millstream.api.request import Api, Context, Response
 from millstream.model.errors import ErrorCode
 from millstream.protocol.schema import Message
 

@@ -1,10 +1,15 @@
-"""What a broker needs of the world: time, chance, a way to do slow things elsewhere. The simulator brings its own."""
+"""What a node needs of the world: time, chance, a network, a way to do slow things elsewhere.
+
+The simulator brings its own.
+"""
 
 import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
+
+from millstream.net.network import Network
 
 T = TypeVar("T")
 
@@ -27,3 +32,4 @@ class Environment:
     loop: asyncio.AbstractEventLoop
     offload: Offload
     randomness: random.Random
+    network: Network

@@ -1,0 +1,1 @@
+"""From frames to handlers and back: the table of APIs a listener answers, and the dispatcher that serves it."""

@@ -1,0 +1,80 @@
+"""A request as a handler sees it, the table of APIs that are answered, and what answers the two hot ones."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from millstream.net.service import Peer
+from millstream.protocol import fetch as fetch_codec
+from millstream.protocol import produce as produce_codec
+from millstream.protocol.fetch import ResponseParts
+from millstream.protocol.messages import request_schema
+from millstream.protocol.schema import Message
+
+
+class FileResponse(Protocol):
+    """An answer that holds stretches of files."""
+
+    def encode(self, parts: ResponseParts, version: int) -> None: ...
+
+
+Response = Mapping[str, Any] | bytes | FileResponse
+"""The fields of the answer, or its body where a handler keeps it encoded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Around the request's own fields: who asks, and in which version."""
+
+    version: int
+    client_id: str
+    peer: Peer
+
+
+Handler = Callable[[Message, Context], "Response | Awaitable[Response]"]
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    key: int
+    name: str
+    first_version: int
+    last_version: int
+    handler: Handler | None = None
+    """None for produce and fetch, which the dispatcher knows by itself."""
+
+
+def api(name: str, handler: Handler) -> Api:
+    """An API in all versions of it that the schema has."""
+    schema = request_schema(name)
+    return Api(schema.api_key, name, schema.versions.low, schema.versions.high, handler)
+
+
+ProduceResults = list[tuple[bytes, list[produce_codec.PartitionResult]]]
+FetchTopics = list[tuple[bytes, list[fetch_codec.PartitionResult]]]
+
+
+class ProduceService(Protocol):
+    def append(
+        self, request: produce_codec.ProduceRequest, version: int, buffer: bytearray
+    ) -> "tuple[ProduceResults, Callable[[Callable[[ProduceResults], None]], None] | None]":
+        """Appends everything while the buffer is at hand. Results that have to wait for replicas or the disk come with
+        a function that takes whom to tell."""
+        ...
+
+
+class Waiting(Protocol):
+    def give_up(self) -> None:
+        """Nobody waits for the answer any more."""
+        ...
+
+
+class FetchService(Protocol):
+    def fetch(
+        self,
+        request: fetch_codec.FetchRequest,
+        version: int,
+        deliver: Callable[[FetchTopics, int, int], None],
+    ) -> Waiting | None:
+        """Answers through `deliver` (topics, top-level error, session id), now or later."""
+        ...
