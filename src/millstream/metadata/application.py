@@ -6,6 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from millstream.metadata import records
+from millstream.metadata.cluster_id import is_cluster_id
 from millstream.metadata.image import (
     Applied,
     BrokerRegistration,
@@ -45,12 +46,36 @@ def replay(image: MetadataImage, batches: Iterable[tuple[int, int, Iterable[Meta
     return builder.finish(offset, epoch).image
 
 
+def changed(partition: PartitionState, record: records.PartitionChangeRecord) -> PartitionState:
+    """The partition after one change of it."""
+    changes: dict[str, Any] = {
+        name: value
+        for name in (
+            "isr",
+            "replicas",
+            "removing_replicas",
+            "adding_replicas",
+            "directories",
+            "eligible_leader_replicas",
+            "last_known_elr",
+        )
+        if (value := getattr(record, name)) is not None
+    }
+    if record.leader != records.NO_LEADER_CHANGE:
+        changes["leader"] = record.leader
+        changes["leader_epoch"] = partition.leader_epoch + 1
+    if record.leader_recovery_state >= 0:
+        changes["leader_recovery_state"] = record.leader_recovery_state
+    return replace(partition, partition_epoch=partition.partition_epoch + 1, **changes)
+
+
 class _Builder:
     """The next image in the making. Maps of the old image are copied when they are first changed."""
 
     def __init__(self, image: MetadataImage) -> None:
         self._image = image
         self._changes: dict[str, dict[Any, Any]] = {}
+        self._cluster_id = image.cluster_id
         self._next_producer_id = image.next_producer_id
         self._partitions: dict[TopicId, list[PartitionState]] = {}
         self._created: dict[TopicId, TopicName] = {}
@@ -70,7 +95,14 @@ class _Builder:
             topics[topic.name] = by_id[topic_id] = topic
             (created if topic_id in self._created else changed)[topic.name] = topic
         maps: dict[str, Any] = self._changes
-        image = replace(self._image, offset=offset, epoch=epoch, next_producer_id=self._next_producer_id, **maps)
+        image = replace(
+            self._image,
+            cluster_id=self._cluster_id,
+            offset=offset,
+            epoch=epoch,
+            next_producer_id=self._next_producer_id,
+            **maps,
+        )
         delta = MetadataDelta(
             deleted=self._deleted,
             created=created,
@@ -122,26 +154,7 @@ class _Builder:
             raise CorruptMetadataError(
                 f"the metadata log changes partition {record.partition_id} of topic {record.topic_id}, which has none"
             )
-        old = partitions[record.partition_id]
-        changes: dict[str, Any] = {
-            name: value
-            for name in (
-                "isr",
-                "replicas",
-                "removing_replicas",
-                "adding_replicas",
-                "directories",
-                "eligible_leader_replicas",
-                "last_known_elr",
-            )
-            if (value := getattr(record, name)) is not None
-        }
-        if record.leader != records.NO_LEADER_CHANGE:
-            changes["leader"] = record.leader
-            changes["leader_epoch"] = old.leader_epoch + 1
-        if record.leader_recovery_state >= 0:
-            changes["leader_recovery_state"] = record.leader_recovery_state
-        partitions[record.partition_id] = replace(old, partition_epoch=old.partition_epoch + 1, **changes)
+        partitions[record.partition_id] = changed(partitions[record.partition_id], record)
 
     def remove_topic(self, record: records.RemoveTopicRecord) -> None:
         topics, by_id = self._map("topics"), self._map("topics_by_id")
@@ -159,6 +172,9 @@ class _Builder:
             self._deleted[record.topic_id] = self._image.topics_by_id[record.topic_id]
 
     def config(self, record: records.ConfigRecord) -> None:
+        if is_cluster_id(record):
+            self._take_cluster_id(record.value or "")
+            return
         resource = ConfigResource(record.resource_type, record.resource_name)
         configs = self._map("configs")
         values = dict(configs.get(resource, {}))
@@ -218,6 +234,13 @@ class _Builder:
 
     def no_op(self, record: records.NoOpRecord) -> None:
         """Only the offset moves."""
+
+    def _take_cluster_id(self, cluster_id: str) -> None:
+        if self._cluster_id and self._cluster_id != cluster_id:
+            raise CorruptMetadataError(
+                f"the metadata log belongs to cluster {cluster_id!r}, but this is cluster {self._cluster_id!r}"
+            )
+        self._cluster_id = cluster_id
 
     def _map(self, name: str) -> dict[Any, Any]:
         changing = self._changes.get(name)

@@ -90,7 +90,8 @@ class TopicImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataImage:
-    cluster_id: str
+    cluster_id: str = ""
+    """Empty until the record that decides it (see cluster_id) was applied."""
     offset: int = -1
     """The last metadata record that is in this image."""
     epoch: int = 0
