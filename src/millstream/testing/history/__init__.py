@@ -1,0 +1,42 @@
+"""Histories of what clients of a log did and saw, and the checker that finds what a correct log could not have done.
+
+In the manner of Jepsen's Kafka workload: clients record every operation with the time it began and ended
+(`operations`, `recorder`), all evidence about one partition is put side by side (`evidence`), and each kind of anomaly
+is a small check of its own (`checks`). `check(history)` runs them all.
+
+What a client could not know is never held against the log: a send that timed out may appear, once, or not at all.
+"""
+
+from millstream.testing.history.anomaly import Anomaly, Kind
+from millstream.testing.history.checker import Report, check
+from millstream.testing.history.operations import (
+    Assigned,
+    Commit,
+    CommittedRead,
+    EndRead,
+    History,
+    Outcome,
+    Poll,
+    Seen,
+    Send,
+    StaleAllowed,
+)
+from millstream.testing.history.recorder import Recorder
+
+__all__ = [
+    "Anomaly",
+    "Assigned",
+    "Commit",
+    "CommittedRead",
+    "EndRead",
+    "History",
+    "Kind",
+    "Outcome",
+    "Poll",
+    "Recorder",
+    "Report",
+    "Seen",
+    "Send",
+    "StaleAllowed",
+    "check",
+]
