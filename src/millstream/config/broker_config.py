@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 from millstream.config.catalog import BROKER_SETTINGS, broker_setting
 from millstream.config.errors import ConfigError
 from millstream.config.listeners import Listener, parse_listeners, parse_protocol_map
+from millstream.config.quorum_config import VoterAddress, parse_bootstrap_servers, parse_voters
 from millstream.config.setting import Setting
-from millstream.config.table import network, node
+from millstream.config.table import cluster, network, node
 from millstream.model.identifiers import BrokerId
 
 T = TypeVar("T")
@@ -66,6 +67,39 @@ class BrokerConfig:
     def node_id(self) -> BrokerId:
         broker_id = self[node.BROKER_ID]
         return BrokerId(broker_id if broker_id >= 0 else self[node.NODE_ID])
+
+    @property
+    def is_broker(self) -> bool:
+        return "broker" in self[node.PROCESS_ROLES]
+
+    @property
+    def is_controller(self) -> bool:
+        return "controller" in self[node.PROCESS_ROLES]
+
+    @property
+    def voters(self) -> tuple[VoterAddress, ...]:
+        """The voters as `controller.quorum.voters` has them."""
+        return parse_voters(self[node.CONTROLLER_QUORUM_VOTERS])
+
+    @property
+    def bootstrap_servers(self) -> tuple[tuple[str, int], ...]:
+        return parse_bootstrap_servers(self[node.CONTROLLER_QUORUM_BOOTSTRAP_SERVERS])
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this node, on an empty disk, is a cluster by itself: it names no controller but itself."""
+        if not self.is_controller:
+            return False
+        if self.voters:
+            return len(self.voters) == 1
+        own = {listener.port for listener in self.controller_listeners}
+        servers = self.bootstrap_servers
+        return not servers or (len(servers) == 1 and (servers[0][1] in own or not own))
+
+    @property
+    def inter_broker_listener(self) -> str:
+        """The name of the listener at which other brokers reach this one."""
+        return (self[node.INTER_BROKER_LISTENER_NAME] or self.listeners[0].name).upper()
 
     @property
     def data_dir(self) -> str:
@@ -146,7 +180,9 @@ def build_broker_config(
         warnings=warnings,
     )
     _check_identity(config)
+    _check_quorum(config)
     _check_listeners(config)
+    _check_times(config)
     _check_directories(config)
     parse_connection_limits(config[network.MAX_CONNECTIONS_PER_IP_OVERRIDES])
     return config
@@ -182,35 +218,82 @@ def _check_identity(config: BrokerConfig) -> None:
     broker_id, node_id = config[node.BROKER_ID], config[node.NODE_ID]
     if "node.id" in written and broker_id >= 0 and broker_id != node_id:
         raise ConfigError(f"node.id={node_id} and broker.id={broker_id} differ: leave broker.id out", name="node.id")
-    if set(config[node.PROCESS_ROLES]) != {"broker", "controller"}:
+
+
+def _check_quorum(config: BrokerConfig) -> None:
+    """Whether roles, voters and listeners go together; each refusal says which line to change."""
+    voters = config.voters
+    named = {voter.id for voter in voters}
+    quorum, roles = "controller.quorum.voters", "process.roles"
+    if not config.is_controller and not voters and not config.bootstrap_servers:
         raise ConfigError(
-            f"process.roles={','.join(config[node.PROCESS_ROLES])} is not supported: in this version one node is the "
-            "whole cluster; use broker,controller",
-            name="process.roles",
+            "process.roles=broker needs controllers: name them in controller.quorum.voters (id@host:port,...) or "
+            "controller.quorum.bootstrap.servers (host:port,...)",
+            name=roles,
         )
-    for voter in config[node.CONTROLLER_QUORUM_VOTERS]:
-        voter_id, at, _address = voter.partition("@")
-        if not at or not (voter_id.isascii() and voter_id.isdigit() and len(voter_id) <= 10):
-            raise ConfigError(
-                f"controller.quorum.voters: {voter!r} must be id@host:port", name="controller.quorum.voters"
-            )
-        if int(voter_id) != config.node_id:
-            raise ConfigError(
-                f"controller.quorum.voters names node {voter_id}, but this is node {config.node_id}: in this version "
-                "one node is the whole cluster; name only this node, or leave the setting out",
-                name="controller.quorum.voters",
-            )
-    if len(config[node.CONTROLLER_QUORUM_BOOTSTRAP_SERVERS]) > 1:
+    if config.is_controller and voters and config.node_id not in named:
         raise ConfigError(
-            "controller.quorum.bootstrap.servers names several nodes: in this version one node is the whole cluster; "
-            "name only this node, or leave the setting out",
-            name="controller.quorum.bootstrap.servers",
+            f"controller.quorum.voters does not name node {config.node_id}: add {config.node_id}@host:port on every "
+            "node, or let this one be process.roles=broker",
+            name=quorum,
+        )
+    if not config.is_controller and config.node_id in named:
+        raise ConfigError(
+            f"controller.quorum.voters names node {config.node_id}, but process.roles=broker: add controller to the "
+            "roles, or give this broker another node.id",
+            name=quorum,
+        )
+    if config.is_controller and named - {config.node_id} and not config.controller_listeners:
+        own = next(voter for voter in voters if voter.id == config.node_id)
+        raise ConfigError(
+            f"the other voters cannot reach this node: add CONTROLLER://{own.host}:{own.port} to listeners and set "
+            "controller.listener.names=CONTROLLER",
+            name=quorum,
+        )
+    if not config.is_controller and config.controller_listeners:
+        raise ConfigError(
+            f"listeners has {config.controller_listeners[0]}, but process.roles=broker has no use for it: leave it "
+            "out; controller.listener.names stays",
+            name="listeners",
+        )
+    if (voters or config.bootstrap_servers) and not config.is_alone and not config[node.CONTROLLER_LISTENER_NAMES]:
+        raise ConfigError(
+            "controller.listener.names is missing: set it to the name of the controllers' listener, for example "
+            "CONTROLLER",
+            name=quorum if voters else "controller.quorum.bootstrap.servers",
+        )
+
+
+def _check_times(config: BrokerConfig) -> None:
+    heartbeat, session = config[cluster.BROKER_HEARTBEAT_INTERVAL_MS], config[cluster.BROKER_SESSION_TIMEOUT_MS]
+    if heartbeat * 2 > session:
+        raise ConfigError(
+            f"broker.heartbeat.interval.ms={heartbeat} must be at most half of broker.session.timeout.ms={session}",
+            name="broker.heartbeat.interval.ms",
+        )
+    wait, lag = config[cluster.REPLICA_FETCH_WAIT_MAX_MS], config[cluster.REPLICA_LAG_TIME_MAX_MS]
+    if wait > lag:
+        raise ConfigError(
+            f"replica.fetch.wait.max.ms={wait} must be at most replica.lag.time.max.ms={lag}: followers that keep up "
+            "would fall out of sync",
+            name="replica.fetch.wait.max.ms",
         )
 
 
 def _check_listeners(config: BrokerConfig) -> None:
     names = [listener.name for listener in config.listeners]
-    if not names:
+    if names and not config.is_broker:
+        raise ConfigError(
+            f"listeners has {config.listeners[0]}, but process.roles=controller serves no clients: name only the "
+            "listeners of controller.listener.names",
+            name="listeners",
+        )
+    if not config.is_broker and not config.controller_listeners:
+        raise ConfigError(
+            "listeners has no listener of controller.listener.names: add one, for example CONTROLLER://127.0.0.1:9093",
+            name="listeners",
+        )
+    if config.is_broker and not names:
         raise ConfigError(
             "listeners has no listener for clients: add one that controller.listener.names does not name, "
             "for example PLAINTEXT://127.0.0.1:9092",

@@ -4,10 +4,11 @@ from difflib import get_close_matches
 from typing import Any
 
 from millstream.config.setting import Setting
-from millstream.config.table import consumer_groups, groups, inert, log, network, node, share, topic
+from millstream.config.table import cluster, consumer_groups, groups, inert, log, network, node, share, topic
 
 FAMILIES: dict[str, tuple[Setting[Any], ...]] = {
     "Node, listeners, topics": node.SETTINGS,
+    "Cluster: quorum, brokers, replication": cluster.SETTINGS,
     "Network": network.SETTINGS,
     "Logs, and defaults for topics": log.SETTINGS,
     "Share groups": share.SETTINGS,

@@ -38,54 +38,27 @@ _GROUPS = {
         fetch.purgatory.purge.interval.requests int 1000 medium
         producer.purgatory.purge.interval.requests int 1000 medium
     """,
-    "one node has no other nodes to talk to; it counts when nodes form a cluster": """
+    "nodes use one connection per purpose among each other, and answer when they can": """
         alter.log.dirs.replication.quota.window.num int 11 low 1..
         alter.log.dirs.replication.quota.window.size.seconds int 1 low 1..
-        auto.leader.rebalance.enable boolean true high
-        broker.heartbeat.interval.ms int 2000 medium
-        broker.session.timeout.ms int 9000 medium
-        controlled.shutdown.enable boolean true medium
         controller.quorum.append.linger.ms int 25 medium 0..
         controller.quorum.auto.join.enable boolean false low
-        controller.quorum.election.backoff.max.ms int 1000 high 0..
-        controller.quorum.election.timeout.ms int 1000 high 0..
-        controller.quorum.fetch.max.bytes int 1048576 low 1..
-        controller.quorum.fetch.snapshot.max.bytes int 1048576 low 1..
-        controller.quorum.fetch.timeout.ms int 2000 high 0..
-        controller.quorum.request.timeout.ms int 2000 medium 0..
-        controller.quorum.retry.backoff.ms int 20 low 0..
         controller.quota.window.num int 11 low 1..
         controller.quota.window.size.seconds int 1 low 1..
         controller.socket.timeout.ms int 30000 medium
         early.start.listeners list - high
-        initial.broker.registration.timeout.ms int 60000 medium
-        leader.imbalance.check.interval.seconds long 300 high 1..
         num.replica.alter.log.dirs.threads int - high
-        num.replica.fetchers int 1 high 1..
-        replica.fetch.backoff.ms int 1000 medium 0..
-        replica.fetch.max.bytes int 1048576 medium 0..
-        replica.fetch.min.bytes int 1 high
-        replica.fetch.response.max.bytes int 10485760 medium 0..
-        replica.fetch.wait.max.ms int 500 high
-        replica.high.watermark.checkpoint.interval.ms long 5000 high
-        replica.lag.time.max.ms long 30000 high
-        replica.selector.class string - medium
         replica.socket.receive.buffer.bytes int 65536 high
-        replica.socket.timeout.ms int 30000 high
         replication.quota.window.num int 11 low 1..
         replication.quota.window.size.seconds int 1 low 1..
         request.timeout.ms int 30000 high
         socket.connection.setup.timeout.max.ms long 30000 medium
         socket.connection.setup.timeout.ms long 10000 medium
     """,
-    "the metadata log is kept whole in this version": """
-        metadata.log.max.record.bytes.between.snapshots long 20971520 high 1..
-        metadata.log.max.snapshot.interval.ms long 3600000 high 0..
+    "the metadata log is written when there is something to write": """
         metadata.max.idle.interval.ms int 500 low 0..
-        metadata.max.retention.bytes long 104857600 high
-        metadata.max.retention.ms long 604800000 high
     """,
-    "consumer groups are not part of this version": """
+    "groups write at once, on one event loop; streams groups are not part of this version": """
         group.coordinator.append.linger.ms int -1 medium -1..
         group.coordinator.background.threads int 2 high 1..
         group.coordinator.cached.buffer.max.bytes int 1048588 medium 524288..

@@ -32,7 +32,7 @@ BROKER_ID = integer(
 PROCESS_ROLES = listed(
     "process.roles",
     ("broker", "controller"),
-    "What this process does. One node is both.",
+    "What this process does: serve clients (`broker`), decide on metadata (`controller`), or both.",
     allowed=some_of("broker", "controller"),
     importance=Importance.HIGH,
 )
@@ -79,13 +79,14 @@ CONTROLLER_LISTENER_NAMES = listed(
 CONTROLLER_QUORUM_VOTERS = listed(
     "controller.quorum.voters",
     (),
-    "The voters of the metadata quorum, as `id@host:port,…`.",
+    "The voters of the metadata quorum, as `id@host:port,…`; the same on every node.",
     importance=Importance.HIGH,
 )
 CONTROLLER_QUORUM_BOOTSTRAP_SERVERS = listed(
     "controller.quorum.bootstrap.servers",
     (),
-    "Addresses at which to find the metadata quorum, as `host:port,…`.",
+    "Addresses at which to find the metadata quorum, as `host:port,…`, where `controller.quorum.voters` is not set. A "
+    "node with an empty disk that names others joins them; one that names only itself is a cluster by itself.",
     importance=Importance.HIGH,
 )
 
