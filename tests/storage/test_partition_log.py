@@ -409,3 +409,21 @@ def test_a_follower_finds_its_way_over_gaps(node: Node) -> None:
     for offset, expected in ((0, 0), (1, 1), (2, 10), (9, 10), (11, 11), (12, 30), (29, 30), (30, 30)):
         assert offsets(read(log, offset, size)) == [expected]
     assert offsets(read(log, 2, up_to=30)) == [10, 11]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("offset", [0, 3, 1000])
+def test_start_anew_elsewhere(node: Node, offset: int, clean: bool) -> None:
+    config = LogConfig(segment_bytes=200)
+    log = node.log(config)
+    for value in range(5):
+        append(log, b"old %d" % value * 10, epoch=value)
+    log.start_anew_at(offset, NOW)
+    assert (log.log_start_offset, log.log_end_offset, log.recovery_point) == (offset, offset, offset)
+    assert log.epochs.entries() == []
+    assert append(log, b"new", epoch=7) == offset
+    assert sorted(path.name for path in node.path.glob("*.log*")) == [f"{offset:020d}.log"]
+    node.restart(clean=clean)
+    log = node.log(config)
+    assert read_all(log) == [offset]
+    assert log.epochs.entries() == [(7, offset)]

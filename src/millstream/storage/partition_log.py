@@ -32,7 +32,7 @@ from millstream.storage.segment_list import SegmentList
 from millstream.storage.slice import Slice, empty_slice
 from millstream.storage.snapshot_files import SnapshotFiles
 from millstream.storage.time_search import TimeSearch
-from millstream.storage.truncation import truncate
+from millstream.storage.truncation import start_anew, truncate
 
 logger = logging.getLogger("millstream.storage")
 
@@ -356,6 +356,14 @@ class PartitionLog:
             self.fail(f"truncating to {offset} failed: {error}")
             raise self._storage_error(error) from error
         return self.log_end_offset
+
+    def start_anew_at(self, offset: int, now_ms: int) -> None:
+        """Remove everything and go on at `offset`, as a follower does whose leader has nothing so old any more."""
+        try:
+            start_anew(self, Segment(self.disk, self._cache, self.directory, offset, now_ms))
+        except OSError as error:
+            self.fail(f"starting anew at {offset} failed: {error}")
+            raise self._storage_error(error) from error
 
     def _move_start(self, offset: int) -> None:
         self.log_start_offset = offset

@@ -1,9 +1,13 @@
-"""Cutting off the end of a log, as a follower does that wrote what its leader never had."""
+"""Cutting off the end of a log, as a follower does that wrote what its leader never had; or all of it, to go on
+elsewhere."""
 
 from typing import TYPE_CHECKING
 
 from millstream.storage.batch_scan import header_at
+from millstream.storage.leader_epochs import LeaderEpochs
 from millstream.storage.producer_replay import rebuild_producers
+from millstream.storage.producer_state import ProducerState
+from millstream.storage.segment import Segment
 
 if TYPE_CHECKING:
     from millstream.storage.partition_log import PartitionLog
@@ -37,3 +41,23 @@ def truncate(log: "PartitionLog", offset: int) -> None:
         log.save_epochs()
     log.snapshots.remove_after(end)
     log.producers = rebuild_producers(log.disk, log.directory, segments, log.snapshots.offsets, log.log_start_offset)
+
+
+def start_anew(log: "PartitionLog", segment: Segment) -> None:
+    """Remove everything and go on in `segment`, which is yet to be created. A crash on the way leaves an empty log."""
+    log.truncations += 1
+    offset = segment.base_offset
+    segments = log.segments
+    while len(segments) > 1:
+        for path in segments.drop_last():
+            log.disk.remove(path)
+    segments.replace_active(segment)
+    log.snapshots.remove_after(-1)
+    segment.create()
+    log.directory_changed = True
+    log.log_start_offset = log.log_end_offset = log.recovery_point = offset
+    if log.high_watermark is not None:
+        log.high_watermark = offset
+    log.producers = ProducerState()
+    log.epochs = LeaderEpochs()
+    log.save_epochs()
