@@ -27,7 +27,7 @@ from millstream.metadata.image import MetadataImage
 from millstream.metadata.records import CorruptMetadataError, Endpoint, MetadataRecord
 from millstream.net.listener import DEFAULT_REQUEST_MEMORY_BYTES, ConnectionLimits, Listener
 from millstream.runtime.disk import RealDisk
-from millstream.runtime.identity import claim_directory
+from millstream.runtime.identity import claim_directory, keep_cluster_id, random_uuid, short_uuid
 from millstream.runtime.world import real_environment
 from millstream.storage.disk import Disk
 from millstream.storage.log_directory import DirectoryInUseError, LogDirectory
@@ -70,7 +70,13 @@ class Node:
         except DirectoryInUseError as error:
             raise ConfigError(f"{error}: stop it first, or use another --data-dir", name="log.dirs") from None
         # Before anything is repaired: another node's directory is not ours to touch.
-        identity = claim_directory(self._disk, root, config.node_id, config[node.CLUSTER_ID])
+        identity = claim_directory(
+            self._disk, root, config.node_id, config[node.CLUSTER_ID], self._environment.randomness
+        )
+        if identity.cluster_id is None:
+            made = config[node.CLUSTER_ID] or short_uuid(random_uuid(self._environment.randomness))
+            identity = keep_cluster_id(self._disk, root, identity, made)
+        assert identity.cluster_id is not None
         logs.start(now_ms)
         settings = metadata_log_config(config)
         if METADATA_PARTITION in logs.partitions:

@@ -1,0 +1,126 @@
+"""Channels: requests from one node to another, over real sockets."""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from millstream.api.api_versions import ApiVersions
+from millstream.api.dispatch import Dispatcher
+from millstream.api.request import Api, Context, Response, api
+from millstream.net.channel import Channel
+from millstream.net.listener import ConnectionLimits, Listener
+from millstream.net.network import SocketNetwork
+from millstream.protocol.schema import Message
+
+
+class Server:
+    """Answers ApiVersions and Heartbeat; how it answers the latter is the test's choice."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.network = SocketNetwork(loop)
+        self.seen: list[tuple[str, int]] = []
+        self.answer: Callable[[Message], Response | Awaitable[Response]] = lambda request: {
+            "error_code": request.generation_id
+        }
+        apis: list[Api] = [api("heartbeat", self._heartbeat)]
+        versions = ApiVersions(apis, lambda: ({}, {}, 0))
+        apis.append(api("api_versions", versions.handle))
+        self.listener = Listener("TEST", ConnectionLimits(), self.network, loop)
+        self.host, self.port = self.listener.bind("127.0.0.1", 0)
+        self.listener.serve(Dispatcher(apis, loop))
+        self.channel = Channel(self.host, self.port, self.network, loop, client_id="me")
+
+    def _heartbeat(self, request: Message, context: Context) -> Any:
+        self.seen.append((context.client_id, context.version))
+        return self.answer(request)
+
+    async def ask(self, number: int, timeout_s: float = 10) -> int:
+        fields = {"group_id": "g", "generation_id": number, "member_id": "m"}
+        answer = await self.channel.request("heartbeat", fields, timeout_s=timeout_s)
+        return int(answer.error_code)
+
+    def close(self) -> None:
+        self.channel.close()
+        self.listener.close()
+
+
+def run(test: Callable[[Server], Awaitable[None]]) -> None:
+    async def go() -> None:
+        server = Server()
+        try:
+            await test(server)
+        finally:
+            server.close()
+
+    asyncio.run(asyncio.wait_for(go(), 30))
+
+
+def test_requests_are_answered_in_their_order_even_when_many_are_in_flight() -> None:
+    async def test(server: Server) -> None:
+        assert await asyncio.gather(*(server.ask(number) for number in range(100))) == list(range(100))
+        assert len(server.listener.connections) == 1
+        assert set(server.seen) == {("me", 4)}  # the newest version that both know
+
+    run(test)
+
+
+def test_a_broken_connection_fails_what_is_in_flight_and_the_next_request_makes_a_new_one() -> None:
+    async def test(server: Server) -> None:
+        lost: list[bool] = []
+        server.channel.on_lost = lambda: lost.append(True)
+        assert await server.ask(1) == 1
+        server.answer = lambda request: asyncio.get_running_loop().create_future()
+        waiting = asyncio.ensure_future(server.ask(2))
+        await asyncio.sleep(0.05)
+        for connection in list(server.listener.connections):
+            connection.close()
+        with pytest.raises(ConnectionError):
+            await waiting
+        assert lost == [True]
+        server.answer = lambda request: {"error_code": 3}
+        assert await server.ask(3) == 3
+
+    run(test)
+
+
+def test_nobody_there_is_a_refusal_and_silence_a_timeout() -> None:
+    async def test(server: Server) -> None:
+        server.answer = lambda request: asyncio.get_running_loop().create_future()
+        with pytest.raises(TimeoutError, match="did not answer heartbeat within"):
+            await server.ask(1, timeout_s=0.05)
+        server.listener.close()
+        with pytest.raises(ConnectionRefusedError):
+            await server.ask(2)
+
+    run(test)
+
+
+def test_a_peer_that_talks_nonsense_is_a_connection_error() -> None:
+    async def test(server: Server) -> None:
+        async def nonsense(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            await writer.drain()
+            writer.close()
+
+        other = await asyncio.start_server(nonsense, "127.0.0.1", 0, family=socket.AF_INET)
+        port = other.sockets[0].getsockname()[1]
+        channel = Channel("127.0.0.1", port, server.network, asyncio.get_running_loop(), client_id="me")
+        with pytest.raises(ConnectionError):
+            await channel.request("heartbeat", {"group_id": "g", "generation_id": 1, "member_id": "m"}, timeout_s=10)
+        channel.close()
+        other.close()
+
+    run(test)
+
+
+def test_a_closed_channel_refuses() -> None:
+    async def test(server: Server) -> None:
+        server.channel.close()
+        with pytest.raises(ConnectionError, match="closed"):
+            await server.ask(1)
+
+    run(test)
