@@ -1,7 +1,7 @@
 """Consensus on the metadata log, KRaft in shape, as a pure state machine: no clock, no disk, no network, no asyncio.
 
-`RaftReplica` (replica.py) is the whole of it. Time, chance, the log and the quorum-state file are given to it; what it wants
-sent is in its outbox and what it wants known is in its events. The driver's loop is:
+`RaftReplica` (replica.py) is the whole of it. Time, chance, the log and the quorum-state file are given to it; what it
+wants sent is in its outbox and what it wants known is in its events. The driver's loop is:
 
     call one input (tick, a request, a response, flushed, append ...)
     send every `Send` of `drain_sends()`; later give its answer to `on_response`, or its failure to `on_request_failed`
@@ -10,8 +10,8 @@ sent is in its outbox and what it wants known is in its events. The driver's loo
     call `tick` again at `next_deadline_ms` at the latest
 
 Requests of other replicas are answered at once, or with `Parked(token)`: the answer then comes as the event
-`Answered(token, answer)`. Replication is by pull: followers fetch, and the leader learns from the offset of a fetch what a
-follower holds, so a fetch is only sent once everything below its offset is on disk.
+`Answered(token, answer)`. Replication is by pull: followers fetch, and the leader learns from the offset of a fetch what
+a follower holds, so a fetch is only sent once everything below its offset is on disk.
 
 Rooms: messages (requests and answers), voter_set (who votes, by log offset), log (what raft needs of the log and of the
 quorum-state file), events (what the driver is told), settings (timeouts), replica (the roles and their transitions).

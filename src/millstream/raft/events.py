@@ -26,7 +26,7 @@ class BecameLeader:
 
 @dataclass(frozen=True, slots=True)
 class Leading:
-    """The LeaderChange record of this epoch is committed: everything of earlier leaders is, and is below `high_watermark`."""
+    """The LeaderChange record of this epoch is committed: so is everything of earlier leaders."""
 
     epoch: int
     high_watermark: int
@@ -77,7 +77,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Others refuse this replica for a reason that waiting does not mend (INCONSISTENT_CLUSTER_ID, INCONSISTENT_VOTER_SET)."""
+    """Others refuse this replica for what waiting does not mend (INCONSISTENT_CLUSTER_ID, INCONSISTENT_VOTER_SET)."""
 
     error: ErrorCode
     by: int

@@ -1,7 +1,7 @@
-"""What raft needs of the log, its snapshots and the quorum-state file. The driver implements it; the bytes stay its own.
+"""What raft needs of the log, its snapshots and the quorum-state file. The driver implements it; bytes stay its own.
 
-All calls return at once. Writes may sit in a cache: `flushed_offset` says how far they are on disk. Only `QuorumStateStore.save`
-must be durable when it returns.
+All calls return at once. Writes may sit in a cache: `flushed_offset` says how far they are on disk. Only
+`QuorumStateStore.save` must be durable when it returns.
 """
 
 from collections.abc import Iterable, Sequence
@@ -80,12 +80,12 @@ class RaftLog(Protocol):
         """Append one control batch as leader; the offset of its first record."""
 
     def append_records(self, epoch: int, records: Any, now_ms: int) -> int:
-        """Append what the driver gave to `RaftReplica.append`, as leader; the offset of the last record. `records` is in
-        whatever form the driver likes; the log gives it offsets and the epoch."""
+        """Append what the driver gave to `RaftReplica.append`, as leader; the offset of the last record. `records`
+        is in whatever form the driver likes; the log gives it offsets and the epoch."""
 
     def append_fetched(self, records: bytes) -> Sequence[PlacedControlRecord]:
-        """Append whole batches fetched from the leader, which begin at `end.offset`, in the form of `read`; the KRaftVersion
-        and Voters records among them. Raises `CorruptFetchError`, having appended nothing, when they do not fit."""
+        """Append whole batches fetched from the leader, which begin at `end.offset`, in the form of `read`; the
+        KRaftVersion and Voters records among them. Raises `CorruptFetchError`, having appended nothing, when they do not fit."""
 
     def read(self, offset: int, max_bytes: int, *, below: int) -> bytes:
         """Whole batches from `offset` on that end at or below `below`; at least one if there is one, however large."""
@@ -103,8 +103,8 @@ class RaftLog(Protocol):
         """Append a piece to the snapshot being received."""
 
     def install_snapshot(self) -> Sequence[PlacedControlRecord]:
-        """All of it is here: put it on disk, and replace the whole log by it (`start` == `end` == its id); its KRaftVersion
-        and Voters records. Raises `CorruptFetchError` when it is not whole."""
+        """All of it is here: put it on disk, and replace the whole log by it (`start` == `end` == its id); its
+        KRaftVersion and Voters records. Raises `CorruptFetchError` when it is not whole."""
 
 
 class CorruptFetchError(Exception):

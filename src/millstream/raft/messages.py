@@ -1,7 +1,7 @@
 """What replicas ask each other, and the answers, as values: KRaft's requests without their wire form.
 
-Every request carries `cluster_id` (None while a node has none) and every answer an error; answers also say which leader and
-epoch their sender knows (`leader_id` -1 when none) and, where it knows them, the leader's endpoints.
+Every request carries `cluster_id` (None while a node has none) and every answer an error; answers also say which leader
+and epoch their sender knows (`leader_id` -1 when none) and, where it knows them, the leader's endpoints.
 """
 
 from dataclasses import dataclass
@@ -76,10 +76,9 @@ class Fetch:
     last_fetched_epoch: int
     """Epoch of the sender's record before `offset`; -1 when it does not say."""
     high_watermark: int
-    """What the sender knows to be committed: it is answered at once when the leader knows more. -1 when it does not say."""
+    """What the sender knows to be committed: answered at once when the leader knows more. -1 when it does not say."""
     max_wait_ms: int
     max_bytes: int
-    min_bytes: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,7 +246,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """A request the driver has to send. It comes back whole in `on_response` or `on_request_failed`, exactly one of them."""
+    """A request the driver has to send. It comes back whole in exactly one of `on_response` and `on_request_failed`."""
 
     number: int
     peer: Peer

@@ -9,8 +9,8 @@ class QuorumSettings:
     """controller.quorum.election.timeout.ms: how long without a leader, or with an undecided vote, until the next try.
     Drawn anew from [this, twice this) every time."""
     fetch_timeout_ms: int = 2000
-    """controller.quorum.fetch.timeout.ms: how long a follower goes without its leader; a leader gives up after 1.5 times
-    this without fetches from a majority."""
+    """controller.quorum.fetch.timeout.ms: how long a follower goes without its leader; a leader gives up after 1.5
+    times this without fetches from a majority."""
     election_backoff_max_ms: int = 1000
     """controller.quorum.election.backoff.max.ms: the longest pause after a lost election; pauses double from 50 ms."""
     request_timeout_ms: int = 2000

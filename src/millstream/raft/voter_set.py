@@ -1,7 +1,7 @@
 """Who votes: a set of voters, and the history of such sets by log offset.
 
-The set in force is the latest *appended*, committed or not (as in KRaft and in Raft's single-server changes); truncating the
-log brings the earlier one back.
+The set in force is the latest *appended*, committed or not (as in KRaft and in Raft's single-server changes); truncating
+the log brings the earlier one back.
 """
 
 from bisect import bisect_left
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ReplicaKey:
-    """A replica is a node *and* the disk it runs on: a node that lost its disk is somebody else, and must not vote as before."""
+    """A replica is a node *and* its disk: a node that lost its disk is somebody else, and must not vote as before."""
 
     id: int
     directory_id: UUID | None = None
