@@ -27,6 +27,7 @@ from tests.metadata.cluster import Cluster
 
 A = TopicName("a")
 ORDERS = TopicName("orders")
+ELR = {"eligible.leader.replicas.version": 1}
 
 
 def some_cluster() -> Cluster:
@@ -139,9 +140,9 @@ def test_brokers_are_fenced_unfenced_and_leave() -> None:
 
 def test_features_come_and_go() -> None:
     cluster = Cluster()
-    assert cluster.image.features == {"metadata.version": 29, "group.version": 1, "share.version": 1}
+    assert cluster.image.features == {"metadata.version": 29, "group.version": 1, "share.version": 1, **ELR}
     cluster.write([FeatureLevelRecord(name="group.version", feature_level=0), NoOpRecord()])
-    assert cluster.image.features == {"metadata.version": 29, "share.version": 1}
+    assert cluster.image.features == {"metadata.version": 29, "share.version": 1, **ELR}
     assert missing_features(cluster.image) == (FeatureLevelRecord(name="group.version", feature_level=1),)
 
 

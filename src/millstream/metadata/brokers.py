@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from millstream.metadata.decision import Decision, Outcome
+from millstream.metadata.features import SUPPORTED_FEATURES, missing_features
 from millstream.metadata.image import MetadataImage
 from millstream.metadata.records import (
     Endpoint,
-    FeatureLevelRecord,
     MetadataRecord,
     PartitionChangeRecord,
     ProducerIdsRecord,
@@ -18,14 +18,19 @@ from millstream.metadata.records import (
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import BrokerId, ProducerId
 
+__all__ = [
+    "PRODUCER_ID_BLOCK_SIZE",
+    "SUPPORTED_FEATURES",
+    "BrokerAdmission",
+    "BrokerIntroduction",
+    "ProducerIdBlock",
+    "allocate_producer_ids",
+    "begin_new_epochs",
+    "missing_features",
+    "register_broker",
+]
+
 PRODUCER_ID_BLOCK_SIZE = 1000
-METADATA_VERSION = SupportedFeature(name="metadata.version", min_supported_version=7, max_supported_version=29)
-"""The range of Kafka's metadata versions that the records of ours fit; 29 is 4.2-IV1."""
-GROUP_VERSION = SupportedFeature(name="group.version", min_supported_version=0, max_supported_version=1)
-"""Level 1 tells clients that groups can be assigned by the broker (KIP-848)."""
-SHARE_VERSION = SupportedFeature(name="share.version", min_supported_version=0, max_supported_version=1)
-"""Level 1 tells clients that there are share groups (KIP-932)."""
-SUPPORTED_FEATURES = (METADATA_VERSION, GROUP_VERSION, SHARE_VERSION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +45,8 @@ class BrokerIntroduction:
     features: tuple[SupportedFeature, ...] = SUPPORTED_FEATURES
     rack: str | None = None
     log_dirs: tuple[UUID, ...] = ()
+    previous_broker_epoch: int = -1
+    """The epoch in which it ran before, if it stopped cleanly then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,19 +58,6 @@ class BrokerAdmission(Outcome):
 class ProducerIdBlock(Outcome):
     first: ProducerId
     size: int = PRODUCER_ID_BLOCK_SIZE
-
-
-def missing_features(image: MetadataImage) -> tuple[MetadataRecord, ...]:
-    """Levels for the features that have none yet.
-
-    A new cluster's metadata log begins with them: the first is the version of what follows. To a log that an earlier
-    version of ours began, those are added that it did not know.
-    """
-    return tuple(
-        FeatureLevelRecord(name=feature.name, feature_level=feature.max_supported_version)
-        for feature in SUPPORTED_FEATURES
-        if feature.name not in image.features
-    )
 
 
 def register_broker(

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from random import Random
 
 from millstream.metadata.image import MetadataImage
-from millstream.metadata.records import UNASSIGNED_DIRECTORY, PartitionRecord
+from millstream.metadata.partition_change import directory_of
+from millstream.metadata.records import PartitionRecord
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import BrokerId, TopicId
 
@@ -75,15 +76,11 @@ def new_partition(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             f"All brokers of the assignment for partition {partition}, {list(replicas)}, are fenced or shutting down.",
         )
-    directories = []
-    for broker in replicas:
-        log_dirs = image.brokers[BrokerId(broker)].log_dirs
-        directories.append(log_dirs[0] if len(log_dirs) == 1 else UNASSIGNED_DIRECTORY)
     return PartitionRecord(
         partition_id=partition,
         topic_id=topic_id,
         replicas=replicas,
         isr=isr,
         leader=isr[0],
-        directories=tuple(directories),
+        directories=tuple(directory_of(image, broker) for broker in replicas),
     )
