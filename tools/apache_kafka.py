@@ -63,6 +63,8 @@ DUMP_LOG_SEGMENTS = "org.apache.kafka.tools.DumpLogSegments"
 STORAGE_TOOL = "kafka.tools.StorageTool"
 BROKER = "kafka.Kafka"
 
+CLUSTER_ID = "millstream-compare-0001"
+
 # Settings of config/server.properties as the distribution ships it, minus names, ports and directories.
 SHIPPED_SETTINGS: Mapping[str, str] = {
     "num.network.threads": "3",
@@ -233,10 +235,11 @@ def answers_api_versions(host: str, port: int, timeout_s: float = 2.0) -> bool:
 
 @dataclass
 class ApacheKafkaBroker:
-    """A single KRaft node on loopback. Use as a context manager, or call `format`, `start`, `stop` yourself.
+    """A KRaft node, broker and controller in one. Use as a context manager, or call `format`, `start`, `stop` yourself.
 
     With `settings` empty it runs what the distribution ships. `jvm` defaults to Kafka's own heap; tests pass a smaller
-    one. The port stays the same over `restart()`.
+    one. The port stays the same over `restart()`. Without `voters` it is a cluster of its own; with them (address of
+    each node's controller by node id, this one's among them) it is one of several, see `ApacheKafkaCluster`.
     """
 
     distribution: KafkaDistribution
@@ -246,6 +249,10 @@ class ApacheKafkaBroker:
     host: str = "127.0.0.1"
     port: int = 0
     start_timeout_s: float = 60.0
+    node_id: int = 1
+    voters: Mapping[int, str] = field(default_factory=dict)
+    command_prefix: Sequence[str] = ()
+    """What to run the node's program with, such as `ip netns exec NAME`."""
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
     @property
@@ -275,14 +282,20 @@ class ApacheKafkaBroker:
 
     def format(self) -> None:
         """Write server.properties and format the data directory (a JVM start of its own, so not part of `start`)."""
-        chosen_port, controller_port = free_ports(2)
+        chosen_port, chosen_controller_port = free_ports(2)
         self.port = self.port or chosen_port
+        controller = self.voters.get(self.node_id, f"{self.host}:{chosen_controller_port}")
         self.data_dir.parent.mkdir(parents=True, exist_ok=True)
+        if self.voters:
+            listed = ",".join(f"{node_id}@{address}" for node_id, address in self.voters.items())
+            quorum = {"controller.quorum.voters": listed}
+        else:
+            quorum = {"controller.quorum.bootstrap.servers": controller}
         settings = {
             "process.roles": "broker,controller",
-            "node.id": "1",
-            "controller.quorum.bootstrap.servers": f"{self.host}:{controller_port}",
-            "listeners": f"PLAINTEXT://{self.host}:{self.port},CONTROLLER://{self.host}:{controller_port}",
+            "node.id": str(self.node_id),
+            **quorum,
+            "listeners": f"PLAINTEXT://{self.host}:{self.port},CONTROLLER://{controller}",
             "inter.broker.listener.name": "PLAINTEXT",
             "controller.listener.names": "CONTROLLER",
             "log.dirs": str(self.data_dir),
@@ -290,8 +303,9 @@ class ApacheKafkaBroker:
             **self.settings,
         }
         self.properties_file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
-        arguments = ("format", "--standalone", "-t", "millstream-compare-0001", "-c", str(self.properties_file))
-        formatted = self.distribution.run(STORAGE_TOOL, *arguments)
+        alone = () if self.voters else ("--standalone",)
+        arguments = ("format", *alone, "-t", CLUSTER_ID, "-c", str(self.properties_file))
+        formatted = self.distribution.run(STORAGE_TOOL, *arguments, performance=QUICK_START_OPTIONS)
         if formatted.returncode != 0:
             raise RuntimeError(f"formatting Apache Kafka's storage failed: {formatted.stdout}{formatted.stderr}")
 
@@ -305,7 +319,7 @@ class ApacheKafkaBroker:
         options = [*self.jvm, *DEFAULT_PERFORMANCE_OPTIONS, log4j, "-cp", self.distribution.classpath]
         with open(self.log_file, "ab") as log:
             self.process = subprocess.Popen(
-                ["java", *options, BROKER, str(self.properties_file)],
+                [*self.command_prefix, "java", *options, BROKER, str(self.properties_file)],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
@@ -345,6 +359,80 @@ class ApacheKafkaBroker:
 
     def _log_tail(self) -> str:
         return "\n".join(self.log_file.read_text(errors="replace").splitlines()[-20:])
+
+
+# With several nodes the single-node choices of the shipped file give way to Kafka's own defaults.
+CLUSTER_SETTINGS: Mapping[str, str] = {
+    "offsets.topic.replication.factor": "3",
+    "share.coordinator.state.topic.replication.factor": "3",
+    "share.coordinator.state.topic.min.isr": "2",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+}
+CLUSTER_NODE_HEAP = ("-Xmx512M", "-Xms512M")
+
+
+@dataclass
+class ApacheKafkaCluster:
+    """Several KRaft nodes on loopback that form one cluster; node ids count from 1. Use as a context manager."""
+
+    distribution: KafkaDistribution
+    directory: Path
+    node_count: int = 3
+    settings: Mapping[str, str] = field(default_factory=dict)
+    jvm: Sequence[str] = CLUSTER_NODE_HEAP
+    nodes: list[ApacheKafkaBroker] = field(default_factory=list, init=False)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(node.bootstrap_servers for node in self.nodes)
+
+    def __enter__(self) -> ApacheKafkaCluster:
+        self.format()
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def format(self) -> None:
+        """Choose ports, write the files and format the directories."""
+        ports = free_ports(2 * self.node_count)
+        ids = range(1, self.node_count + 1)
+        voters = {node_id: f"127.0.0.1:{ports[self.node_count + node_id - 1]}" for node_id in ids}
+        self.nodes = [
+            ApacheKafkaBroker(
+                self.distribution,
+                self.directory / f"node-{node_id}",
+                {**CLUSTER_SETTINGS, **self.settings},
+                jvm=self.jvm,
+                port=ports[node_id - 1],
+                node_id=node_id,
+                voters=voters,
+            )
+            for node_id in ids
+        ]
+        for node in self.nodes:
+            node.format()
+
+    def start(self) -> None:
+        """Start all and wait until each answers; one alone would wait for a majority."""
+        for node in self.nodes:
+            node.start_process()
+        for node in self.nodes:
+            node.wait_until_ready()
+
+    def stop(self) -> None:
+        """Stop all at once: the last of them would wait in vain for a controller to take its leave of."""
+        for node in self.nodes:
+            if node.process is not None and node.process.poll() is None:
+                node.process.terminate()
+        for node in self.nodes:
+            node.stop()
 
 
 def main() -> int:
