@@ -1,4 +1,4 @@
-"""What tests need, shipped and maintained like product code: the embedded broker and its pytest plugin.
+"""What tests need, shipped and maintained like product code: the embedded broker, a cluster of them, the pytest plugin.
 
 with EmbeddedBroker() as broker:
     client = millstream.connect(broker.bootstrap_servers)
@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from millstream.testing.embedded import EmbeddedBroker, EmbeddedBrokerError
+    from millstream.testing.embedded_cluster import EmbeddedCluster
 
-__all__ = ["EmbeddedBroker", "EmbeddedBrokerError"]
+__all__ = ["EmbeddedBroker", "EmbeddedBrokerError", "EmbeddedCluster"]
 
 
 def __getattr__(name: str) -> Any:
     # Loaded on first use: pytest imports this package in every run of every project that has Millstream installed.
     if name in __all__:
-        from millstream.testing import embedded
+        from millstream.testing import embedded, embedded_cluster
 
-        return getattr(embedded, name)
+        return getattr(embedded_cluster if name == "EmbeddedCluster" else embedded, name)
     raise AttributeError(f"module 'millstream.testing' has no attribute {name!r}")

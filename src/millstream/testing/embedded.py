@@ -1,29 +1,20 @@
 """The real broker for tests: a child process on a free port, with a temporary directory.
 
-Promises: ready when `start` returns; gone when `stop` returns; never outlives its parent, however that ends. For the
-last, the child's standard input is a pipe whose other end only we hold: the kernel closes it when we die, and
-`serve --exit-with-stdin` stops on that. (PR_SET_PDEATHSIG would be tied to the thread that forked, and kill the broker
-when that thread ends.) A process of its own, not a thread, so that a test may kill it as hard as a power cut would.
+Promises: ready when `start` returns; gone when `stop` returns; never outlives its parent, however that ends. A process
+of its own, not a thread, so that a test may kill it as hard as a power cut would.
 """
 
 import os
-import select
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-READY_PREFIX = b"ready kafka="
-LOG_TAIL_LINES = 30
+from millstream.testing.node_process import NodeProcess, NodeProcessError
 
-
-class EmbeddedBrokerError(RuntimeError):
-    """The broker did not start or did not stop; the message ends with what it logged last."""
+EmbeddedBrokerError = NodeProcessError
 
 
 class EmbeddedBroker:
@@ -50,7 +41,7 @@ class EmbeddedBroker:
         self._start_timeout = start_timeout
         self._stop_timeout = stop_timeout
         self._scratch: Path | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: NodeProcess | None = None
 
     def __enter__(self) -> "EmbeddedBroker":
         if self._process is None:
@@ -97,34 +88,19 @@ class EmbeddedBroker:
     @property
     def running(self) -> bool:
         """Whether the process is alive."""
-        return self._process is not None and self._process.poll() is None
+        return self._process is not None and self._process.running
 
     def start(self) -> None:
         """Start the broker and wait until it accepts connections."""
         if self._process is not None:
             raise EmbeddedBrokerError(f"the broker runs already (pid {self._process.pid})")
-        command = [sys.executable, "-m", "millstream", "serve", "--exit-with-stdin"]
-        command += ["--listen", f"127.0.0.1:{self._port}", "--data-dir", str(self.data_dir)]
+        arguments = ["--listen", f"127.0.0.1:{self._port}", "--data-dir", str(self.data_dir)]
         for name, value in self._settings.items():
-            command += ["--set", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
-        # The same code as the parent's, also when it was found by way of sys.path rather than installed.
-        source = str(Path(__file__).parents[2])
-        path = os.pathsep.join(part for part in (source, os.environ.get("PYTHONPATH")) if part)
-        with open(self.log_file, "ab") as log:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env={**os.environ, "PYTHONPATH": path},
-                # Ctrl-C at the test runner is the runner's business: it will stop us in its own order.
-                start_new_session=True,
-            )
-        try:
-            self._port = self._wait_until_ready(self._process)
-        except BaseException:
-            self._reap(signal.SIGKILL)
-            raise
+            arguments += ["--set", f"{name}={setting_text(value)}"]
+        process = NodeProcess("the broker", arguments, self.log_file, stop_timeout=self._stop_timeout)
+        process.spawn()
+        self._port = process.wait_until_ready(self._start_timeout)
+        self._process = process
 
     def stop(self) -> None:
         """Stop cleanly (SIGTERM) and wait; data stays for `restart`."""
@@ -153,44 +129,12 @@ class EmbeddedBroker:
             self._scratch = Path(tempfile.mkdtemp(prefix="millstream-"))
         return self._scratch
 
-    def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> int:
-        assert process.stdout is not None
-        descriptor = process.stdout.fileno()
-        deadline = time.monotonic() + self._start_timeout
-        said = b""
-        while True:
-            readable, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
-            if not readable:
-                raise EmbeddedBrokerError(f"the broker was not ready after {self._start_timeout:g} s{self._log_tail()}")
-            chunk = os.read(descriptor, 4096)
-            if not chunk:
-                code = process.wait(self._stop_timeout)
-                raise EmbeddedBrokerError(f"the broker ended with exit code {code} at its start{self._log_tail()}")
-            said += chunk
-            for line in said.splitlines(keepends=True):
-                if line.startswith(READY_PREFIX) and line.endswith(b"\n"):
-                    return int(line.rsplit(b":", 1)[1])
-
     def _reap(self, how: signal.Signals) -> None:
         process, self._process = self._process, None
-        if process is None:
-            return
-        try:
-            process.send_signal(how)
-            process.wait(self._stop_timeout)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            raise EmbeddedBrokerError(
-                f"the broker did not stop within {self._stop_timeout:g} s of SIGTERM, and was killed{self._log_tail()}"
-            ) from None
-        finally:
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    pipe.close()
+        if process is not None:
+            process.reap(how)
 
-    def _log_tail(self) -> str:
-        lines = self.log_file.read_text(errors="replace").splitlines() if self.log_file.exists() else []
-        if not lines:
-            return ", and logged nothing"
-        return "; its log ends:\n  " + "\n  ".join(lines[-LOG_TAIL_LINES:])
+
+def setting_text(value: Any) -> str:
+    """A value as a properties file has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,204 @@
+"""A real cluster for tests and for trying things out: several `millstream serve` processes on this machine.
+
+Each node has a `server.properties` as Kafka's documentation writes it, on ports that are chosen once, so that a node
+comes back where it was.
+"""
+
+import os
+import shutil
+import signal
+import socket
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from millstream.testing.embedded import setting_text
+from millstream.testing.node_process import NodeProcess
+
+_HOST = "127.0.0.1"
+
+
+class EmbeddedCluster:
+    """Nodes 1, 2, 3… that are brokers and controllers at once. Use it with `with`, or call `start` and `close`.
+
+    nodes          how many
+    settings       Kafka settings for every node
+    node_settings  and for single ones, by number: {2: {"broker.rack": "b"}}
+    controllers    so many more nodes that are controllers only; the others then are brokers only
+    data_dir       keep everything there, and after the end; by default a temporary directory, removed at the end
+    """
+
+    def __init__(
+        self,
+        nodes: int = 3,
+        settings: Mapping[str, Any] | None = None,
+        *,
+        node_settings: Mapping[int, Mapping[str, Any]] | None = None,
+        controllers: int = 0,
+        data_dir: str | os.PathLike[str] | None = None,
+        start_timeout: float = 60.0,
+        stop_timeout: float = 30.0,
+    ) -> None:
+        self.brokers = tuple(range(1, nodes + 1))
+        self.controllers = tuple(range(nodes + 1, nodes + controllers + 1)) or self.brokers
+        self.nodes = tuple(sorted({*self.brokers, *self.controllers}))
+        self._settings = dict(settings or {})
+        self._node_settings = {number: dict(own) for number, own in (node_settings or {}).items()}
+        self._given_data_dir = None if data_dir is None else Path(data_dir)
+        self._scratch: Path | None = None
+        self._start_timeout = start_timeout
+        self._stop_timeout = stop_timeout
+        self._ports: dict[tuple[str, int], int] = {}
+        self._processes: dict[int, NodeProcess] = {}
+
+    def __enter__(self) -> "EmbeddedCluster":
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def root(self) -> Path:
+        if self._given_data_dir is not None:
+            self._given_data_dir.mkdir(parents=True, exist_ok=True)
+            return self._given_data_dir
+        if self._scratch is None:
+            self._scratch = Path(tempfile.mkdtemp(prefix="millstream-cluster-"))
+        return self._scratch
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(self.address(number) for number in self.brokers)
+
+    def address(self, number: int) -> str:
+        """HOST:PORT at which clients reach a node."""
+        return f"{_HOST}:{self._port('client', number)}"
+
+    def controller_address(self, number: int) -> str:
+        return f"{_HOST}:{self._port('controller', number)}"
+
+    def data_dir(self, number: int) -> Path:
+        return self.root / f"node-{number}" / "data"
+
+    def log_file(self, number: int) -> Path:
+        return self.root / f"node-{number}" / "node.log"
+
+    def pid(self, number: int) -> int:
+        return self._process(number).pid
+
+    def running(self, number: int) -> bool:
+        return self._process(number).running
+
+    def log_tail(self, number: int) -> str:
+        return self._process(number).log_tail()
+
+    def exit_code(self, number: int) -> int | None:
+        return self._process(number).exit_code
+
+    def start(self, *numbers: int) -> None:
+        """Starts the nodes, all that do not run if none is named, and waits until each is ready."""
+        chosen: Sequence[int] = numbers or [number for number in self.nodes if not self._process(number).started]
+        self.spawn(*chosen)
+        for number in chosen:
+            self.wait_until_ready(number)
+
+    def spawn(self, *numbers: int) -> None:
+        """Starts nodes without waiting: a single one of a cluster that has no majority is not ready yet."""
+        for number in numbers:
+            self.write_properties(number)
+            self._process(number).spawn()
+
+    def wait_until_ready(self, number: int) -> None:
+        self._process(number).wait_until_ready(self._start_timeout)
+
+    def stop(self, *numbers: int) -> None:
+        """Stops nodes cleanly (SIGTERM), one after another; all, in no time for a hand-over, if none is named."""
+        for number in numbers or self.nodes:
+            self._process(number).reap(signal.SIGTERM)
+
+    def kill(self, *numbers: int) -> None:
+        """Kill -9."""
+        for number in numbers or self.nodes:
+            self._process(number).reap(signal.SIGKILL)
+
+    def restart(self, *numbers: int) -> None:
+        """Stops and starts nodes one after another: a rolling restart."""
+        for number in numbers or self.nodes:
+            self.stop(number)
+            self.start(number)
+
+    def pause(self, number: int) -> None:
+        os.kill(self.pid(number), signal.SIGSTOP)
+
+    def resume(self, number: int) -> None:
+        os.kill(self.pid(number), signal.SIGCONT)
+
+    def close(self) -> None:
+        """Ends everything and removes the temporary directory."""
+        for process in self._processes.values():
+            process.reap(signal.SIGKILL)
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            self._scratch = None
+
+    def properties(self, number: int) -> dict[str, str]:
+        """The settings of a node."""
+        is_broker, is_controller = number in self.brokers, number in self.controllers
+        listeners = []
+        if is_broker:
+            listeners.append(f"PLAINTEXT://{self.address(number)}")
+        if is_controller:
+            listeners.append(f"CONTROLLER://{self.controller_address(number)}")
+        voters = ",".join(f"{voter}@{self.controller_address(voter)}" for voter in self.controllers)
+        roles = [role for role, has in (("broker", is_broker), ("controller", is_controller)) if has]
+        lines: dict[str, Any] = {
+            "process.roles": ",".join(roles),
+            "node.id": number,
+            "controller.quorum.voters": voters,
+            "listeners": ",".join(listeners),
+            "controller.listener.names": "CONTROLLER",
+            "log.dirs": self.data_dir(number),
+            **self._settings,
+            **self._node_settings.get(number, {}),
+        }
+        return {name: setting_text(value) for name, value in lines.items()}
+
+    def write_properties(self, number: int) -> Path:
+        path = self.root / f"node-{number}" / "server.properties"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(f"{name}={value}\n" for name, value in self.properties(number).items()))
+        return path
+
+    def _process(self, number: int) -> NodeProcess:
+        process = self._processes.get(number)
+        if process is None:
+            directory = self.root / f"node-{number}"
+            directory.mkdir(parents=True, exist_ok=True)
+            arguments = ["--config", str(directory / "server.properties")]
+            process = NodeProcess(f"node {number}", arguments, self.log_file(number), stop_timeout=self._stop_timeout)
+            self._processes[number] = process
+        return process
+
+    def _port(self, kind: str, number: int) -> int:
+        if not self._ports:
+            wanted = [("client", each) for each in self.brokers] + [("controller", each) for each in self.controllers]
+            self._ports = dict(zip(wanted, free_ports(len(wanted)), strict=True))
+        return self._ports[kind, number]
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody uses now; all are held until the last is chosen, so that they differ."""
+    held = []
+    try:
+        for _ in range(count):
+            held.append(socket.create_server((_HOST, 0)))
+        return [each.getsockname()[1] for each in held]
+    finally:
+        for each in held:
+            each.close()

@@ -1,0 +1,125 @@
+"""One `millstream serve` as a child process: started, awaited, stopped or killed, and never left behind.
+
+The child's standard input is a pipe whose other end only we hold: the kernel closes it when we die, and
+`serve --exit-with-stdin` stops on that. (PR_SET_PDEATHSIG would be tied to the thread that forked, and kill the node
+when that thread ends.)
+"""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+READY_PREFIX = b"ready kafka="
+LOG_TAIL_LINES = 30
+
+
+class NodeProcessError(RuntimeError):
+    """The node did not start or did not stop; the message ends with what it logged last."""
+
+
+class NodeProcess:
+    """`what` names it in messages; `arguments` are those of `millstream serve`; it logs to `log_file`."""
+
+    def __init__(self, what: str, arguments: Sequence[str], log_file: Path, *, stop_timeout: float) -> None:
+        self._what = what
+        self._arguments = arguments
+        self._log_file = log_file
+        self._stop_timeout = stop_timeout
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        if self._process is None:
+            raise NodeProcessError(f"{self._what} is not running")
+        return self._process.pid
+
+    @property
+    def started(self) -> bool:
+        """Whether it was started and not stopped by us since; it may have ended by itself."""
+        return self._process is not None
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def exit_code(self) -> int | None:
+        """How a child that ended by itself did so."""
+        return None if self._process is None else self._process.poll()
+
+    def spawn(self) -> None:
+        """Starts the process without waiting for it."""
+        if self._process is not None:
+            raise NodeProcessError(f"{self._what} runs already (pid {self._process.pid})")
+        command = [sys.executable, "-m", "millstream", "serve", "--exit-with-stdin", *self._arguments]
+        # The same code as the parent's, also when it was found by way of sys.path rather than installed.
+        source = str(Path(__file__).parents[2])
+        path = os.pathsep.join(part for part in (source, os.environ.get("PYTHONPATH")) if part)
+        with open(self._log_file, "ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**os.environ, "PYTHONPATH": path},
+                # Ctrl-C at the test runner is the runner's business: it will stop us in its own order.
+                start_new_session=True,
+            )
+
+    def wait_until_ready(self, timeout: float) -> int:
+        """Waits for the ready line; the port that it names (0 where there are no clients). Without it, kills the node."""
+        try:
+            return self._await_ready_line(timeout)
+        except BaseException:
+            self.reap(signal.SIGKILL)
+            raise
+
+    def _await_ready_line(self, timeout: float) -> int:
+        process = self._process
+        assert process is not None and process.stdout is not None
+        descriptor = process.stdout.fileno()
+        deadline = time.monotonic() + timeout
+        said = b""
+        while True:
+            readable, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
+            if not readable:
+                raise NodeProcessError(f"{self._what} was not ready after {timeout:g} s{self.log_tail()}")
+            chunk = os.read(descriptor, 4096)
+            if not chunk:
+                code = process.wait(self._stop_timeout)
+                raise NodeProcessError(f"{self._what} ended with exit code {code} at its start{self.log_tail()}")
+            said += chunk
+            for line in said.splitlines(keepends=True):
+                if line.startswith(READY_PREFIX) and line.endswith(b"\n"):
+                    port = line.rsplit(b":", 1)[-1].strip()
+                    return int(port) if port.isdigit() else 0
+
+    def reap(self, how: signal.Signals) -> None:
+        """Sends the signal and waits for the end; nothing to do when it is gone."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        try:
+            process.send_signal(how)
+            process.wait(self._stop_timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise NodeProcessError(
+                f"{self._what} did not stop within {self._stop_timeout:g} s of SIGTERM, and was killed{self.log_tail()}"
+            ) from None
+        finally:
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
+
+    def log_tail(self) -> str:
+        lines = self._log_file.read_text(errors="replace").splitlines() if self._log_file.exists() else []
+        if not lines:
+            return ", and logged nothing"
+        return "; its log ends:\n  " + "\n  ".join(lines[-LOG_TAIL_LINES:])
