@@ -72,7 +72,7 @@ class NodeProcess:
             )
 
     def wait_until_ready(self, timeout: float) -> int:
-        """Waits for the ready line; the port that it names (0 where there are no clients). Without it, kills the node."""
+        """Waits for the ready line; the port that it names (0 without clients). Without it, kills the node."""
         try:
             return self._await_ready_line(timeout)
         except BaseException:
