@@ -91,7 +91,7 @@ class Writer:
         if error is not None:
             self.errors.append(error)
         else:
-            self.acked.setdefault(message.partition(), {})[message.offset() or 0] = message.value() or b""
+            self.acked.setdefault(message.partition() or 0, {})[message.offset() or 0] = message.value() or b""
 
     def flush(self, seconds: float = 60.0) -> None:
         left = self._producer.flush(seconds)
