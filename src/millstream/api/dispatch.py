@@ -81,7 +81,8 @@ class Dispatcher:
                 raise Refused(f"{api.name} version {version} is not offered")
             # Every client can read version 0, so that is how it is told which versions there are.
             return self._call(api, bytearray(), 0, 0, 0, correlation_id, Context(-1, client_id, peer))
-        return self._call(api, buffer, position, end, version, correlation_id, Context(version, client_id, peer))
+        frame = bytes(buffer[start:end]) if api.with_frame else b""
+        return self._call(api, buffer, position, end, version, correlation_id, Context(version, client_id, peer, frame))
 
     # Produce and fetch
 
@@ -166,7 +167,7 @@ class Dispatcher:
             request = schema.read(cursor, version)
         answer = api.handler(request, context)
         if not isinstance(answer, Awaitable):
-            return _response(api, answer, version, correlation_id)
+            return encode_response(api.name, answer, version, correlation_id)
         pending = Pending()
         task = asyncio.ensure_future(answer, loop=self._loop)
         self._tasks.add(task)
@@ -184,7 +185,7 @@ class Dispatcher:
                 pending.fail()
                 return
             try:
-                parts = _response(api, done.result(), version, correlation_id)
+                parts = encode_response(api.name, done.result(), version, correlation_id)
             except Exception:
                 _log.exception("handler_failed api=%s", api.name)
                 pending.fail()
@@ -224,10 +225,11 @@ def _produce_response(results: ProduceResults, version: int, flexible: bool, cor
     return (out,)
 
 
-def _response(api: Api, values: Response, version: int, correlation_id: int) -> Parts:
-    schema = response_schema(api.name)
+def encode_response(api: str, values: Response, version: int, correlation_id: int) -> Parts:
+    """The frame of an answer, with its size."""
+    schema = response_schema(api)
     # The answer to ApiVersions always has the old header: its reader does not yet know which versions we speak.
-    out = _head(correlation_id, schema.is_flexible(version) and api.key != API_VERSIONS_KEY)
+    out = _head(correlation_id, schema.is_flexible(version) and schema.api_key != API_VERSIONS_KEY)
     if isinstance(values, bytes):
         out += values
     elif not isinstance(values, Mapping):

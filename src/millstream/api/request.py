@@ -29,6 +29,8 @@ class Context:
     version: int
     client_id: str
     peer: Peer
+    frame: bytes = b""
+    """The whole request, header and all, for APIs that ask for it."""
 
 
 Handler = Callable[[Message, Context], "Response | Awaitable[Response]"]
@@ -42,12 +44,14 @@ class Api:
     last_version: int
     handler: Handler | None = None
     """None for produce and fetch, which the dispatcher knows by itself."""
+    with_frame: bool = False
+    """Whether the handler gets the request's bytes too, to pass them on."""
 
 
-def api(name: str, handler: Handler) -> Api:
+def api(name: str, handler: Handler, *, with_frame: bool = False) -> Api:
     """An API in all versions of it that the schema has."""
     schema = request_schema(name)
-    return Api(schema.api_key, name, schema.versions.low, schema.versions.high, handler)
+    return Api(schema.api_key, name, schema.versions.low, schema.versions.high, handler, with_frame)
 
 
 ProduceResults = list[tuple[bytes, list[produce_codec.PartitionResult]]]

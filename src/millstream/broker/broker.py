@@ -6,7 +6,10 @@ from functools import partial
 from millstream.api.api_versions import ApiVersions
 from millstream.api.dispatch import Dispatcher
 from millstream.api.request import Api, Handler, api
+from millstream.broker.cluster_view import ClusterView
 from millstream.broker.controller import Controller
+from millstream.broker.controller_link import ControllerLink
+from millstream.broker.forwarding import Forwarding
 from millstream.broker.group_coordinator import GroupCoordinator
 from millstream.broker.handlers.classic_groups import ClassicGroupHandlers
 from millstream.broker.handlers.cluster import ClusterHandlers
@@ -22,13 +25,13 @@ from millstream.broker.handlers.producer_ids import ProducerIdHandlers
 from millstream.broker.handlers.share_fetch import ShareFetchHandlers
 from millstream.broker.handlers.share_groups import ShareGroupHandlers
 from millstream.broker.handlers.share_state import ShareStateHandlers
-from millstream.broker.handlers.topics import TopicHandlers
 from millstream.broker.hot_keys import HotKeys
 from millstream.broker.metadata_log import METADATA_PARTITION
 from millstream.broker.partition import Partition
 from millstream.broker.partition_table import PartitionTable
 from millstream.broker.share_coordinator import ShareCoordinator
 from millstream.broker.share_partitions import SharePartitions
+from millstream.broker.topic_creation import TopicCreator
 from millstream.config.log_config import LogConfig
 from millstream.config.table import network, node, share
 from millstream.config.topic_config import resolve_log_config, topic_defaults
@@ -47,7 +50,16 @@ _log = logging.getLogger("millstream.broker")
 
 
 class Broker:
-    def __init__(self, controller: Controller, logs: LogDirectory, environment: Environment) -> None:
+    def __init__(
+        self,
+        view: ClusterView,
+        link: ControllerLink,
+        controller: Controller,
+        logs: LogDirectory,
+        environment: Environment,
+    ) -> None:
+        self.view = view
+        self.link = link
         self.controller = controller
         self._logs = logs
         self._environment = environment
@@ -61,7 +73,7 @@ class Broker:
         self.shared = SharePartitions(controller, self.partitions, self.share_coordinator, self.groups, environment)
         self.groups.on_share_state_gone = self.shared.state_gone
         self.hot_keys = HotKeys(controller, self.partitions, environment)
-        controller.on_change = self._follow
+        view.subscribe(self._follow)
         self.apis = self._make_apis()
         self.dispatcher = self._make_dispatcher()
         self.groups.start()
@@ -177,12 +189,13 @@ class Broker:
 
     def _make_apis(self) -> list[Api]:
         controller, environment, partitions = self.controller, self._environment, self.partitions
-        topics = TopicHandlers(controller)
-        configs = ConfigHandlers(controller)
+        view = self.view
+        topics = TopicCreator(self.link)
+        configs = ConfigHandlers(view)
         offsets = OffsetHandlers(partitions, environment, self._checkpoint)
         cluster = ClusterHandlers(
-            controller.config.node_id,
-            lambda: controller.image,
+            view.node_id,
+            lambda: view.image,
             topics.create_with_defaults,
             lambda: controller.config[node.AUTO_CREATE_TOPICS_ENABLE],
             controller.config[network.MAX_REQUEST_PARTITION_SIZE_LIMIT],
@@ -194,7 +207,7 @@ class Broker:
         consumer = ConsumerGroupHandlers(self.groups)
         group_admin = GroupAdminHandlers(self.groups)
         log_dirs = LogDirHandlers(partitions, environment, controller.config.data_dir)
-        producer_ids = ProducerIdHandlers(controller)
+        producer_ids = ProducerIdHandlers(self.link, view.node_id, lambda: view.image.brokers[view.node_id].epoch)
         share_groups = ShareGroupHandlers(self.groups, self.share_coordinator, self.shared, partitions)
         share_state = ShareStateHandlers(self.share_coordinator)
         share_fetch = ShareFetchHandlers(
@@ -216,18 +229,13 @@ class Broker:
             "sync_group": classic.sync_group,
             "describe_groups": group_admin.describe_groups,
             "list_groups": group_admin.list_groups,
-            "create_topics": topics.create_topics,
-            "delete_topics": topics.delete_topics,
             "delete_records": offsets.delete_records,
             "init_producer_id": producer_ids.init_producer_id,
             "offset_for_leader_epoch": offsets.offset_for_leader_epoch,
             "describe_configs": configs.describe_configs,
-            "alter_configs": configs.alter_configs,
             "describe_log_dirs": log_dirs.describe_log_dirs,
-            "create_partitions": topics.create_partitions,
             "delete_groups": group_admin.delete_groups,
             "offset_delete": commits.offset_delete,
-            "incremental_alter_configs": configs.incremental_alter_configs,
             "describe_cluster": cluster.describe_cluster,
             "consumer_group_heartbeat": consumer.consumer_group_heartbeat,
             "consumer_group_describe": consumer.consumer_group_describe,
@@ -251,6 +259,7 @@ class Broker:
             Api(1, "fetch", fetch_codec.FIRST_VERSION, fetch_codec.LAST_VERSION),
         ]
         apis += [api(name, handler) for name, handler in handlers.items()]
+        apis += Forwarding(self.link).table()
         versions = api("api_versions", lambda request, context: api_versions.handle(request, context))
         apis.append(versions)
         api_versions = ApiVersions(apis, self._features)

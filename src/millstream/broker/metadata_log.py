@@ -85,15 +85,16 @@ class MetadataLog:
         self._flush()
         return last_offset
 
-    async def append(self, records: Sequence[MetadataRecord], environment: Environment) -> int:
-        """Appends records as one batch and returns the last one's offset once they are on disk."""
-        last_offset = self._append(records, environment.clock.now_ms())
+    def append_unflushed(self, records: Sequence[MetadataRecord], now_ms: int) -> int:
+        """Appends records as one batch; they count once `flush` has put them on disk."""
+        return self._append(records, now_ms)
+
+    async def flush(self, environment: Environment) -> None:
         job = self._log.flush_job()
         if job is not None:
             failure = await environment.offload(job.run)
             job.done(failure)
             _check(failure)
-        return last_offset
 
     def _append(self, records: Sequence[MetadataRecord], now_ms: int) -> int:
         rows = [Record(key=None, value=encode_record(record), timestamp=now_ms) for record in records]

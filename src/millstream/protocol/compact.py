@@ -3,7 +3,7 @@
 from millstream.protocol.primitives import MalformedMessage
 
 
-def read_varint(buffer: bytearray, position: int) -> tuple[int, int]:
+def read_varint(buffer: bytes | bytearray, position: int) -> tuple[int, int]:
     """An unsigned varint and the position after it; an IndexError means that the buffer ended."""
     byte = buffer[position]
     position += 1
@@ -27,7 +27,7 @@ def append_varint(out: bytearray, value: int) -> None:
     out.append(value)
 
 
-def skip_tags(buffer: bytearray, position: int, end: int) -> int:
+def skip_tags(buffer: bytes | bytearray, position: int, end: int) -> int:
     """The position after a section of tagged fields."""
     count, position = read_varint(buffer, position)
     for _ in range(count):

@@ -13,13 +13,19 @@ from collections.abc import Callable
 from uuid import UUID
 
 from millstream.broker.broker import Broker
+from millstream.broker.cluster_view import ClusterView
 from millstream.broker.controller import Controller
+from millstream.broker.controller_link import ControllerLink
+from millstream.broker.local_quorum import LocalQuorum
 from millstream.broker.metadata_log import METADATA_PARTITION, METADATA_TOPIC_ID, MetadataLog
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.errors import ConfigError
 from millstream.config.table import log as log_settings
 from millstream.config.table import network, node
 from millstream.config.topic_config import metadata_log_config
+from millstream.controller.active_controller import ActiveController
+from millstream.controller.controller_apis import ControllerApis
+from millstream.controller.handlers.table import controller_handlers
 from millstream.environment import Environment
 from millstream.metadata.application import apply, replay
 from millstream.metadata.brokers import BrokerIntroduction, begin_new_epochs, missing_features, register_broker
@@ -96,8 +102,14 @@ class Node:
         endpoints = self._listen()
         metadata_log.begin_epoch(now_ms)
         image = self._introduce(image, metadata_log, endpoints, now_ms, was_clean=logs.started_clean)
-        controller = Controller(config, image, metadata_log, self._environment)
-        self.broker = Broker(controller, logs, self._environment)
+        quorum = LocalQuorum(metadata_log, image, self._environment, config.node_id)
+        active = ActiveController(config, quorum, quorum, self._environment)
+        quorum.on_failed = active.no_longer_leading
+        active.leading(quorum.epoch)
+        apis = ControllerApis(active, controller_handlers(active))
+        view = ClusterView(quorum, config)
+        link = ControllerLink(quorum, apis, quorum, self._environment, client_id=f"broker-{config.node_id}")
+        self.broker = Broker(view, link, Controller(view, active), logs, self._environment)
         for listener in self._listeners:
             listener.serve(self.broker.dispatcher)
         self._schedule_maintenance()

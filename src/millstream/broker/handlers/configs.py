@@ -1,13 +1,13 @@
-"""DescribeConfigs (32), AlterConfigs (33), IncrementalAlterConfigs (44), ListConfigResources (74).
+"""DescribeConfigs (32), ListConfigResources (74): settings of topics, brokers and groups, as this broker sees them.
 
-Settings of topics, brokers and groups.
+The controller changes them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from millstream.api.request import Context, Response
-from millstream.broker.controller import Controller
+from millstream.broker.cluster_view import ClusterView
 from millstream.config.describe import (
     ConfigEntry,
     describe_broker,
@@ -15,7 +15,6 @@ from millstream.config.describe import (
     describe_group,
     describe_topic,
 )
-from millstream.metadata.configs import ConfigAlteration, ConfigChange, alter_configs, incremental_alter_configs
 from millstream.metadata.image import ConfigResource, ResourceType
 from millstream.metadata.topic_names import check_topic_name
 from millstream.model.errors import ErrorCode, KafkaError
@@ -24,8 +23,8 @@ from millstream.protocol.schema import Message
 
 
 class ConfigHandlers:
-    def __init__(self, controller: Controller) -> None:
-        self._controller = controller
+    def __init__(self, view: ClusterView) -> None:
+        self._view = view
 
     def describe_configs(self, request: Message, context: Context) -> Response:
         results = []
@@ -44,7 +43,7 @@ class ConfigHandlers:
         return {"results": results}
 
     def _entries(self, resource: Message) -> list[ConfigEntry]:
-        image, config = self._controller.image, self._controller.config
+        image, config = self._view.image, self._view.config
         # An empty list of names means none in Kafka's older clients and all in null; both are honoured.
         names = resource.configuration_keys
         match resource.resource_type:
@@ -75,7 +74,7 @@ class ConfigHandlers:
 
     def list_config_resources(self, request: Message, context: Context) -> Response:
         """What has settings. Version 0 knows only client metrics, of which there are none here."""
-        image = self._controller.image
+        image = self._view.image
         if context.version == 0:
             return {"config_resources": []}
         wanted = frozenset(request.resource_types) or frozenset(ResourceType)
@@ -90,36 +89,6 @@ class ConfigHandlers:
         }
         rows = [(kind, name) for kind in sorted(wanted) for name in names.get(kind, ())]
         return {"config_resources": [{"resource_type": kind, "resource_name": name} for kind, name in rows]}
-
-    async def alter_configs(self, request: Message, context: Context) -> Response:
-        replacements = [
-            (
-                ConfigResource(resource.resource_type, resource.resource_name),
-                {row.name: row.value for row in resource.configs},
-            )
-            for resource in request.resources
-        ]
-        results = await self._controller.decide(
-            lambda image, config, randomness: alter_configs(
-                image, replacements, config, validate_only=request.validate_only
-            )
-        )
-        return _altered(results)
-
-    async def incremental_alter_configs(self, request: Message, context: Context) -> Response:
-        changes = [
-            (
-                ConfigResource(resource.resource_type, resource.resource_name),
-                [ConfigChange(row.name, row.config_operation, row.value) for row in resource.configs],
-            )
-            for resource in request.resources
-        ]
-        results = await self._controller.decide(
-            lambda image, config, randomness: incremental_alter_configs(
-                image, changes, config, validate_only=request.validate_only
-            )
-        )
-        return _altered(results)
 
 
 def _described(entry: ConfigEntry, synonyms: bool, documentation: bool) -> dict[str, Any]:
@@ -136,18 +105,4 @@ def _described(entry: ConfigEntry, synonyms: bool, documentation: bool) -> dict[
         else [],
         "config_type": entry.type.value,
         "documentation": entry.documentation if documentation else None,
-    }
-
-
-def _altered(results: Sequence[ConfigAlteration]) -> Response:
-    return {
-        "responses": [
-            {
-                "error_code": result.error,
-                "error_message": result.message,
-                "resource_type": result.resource.type,
-                "resource_name": result.resource.name,
-            }
-            for result in results
-        ]
     }

@@ -1,10 +1,10 @@
 """InitProducerId (22): an id for an idempotent producer, out of blocks that the controller gives."""
 
 import asyncio
+from collections.abc import Callable
 
 from millstream.api.request import Context, Response
-from millstream.broker.controller import Controller
-from millstream.metadata.brokers import PRODUCER_ID_BLOCK_SIZE, allocate_producer_ids
+from millstream.broker.controller_link import ControllerLink
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.protocol.schema import Message
 
@@ -12,8 +12,11 @@ _LARGEST_EPOCH = (1 << 15) - 1
 
 
 class ProducerIdHandlers:
-    def __init__(self, controller: Controller) -> None:
-        self._controller = controller
+    def __init__(self, link: ControllerLink, broker_id: int, broker_epoch: Callable[[], int]) -> None:
+        """`broker_epoch` is that of this broker's registration, as it is now."""
+        self._link = link
+        self._broker_id = broker_id
+        self._broker_epoch = broker_epoch
         self._next = self._end = 0
         self._refill = asyncio.Lock()
 
@@ -34,11 +37,13 @@ class ProducerIdHandlers:
     async def _take(self) -> int:
         async with self._refill:
             if self._next == self._end:
-                registration = self._controller.image.brokers[self._controller.config.node_id]
-                (block,) = await self._controller.decide(
-                    lambda image, config, randomness: allocate_producer_ids(image, config.node_id, registration.epoch)
-                )
-                self._next, self._end = block.first, block.first + PRODUCER_ID_BLOCK_SIZE
+                own = {"broker_id": self._broker_id, "broker_epoch": self._broker_epoch()}
+                block = await self._link.request("allocate_producer_ids", own)
+                if block.error_code:
+                    # The broker is not, or not yet again, registered: the producer is to ask once more.
+                    raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "no producer ids at the moment")
+                self._next = block.producer_id_start
+                self._end = block.producer_id_start + block.producer_id_len
             taken = self._next
             self._next += 1
             return taken

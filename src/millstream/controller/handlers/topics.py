@@ -3,8 +3,8 @@
 from typing import Any
 
 from millstream.api.request import Context, Response
-from millstream.broker.controller import Controller
 from millstream.config.describe import describe_topic
+from millstream.controller.active_controller import ActiveController
 from millstream.metadata.topics import (
     NewPartitions,
     NewTopic,
@@ -14,12 +14,11 @@ from millstream.metadata.topics import (
     create_topics,
     delete_topics,
 )
-from millstream.model.errors import ErrorCode, KafkaError
 from millstream.protocol.schema import Message
 
 
 class TopicHandlers:
-    def __init__(self, controller: Controller) -> None:
+    def __init__(self, controller: ActiveController) -> None:
         self._controller = controller
 
     async def create_topics(self, request: Message, context: Context) -> Response:
@@ -91,19 +90,6 @@ class TopicHandlers:
             "results": [
                 {"name": result.name, "error_code": result.error, "error_message": result.message} for result in results
             ]
-        }
-
-    async def create_with_defaults(self, names: list[str]) -> dict[str, KafkaError]:
-        """What `auto.create.topics.enable` does when a client asks for topics that are not there."""
-        wanted = [NewTopic(name=name) for name in dict.fromkeys(names)]
-        results = await self._controller.decide(
-            lambda image, config, randomness: create_topics(image, wanted, config, randomness)
-        )
-        return {
-            result.name: KafkaError(result.error, result.message or "")
-            for result in results
-            # Someone else was faster: then it is there.
-            if result.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
         }
 
 

@@ -1,0 +1,128 @@
+"""The active controller: decides on the newest image, puts it through the quorum, answers when it is in force.
+
+Decisions are pure functions of `metadata/`. They are taken one after another without waiting for each other: each sees
+the image that the ones before will make (`decided`), although their records may not be committed yet. What was decided
+counts for nobody else until the quorum has committed it and this node's own image shows it; then it is answered, so
+that a client finds here what it was told. When the quorum chooses another leader, `decided` is dropped and every
+decision that waits fails with NOT_CONTROLLER: it may or may not come into force, as with any database that dies
+between writing and answering.
+"""
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import TypeVar
+
+from millstream.config.broker_config import BrokerConfig
+from millstream.controller.batches import cut_into_batches
+from millstream.controller.dynamic_config import changes_broker_settings, dynamic_config
+from millstream.controller.metadata_source import DecisionLog, ImageSource
+from millstream.environment import Environment
+from millstream.metadata.application import apply
+from millstream.metadata.decision import Decision
+from millstream.metadata.image import MetadataDelta, MetadataImage
+from millstream.model.errors import ErrorCode, KafkaError
+
+R = TypeVar("R")
+Decide = Callable[[MetadataImage, BrokerConfig, random.Random], Decision[R]]
+
+
+class ActiveController:
+    """On every node with the controller role; it is active on the one that leads the quorum."""
+
+    def __init__(self, config: BrokerConfig, log: DecisionLog, source: ImageSource, environment: Environment) -> None:
+        self._static_config = config
+        self.config = dynamic_config(config, source.image)
+        self._log = log
+        self._source = source
+        self._environment = environment
+        self._decided: MetadataImage | None = None
+        self.epoch = -1
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self.on_leading: list[Callable[[], None]] = []
+        self.on_resigned: list[Callable[[], None]] = []
+        source.subscribe(self._follow)
+
+    # Told by the quorum
+
+    def leading(self, epoch: int) -> None:
+        """This node leads, and everything of earlier epochs is committed and in the source's image."""
+        self.no_longer_leading()
+        self.epoch = epoch
+        self._decided = self._source.image
+        for callback in self.on_leading:
+            callback()
+
+    def no_longer_leading(self) -> None:
+        if self._decided is None:
+            return
+        self._decided = None
+        waiting, self._waiting = self._waiting, deque()
+        for _, done in waiting:
+            if not done.done():
+                done.set_exception(_not_controller(self._static_config.node_id))
+        for callback in self.on_resigned:
+            callback()
+
+    @property
+    def is_active(self) -> bool:
+        return self._decided is not None and self._log.is_leader and self._log.epoch == self.epoch
+
+    @property
+    def image(self) -> MetadataImage:
+        """The newest image, as the last decision made it; NOT_CONTROLLER where nothing is decided here."""
+        if not self.is_active:
+            raise _not_controller(self._static_config.node_id)
+        assert self._decided is not None
+        return self._decided
+
+    @property
+    def next_offset(self) -> int:
+        """The offset that the first record of the next decision gets."""
+        return self._log.log_end_offset
+
+    # Deciding
+
+    async def decide(self, decide: "Decide[R]") -> tuple[R, ...]:
+        """Takes a decision; its results, once what it rests on and what it changes is committed and followed here."""
+        decision = decide(self.image, self.config, self._environment.randomness)
+        offset = self._write(decision)
+        if offset > self._source.image.offset:
+            done: asyncio.Future[None] = self._environment.loop.create_future()
+            self._waiting.append((offset, done))
+            await done
+        return decision.results
+
+    async def read(self) -> MetadataImage:
+        """The newest image, once it is committed."""
+        image = self.image
+
+        def nothing(image: MetadataImage, config: BrokerConfig, randomness: random.Random) -> Decision[None]:
+            return Decision((), ())
+
+        await self.decide(nothing)
+        return image
+
+    def _write(self, decision: Decision[R]) -> int:
+        """Appends what was decided; the offset that has to be committed before the decision may be spoken of."""
+        image = self.image
+        for batch in cut_into_batches(decision.records) if decision.records else ():
+            # No await since `image` was checked: all batches go into this node's own epoch, or none does.
+            offset = self._log.append(batch)
+            self._decided = image = apply(image, batch, offset=offset, epoch=self.epoch).image
+        return image.offset
+
+    def _follow(self, delta: MetadataDelta) -> None:
+        image = self._source.image
+        if changes_broker_settings(delta):
+            self.config = dynamic_config(self._static_config, image)
+        # Who waits runs after all subscribers were told: setting a result only schedules it.
+        while self._waiting and self._waiting[0][0] <= image.offset:
+            _, done = self._waiting.popleft()
+            if not done.done():
+                done.set_result(None)
+
+
+def _not_controller(node_id: int) -> KafkaError:
+    return KafkaError(ErrorCode.NOT_CONTROLLER, f"Node {node_id} is not the active controller.")

@@ -1,0 +1,1 @@
+"""Handlers of the APIs that only the active controller answers."""
