@@ -247,6 +247,11 @@ class LogDirectory:
         """The high watermark as the last checkpoint has it."""
         return self._checkpoints.high_watermarks.get(partition)
 
+    def restore_high_watermark(self, log: PartitionLog) -> None:
+        """Give a log that other nodes may have, too, the high watermark that was last written down."""
+        committed = self._checkpoints.high_watermarks.get(log.topic_partition, 0)
+        log.high_watermark = min(max(committed, log.log_start_offset), log.log_end_offset)
+
     def adopt(self, partition: TopicPartition, topic_id: UUID) -> None:
         """Give a log the topic id that its damaged file no longer tells."""
         path = f"{self._directory(partition)}/{PARTITION_METADATA}"
@@ -350,7 +355,8 @@ class LogDirectory:
             try:
                 config = config_of(partition) if partition in self._present else None
                 if config is not None:
-                    self.open(partition, config, now_ms)
+                    # Who else has the log is not known here, so no more is taken to be committed than was before.
+                    self.restore_high_watermark(self.open(partition, config, now_ms))
             except (KafkaError, OSError) as error:
                 logger.error("log_not_opened partition=%s error=%s", partition, error)
 

@@ -326,6 +326,11 @@ class PartitionLog:
         except OSError as error:
             raise self._storage_error(error) from error
 
+    @property
+    def latest_epoch(self) -> int:
+        """The newest leader epoch that the log knows, or -1."""
+        return self.epochs.latest
+
     def end_offset_of_epoch(self, epoch: int) -> tuple[int, int]:
         """(epoch, end offset) as OffsetForLeaderEpoch wants it; (-1, -1) when unknown."""
         return self.epochs.end_offset(epoch, self.log_end_offset)
