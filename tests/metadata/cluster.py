@@ -8,12 +8,14 @@ from millstream.config.loading import load_broker_config
 from millstream.metadata.application import apply
 from millstream.metadata.brokers import BrokerIntroduction, missing_features, register_broker
 from millstream.metadata.decision import Decision
-from millstream.metadata.image import MetadataDelta, MetadataImage
+from millstream.metadata.image import MetadataDelta, MetadataImage, PartitionState
+from millstream.metadata.isr import IsrAnswer, IsrChange, alter_partitions
+from millstream.metadata.membership import admit_broker, fence_broker, unfence_broker
 from millstream.metadata.record_codec import encode_record
-from millstream.metadata.records import Endpoint, MetadataRecord
+from millstream.metadata.records import Endpoint, FeatureLevelRecord, MetadataRecord
 from millstream.metadata.topics import NewTopic, create_topics
 from millstream.model.errors import ErrorCode
-from millstream.model.identifiers import BrokerId
+from millstream.model.identifiers import BrokerId, TopicName
 
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
 
@@ -26,6 +28,7 @@ class Cluster:
         self.config: BrokerConfig = load_broker_config(overrides=settings)
         self.random = Random(1)
         self.log: list[bytes] = []
+        self.starts = 0
         self.write(missing_features(self.image))
         for number in range(1, broker_count + 1):
             self.write(
@@ -41,6 +44,51 @@ class Cluster:
         decision = create_topics(self.image, topics, self.config, self.random)
         self.write(decision.records)
         return [result.error for result in decision.results]
+
+    def fence(self, *numbers: int) -> None:
+        for number in numbers:
+            self.take(fence_broker(self.image, BrokerId(number), self.config))
+
+    def unfence(self, *numbers: int) -> None:
+        for number in numbers:
+            self.take(unfence_broker(self.image, BrokerId(number), self.config))
+
+    def restart(self, number: int, *, clean: bool, unfence: bool = True) -> None:
+        """A new process of the broker registers, and catches up with the metadata."""
+        self.starts += 1
+        previous = self.image.brokers.get(BrokerId(number))
+        again = introduction(
+            number,
+            incarnation_id=UUID(int=5000 + self.starts),
+            previous_broker_epoch=previous.epoch if clean and previous is not None else -1,
+        )
+        self.take(admit_broker(self.image, again, self.config, next_offset=len(self.log)))
+        if unfence:
+            self.unfence(number)
+
+    def partition(self, topic: str = "a", number: int = 0) -> PartitionState:
+        return self.image.topics[TopicName(topic)].partitions[number]
+
+    def alter_isr(
+        self, *isr: int, topic: str = "a", number: int = 0, broker: int | None = None, **changes: int
+    ) -> IsrAnswer:
+        """The leader (or another broker) asks for another ISR of a partition."""
+        state = self.partition(topic, number)
+        sender = self.image.brokers[BrokerId(state.leader if broker is None else broker)]
+        known = self.image.brokers
+        fields = {"leader_epoch": state.leader_epoch, "partition_epoch": state.partition_epoch} | changes
+        change = IsrChange(
+            topic_id=self.image.topics[TopicName(topic)].id,
+            partition=number,
+            new_isr=[(each, known[BrokerId(each)].epoch if BrokerId(each) in known else -1) for each in isr],
+            **fields,
+        )
+        decision = alter_partitions(self.image, sender.id, sender.epoch, [change], self.config)
+        self.take(decision)
+        return decision.results[0]
+
+    def set_feature(self, name: str, level: int) -> None:
+        self.write([FeatureLevelRecord(name=name, feature_level=level)])
 
     def take(self, decision: Decision[object]) -> MetadataDelta:
         return self.write(decision.records)

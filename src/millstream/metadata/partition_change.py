@@ -13,16 +13,12 @@ The rules are Kafka's (KRaft with KIP-966):
 
 from collections.abc import Collection, Iterable, Sequence
 from enum import Enum, auto
+from typing import Any
 from uuid import UUID
 
 from millstream.config.broker_config import BrokerConfig
 from millstream.metadata.image import MetadataImage, PartitionState, TopicImage
-from millstream.metadata.records import (
-    NO_LEADER,
-    NO_LEADER_CHANGE,
-    UNASSIGNED_DIRECTORY,
-    PartitionChangeRecord,
-)
+from millstream.metadata.records import NO_LEADER, UNASSIGNED_DIRECTORY, PartitionChangeRecord
 from millstream.metadata.replication_rules import ReplicationRules
 from millstream.model.identifiers import BrokerId
 
@@ -105,10 +101,10 @@ class PartitionChanger:
             new_adding = new_removing = ()
 
         eligible: tuple[int, ...] = ()
-        if rules.eligible_leader_replicas:
-            minimum = rules.min_insync_replicas(topic.name, len(new_replicas))
-            if len(new_isr) < minimum:
-                eligible = self._eligible(old, new_isr, new_replicas)
+        if rules.eligible_leader_replicas and len(new_isr) < min(
+            rules.min_insync_replicas(topic.name), len(new_replicas)
+        ):
+            eligible = self._eligible(old, new_isr, new_replicas)
 
         leader, unclean = self._elect(old, new_replicas, new_isr, eligible, election)
         if leader != old.leader:
@@ -120,22 +116,23 @@ class PartitionChanger:
         if not new_isr and not rules.eligible_leader_replicas:
             new_isr = old.isr
 
-        new_epoch = leader != old.leader or not set(old.replicas) <= set(new_replicas)
-        last_known = self._last_known_leader(old, new_isr, leader)
-        return _record(
-            topic,
-            number,
-            old,
-            leader=leader if new_epoch else NO_LEADER_CHANGE,
-            isr=new_isr,
-            replicas=new_replicas,
-            adding_replicas=new_adding,
-            removing_replicas=new_removing,
-            directories=self._directories(old, new_replicas),
-            leader_recovery_state=recovery,
-            eligible_leader_replicas=eligible,
-            last_known_elr=last_known,
+        new_epoch = leader != old.leader or (
+            new_replicas is not old.replicas and not set(old.replicas) <= set(new_replicas)
         )
+        wanted = {
+            "isr": new_isr,
+            "replicas": new_replicas,
+            "adding_replicas": new_adding,
+            "removing_replicas": new_removing,
+            "directories": self._directories(old, new_replicas),
+            "leader_recovery_state": recovery,
+            "eligible_leader_replicas": eligible,
+            "last_known_elr": self._last_known_leader(old, new_isr, leader),
+        }
+        changes: dict[str, Any] = {name: value for name, value in wanted.items() if value != getattr(old, name)}
+        if new_epoch:
+            changes["leader"] = leader
+        return PartitionChangeRecord(partition_id=number, topic_id=topic.id, **changes) if changes else None
 
     def _eligible(self, old: PartitionState, isr: Collection[int], replicas: Collection[int]) -> tuple[int, ...]:
         candidates = dict.fromkeys((*old.eligible_leader_replicas, *old.isr))
@@ -198,36 +195,3 @@ def _completed(
     if not staying or not set(staying) <= set(isr):
         return None
     return staying, tuple(replica for replica in isr if replica not in removing)
-
-
-def _record(
-    topic: TopicImage,
-    number: int,
-    old: PartitionState,
-    *,
-    leader: int,
-    isr: tuple[int, ...],
-    replicas: tuple[int, ...],
-    adding_replicas: tuple[int, ...],
-    removing_replicas: tuple[int, ...],
-    directories: tuple[UUID, ...],
-    leader_recovery_state: int,
-    eligible_leader_replicas: tuple[int, ...],
-    last_known_elr: tuple[int, ...],
-) -> PartitionChangeRecord | None:
-    record = PartitionChangeRecord(
-        partition_id=number,
-        topic_id=topic.id,
-        leader=leader,
-        isr=None if isr == old.isr else isr,
-        replicas=None if replicas == old.replicas else replicas,
-        adding_replicas=None if adding_replicas == old.adding_replicas else adding_replicas,
-        removing_replicas=None if removing_replicas == old.removing_replicas else removing_replicas,
-        directories=None if directories == old.directories else directories,
-        leader_recovery_state=-1 if leader_recovery_state == old.leader_recovery_state else leader_recovery_state,
-        eligible_leader_replicas=(
-            None if eligible_leader_replicas == old.eligible_leader_replicas else eligible_leader_replicas
-        ),
-        last_known_elr=None if last_known_elr == old.last_known_elr else last_known_elr,
-    )
-    return None if record == PartitionChangeRecord(partition_id=number, topic_id=topic.id) else record

@@ -12,25 +12,31 @@ from millstream.config.setting import Setting
 from millstream.config.table import log
 from millstream.config.table import topic as topic_settings
 from millstream.metadata.features import ELIGIBLE_LEADER_REPLICAS_VERSION
-from millstream.metadata.image import MetadataImage
+from millstream.metadata.image import MetadataImage, ResourceType
 
 
 class ReplicationRules:
     def __init__(self, image: MetadataImage, config: BrokerConfig) -> None:
         self._image = image
+        self._with_settings = {name for kind, name in image.configs if kind == ResourceType.TOPIC}
         self.eligible_leader_replicas = image.features.get(ELIGIBLE_LEADER_REPLICAS_VERSION.name, 0) >= 1
         """Whether members that leave a too small ISR are remembered (KIP-966), so that the ISR may become empty."""
         self._min_insync_replicas: int = _for_all_brokers(log.MIN_INSYNC_REPLICAS, image, config)
         self._unclean_elections: bool = _for_all_brokers(log.UNCLEAN_LEADER_ELECTION_ENABLE, image, config)
 
-    def min_insync_replicas(self, topic: str, replica_count: int) -> int:
-        """How many replicas must be in sync; never more than there are."""
-        wanted: int = self._own(topic_settings.MIN_INSYNC_REPLICAS, topic, self._min_insync_replicas)
-        return min(wanted, replica_count)
+    def min_insync_replicas(self, topic: str) -> int:
+        """How many replicas must be in sync for a write to be acknowledged; there may be fewer in all."""
+        value: int = self._min_insync_replicas
+        if self._with_settings and topic in self._with_settings:
+            value = self._own(topic_settings.MIN_INSYNC_REPLICAS, topic, value)
+        return value
 
     def unclean_elections(self, topic: str) -> bool:
         """Whether a replica that may lack records can lead when nobody else is left."""
-        return bool(self._own(topic_settings.UNCLEAN_LEADER_ELECTION_ENABLE, topic, self._unclean_elections))
+        value: bool = self._unclean_elections
+        if self._with_settings and topic in self._with_settings:
+            value = self._own(topic_settings.UNCLEAN_LEADER_ELECTION_ENABLE, topic, value)
+        return value
 
     def _own(self, setting: Setting[Any], topic: str, otherwise: Any) -> Any:
         text = self._image.topic_config(topic).get(setting.name)
