@@ -19,6 +19,12 @@ class Progress:
     last_fetch_ms: int = UNKNOWN
     last_caught_up_ms: int = UNKNOWN
     leader_end_at_last_fetch: int = UNKNOWN
+    first_fetch_ms: int = UNKNOWN
+
+    def heard(self, now_ms: int) -> None:
+        if self.first_fetch_ms == UNKNOWN:
+            self.first_fetch_ms = now_ms
+        self.last_fetch_ms = now_ms
 
     def fetched(self, offset: int, leader_end: int, now_ms: int) -> None:
         if offset >= leader_end:
@@ -26,7 +32,7 @@ class Progress:
         elif self.leader_end_at_last_fetch != UNKNOWN and offset >= self.leader_end_at_last_fetch:
             self.last_caught_up_ms = max(self.last_caught_up_ms, self.last_fetch_ms)
         self.end_offset = offset
-        self.last_fetch_ms = now_ms
+        self.heard(now_ms)
         self.leader_end_at_last_fetch = leader_end
 
     def described(self) -> ReplicaProgress:
@@ -82,6 +88,17 @@ class Leadership:
             return self.progress.get(voter.key)
         named = [progress for key, progress in self.progress.items() if key.id == voter.id]
         return max(named, key=lambda progress: progress.last_fetch_ms, default=None)
+
+    def is_impostor(self, key: ReplicaKey, now_ms: int, window_ms: int) -> bool:
+        """Two live nodes under one static id: an older one went on fetching after this one came. This one has to go."""
+        own = self.progress.get(key)
+        return own is not None and any(
+            other.key.id == key.id
+            and other.key != key
+            and other.first_fetch_ms < own.first_fetch_ms < other.last_fetch_ms
+            and other.last_fetch_ms >= now_ms - window_ms
+            for other in self.progress.values()
+        )
 
     def majority_end(self, voters: VoterSet, own_flushed: int) -> int:
         """The offset that a majority of the voters has on disk."""
