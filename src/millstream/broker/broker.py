@@ -1,7 +1,6 @@
 """The broker as a whole: the partitions it leads, kept as the metadata says, and the table of APIs it answers."""
 
 import logging
-from functools import partial
 
 from millstream.api.api_versions import ApiVersions
 from millstream.api.dispatch import Dispatcher
@@ -27,24 +26,18 @@ from millstream.broker.handlers.share_groups import ShareGroupHandlers
 from millstream.broker.handlers.share_state import ShareStateHandlers
 from millstream.broker.hot_keys import HotKeys
 from millstream.broker.metadata_log import METADATA_PARTITION
-from millstream.broker.partition import Partition
-from millstream.broker.partition_table import PartitionTable
+from millstream.broker.replica_manager import ReplicaManager
 from millstream.broker.share_coordinator import ShareCoordinator
 from millstream.broker.share_partitions import SharePartitions
 from millstream.broker.topic_creation import TopicCreator
-from millstream.config.log_config import LogConfig
 from millstream.config.table import network, node, share
-from millstream.config.topic_config import resolve_log_config, topic_defaults
 from millstream.environment import Environment
 from millstream.metadata.brokers import SUPPORTED_FEATURES
-from millstream.metadata.image import MetadataDelta, ResourceType, TopicImage
-from millstream.model.errors import KafkaError
-from millstream.model.identifiers import NO_TOPIC_ID, TopicPartition
+from millstream.metadata.image import MetadataDelta
 from millstream.protocol import fetch as fetch_codec
 from millstream.protocol import produce as produce_codec
 from millstream.storage.job import Job
 from millstream.storage.log_directory import LogDirectory
-from millstream.storage.partition_log import PartitionLog
 
 _log = logging.getLogger("millstream.broker")
 
@@ -63,16 +56,15 @@ class Broker:
         self.controller = controller
         self._logs = logs
         self._environment = environment
-        self._log_defaults = topic_defaults(controller.config)
-        self.partitions = PartitionTable()
-        self._set_strays_aside()
-        for topic in controller.image.topics.values():
-            self._lead(topic)
+        self.replicas = ReplicaManager(view, link, logs, environment, not_ours=(METADATA_PARTITION,))
+        self.partitions = self.replicas.partitions
+        self.replicas.begin()
         self.groups = GroupCoordinator(controller, self.partitions, environment)
         self.share_coordinator = ShareCoordinator(controller, self.partitions, environment)
         self.shared = SharePartitions(controller, self.partitions, self.share_coordinator, self.groups, environment)
         self.groups.on_share_state_gone = self.shared.state_gone
         self.hot_keys = HotKeys(controller, self.partitions, environment)
+        self.replicas.roles.on_opened = self.hot_keys.opened
         view.subscribe(self._follow)
         self.apis = self._make_apis()
         self.dispatcher = self._make_dispatcher()
@@ -81,91 +73,24 @@ class Broker:
     # Following the metadata
 
     def _follow(self, delta: MetadataDelta) -> None:
-        for topic in delta.deleted.values():
-            self._drop(topic)
-        for topic in (*delta.created.values(), *delta.changed.values()):
-            self._lead(topic)
-        if any(resource.type == ResourceType.BROKER for resource in delta.configs):
-            self._log_defaults = topic_defaults(self.controller.config)
-            changed = {partition.topic_partition.topic for partition in self.partitions}
-        else:
-            changed = {r.name for r in delta.configs if r.type == ResourceType.TOPIC}  # type: ignore[misc]
-        for name in changed:
-            config = resolve_log_config(self._log_defaults, self.controller.image.topic_config(name))
-            for partition in self.partitions.by_name.get(name.encode(), {}).values():
-                log = self._logs.loaded_log(partition.topic_partition)  # maintenance opens logs too
-                if log is not None:
-                    log.config = config
+        self.replicas.follow(delta)
         self.groups.follow(delta)
         self.hot_keys.follow(delta)
         self.share_coordinator.follow(delta)
         self.shared.follow(delta)
 
-    def _lead(self, topic: TopicImage) -> None:
-        node_id = self.controller.config.node_id
-        known = self.partitions.by_name.get(topic.name.encode(), {})
-        for index, state in enumerate(topic.partitions):
-            if state.leader != node_id:
-                continue
-            if index in known:
-                known[index].leader_epoch = state.leader_epoch
-                known[index].in_sync_count = len(state.isr)
-                continue
-            at = TopicPartition(topic.name, index)
-            open_log = partial(self._open_log, at, topic)
-            self.partitions.add(Partition(at, topic.id, state.leader_epoch, open_log, self._environment))
-
-    def _open_log(self, at: TopicPartition, topic: TopicImage) -> PartitionLog:
-        log = self._open_or_create(at, topic)
-        self.hot_keys.opened(log)
-        return log
-
-    def _open_or_create(self, at: TopicPartition, topic: TopicImage) -> PartitionLog:
-        config = resolve_log_config(self._log_defaults, self.controller.image.topic_config(topic.name))
-        now_ms = self._environment.clock.now_ms()
-        if at in self._logs.partitions:
-            log = self._logs.open(at, config, now_ms)
-            if log.topic_id == NO_TOPIC_ID:
-                self._logs.adopt(at, topic.id)
-            if log.topic_id == topic.id:
-                return log
-            # A topic of the same name that was deleted while this node was down, or died in the middle of doing so.
-            self._logs.set_aside(at)
-        return self._logs.create(at, topic.id, config, now_ms)
-
-    def _set_strays_aside(self) -> None:
-        """Logs of topics that were deleted, where a crash came between the decision and the deed."""
-        for at in sorted(self._logs.partitions - {METADATA_PARTITION}):
-            try:
-                if self._is_stray(at):
-                    self._logs.set_aside(at)
-            except (KafkaError, OSError) as error:
-                _log.error("stray_log_not_set_aside partition=%s error=%s", at, error)
-
-    def _is_stray(self, at: TopicPartition) -> bool:
-        topic = self.controller.image.topics.get(at.topic)
-        if topic is None or at.partition >= len(topic.partitions):
-            return True
-        # After a clean stop the ids are looked at when the logs are opened: ten thousand files need not be read now.
-        return not self._logs.started_clean and self._logs.topic_id(at) not in (topic.id, NO_TOPIC_ID)
-
-    def _drop(self, topic: TopicImage) -> None:
-        for partition in self.partitions.remove_topic(topic.name, topic.id):
-            if partition.topic_partition in self._logs.partitions:
-                self._run(self._logs.delete(partition.topic_partition))
-            partition.wake_all()
-
     def close(self) -> None:
-        """Before the logs are closed: coordinators write nothing more."""
+        """Before the logs are closed: nothing is written any more."""
         self.groups.close()
         self.shared.close()
         self.share_coordinator.close()
+        self.replicas.close()
 
     # What goes on in the background
 
     def maintain(self) -> None:
         """Retention, rolling by time, flushing by time, checkpoints: called now and then."""
-        for job in self._logs.maintenance(self._environment.clock.now_ms(), self._log_config):
+        for job in self._logs.maintenance(self._environment.clock.now_ms(), self.replicas.roles.log_config):
             self._run(job)
         self.hot_keys.tick()
 
@@ -173,13 +98,6 @@ class Broker:
         job = self._logs.checkpoint_job(self._environment.clock.now_ms())
         if job is not None:
             self._run(job)
-
-    def _log_config(self, at: TopicPartition) -> LogConfig | None:
-        """The settings of a log on our disk; None if it belongs to no topic that is known."""
-        topic = self.controller.image.topics.get(at.topic)
-        if topic is None or self._logs.topic_id(at) not in (topic.id, NO_TOPIC_ID):
-            return None
-        return resolve_log_config(self._log_defaults, self.controller.image.topic_config(at.topic))
 
     def _run(self, job: Job) -> None:
         future = self._environment.offload(job.run)

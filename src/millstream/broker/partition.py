@@ -1,18 +1,38 @@
-"""One partition as its leader serves it: the log, how far it is committed, and who waits for it to move.
+"""One partition on this node: its log, its role, how far it is committed, and who waits for it to move.
 
-With a single replica everything appended is committed at once, so the high watermark is the log's end.
+    offline ──become_leader──> leader <──become_leader / become_follower──> follower
+
+A partition is offline until the metadata gives it a role. As leader it takes writes and tells how far followers are;
+with a single replica everything appended is committed at once, and nothing is asked of anybody. As follower it takes
+what its leader sends, and serves consumers up to the high watermark it was told. Both roles begin with the high
+watermark that the node knew: a record is not shown before it is known again to be committed.
+
+The log is opened when it is first needed: a node may hold thousands that nobody asks for.
 """
 
 import asyncio
 from collections.abc import Callable
+from enum import Enum
 from typing import Protocol
 from uuid import UUID
 
+from millstream.broker.commit_waiters import CommitWaiter, CommitWaiters, OnCommitted
 from millstream.environment import Environment
+from millstream.metadata.image import PartitionState
 from millstream.metadata.topic_names import INTERNAL_TOPICS
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import TopicPartition
+from millstream.replication.follower import PartitionFollower
+from millstream.replication.leader import Confirmed, Follower, NextStep, PartitionLeader, Proposal
 from millstream.storage.partition_log import Appended, PartitionLog
+
+NO_LEADER = -1
+
+
+class Role(Enum):
+    OFFLINE = "offline"
+    LEADER = "leader"
+    FOLLOWER = "follower"
 
 
 class Waiter(Protocol):
@@ -21,17 +41,45 @@ class Waiter(Protocol):
     def wake(self) -> None: ...
 
 
+class Replicas(Protocol):
+    """What a replicated partition needs of the node and the cluster around it."""
+
+    @property
+    def node_id(self) -> int: ...
+
+    def is_eligible(self, broker_id: int, broker_epoch: int) -> bool: ...
+
+    def is_alive(self, broker_id: int) -> bool: ...
+
+    def broker_epoch(self) -> int: ...
+
+    def lag_max_ms(self) -> int: ...
+
+    def submit(self, partition: "Partition", proposal: Proposal) -> None:
+        """Asks the controller to confirm a proposal; the answer comes to `Partition.proposal_answered`."""
+        ...
+
+
 class Partition:
     __slots__ = (
+        "_commit_waiters",
+        "_deletion_waiters",
         "_flush_waiters",
         "_flushing",
+        "_follower",
+        "_leader",
         "_log",
         "_open_log",
+        "_replicas",
         "environment",
         "high_watermark",
-        "in_sync_count",
         "is_internal",
+        "is_leader",
         "leader_epoch",
+        "leader_id",
+        "replica_waiters",
+        "role",
+        "state",
         "topic_id",
         "topic_partition",
         "waiters",
@@ -41,35 +89,57 @@ class Partition:
         self,
         topic_partition: TopicPartition,
         topic_id: UUID,
-        leader_epoch: int,
         open_log: Callable[[], PartitionLog],
         environment: Environment,
+        replicas: Replicas,
     ) -> None:
         self.topic_partition = topic_partition
         self.topic_id = topic_id
-        self.leader_epoch = leader_epoch
         self.environment = environment
+        self.role = Role.OFFLINE
+        self.is_leader = False
+        """The same as `role is Role.LEADER`; every append asks."""
+        self.leader_id = NO_LEADER
+        self.leader_epoch = -1
+        self.state: PartitionState | None = None
+        """As the metadata has it."""
         self.high_watermark = 0
-        self.in_sync_count = 1
         self.is_internal = topic_partition.topic in INTERNAL_TOPICS
         self.waiters: set[Waiter] = set()
+        """Those who read what is committed."""
+        self.replica_waiters: set[Waiter] = set()
+        """Followers, who read up to the log's end."""
+        self._replicas = replicas
+        self._leader: PartitionLeader | None = None
+        self._follower: PartitionFollower | None = None
         self._log: PartitionLog | None = None
         self._open_log = open_log
         self._flushing = False
         self._flush_waiters: list[tuple[int, Callable[[KafkaError | None], None]]] = []
+        self._commit_waiters = CommitWaiters()
+        self._deletion_waiters: list[CommitWaiter] = []
+
+    # The log
 
     @property
     def log(self) -> PartitionLog:
-        """The log, opened when it is first needed: a node may hold thousands that nobody asks for."""
+        """The log, opened when it is first needed."""
         log = self._log
         if log is None:
             try:
-                log = self._log = self._open_log()
+                log = self._open_log()
+                self._log = log
+                self.high_watermark = log.readable_end
+                if self.is_leader:
+                    self._begin_leading(log)
             except OSError as error:
+                self._log = None
                 raise KafkaError(
                     ErrorCode.KAFKA_STORAGE_ERROR, f"log of {self.topic_partition} cannot be opened: {error}"
                 ) from error
-            self.high_watermark = log.log_end_offset
+            except KafkaError:
+                self._log = None
+                raise
         return log
 
     async def open(self) -> PartitionLog:
@@ -83,27 +153,309 @@ class Partition:
     def opened_log(self) -> PartitionLog | None:
         return self._log
 
-    def append(self, batches: memoryview, now_ms: int) -> Appended:
-        log = self._log or self.log
-        appended = log.append(batches, leader_epoch=self.leader_epoch, now_ms=now_ms)
-        self.high_watermark = log.log_end_offset
-        if self.waiters:
-            for waiter in tuple(self.waiters):
-                waiter.wake()
-        return appended
+    # Roles
 
-    def wake_all(self) -> None:
-        """For changes that readers must hear of other than new records: the partition is going away."""
-        for waiter in tuple(self.waiters):
-            waiter.wake()
+    def become_leader(self, state: PartitionState) -> None:
+        """The metadata says that this node leads; also called when it tells more of the same leadership."""
+        if self.is_leader and state.leader_epoch == self.leader_epoch:
+            self._follow_state(state)
+            return
+        self._leave_role()
+        self.state = state
+        self.role, self.is_leader = Role.LEADER, True
+        self.leader_id, self.leader_epoch = state.leader, state.leader_epoch
+        if self._log is not None:
+            self._begin_leading(self._log)
+        self.wake_all()
+
+    def become_follower(self, state: PartitionState) -> None:
+        """The metadata says that another node leads, or none."""
+        if self.role is Role.FOLLOWER and (state.leader, state.leader_epoch) == (self.leader_id, self.leader_epoch):
+            self.state = state
+            return
+        self._leave_role()
+        self.state = state
+        self.role = Role.FOLLOWER
+        self.leader_id, self.leader_epoch = state.leader, state.leader_epoch
+        if self._log is not None:
+            self._log.high_watermark = self.high_watermark
+        self.wake_all()
+
+    def go_offline(self) -> None:
+        """The partition is no longer this node's."""
+        self._leave_role()
+        self.role = Role.OFFLINE
+        self.leader_id = NO_LEADER
+        self.wake_all()
+
+    def _leave_role(self) -> None:
+        self.is_leader = False
+        self._leader = self._follower = None
+        error = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the leadership went to another node before that was done")
+        self._commit_waiters.fail(error)
+        deletions, self._deletion_waiters = self._deletion_waiters, []
+        for waiter in deletions:
+            waiter.tell(error)
+        # What they wait for may be cut off now, and would then never be on disk.
+        flushes, self._flush_waiters = self._flush_waiters, []
+        for _, callback in flushes:
+            callback(error)
+
+    def _begin_leading(self, log: PartitionLog) -> None:
+        state = self.state
+        assert state is not None
+        # What earlier leaders wrote ends here: followers find out by this where their logs part from ours.
+        log.assign_leader_epoch(self.leader_epoch)
+        if state.replicas == (self._replicas.node_id,):
+            log.high_watermark = None
+            self.high_watermark = log.log_end_offset
+            return
+        log.high_watermark = self.high_watermark
+        self._leader = self._new_leader(log, state)
+        self._look_at_high_watermark(self._leader)
+
+    def _new_leader(self, log: PartitionLog, state: PartitionState) -> PartitionLeader:
+        return PartitionLeader(
+            self._replicas.node_id,
+            log,
+            _Surroundings(self._replicas, log),
+            replicas=state.replicas,
+            isr=state.isr,
+            leader_epoch=state.leader_epoch,
+            partition_epoch=state.partition_epoch,
+            high_watermark=self.high_watermark,
+            now_ms=self._now_ms(),
+        )
+
+    def _follow_state(self, state: PartitionState) -> None:
+        self.state = state
+        log = self._log
+        if log is None:
+            return
+        leader = self._leader
+        if leader is None:
+            if state.replicas != (self._replicas.node_id,):
+                log.high_watermark = self.high_watermark
+                self._leader = self._new_leader(log, state)
+            return
+        if state.replicas == (self._replicas.node_id,):
+            self._leader = None
+            log.high_watermark = None
+            self._committed_to(log.log_end_offset)
+            return
+        leader.updated(
+            replicas=state.replicas, isr=state.isr, partition_epoch=state.partition_epoch, now_ms=self._now_ms()
+        )
+        self._in_sync_set_changed(leader)
 
     def check_leader_epoch(self, requested: int) -> None:
-        """Refuses a client whose idea of the leadership is older or newer than ours; -1 means it has none."""
+        """Refuses a peer whose idea of the leadership is older or newer than ours; -1 means it has none."""
         if requested in (-1, self.leader_epoch):
             return
         if requested < self.leader_epoch:
             raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH, f"leader epoch {requested} is over: refresh metadata")
         raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"leader epoch {requested} is not known here yet")
+
+    def check_is_leader(self) -> None:
+        if not self.is_leader:
+            raise self.not_leader()
+
+    def not_leader(self) -> KafkaError:
+        return KafkaError(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this node does not lead {self.topic_partition}: refresh metadata"
+        )
+
+    # Leading
+
+    def append(self, batches: memoryview, now_ms: int) -> Appended:
+        if not self.is_leader:
+            raise self.not_leader()
+        log = self._log or self.log
+        appended = log.append(batches, leader_epoch=self.leader_epoch, now_ms=now_ms)
+        leader = self._leader
+        if leader is None:
+            self.high_watermark = log.log_end_offset
+            if self.waiters:
+                for waiter in tuple(self.waiters):
+                    waiter.wake()
+            return appended
+        if len(leader.maximal_isr) == 1:  # else the others have to have it first
+            leader.appended(self._now_ms())
+            self._look_at_high_watermark(leader)
+        if self.replica_waiters:
+            for waiter in tuple(self.replica_waiters):
+                waiter.wake()
+        return appended
+
+    @property
+    def in_sync_count(self) -> int:
+        if self._leader is not None:
+            return len(self._leader.isr)
+        return len(self.state.isr) if self.state is not None else 0
+
+    def check_enough_in_sync(self) -> None:
+        """With acks=all a write that too few replicas would hold is refused rather than risked."""
+        if self._leader is not None:
+            self._leader.check_enough_in_sync()
+
+    @property
+    def epoch_start(self) -> int:
+        """Where this leadership began. Until the high watermark is there, we may not know of all that is committed."""
+        return self._leader.epoch_start if self._leader is not None else 0
+
+    @property
+    def knows_what_is_committed(self) -> bool:
+        return self.high_watermark >= self.epoch_start
+
+    def followers(self) -> dict[int, Follower]:
+        return self._leader.followers if self._leader is not None else {}
+
+    def in_sync(self) -> frozenset[int]:
+        if self._leader is not None:
+            return self._leader.isr
+        return frozenset(self.state.isr) if self.state is not None else frozenset()
+
+    def check_follower(self, broker_id: int, broker_epoch: int) -> None:
+        """Refuses a fetch of a replica that is none, or was one in an earlier life."""
+        self.check_is_leader()
+        _ = self.log
+        if self._leader is None:
+            raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"broker {broker_id} is not known here as a replica")
+        self._leader.follower(broker_id, broker_epoch)
+
+    def fetched_by(self, broker_id: int, broker_epoch: int, offset: int, log_start: int) -> None:
+        """A follower, whose log agrees with ours, has everything before `offset`."""
+        leader = self._leader
+        if leader is None:
+            raise self.not_leader()
+        now_ms = self._now_ms()
+        moved = leader.fetched(broker_id, offset=offset, log_start=log_start, broker_epoch=broker_epoch, now_ms=now_ms)
+        if leader.wants_growth(broker_id):
+            self._propose(leader, now_ms)
+        if moved:
+            self._look_at_high_watermark(leader)
+        if self._deletion_waiters:
+            self._look_at_low_watermark()
+
+    def check_in_sync_set(self) -> None:
+        """Called now and then: followers that are silent change nothing by themselves."""
+        leader = self._leader
+        if leader is not None:
+            now_ms = self._now_ms()
+            leader.settings_changed(now_ms)
+            self._look_at_high_watermark(leader)
+            self._propose(leader, now_ms)
+            if self._deletion_waiters:
+                self._look_at_low_watermark()
+
+    def _propose(self, leader: PartitionLeader, now_ms: int) -> None:
+        proposal = leader.propose(now_ms)
+        if proposal is not None:
+            self._replicas.submit(self, proposal)
+
+    def proposal_answered(self, proposal: Proposal, error: int, confirmed: Confirmed | None) -> NextStep:
+        leader = self._leader
+        if leader is None or leader.leader_epoch != proposal.leader_epoch:
+            return NextStep.NOTHING
+        step = leader.answered(proposal, error, confirmed, self._now_ms())
+        self._in_sync_set_changed(leader)
+        return step
+
+    def _in_sync_set_changed(self, leader: PartitionLeader) -> None:
+        self._look_at_high_watermark(leader)
+        if self._commit_waiters:
+            error = leader.not_enough_after_append()
+            if error is not None:
+                self._commit_waiters.fail(error)
+        if self._deletion_waiters:
+            self._look_at_low_watermark()
+
+    def _look_at_high_watermark(self, leader: PartitionLeader) -> None:
+        if leader.high_watermark > self.high_watermark:
+            self._committed_to(leader.high_watermark)
+
+    def _committed_to(self, offset: int) -> None:
+        self.high_watermark = offset
+        log = self._log
+        if log is not None and log.high_watermark is not None:
+            log.high_watermark = offset
+        if self._commit_waiters:
+            self._commit_waiters.reached(offset)
+        if self.waiters:
+            for waiter in tuple(self.waiters):
+                waiter.wake()
+
+    def when_committed(self, offset: int, callback: OnCommitted) -> CommitWaiter | None:
+        """Calls back once everything before `offset` is committed: at once where it is, and then returns None.
+
+        With an error if that will not be known here: the leadership goes, or too few replicas are in sync.
+        """
+        if not self.is_leader:
+            callback(self.not_leader())
+            return None
+        if offset <= self.high_watermark:
+            callback(None)
+            return None
+        return self._commit_waiters.add(offset, callback)
+
+    # Deleting from the start
+
+    @property
+    def low_watermark(self) -> int:
+        return self._leader.low_watermark if self._leader is not None else self.log.log_start_offset
+
+    def when_deleted(self, offset: int, callback: OnCommitted) -> CommitWaiter | None:
+        """Calls back once no live replica has anything before `offset`."""
+        if self.low_watermark >= offset:
+            callback(None)
+            return None
+        waiter = CommitWaiter(offset, callback)
+        self._deletion_waiters = [each for each in self._deletion_waiters if each.is_waiting]
+        self._deletion_waiters.append(waiter)
+        return waiter
+
+    def _look_at_low_watermark(self) -> None:
+        low = self.low_watermark
+        waiting, self._deletion_waiters = self._deletion_waiters, []
+        for waiter in waiting:
+            if waiter.offset <= low:
+                waiter.tell(None)
+            elif waiter.is_waiting:
+                self._deletion_waiters.append(waiter)
+
+    # Following
+
+    @property
+    def follower(self) -> PartitionFollower | None:
+        """The follower's state, made when it first fetches; None in any other role."""
+        if self.role is not Role.FOLLOWER or self.leader_id == NO_LEADER:
+            return None
+        if self._follower is None:
+            log = self.log
+            log.high_watermark = self.high_watermark
+            self._follower = PartitionFollower(log, self.leader_id, self.leader_epoch, self.high_watermark)
+        return self._follower
+
+    def followed(self) -> None:
+        """The follower's state was moved by an answer of the leader: readers may see more, or less after a cut."""
+        follower, log = self._follower, self._log
+        if follower is None or log is None or follower.high_watermark == self.high_watermark:
+            return
+        self.high_watermark = log.high_watermark = follower.high_watermark
+        for waiter in tuple(self.waiters):
+            waiter.wake()
+
+    # Both
+
+    def wake_all(self) -> None:
+        """For changes that readers must hear of other than new records: a new role, or the partition is going away."""
+        for waiter in (*self.waiters, *self.replica_waiters):
+            waiter.wake()
+
+    def _now_ms(self) -> int:
+        return int(self.environment.loop.time() * 1000)
+
+    # Durability
 
     def when_flushed(self, offset: int, callback: Callable[[KafkaError | None], None]) -> None:
         """Calls back once everything before `offset` is on disk. One fsync serves all that wait at its start."""
@@ -140,3 +492,28 @@ class Partition:
                 self._flush_waiters.append((offset, callback))
         if self._flush_waiters and not self._flushing:
             self._start_flush()
+
+
+class _Surroundings:
+    """What the pure leader asks, answered for one log."""
+
+    __slots__ = ("_log", "_replicas")
+
+    def __init__(self, replicas: Replicas, log: PartitionLog) -> None:
+        self._replicas = replicas
+        self._log = log
+
+    def is_eligible(self, broker_id: int, broker_epoch: int) -> bool:
+        return self._replicas.is_eligible(broker_id, broker_epoch)
+
+    def is_alive(self, broker_id: int) -> bool:
+        return self._replicas.is_alive(broker_id)
+
+    def broker_epoch(self) -> int:
+        return self._replicas.broker_epoch()
+
+    def lag_max_ms(self) -> int:
+        return self._replicas.lag_max_ms()
+
+    def min_in_sync(self) -> int:
+        return self._log.config.min_insync_replicas

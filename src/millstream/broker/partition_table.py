@@ -1,4 +1,4 @@
-"""The partitions this broker leads, found by topic name or id as the wire spells them."""
+"""The partitions of which this node is a replica, found by topic name or id as the wire spells them."""
 
 from collections.abc import Iterator
 from uuid import UUID
@@ -22,8 +22,23 @@ class PartitionTable:
         self.by_id.pop(topic_id.bytes, None)
         return list(self.by_name.pop(name.encode(), {}).values())
 
+    def remove(self, partition: Partition) -> None:
+        """The partition only, not its topic."""
+        name, index = partition.topic_partition.topic.encode(), partition.topic_partition.partition
+        topic = self.by_name.get(name, {})
+        topic.pop(index, None)
+        if not topic:
+            self.by_name.pop(name, None)
+            self.by_id.pop(partition.topic_id.bytes, None)
+
+    def find_led(self, topic: str, index: int) -> Partition:
+        """The partition, if this node leads it; else UNKNOWN_TOPIC_OR_PARTITION or NOT_LEADER_OR_FOLLOWER."""
+        partition = self.find(topic, index)
+        partition.check_is_leader()
+        return partition
+
     def find(self, topic: str, index: int) -> Partition:
-        """The partition, or UNKNOWN_TOPIC_OR_PARTITION."""
+        """The partition in whatever role, or UNKNOWN_TOPIC_OR_PARTITION."""
         partition = self.by_name.get(topic.encode(), {}).get(index)
         if partition is None:
             raise KafkaError(
