@@ -95,7 +95,7 @@ def topic(number: int) -> TopicRecord:
 
 
 def append(log: MetadataLog, *records: MetadataRecord, epoch: int = 1) -> int:
-    return log.append_records(epoch, new_batch(records, NOW))
+    return log.append_records(epoch, new_batch(records, NOW), NOW)
 
 
 def flush(log: MetadataLog) -> None:

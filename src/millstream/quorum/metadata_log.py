@@ -162,11 +162,12 @@ class MetadataLog:
     # Appending
 
     def append_control(self, epoch: int, records: Sequence[ControlRecord], now_ms: int) -> int:
+        now_ms = self._environment.clock.now_ms()  # raft's time is not the time of day
         rows = [encode_control(_encodable(record), now_ms) for record in records]
         batch = build_batch(rows, base_offset=self.partition.log_end_offset, leader_epoch=epoch, control=True)
         return self.partition.append_as_follower(batch, now_ms=now_ms).base_offset
 
-    def append_records(self, epoch: int, records: bytes | bytearray) -> int:
+    def append_records(self, epoch: int, records: bytes | bytearray, now_ms: int) -> int:
         """`records` is a batch as `new_batch` makes it."""
         batch = bytearray(records)
         PLACEMENT.pack_into(batch, 0, self.partition.log_end_offset, read_header(batch).length, epoch)

@@ -6,11 +6,15 @@ It is on stable storage before any vote is answered: a node that forgot its vote
 import base64
 import binascii
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 from millstream.config.errors import ConfigError
+from millstream.raft.log import QuorumState
+from millstream.raft.messages import directory_or_none
+from millstream.raft.voter_set import ReplicaKey
 from millstream.storage.disk import Disk
 
 FILE_NAME = "quorum-state"
@@ -31,9 +35,36 @@ class StoredQuorumState:
 
 
 class QuorumStateFile:
+    """Implements raft's `QuorumStateStore`."""
+
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
         self.path = f"{directory}/{FILE_NAME}"
+        self.static_voters: Callable[[], tuple[int, ...] | None] = lambda: None
+        """The voters to write with it; None where the log names them."""
+
+    def load(self) -> QuorumState | None:
+        stored = self.read()
+        if stored is None:
+            return None
+        voted = ReplicaKey(stored.voted_id, directory_or_none(stored.voted_directory_id))
+        return QuorumState(
+            epoch=max(stored.leader_epoch, 0),
+            leader_id=stored.leader_id if stored.leader_id != NOBODY else None,
+            voted=voted if stored.voted_id != NOBODY else None,
+        )
+
+    def save(self, state: QuorumState) -> None:
+        voted = state.voted
+        self.write(
+            StoredQuorumState(
+                leader_id=NOBODY if state.leader_id is None else state.leader_id,
+                leader_epoch=state.epoch,
+                voted_id=NOBODY if voted is None else voted.id,
+                voted_directory_id=(voted.directory_id if voted is not None else None) or NO_DIRECTORY_ID,
+                voters=self.static_voters(),
+            )
+        )
 
     def read(self) -> StoredQuorumState | None:
         """None where there is none yet; ConfigError if the file is damaged: going on could mean to vote twice."""

@@ -35,6 +35,7 @@ PART_SUFFIX = ".checkpoint.part"
 DELETED_SUFFIX = ".checkpoint.deleted"
 _NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 _RECORDS_PER_BATCH = 1000
+_HEAD_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,15 @@ class Snapshots:
     def read_piece(self, snapshot_id: LogPosition, position: int, max_bytes: int) -> bytes:
         """Bytes of the file for a replica that fetches it; KeyError if there is no such snapshot."""
         return self._file(snapshot_id).read_at(position, max_bytes)
+
+    def last_contained_ms(self, snapshot_id: LogPosition) -> int:
+        """When the last record was written that the snapshot holds."""
+        for _, rows in read_batches(self._file(snapshot_id).read_at(0, _HEAD_BYTES)):
+            header = decode_control(rows[0])
+            if isinstance(header, SnapshotHeader):
+                return header.last_contained_log_timestamp
+            break
+        raise CorruptMetadataError(f"{self.path(snapshot_id)} does not begin with a snapshot's header")
 
     def read(self, snapshot_id: LogPosition) -> SnapshotContent:
         """All of it, checked; CorruptMetadataError if it is not a whole snapshot."""
