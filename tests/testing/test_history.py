@@ -96,7 +96,7 @@ class IdealLog:
     def rebalance(self) -> None:
         """What was got and not committed is got again by somebody."""
         invoked_at = self.recorder.now()
-        self.recorder.committed_read(GROUP, invoked_at, self.committed)
+        self.recorder.committed_read(GROUP, invoked_at, {name: self.committed.get(name) for name in PARTITIONS})
         members = sorted(self.group_positions)
         self.group_positions = {member: {} for member in members}
         for name in PARTITIONS:
@@ -324,7 +324,7 @@ def end_goes_back(planted: Planted) -> None:
 
 def commit_lost(planted: Planted) -> None:
     planted.recorder.committed(planted.recorder.commit("g", GROUP, {"log-0": 8}))
-    planted.recorder.committed_read(GROUP, planted.recorder.now(), {})
+    planted.recorder.committed_read(GROUP, planted.recorder.now(), {"log-0": None})
 
 
 def commit_goes_back(planted: Planted) -> None:

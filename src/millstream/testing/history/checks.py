@@ -200,14 +200,14 @@ def lost_commits(evidence: Evidence) -> Iterator[Anomaly]:
     for read in history.committed_reads:
         if evidence.stale_allowed(read.invoked_at, read.finished_at):
             continue
-        for (group, name), bound in bounds.items():
-            least = bound.before(read.invoked_at)
-            if group != read.group or least is None:
-                continue
-            told = read.offsets.get(name)
-            if told is None or told < least:
+        for name, told in read.offsets.items():
+            bound = bounds.get((read.group, name))
+            least = None if bound is None else bound.before(read.invoked_at)
+            if least is not None and (told is None or told < least):
                 yield Anomaly(
-                    Kind.LOST_COMMIT, name, f"{group} had committed {least}, and was told {told} when it asked later"
+                    Kind.LOST_COMMIT,
+                    name,
+                    f"{read.group} had committed {least}, and was told {told} when it asked later",
                 )
 
 

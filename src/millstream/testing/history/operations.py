@@ -79,10 +79,10 @@ class Commit:
 
 @dataclass(slots=True)
 class CommittedRead:
-    """The committed offsets as a client was told; a partition without one is left out."""
+    """The committed offsets of the partitions asked for, as a client was told; None where there is none."""
 
     group: str
-    offsets: dict[str, int]
+    offsets: dict[str, int | None]
     invoked_at: float
     finished_at: float
 

@@ -58,7 +58,7 @@ class Recorder:
     def committed(self, operation: Commit) -> None:
         operation.finished_at, operation.outcome = self.now(), Outcome.ACKED
 
-    def committed_read(self, group: str, invoked_at: float, offsets: Mapping[str, int]) -> None:
+    def committed_read(self, group: str, invoked_at: float, offsets: Mapping[str, int | None]) -> None:
         self.history.committed_reads.append(CommittedRead(group, dict(offsets), invoked_at, self.now()))
 
     def end_read(self, reader: str, partition: str, invoked_at: float, end_offset: int) -> None:

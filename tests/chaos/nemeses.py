@@ -1,0 +1,265 @@
+"""The faults, each a small class: what it does to the cluster, for how long, and how it is undone.
+
+A nemesis picks its victim when it strikes, from the cluster as it is then. At most a minority of nodes is hurt at a
+time. `stale_reads_allowed` marks faults in which a deposed leader may still be asked and does not know that it is one:
+Kafka lets it answer reads from what it has.
+"""
+
+import random
+import time
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import ClassVar
+
+from tests.chaos.cluster import Cluster
+from tests.chaos.nodes import Node
+from tests.chaos.workload import TOPIC
+
+
+class Nemesis(ABC):
+    """One fault, once."""
+
+    name: ClassVar[str]
+    hold_s: ClassVar[float]
+    stale_reads_allowed: ClassVar[bool] = False
+
+    def __init__(self, cluster: Cluster, chance: random.Random) -> None:
+        self.cluster = cluster
+        self.random = chance
+
+    @classmethod
+    def is_possible(cls, cluster: Cluster) -> bool:
+        return True
+
+    @abstractmethod
+    def strike(self) -> str:
+        """Do it; says what was done to whom."""
+
+    @abstractmethod
+    def heal(self) -> None:
+        """Undo it."""
+
+    def some_leader(self) -> Node:
+        leaders = self.cluster.leaders(TOPIC)
+        return self.cluster.nodes[leaders[self.random.choice(sorted(leaders))]]
+
+    def others(self, node: Node) -> list[int]:
+        return [number for number in self.cluster.nodes if number != node.number]
+
+
+class _Kill(Nemesis):
+    hold_s = 3.0
+
+    @abstractmethod
+    def victim(self) -> Node: ...
+
+    def strike(self) -> str:
+        self._victim = self.victim()
+        self._victim.kill()
+        return f"node {self._victim.number}"
+
+    def heal(self) -> None:
+        _start_again(self._victim)
+
+
+class KillLeader(_Kill):
+    name = "kill -9 of a leader"
+
+    def victim(self) -> Node:
+        return self.some_leader()
+
+
+class KillController(_Kill):
+    name = "kill -9 of the controller"
+
+    def victim(self) -> Node:
+        return self.cluster.nodes[self.cluster.controller()]
+
+
+class KillAndStartAtOnce(_Kill):
+    """Back before anybody has noticed that it was gone: its old place in the in-sync set must not count."""
+
+    name = "kill -9 and start at once"
+    hold_s = 0.0
+
+    def victim(self) -> Node:
+        return self.some_leader()
+
+
+class PauseLeader(Nemesis):
+    """Longer than the broker's session, so that it wakes up deposed."""
+
+    name = "pause of a leader"
+    hold_s = 11.0
+    stale_reads_allowed = True
+
+    def strike(self) -> str:
+        self._victim = self.some_leader()
+        self._victim.pause()
+        return f"node {self._victim.number}"
+
+    def heal(self) -> None:
+        self._victim.resume()
+
+
+class _Partition(Nemesis):
+    stale_reads_allowed = True
+
+    @classmethod
+    def is_possible(cls, cluster: Cluster) -> bool:
+        return cluster.network.can_cut
+
+    def isolate(self, node: Node, *, inwards: bool = True, outwards: bool = True) -> None:
+        for other in self.others(node):
+            if outwards:
+                self.cluster.network.cut(node.number, other)
+            if inwards:
+                self.cluster.network.cut(other, node.number)
+
+    def heal(self) -> None:
+        self.cluster.network.heal()
+
+
+class PartitionLeader(_Partition):
+    """Clients still reach it; it must not acknowledge what it cannot replicate."""
+
+    name = "partition of a leader from its followers"
+    hold_s = 11.0
+
+    def strike(self) -> str:
+        victim = self.some_leader()
+        self.isolate(victim)
+        return f"node {victim.number}"
+
+
+class PartitionController(_Partition):
+    name = "partition of the controller from the rest"
+    hold_s = 6.0
+
+    def strike(self) -> str:
+        victim = self.cluster.nodes[self.cluster.controller()]
+        self.isolate(victim)
+        return f"node {victim.number}"
+
+
+class OneWayPartition(_Partition):
+    """What a node says is lost, or what is said to it, not both."""
+
+    name = "one-way partition of a node"
+    hold_s = 6.0
+
+    def strike(self) -> str:
+        victim = self.cluster.nodes[self.random.choice(sorted(self.cluster.nodes))]
+        deaf = self.random.random() < 0.5
+        self.isolate(victim, inwards=deaf, outwards=not deaf)
+        return f"node {victim.number} {'hears' if deaf else 'reaches'} nobody"
+
+
+class RollingRestart(Nemesis):
+    """Each node in turn, the next one when all is in sync again."""
+
+    name = "rolling restart"
+    hold_s = 0.0
+
+    def strike(self) -> str:
+        took = []
+        for node in self.cluster.nodes.values():
+            began = time.monotonic()
+            if not node.stop():
+                raise RuntimeError(f"node {node.number} did not stop when asked to")
+            node.start()
+            node.wait_until_it_answers()
+            self.cluster.wait_until_in_sync(TOPIC)
+            took.append(time.monotonic() - began)
+        return "all nodes, " + ", ".join(f"{seconds:.1f}" for seconds in took) + " s"
+
+    def heal(self) -> None:
+        for node in self.cluster.nodes.values():
+            _start_again(node)
+
+
+class FullDisk(Nemesis):
+    name = "full disk of a leader"
+    hold_s = 6.0
+
+    @classmethod
+    def is_possible(cls, cluster: Cluster) -> bool:
+        return cluster.disks.can_fill
+
+    def strike(self) -> str:
+        self._victim = self.some_leader()
+        self.cluster.disks.fill(self._victim.number)
+        return f"node {self._victim.number}"
+
+    def heal(self) -> None:
+        self.cluster.disks.free(self._victim.number)
+        _start_again(self._victim)  # Kafka's node gives up
+
+
+class CorruptTail(Nemesis):
+    """Kill a node and damage the ends of its logs before it comes back: cut, overwritten, or with garbage behind.
+
+    Its copy has lost acknowledged records; it must not count as in sync until it has them again. Of the metadata log,
+    which is synced before it counts, only a torn write behind its end is fair.
+    """
+
+    name = "corrupted tail on restart"
+    hold_s = 1.0
+
+    def strike(self) -> str:
+        self._victim = self.some_leader()
+        self._victim.kill()
+        done = [self._damage(path) for path in self._last_segments(f"{TOPIC}-*")]
+        for path in self._last_segments("__cluster_metadata-0"):
+            _append(path, self.random.randbytes(self.random.randint(1, 300)))
+        return f"node {self._victim.number}: " + ", ".join(done)
+
+    def heal(self) -> None:
+        _start_again(self._victim)
+
+    def _last_segments(self, pattern: str) -> list[Path]:
+        directories = sorted(self._victim.data_dir.glob(pattern))
+        return [max(logs) for each in directories if (logs := list(each.glob("*.log")))]
+
+    def _damage(self, path: Path) -> str:
+        size = path.stat().st_size
+        kind = self.random.choice(("garbage", "zeros", "cut", "flip"))
+        reach = min(size, self.random.randint(1, 20_000))
+        if kind == "cut" and reach:
+            with path.open("r+b") as file:
+                file.truncate(size - reach)
+        elif kind == "flip" and reach:
+            with path.open("r+b") as file:
+                file.seek(size - reach)
+                old = file.read(1)
+                file.seek(size - reach)
+                file.write(bytes([old[0] ^ (1 << self.random.randrange(8))]))
+        else:
+            data = self.random.randbytes(reach + 1) if kind == "garbage" else bytes(reach + 1)
+            _append(path, data)
+        return f"{path.parent.name} {kind}"
+
+
+def _append(path: Path, data: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(data)
+
+
+def _start_again(node: Node) -> None:
+    if not node.running:
+        node.start()
+        node.wait_until_it_answers()
+
+
+ALL: tuple[type[Nemesis], ...] = (
+    KillLeader,
+    KillController,
+    KillAndStartAtOnce,
+    PauseLeader,
+    PartitionLeader,
+    PartitionController,
+    OneWayPartition,
+    RollingRestart,
+    FullDisk,
+    CorruptTail,
+)
