@@ -74,13 +74,19 @@ def recover_log(
     producers = _producers_at(disk, files, unflushed[0], log_start_offset)
     end_offset = unflushed[0]
     for base in unflushed:
+        if base > end_offset:
+            # A new segment begins where the last one ends. What lay between was never written to the disk: the records
+            # behind it are not the log any more, and a replica that kept them would have a hole nobody knows of.
+            logger.warning("segments_removed directory=%s missing_from=%d missing_to=%d", directory, end_offset, base)
+            _remove_from(disk, files, base, report)
+            break
         is_last = base == files.bases[-1]
         next_base = None if is_last else files.bases[files.bases.index(base) + 1]
         end_offset, cut = _recover_segment(
             disk, directory, base, next_base, end_offset, epochs, producers, interval_bytes, report
         )
         if cut:
-            _remove_after(disk, files, base, report)
+            _remove_from(disk, files, base + 1, report)
             break
     if report.removed_segments:
         disk.sync_directory(directory)
@@ -207,8 +213,8 @@ def _reaches_end(file: File, size: int, next_base: int) -> bool:
     return end == size and next_offset <= next_base
 
 
-def _remove_after(disk: Disk, files: LogFiles, base: int, report: RecoveryReport) -> None:
-    for later in [later for later in files.bases if later > base]:
+def _remove_from(disk: Disk, files: LogFiles, base: int, report: RecoveryReport) -> None:
+    for later in [later for later in files.bases if later >= base]:
         path = offset_file(files.directory, later, LOG_SUFFIX)
         cut = disk.file_size(path)
         report.cut_bytes += cut

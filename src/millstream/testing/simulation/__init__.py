@@ -1,0 +1,1 @@
+"""The deterministic simulator: unmodified nodes on virtual time, a virtual network and virtual disks, from one seed."""
