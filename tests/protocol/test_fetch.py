@@ -1,6 +1,7 @@
 """The hand-written fetch codec agrees with the schema codec in every version, and survives any bytes."""
 
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -132,9 +133,12 @@ def test_the_schema_codec_reads_our_response(version: int, seed: int) -> None:
         )
         for i in range(rng.randrange(4))
     ]
-    endpoints = rng.choice([[], [NodeEndpoint(1, "a.example", 9092), NodeEndpoint(2, "b" * 200, 9093, "rack")]])
+
+    def locate(ids: Iterable[int], listener: str) -> list[NodeEndpoint]:
+        return [NodeEndpoint(i, f"{listener}.{'b' * 200}", 9000 + i, rng.choice([None, "rack"])) for i in ids]
+
     parts = ResponseParts(bytearray())
-    fetch.encode_response(parts, topics, version, error=70, session_id=33, throttle_ms=5, endpoints=endpoints)
+    fetch.encode_response(parts, topics, version, error=70, session_id=33, throttle_ms=5, locate=locate, listener="L")
     whole = b"".join(bytes(p) if isinstance(p, bytearray) else p.content for p in parts.parts)
     assert parts.finish() == len(whole)
     message = response_schema("fetch").decode(whole, version)
@@ -156,8 +160,9 @@ def test_the_schema_codec_reads_our_response(version: int, seed: int) -> None:
                 result.current_leader or (-1, -1)
             )
             assert (row.snapshot_id.end_offset, row.snapshot_id.epoch) == (result.snapshot_id or (-1, -1))
-    told = [NodeEndpoint(n.node_id, n.host, n.port, n.rack) for n in message.node_endpoints]
-    assert told == (endpoints if version >= 16 else [])
+    named = {result.current_leader[0] for _, results in topics for result in results if result.current_leader}
+    assert {n.node_id for n in message.node_endpoints} == (named if version >= 16 else set())
+    assert all(n.host.startswith("L.b") and n.port == 9000 + n.node_id for n in message.node_endpoints)
 
 
 @given(data=st.binary(max_size=120), version=st.sampled_from(VERSIONS))

@@ -17,6 +17,7 @@ from millstream.protocol import fetch as fetch_codec
 from millstream.protocol import produce as produce_codec
 from millstream.protocol.compact import skip_tags
 from millstream.protocol.messages import request_schema, response_schema
+from millstream.protocol.node_endpoints import Locate
 from millstream.protocol.primitives import Cursor, MalformedMessage
 
 PRODUCE_KEY, FETCH_KEY, API_VERSIONS_KEY = 0, 1, 18
@@ -39,10 +40,13 @@ class Dispatcher:
         *,
         produce: ProduceService | None = None,
         fetch: FetchService | None = None,
+        locate: Locate | None = None,
     ) -> None:
+        """`locate` finds other nodes, for clients that came to the wrong one."""
         self._apis = {api.key: api for api in apis}
         self._produce = produce
         self._fetch = fetch
+        self._locate = locate
         self._loop = loop
         self._tasks: set[asyncio.Future[Response]] = set()
 
@@ -67,9 +71,9 @@ class Dispatcher:
         if position > end:
             raise Refused("client id runs past the end of the request")
         if key == PRODUCE_KEY and version >= produce_codec.FIRST_VERSION and self._produce is not None:
-            return self._handle_produce(self._produce, buffer, position, end, version, correlation_id)
+            return self._handle_produce(self._produce, buffer, position, end, version, correlation_id, peer)
         if key == FETCH_KEY and self._fetch is not None:
-            return self._handle_fetch(self._fetch, buffer, position, end, version, correlation_id)
+            return self._handle_fetch(self._fetch, buffer, position, end, version, correlation_id, peer)
         api = self._apis.get(key)
         if api is None or api.handler is None:
             raise Refused(f"API key {key} is not offered")
@@ -94,6 +98,7 @@ class Dispatcher:
         end: int,
         version: int,
         correlation_id: int,
+        peer: Peer,
     ) -> Parts | Pending | None:
         if version > produce_codec.LAST_VERSION:
             raise Refused(f"produce version {version} is not offered")
@@ -113,14 +118,21 @@ class Dispatcher:
             pending = Pending()
 
             def answer(final: ProduceResults) -> None:
-                pending.resolve(_produce_response(final, version, flexible, correlation_id))
+                pending.resolve(self._produce_response(final, version, flexible, correlation_id, peer))
 
             wait(answer)
             return pending
-        return _produce_response(results, version, flexible, correlation_id)
+        return self._produce_response(results, version, flexible, correlation_id, peer)
 
     def _handle_fetch(
-        self, fetch: FetchService, buffer: bytearray, position: int, end: int, version: int, correlation_id: int
+        self,
+        fetch: FetchService,
+        buffer: bytearray,
+        position: int,
+        end: int,
+        version: int,
+        correlation_id: int,
+        peer: Peer,
     ) -> Parts | Pending:
         if not fetch_codec.FIRST_VERSION <= version <= fetch_codec.LAST_VERSION:
             raise Refused(f"fetch version {version} is not offered")
@@ -134,7 +146,15 @@ class Dispatcher:
 
         def deliver(topics: FetchTopics, error: int, session_id: int) -> None:
             parts = fetch_codec.ResponseParts(_head(correlation_id, flexible))
-            fetch_codec.encode_response(parts, topics, version, error=error, session_id=session_id)
+            fetch_codec.encode_response(
+                parts,
+                topics,
+                version,
+                error=error,
+                session_id=session_id,
+                locate=self._locate,
+                listener=peer.listener,
+            )
             _SIZE.pack_into(parts.head, 0, parts.finish() - 4)
             pending.resolve(parts.parts)  # type: ignore[arg-type]
 
@@ -142,6 +162,14 @@ class Dispatcher:
         if waiting is not None and not pending.resolved:
             pending.on_abandon = waiting.give_up
         return pending
+
+    def _produce_response(
+        self, results: ProduceResults, version: int, flexible: bool, correlation_id: int, peer: Peer
+    ) -> Parts:
+        out = _head(correlation_id, flexible)
+        produce_codec.encode_response(out, results, version, locate=self._locate, listener=peer.listener)
+        _SIZE.pack_into(out, 0, len(out) - 4)
+        return (out,)
 
     # Everything else
 
@@ -216,13 +244,6 @@ def _head(correlation_id: int, flexible: bool) -> bytearray:
     if flexible:
         head.append(0)
     return head
-
-
-def _produce_response(results: ProduceResults, version: int, flexible: bool, correlation_id: int) -> Parts:
-    out = _head(correlation_id, flexible)
-    produce_codec.encode_response(out, results, version)
-    _SIZE.pack_into(out, 0, len(out) - 4)
-    return (out,)
 
 
 def encode_response(api: str, values: Response, version: int, correlation_id: int) -> Parts:

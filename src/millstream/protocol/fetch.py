@@ -16,7 +16,7 @@ from millstream.protocol.compact import (
     read_varint,
     skip_tags,
 )
-from millstream.protocol.node_endpoints import NodeEndpoint, append_endpoints
+from millstream.protocol.node_endpoints import Locate, append_endpoints
 from millstream.protocol.primitives import MalformedMessage
 
 FIRST_VERSION = 4
@@ -318,14 +318,16 @@ def encode_response(
     error: int = ErrorCode.NONE,
     session_id: int = 0,
     throttle_ms: int = 0,
-    endpoints: Sequence[NodeEndpoint] = (),
+    locate: Locate | None = None,
+    listener: str = "",
 ) -> None:
-    """Appends a response body to the parts; `endpoints` are where the leaders listen that it names."""
+    """Appends a response body to the parts; `locate` finds the leaders that it names."""
     if version >= 7:
         parts.out += _RESPONSE_HEAD_V7.pack(throttle_ms, error, session_id)
     else:
         parts.out += _RESPONSE_HEAD_V4.pack(throttle_ms)
     flexible = version >= FIRST_FLEXIBLE
+    names_leader = False
     if flexible:
         append_varint(parts.out, len(topics) + 1)
     else:
@@ -338,6 +340,7 @@ def encode_response(
             append_varint(parts.out, len(results) + 1)
             for result in results:
                 _encode_partition_flexible(parts, result)
+                names_leader = names_leader or result.current_leader is not None
             parts.out.append(0)
         else:
             parts.out += _INT16.pack(len(topic))
@@ -346,10 +349,15 @@ def encode_response(
             for result in results:
                 _encode_partition_legacy(parts, result, version)
     if flexible:
-        if endpoints and version >= FIRST_WITH_ENDPOINTS:
-            append_endpoints(parts.out, endpoints)
+        if names_leader and locate is not None and version >= FIRST_WITH_ENDPOINTS:
+            append_endpoints(parts.out, locate(_leaders(topics), listener))
         else:
             parts.out.append(0)
+
+
+def _leaders(topics: list[tuple[bytes, list[PartitionResult]]]) -> list[int]:
+    named = {result.current_leader[0]: None for _, results in topics for result in results if result.current_leader}
+    return list(named)
 
 
 def _encode_partition_flexible(parts: ResponseParts, result: PartitionResult) -> None:

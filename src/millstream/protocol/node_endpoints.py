@@ -1,6 +1,6 @@
 """Where nodes listen, as the answers to Produce and Fetch tell it to clients that came to the wrong one (KIP-951)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from millstream.protocol.compact import append_varint
@@ -11,6 +11,10 @@ class NodeEndpoint(NamedTuple):
     host: str
     port: int
     rack: str | None = None
+
+
+Locate = Callable[[Iterable[int], str], Sequence[NodeEndpoint]]
+"""Where nodes listen, for clients that came by the listener of this name."""
 
 
 def append_endpoints(out: bytearray, endpoints: Sequence[NodeEndpoint]) -> None:

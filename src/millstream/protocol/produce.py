@@ -5,7 +5,6 @@ formats that Kafka 4 dropped; they are advertised (as Kafka does, for old librdk
 """
 
 import struct
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from millstream.model.errors import ErrorCode
@@ -16,7 +15,7 @@ from millstream.protocol.compact import (
     read_varint,
     skip_tags,
 )
-from millstream.protocol.node_endpoints import NodeEndpoint, append_endpoints
+from millstream.protocol.node_endpoints import Locate, append_endpoints
 from millstream.protocol.primitives import MalformedMessage
 
 FIRST_VERSION = 3
@@ -153,11 +152,16 @@ def encode_response(
     topics: list[tuple[bytes, list[PartitionResult]]],
     version: int,
     throttle_ms: int = 0,
-    endpoints: Sequence[NodeEndpoint] = (),
+    locate: Locate | None = None,
+    listener: str = "",
 ) -> None:
-    """Appends a response body; `endpoints` are where the leaders listen that it names."""
+    """Appends a response body; `locate` finds the leaders that it names."""
     if version >= FIRST_FLEXIBLE:
-        _encode_flexible(out, topics, version, throttle_ms, endpoints)
+        leaders = _encode_flexible(out, topics, version, throttle_ms)
+        if leaders and locate is not None:
+            append_endpoints(out, locate(leaders, listener))
+        else:
+            out.append(0)
     else:
         _encode_legacy(out, topics, version, throttle_ms)
 
@@ -167,8 +171,9 @@ def _encode_flexible(
     topics: list[tuple[bytes, list[PartitionResult]]],
     version: int,
     throttle_ms: int,
-    endpoints: Sequence[NodeEndpoint],
-) -> None:
+) -> dict[int, None] | None:
+    """All but the tags at the end; returns the leaders that are named."""
+    leaders: dict[int, None] | None = None
     by_id = version >= FIRST_WITH_TOPIC_ID
     append_varint(out, len(topics) + 1)
     for topic, results in topics:
@@ -189,12 +194,11 @@ def _encode_flexible(
                 out.append(0)
             else:
                 out += _LEADER_TAG.pack(1, 0, 9, *leader, 0)
+                leaders = leaders or {}
+                leaders[leader[0]] = None
         out.append(0)
     out += _INT32.pack(throttle_ms)
-    if endpoints and version >= FIRST_WITH_LEADER:
-        append_endpoints(out, endpoints)
-    else:
-        out.append(0)
+    return leaders
 
 
 def _encode_legacy(
