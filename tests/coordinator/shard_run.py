@@ -79,14 +79,14 @@ class ShardRun:
     def _write(self, outcome: Outcome[Any]) -> None:
         if outcome.records:
             if self.fail_writes is not None:
-                if outcome.on_committed is not None:
-                    outcome.on_committed(self.fail_writes)
+                if outcome.on_written is not None:
+                    outcome.on_written(self.fail_writes)
                 raise self.fail_writes
             self.log += outcome.records
             for key, value in outcome.records:
                 self.shard.replay(key, value)
-        if outcome.on_committed is not None:
-            outcome.on_committed(None)
+        if outcome.on_written is not None:
+            outcome.on_written(None)
 
     def advance(self, ms: int) -> None:
         """Time passes, and what is due happens on the way."""

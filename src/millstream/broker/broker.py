@@ -8,6 +8,7 @@ from millstream.api.request import Api, Handler, api
 from millstream.broker.cluster_view import ClusterView
 from millstream.broker.controller import Controller
 from millstream.broker.controller_link import ControllerLink
+from millstream.broker.dead_letters import DeadLetters
 from millstream.broker.forwarding import Forwarding
 from millstream.broker.group_coordinator import GroupCoordinator
 from millstream.broker.handlers.classic_groups import ClassicGroupHandlers
@@ -25,10 +26,16 @@ from millstream.broker.handlers.share_fetch import ShareFetchHandlers
 from millstream.broker.handlers.share_groups import ShareGroupHandlers
 from millstream.broker.handlers.share_state import ShareStateHandlers
 from millstream.broker.hot_keys import HotKeys
+from millstream.broker.internal_topics import InternalTopics
+from millstream.broker.log_ends import LogEnds
 from millstream.broker.metadata_log import METADATA_PARTITION
+from millstream.broker.own_records import OwnRecords
+from millstream.broker.peer_requests import PeerRequests
 from millstream.broker.replica_manager import ReplicaManager
 from millstream.broker.share_coordinator import ShareCoordinator
+from millstream.broker.share_group_states import ShareGroupStates
 from millstream.broker.share_partitions import SharePartitions
+from millstream.broker.share_persister import SharePersister
 from millstream.broker.topic_creation import TopicCreator
 from millstream.config.table import network, node, share
 from millstream.environment import Environment
@@ -59,11 +66,16 @@ class Broker:
         self.replicas = ReplicaManager(view, link, logs, environment, not_ours=(METADATA_PARTITION,))
         self.partitions = self.replicas.partitions
         self.replicas.begin()
-        self.groups = GroupCoordinator(controller, self.partitions, environment)
-        self.share_coordinator = ShareCoordinator(controller, self.partitions, environment)
-        self.shared = SharePartitions(controller, self.partitions, self.share_coordinator, self.groups, environment)
-        self.groups.on_share_state_gone = self.shared.state_gone
-        self.hot_keys = HotKeys(controller, self.partitions, environment)
+        self.peers = PeerRequests(view.node_id, lambda: view.image, view.config.inter_broker_listener, environment)
+        internal_topics = InternalTopics(view, link, environment)
+        own_records = OwnRecords(view, self.partitions, self.peers, environment)
+        self.groups = GroupCoordinator(view, self.partitions, internal_topics, environment)
+        self.share_coordinator = ShareCoordinator(view, self.partitions, internal_topics, environment)
+        self.share_persister = SharePersister(view, self.share_coordinator, self.peers, environment)
+        dead_letters = DeadLetters(view, internal_topics, own_records, environment)
+        self.shared = SharePartitions(view, self.partitions, self.share_persister, dead_letters, environment)
+        self.share_states = ShareGroupStates(self.share_persister, self.groups, self.shared.reset, environment)
+        self.hot_keys = HotKeys(view, self.partitions, internal_topics, own_records, environment)
         self.replicas.roles.on_opened = self.hot_keys.opened
         view.subscribe(self._follow)
         self.apis = self._make_apis()
@@ -82,8 +94,10 @@ class Broker:
     def close(self) -> None:
         """Before the logs are closed: nothing is written any more."""
         self.groups.close()
+        self.share_states.close()
         self.shared.close()
         self.share_coordinator.close()
+        self.peers.close()
         self.replicas.close()
 
     # What goes on in the background
@@ -126,12 +140,14 @@ class Broker:
         group_admin = GroupAdminHandlers(self.groups)
         log_dirs = LogDirHandlers(partitions, environment, controller.config.data_dir)
         producer_ids = ProducerIdHandlers(self.link, view.node_id, lambda: view.image.brokers[view.node_id].epoch)
-        share_groups = ShareGroupHandlers(self.groups, self.share_coordinator, self.shared, partitions)
+        log_ends = LogEnds(view, partitions, self.peers)
+        share_groups = ShareGroupHandlers(self.groups, self.share_states, self.share_persister, self.shared, log_ends)
         share_state = ShareStateHandlers(self.share_coordinator)
         share_fetch = ShareFetchHandlers(
             self.shared,
             environment,
             controller.config.node_id,
+            self.replicas.endpoints,
             session_slots=controller.config[share.GROUP_SHARE_MAX_SHARE_SESSIONS],
             max_bytes=controller.config[network.FETCH_MAX_BYTES],
         )

@@ -1,7 +1,12 @@
 """Where a pure coordinator meets the log: one partition of an internal topic, and the state machine that lives in it.
 
-The shell replays the partition into the state when leadership arrives, appends what operations decide and replays that,
-answers when it is committed, and wakes the state machine's timers. All state is in the log; the shell has none.
+The shell lives as long as this broker leads the partition in one leader epoch. It replays the partition into the state,
+appends what operations decide, replays that at once, and wakes the state machine's timers. All state is in the log; the
+shell has none.
+
+The state runs ahead of what is committed, but nobody hears of that: an answer, to a read as well, leaves only when all
+records that the state was built on by then are committed. So whatever a client was told, the next leader finds in its
+log. Where records were appended and cannot be committed here any more, the shell is given up together with its state.
 """
 
 import asyncio
@@ -22,6 +27,9 @@ from millstream.storage.slice import Slice
 
 _log = logging.getLogger("millstream.coordinator")
 _READ_BYTES = 4 << 20
+DEFAULT_COMMIT_TIMEOUT_MS = 5000
+_TOO_LARGE = frozenset((ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE))
+_NO_LONGER_LEADER = frozenset((ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH))
 R = TypeVar("R")
 
 
@@ -46,17 +54,27 @@ class CoordinatorShell:
         state: StateMachine,
         environment: Environment,
         on_replayed: Callable[[], None] | None = None,
+        *,
+        commit_timeout_ms: Callable[[], int] = lambda: DEFAULT_COMMIT_TIMEOUT_MS,
     ) -> None:
         """`on_replayed` is called between the last `replay` and `loaded`, in a thread: it may take its time."""
         self.partition = partition
+        self.leader_epoch = partition.leader_epoch
         self.state = state
+        self.on_lost: Callable[[], None] = lambda: None
+        """Called when the shell has closed by itself, because what it appended cannot be committed here."""
         self._environment = environment
         self._on_replayed = on_replayed
+        self._commit_timeout_ms = commit_timeout_ms
         self._loading: asyncio.Task[None] | None = None
         self.is_loaded = False
         self._alarm: asyncio.TimerHandle | None = None
-        self._closed = False
-        self._waiting: set[asyncio.Future[Any]] = set()
+        self.is_closed = False
+        self._end = 0
+        """The offset behind the last record that the state was built on."""
+        self._commit: asyncio.Future[KafkaError | None] | None = None
+        """Of the last write, where it had to wait."""
+        self._waiting: dict[asyncio.Future[Any], None] = {}
         state.timers.on_earlier = self._set_alarm
 
     # Loading
@@ -73,8 +91,11 @@ class CoordinatorShell:
         # The log belongs to the event loop, so it is asked here. The bytes it names are read and replayed in a thread:
         # nobody else sees the state before it is loaded.
         log = self.partition.log
-        position, end = log.log_start_offset, self.partition.high_watermark
-        while position < end:
+        position, end = log.log_start_offset, log.log_end_offset
+        # All that is in the log must count before it is read. A leader that is new does not know yet how far earlier
+        # leaders committed, and what it finds behind that may have been promised to a client, or may still be lost.
+        await self._committed_up_to(end)
+        while position < end and not self.is_closed:
             piece = log.read(position, _READ_BYTES, up_to=end, at_least_one=True)
             reached = await self._environment.offload(partial(self._replay, piece, position))
             if reached <= position:
@@ -82,9 +103,25 @@ class CoordinatorShell:
             position = reached
         if self._on_replayed is not None and end > log.log_start_offset:
             await self._environment.offload(self._on_replayed)
+        if self.is_closed:
+            raise _gone()
+        self._end = end
         self.state.loaded(self._environment.clock.now_ms())
         self.is_loaded = True
         self._set_alarm()
+
+    async def _committed_up_to(self, end: int) -> None:
+        if self.partition.high_watermark >= end:
+            return
+        committed: asyncio.Future[KafkaError | None] = self._environment.loop.create_future()
+        self._waiting[committed] = None
+        self.partition.when_committed(end, lambda error: _resolve(committed, error))
+        try:
+            error = await committed
+        finally:
+            self._waiting.pop(committed, None)
+        if error is not None:
+            raise _gone()
 
     def _replay(self, piece: Slice, position: int) -> int:
         """Replays whole batches; returns the offset behind the last of them."""
@@ -105,60 +142,134 @@ class CoordinatorShell:
     async def run(self, operation: "Callable[[int], Outcome[R]]") -> R:
         """Runs an operation at the present time and returns its answer; KafkaError if it could not be written."""
         await self.load()
-        answer = self.run_now(operation)
-        return await self.awaited(answer) if isinstance(answer, Reply) else answer
+        try:
+            answer = self.run_now(operation)
+        except KafkaError:
+            await self.settled()  # a refusal tells of the state, too
+            raise
+        return await self.awaited(answer)
 
     def run_now(self, operation: "Callable[[int], Outcome[R]]") -> "R | Reply[R]":
-        """The same without waiting, for a state that is loaded: what costs least for the most frequent requests."""
+        """The same for a state that is loaded, without waiting.
+
+        Unless `is_settled`, nobody may be told of the answer before it went through `awaited`, nor of a refusal before
+        `settled`.
+        """
         assert self.is_loaded
-        if self._closed:
+        if self.is_closed:
             raise _gone()
         outcome = operation(self._environment.clock.now_ms())
         self._write(outcome)
         return outcome.answer
 
-    async def awaited(self, answer: "Reply[R]") -> R:
-        """The answer when it is there; KafkaError (NOT_COORDINATOR) if the shell is closed before."""
+    @property
+    def is_current(self) -> bool:
+        """Whether this broker still leads the partition in the epoch that the shell belongs to."""
+        partition = self.partition
+        return partition.leader_epoch == self.leader_epoch and partition.is_leader and not self.is_closed
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether everything that the state was built on is committed."""
+        return self._end <= self.partition.high_watermark and not self.is_closed
+
+    async def awaited(self, answer: "R | Reply[R]") -> R:
+        """The answer when it is there and may be told; KafkaError (NOT_COORDINATOR) if the shell is closed before."""
+        given: R = await self._resolved(answer) if isinstance(answer, Reply) else answer
+        # Whoever gave the answer has written by now what belongs to it: this goes on only after their turn.
+        await self.settled()
+        return given
+
+    async def _resolved(self, answer: "Reply[R]") -> R:
         waiting: asyncio.Future[R | KafkaError] = self._environment.loop.create_future()
-        answer.when_resolved(lambda value: None if waiting.done() else waiting.set_result(value))
-        self._waiting.add(waiting)
+        answer.when_resolved(lambda value: _resolve(waiting, value))
+        self._waiting[waiting] = None
         try:
             given = await waiting
         finally:
-            self._waiting.discard(waiting)
+            self._waiting.pop(waiting, None)
         if isinstance(given, KafkaError):
             raise given
         return given
+
+    async def settled(self) -> None:
+        """Returns when everything that the state is built on is committed.
+
+        NOT_COORDINATOR if that cannot be any more; COORDINATOR_NOT_AVAILABLE if it takes too long, which leaves open
+        whether it will be.
+        """
+        if self.is_settled:
+            return
+        if self.is_closed or self._commit is None:
+            raise _gone()
+        timeout_ms = self._commit_timeout_ms()
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                error = await asyncio.shield(self._commit)
+        except TimeoutError:
+            raise KafkaError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                f"{self.partition.topic_partition}: not replicated within {timeout_ms} ms",
+            ) from None
+        if error is not None:
+            raise _gone()
+
+    def when_settled(self, action: Callable[[], None]) -> None:
+        """Does something that is seen outside once all that led to it is committed; never, if it is not."""
+        if self.is_settled:
+            action()
+        elif self._commit is not None:
+            self._commit.add_done_callback(lambda done: None if done.result() is not None else action())
 
     def _write(self, outcome: "Outcome[Any]") -> None:
         if outcome.records:
             try:
                 self._append(outcome.records)
             except KafkaError as error:
-                if outcome.on_committed is not None:
-                    outcome.on_committed(error)
+                if outcome.on_written is not None:
+                    outcome.on_written(error)
                 raise
             for key, value in outcome.records:
                 self.state.replay(key, value)
-        if outcome.on_committed is not None:
-            outcome.on_committed(None)
+        if outcome.on_written is not None:
+            outcome.on_written(None)
 
     def _append(self, records: "list[CoordinatorRecord] | Any") -> None:
         now_ms = self._environment.clock.now_ms()
         rows = [Record(key=key, value=value, timestamp=now_ms) for key, value in records]
+        partition = self.partition
+        if partition.leader_epoch != self.leader_epoch:
+            self._lose()
+            raise _gone()
         try:
-            self.partition.append(memoryview(build_batch(rows)), now_ms)
+            partition.check_enough_in_sync()
+            partition.append(memoryview(build_batch(rows)), now_ms)
         except KafkaError as error:
-            _log.error("append_failed partition=%s error=%s", self.partition.topic_partition, error)
+            _log.error("append_failed partition=%s error=%s", partition.topic_partition, error)
+            if error.code in _NO_LONGER_LEADER:
+                self._lose()
+                raise _gone() from error
             # To a client, a coordinator that cannot write is one that is not there for the moment.
-            too_large = error.code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
-            code = ErrorCode.UNKNOWN_SERVER_ERROR if too_large else ErrorCode.COORDINATOR_NOT_AVAILABLE
+            code = ErrorCode.UNKNOWN_SERVER_ERROR if error.code in _TOO_LARGE else ErrorCode.COORDINATOR_NOT_AVAILABLE
             raise KafkaError(code, error.message) from error
+        self._end = end = partition.log.log_end_offset
+        if partition.high_watermark < end:
+            commit: asyncio.Future[KafkaError | None] = self._environment.loop.create_future()
+            self._commit = commit
+            self._waiting[commit] = None
+            partition.when_committed(end, lambda error: self._committed(commit, error))
+
+    def _committed(self, commit: "asyncio.Future[KafkaError | None]", error: KafkaError | None) -> None:
+        self._waiting.pop(commit, None)
+        _resolve(commit, error)
+        if error is not None:
+            _log.warning("not_committed partition=%s error=%s", self.partition.topic_partition, error)
+            self._lose()
 
     # Time
 
     def _set_alarm(self) -> None:
-        if not self.is_loaded or self._closed:
+        if not self.is_loaded or self.is_closed:
             return
         if self._alarm is not None:
             self._alarm.cancel()
@@ -171,7 +282,7 @@ class CoordinatorShell:
     def _ring(self) -> None:
         self._alarm = None
         now_ms = self._environment.clock.now_ms()
-        while (action := self.state.timers.take_due(now_ms)) is not None:
+        while not self.is_closed and (action := self.state.timers.take_due(now_ms)) is not None:
             try:
                 outcome = action(now_ms)
                 if outcome is not None:
@@ -182,14 +293,26 @@ class CoordinatorShell:
                 _log.exception("timer_failed partition=%s", self.partition.topic_partition)
         self._set_alarm()
 
+    # The end
+
+    def _lose(self) -> None:
+        if not self.is_closed:
+            self.close()
+            self.on_lost()
+
     def close(self) -> None:
         """The partition is no longer ours: nothing happens any more, and whoever waits is told to look elsewhere."""
-        self._closed = True
+        self.is_closed = True
         if self._alarm is not None:
             self._alarm.cancel()
-        for waiting in self._waiting:
-            if not waiting.done():
-                waiting.set_result(_gone())
+        waiting, self._waiting = self._waiting, {}
+        for each in waiting:
+            _resolve(each, _gone())
+
+
+def _resolve(future: "asyncio.Future[Any]", value: object) -> None:
+    if not future.done():
+        future.set_result(value)
 
 
 def _gone() -> KafkaError:

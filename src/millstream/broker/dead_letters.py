@@ -14,9 +14,10 @@ from functools import partial
 from itertools import chain, repeat
 from typing import Protocol
 
-from millstream.broker.controller import Controller
+from millstream.broker.cluster_view import ClusterView
+from millstream.broker.internal_topics import InternalTopics
+from millstream.broker.own_records import OwnRecords
 from millstream.broker.partition import Partition
-from millstream.broker.partition_table import PartitionTable
 from millstream.config import group_config
 from millstream.config.group_config import GroupConfig, dead_letter_topic_problem
 from millstream.config.table import node, share
@@ -24,9 +25,9 @@ from millstream.config.table.topic import ERRORS_DEADLETTERQUEUE_GROUP_ENABLE
 from millstream.coordinator.share.record_state import DeadLetter
 from millstream.coordinator.share.share_state import ShareKey
 from millstream.environment import Environment
-from millstream.metadata.topics import NewTopic, create_topics
+from millstream.metadata.topics import NewTopic
 from millstream.model.errors import ErrorCode, KafkaError
-from millstream.model.identifiers import TopicName
+from millstream.model.identifiers import TopicName, TopicPartition
 from millstream.records.batch import iterate_headers
 from millstream.records.record import Record, build_batch, iterate_records
 from millstream.storage.slice import Slice
@@ -35,6 +36,16 @@ _READ_BYTES = 1 << 20
 _RECORDS_PER_BATCH = 100
 _RETRY_SECONDS = (0.1, 0.5, 2.0, 5.0, 15.0)
 _LAST_RETRY_SECONDS = 60.0
+_NEVER = frozenset(
+    (
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ErrorCode.INVALID_PARTITIONS,
+        ErrorCode.INVALID_CONFIG,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.POLICY_VIOLATION,
+    )
+)
+"""Refusals of a topic that trying again does not change."""
 
 _log = logging.getLogger("millstream.share")
 
@@ -53,9 +64,12 @@ class Sender(Protocol):
 
 
 class DeadLetters:
-    def __init__(self, controller: Controller, partitions: PartitionTable, environment: Environment) -> None:
-        self._controller = controller
-        self._partitions = partitions
+    def __init__(
+        self, view: ClusterView, internal_topics: InternalTopics, writer: OwnRecords, environment: Environment
+    ) -> None:
+        self._view = view
+        self._internal_topics = internal_topics
+        self._writer = writer
         self._environment = environment
 
     async def send(self, sender: Sender, config: Callable[[], GroupConfig], letters: Sequence[DeadLetter]) -> None:
@@ -106,22 +120,23 @@ class DeadLetters:
             else:
                 records.append(Record(original.key, original.value, (*original.headers, *context), now_ms))
         if records:
-            self._append(target, records, now_ms)
+            await self._append(target, records, now_ms)
         return last + 1
 
-    def _append(self, target: Partition, records: list[Record], now_ms: int) -> None:
+    async def _append(self, target: TopicPartition, records: list[Record], now_ms: int) -> None:
         try:
-            target.append(memoryview(build_batch(records)), now_ms)
+            await self._writer.append(target.topic, target.partition, build_batch(records))
         except KafkaError as error:
             if error.code not in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
                 raise
             if len(records) > 1:
                 for record in records:
-                    self._append(target, [record], now_ms)
+                    await self._append(target, [record], now_ms)
                 return
-            _log.warning("dead_letter_cut topic=%s error=%s", target.topic_partition, error)
+            _log.warning("dead_letter_cut topic=%s error=%s", target, error)
             context = tuple(header for header in records[0].headers if header[0].startswith("__dlq.errors."))
-            target.append(memoryview(build_batch([Record(None, None, context, now_ms)])), now_ms)
+            letter = Record(None, None, context, now_ms)
+            await self._writer.append(target.topic, target.partition, build_batch([letter]))
 
     async def _originals(self, source: Partition, first: int, last: int) -> dict[int, Record | None]:
         """The records that the log has of these offsets; None for one that it has but that cannot be read."""
@@ -146,45 +161,43 @@ class DeadLetters:
             position = reached
         return found
 
-    async def _target(self, topic: str, source: Partition) -> Partition:
-        problem = dead_letter_topic_problem(topic, self._controller.config)
+    async def _target(self, topic: str, source: Partition) -> TopicPartition:
+        problem = dead_letter_topic_problem(topic, self._view.config)
         if topic == source.topic_partition.topic:
             problem = f"{topic} cannot be the dead-letter topic of its own records"
         if problem:
             raise KafkaError(ErrorCode.INVALID_CONFIG, problem)
-        image = self._controller.image
+        image = self._view.image
         if TopicName(topic) not in image.topics:
             await self._create(topic)
-            image = self._controller.image
+            image = self._view.image
         enabled = image.topic_config(topic).get(ERRORS_DEADLETTERQUEUE_GROUP_ENABLE.name, "false")
         if enabled.strip().lower() != "true":
             raise KafkaError(
                 ErrorCode.INVALID_CONFIG, f"topic {topic} does not have {ERRORS_DEADLETTERQUEUE_GROUP_ENABLE.name}=true"
             )
         count = len(image.topics[TopicName(topic)].partitions)
-        return self._partitions.find(topic, source.topic_partition.partition % count)
+        return TopicPartition(TopicName(topic), source.topic_partition.partition % count)
 
     async def _create(self, topic: str) -> None:
-        if not self._controller.config[share.ERRORS_DEADLETTERQUEUE_AUTO_CREATE_TOPICS_ENABLE]:
+        if not self._view.config[share.ERRORS_DEADLETTERQUEUE_AUTO_CREATE_TOPICS_ENABLE]:
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"dead-letter topic {topic} does not exist")
-        configs = {ERRORS_DEADLETTERQUEUE_GROUP_ENABLE.name: "true"}
-        (result,) = await self._controller.decide(
-            lambda image, config, randomness: create_topics(
-                image,
-                [
-                    NewTopic(
-                        name=topic,
-                        partition_count=config[node.NUM_PARTITIONS],
-                        replication_factor=config[node.DEFAULT_REPLICATION_FACTOR],
-                        configs=configs,
-                    )
-                ],
-                config,
-                randomness,
+        config = self._view.config
+        try:
+            await self._internal_topics.ensure_as_asked(
+                NewTopic(
+                    name=topic,
+                    partition_count=config[node.NUM_PARTITIONS],
+                    replication_factor=config[node.DEFAULT_REPLICATION_FACTOR],
+                    configs={ERRORS_DEADLETTERQUEUE_GROUP_ENABLE.name: "true"},
+                )
             )
-        )
-        if result.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-            raise KafkaError(ErrorCode.INVALID_CONFIG, f"dead-letter topic {topic} cannot be made: {result.message}")
+        except KafkaError as error:
+            if error.code not in _NEVER:
+                raise
+            raise KafkaError(
+                ErrorCode.INVALID_CONFIG, f"dead-letter topic {topic} cannot be made: {error.message}"
+            ) from error
 
 
 def _context(group_id: str, source: Partition, offset: int, letter: DeadLetter) -> tuple[tuple[str, bytes], ...]:

@@ -1,38 +1,43 @@
 """The coordinator of groups: finds the partition of `__consumer_offsets` a group lives in, and runs operations there.
 
-The internal topic is made when it is first needed. A shard is loaded when it is first asked for, and all of them in the
-background after a start, so that the sessions of members that did not come back end on time. Decisions are in
-`coordinator/`, the joining of them to the log in `coordinator_shell`.
+The internal topic is made when it is first needed. Shards are those of the partitions that this broker leads: they are
+loaded in the background when it begins to, so that the sessions of members that did not come back end on time, and
+given up when it leads no longer. Decisions are in `coordinator/`, the joining of them to the log in
+`coordinator_shell`.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache, partial
 from typing import Any, TypeVar
 from uuid import UUID
 
-from millstream.broker.controller import Controller
+from millstream.broker.cluster_view import ClusterView
 from millstream.broker.coordinator_shell import CoordinatorShell
+from millstream.broker.internal_topics import InternalTopics
+from millstream.broker.partition import Partition
 from millstream.broker.partition_table import PartitionTable
 from millstream.config.table import groups as settings
 from millstream.coordinator.group import LONGEST_TEXT
 from millstream.coordinator.group_shard import GroupShard
 from millstream.coordinator.outcome import Outcome, Reply
-from millstream.coordinator.share.share_groups import StateGone
+from millstream.coordinator.share.share_groups import Partitions
 from millstream.coordinator.topic_catalog import Topic
 from millstream.environment import Environment
 from millstream.metadata.image import ConfigResource, MetadataDelta, MetadataImage, ResourceType, TopicImage
-from millstream.metadata.topics import create_topics, internal_topic
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import BrokerId, TopicId, TopicName
 
 GROUP_TOPIC = TopicName("__consumer_offsets")
 _LOAD_PATIENCE_SECONDS = 5.0
 """How long a request waits for its shard to load before the client is told to come again."""
+_LOADS_AT_ONCE = 4
 
 _log = logging.getLogger("millstream.groups")
 R = TypeVar("R")
+OnShareState = Callable[[GroupShard, str, Partitions, Partitions], None]
 
 
 class ImageTopics:
@@ -67,49 +72,46 @@ class ImageTopics:
 
 
 class GroupCoordinator:
-    def __init__(self, controller: Controller, partitions: PartitionTable, environment: Environment) -> None:
-        self._controller = controller
+    def __init__(
+        self,
+        view: ClusterView,
+        partitions: PartitionTable,
+        internal_topics: InternalTopics,
+        environment: Environment,
+    ) -> None:
+        self._view = view
         self._partitions = partitions
+        self._internal_topics = internal_topics
         self._environment = environment
-        self.topics = ImageTopics(lambda: controller.image)
+        self.topics = ImageTopics(lambda: view.image)
         self._shells: dict[int, CoordinatorShell] = {}
-        self.on_share_state_gone: StateGone = lambda group_id, partitions: None
+        self.on_share_state: OnShareState = lambda shard, group_id, begun, gone: None
+        """Told of partitions that a share group begins to have state of, or has no longer, once that is committed."""
+        self.on_shard_closed: Callable[[GroupShard], None] = lambda shard: None
         self._background: set[asyncio.Future[None]] = set()
+        self._loads = asyncio.Semaphore(_LOADS_AT_ONCE)
 
     # Where a group lives
 
     async def ensure_topic(self) -> None:
         """Makes `__consumer_offsets` unless it is there; COORDINATOR_NOT_AVAILABLE if that is not possible."""
-        if GROUP_TOPIC in self._controller.image.topics:
+        if GROUP_TOPIC in self._view.image.topics:
             return
-        config = self._controller.config
-        configs = {
-            "cleanup.policy": "compact",
-            "compression.type": "producer",
-            "segment.bytes": str(config[settings.OFFSETS_TOPIC_SEGMENT_BYTES]),
-        }
-        (result,) = await self._controller.decide(
-            lambda image, config, randomness: create_topics(
-                image,
-                [
-                    internal_topic(
-                        GROUP_TOPIC,
-                        image,
-                        config[settings.OFFSETS_TOPIC_NUM_PARTITIONS],
-                        config[settings.OFFSETS_TOPIC_REPLICATION_FACTOR],
-                        configs,
-                    )
-                ],
-                config,
-                randomness,
-            )
+        config = self._view.config
+        await self._internal_topics.ensure(
+            GROUP_TOPIC,
+            config[settings.OFFSETS_TOPIC_NUM_PARTITIONS],
+            config[settings.OFFSETS_TOPIC_REPLICATION_FACTOR],
+            {
+                "cleanup.policy": "compact",
+                "compression.type": "producer",
+                "segment.bytes": str(config[settings.OFFSETS_TOPIC_SEGMENT_BYTES]),
+            },
         )
-        if result.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-            _log.error("internal_topic_not_created topic=%s error=%s", GROUP_TOPIC, result.message)
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{GROUP_TOPIC} cannot be made: {result.message}")
 
     def partition_of(self, group_id: str) -> int:
-        topic = self._controller.image.topics.get(GROUP_TOPIC)
+        """The partition of GROUP_TOPIC whose leader coordinates the group."""
+        topic = self._view.image.topics.get(GROUP_TOPIC)
         if topic is None:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{GROUP_TOPIC} does not exist yet")
         if len(group_id) > LONGEST_TEXT:
@@ -118,22 +120,42 @@ class GroupCoordinator:
 
     def _shell(self, index: int) -> CoordinatorShell:
         shell = self._shells.get(index)
-        if shell is None:
-            try:
-                partition = self._partitions.find(GROUP_TOPIC, index)
-            except KafkaError:
-                raise KafkaError(ErrorCode.NOT_COORDINATOR, "another broker coordinates this group") from None
-            controller = self._controller
-            shard = GroupShard(
-                lambda: controller.config, self.topics, self._environment.randomness, self._settings_of_group
-            )
-            shard.share.on_state_gone = lambda group_id, gone: self.on_share_state_gone(group_id, gone)
-            shell = CoordinatorShell(partition, shard, self._environment, on_replayed=shard.replayed)
-            self._shells[index] = shell
+        if shell is not None and shell.is_current:
+            return shell
+        if shell is not None:
+            self._give_up(index, shell)
+        partition = self._partitions.by_name.get(GROUP_TOPIC.encode(), {}).get(index)
+        if partition is None or not partition.is_leader:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, "another broker coordinates this group")
+        return self._new_shell(index, partition)
+
+    def _new_shell(self, index: int, partition: Partition) -> CoordinatorShell:
+        view = self._view
+        shard = GroupShard(lambda: view.config, self.topics, self._environment.randomness, self._settings_of_group)
+        shell = CoordinatorShell(
+            partition,
+            shard,
+            self._environment,
+            on_replayed=shard.replayed,
+            commit_timeout_ms=lambda: view.config[settings.OFFSETS_COMMIT_TIMEOUT_MS],
+        )
+        shell.on_lost = lambda: self._give_up(index, shell)
+
+        def share_state(group_id: str, begun: Partitions, gone: Partitions) -> None:
+            shell.when_settled(lambda: self.on_share_state(shard, group_id, begun, gone))
+
+        shard.share.on_state = share_state
+        self._shells[index] = shell
         return shell
 
+    def _give_up(self, index: int, shell: CoordinatorShell) -> None:
+        if self._shells.get(index) is shell:
+            del self._shells[index]
+        shell.close()
+        self.on_shard_closed(_shard(shell))
+
     def _settings_of_group(self, group_id: str) -> Mapping[str, str]:
-        return self._controller.image.configs.get(ConfigResource(ResourceType.GROUP, group_id), {})
+        return self._view.image.configs.get(ConfigResource(ResourceType.GROUP, group_id), {})
 
     async def _loaded(self, index: int) -> CoordinatorShell:
         shell = self._shell(index)
@@ -143,10 +165,10 @@ class GroupCoordinator:
         except TimeoutError:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{GROUP_TOPIC}-{index} is loading") from None
         except Exception as error:
+            self._give_up(index, shell)  # the next request begins anew
+            if isinstance(error, KafkaError) and error.code == ErrorCode.NOT_COORDINATOR:
+                raise
             _log.error("shard_not_loaded partition=%s-%d error=%r", GROUP_TOPIC, index, error)
-            if self._shells.get(index) is shell:
-                del self._shells[index]  # the next request begins anew
-            shell.close()
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{GROUP_TOPIC}-{index}: {error}") from None
         return shell
 
@@ -163,18 +185,21 @@ class GroupCoordinator:
         if shell is None:
             return self._respond_later(group_id, operation, refuse)
         shard = _shard(shell)
+        answer: R | Reply[R]
         try:
             answer = shell.run_now(lambda now_ms: operation(shard, now_ms))
         except KafkaError as error:
-            return refuse(error)
-        return _awaited(shell, answer, refuse) if isinstance(answer, Reply) else answer
+            answer = refuse(error)
+        if isinstance(answer, Reply) or not shell.is_settled:
+            return _awaited(shell, answer, refuse)
+        return answer
 
     def _shell_at_hand(self, group_id: str) -> CoordinatorShell | None:
-        topic = self._controller.image.topics.get(GROUP_TOPIC)
+        topic = self._view.image.topics.get(GROUP_TOPIC)
         if topic is None or len(group_id) > LONGEST_TEXT:
             return None
         shell = self._shells.get(java_hash(group_id) % len(topic.partitions))
-        return shell if shell is not None and shell.is_loaded else None
+        return shell if shell is not None and shell.is_loaded and shell.is_current else None
 
     async def _respond_later(
         self,
@@ -189,52 +214,70 @@ class GroupCoordinator:
 
     async def run(self, group_id: str, operation: "Callable[[GroupShard, int], Outcome[R]]") -> R:
         """Runs an operation on the shard of a group; waits for its answer. KafkaError if it is refused."""
-        await self.ensure_topic()
-        shell = await self._loaded(self.partition_of(group_id))
+        shell = await self._shell_of(group_id)
         shard = _shard(shell)
         return await shell.run(lambda now_ms: operation(shard, now_ms))
 
     async def read(self, group_id: str, question: "Callable[[GroupShard], R]") -> R:
         """Asks the shard of a group something that changes nothing."""
+        return await self.run(group_id, lambda shard, now_ms: Outcome(question(shard)))
+
+    async def _shell_of(self, group_id: str) -> CoordinatorShell:
         await self.ensure_topic()
-        return question(_shard(await self._loaded(self.partition_of(group_id))))
+        return await self._loaded(self.partition_of(group_id))
 
     async def learn_pattern(self, group_id: str, text: str) -> None:
         """Matches the topics with an expression in a thread, so that a heartbeat finds them matched already."""
         if len(text) > LONGEST_TEXT:
             return
-        await self.ensure_topic()
-        shard = _shard(await self._loaded(self.partition_of(group_id)))
+        shard = _shard(await self._shell_of(group_id))
         pattern = shard.consumer.patterns.get(text)
         names = pattern.unknown(self.topics)
         if names:
             await self._environment.offload(partial(pattern.learn, names))
 
-    async def shards(self) -> list[GroupShard]:
-        """All shards of this broker, loaded; none if there has never been a group."""
-        topic = self._controller.image.topics.get(GROUP_TOPIC)
-        led = self._partitions.by_name.get(GROUP_TOPIC.encode(), {}) if topic is not None else {}
-        return [_shard(await self._loaded(index)) for index in tuple(led)]
+    async def read_all(self, question: "Callable[[GroupShard], R]") -> list[R]:
+        """Asks all shards of this broker, loaded; none if there has never been a group."""
+        answers = []
+        for index in self._led():
+            shell = await self._loaded(index)
+            answers.append(await shell.awaited(question(_shard(shell))))
+        return answers
+
+    async def run_on(self, shard: GroupShard, operation: "Callable[[int], Outcome[R]]") -> R:
+        """Runs an operation on this very shard; NOT_COORDINATOR if it was given up."""
+        for shell in self._shells.values():
+            if shell.state is shard:
+                return await shell.run(operation)
+        raise KafkaError(ErrorCode.NOT_COORDINATOR, "the shard was given up")
 
     # Life
 
-    def start(self) -> None:
-        """Loads every shard in the background, one after another."""
-        if GROUP_TOPIC in self._controller.image.topics:
-            self._in_background(self._load_all())
+    def _led(self) -> list[int]:
+        partitions = self._partitions.by_name.get(GROUP_TOPIC.encode(), {})
+        return [index for index, partition in partitions.items() if partition.is_leader]
 
-    async def _load_all(self) -> None:
-        for index in tuple(self._partitions.by_name.get(GROUP_TOPIC.encode(), {})):
-            try:
+    def start(self) -> None:
+        """Takes over the shards that this broker leads: each is loaded in the background."""
+        for index, shell in tuple(self._shells.items()):
+            if not shell.is_current:
+                self._give_up(index, shell)
+        for index in self._led():
+            if index not in self._shells:
+                self._shell(index)
+                self._in_background(self._load(index))
+
+    async def _load(self, index: int) -> None:
+        async with self._loads:
+            with suppress(KafkaError):  # logged, or it takes long and goes on without us, or is no longer ours
                 await self._loaded(index)
-            except KafkaError:
-                continue  # logged, or it takes long and goes on without us
 
     def follow(self, delta: MetadataDelta) -> None:
-        """Topics came, grew or went; settings of groups may have changed."""
+        """Topics came, grew, went, or have other leaders."""
         if any(topic.name == GROUP_TOPIC for topic in delta.deleted.values()):
             self.close()
-            return
+        if GROUP_TOPIC in delta.created or GROUP_TOPIC in delta.changed:
+            self.start()
         if not (delta.deleted or delta.created or delta.changed):
             return
         deleted = frozenset(topic.name for topic in delta.deleted.values())
@@ -257,12 +300,11 @@ class GroupCoordinator:
 
     def close(self) -> None:
         """Gives all shards up; whoever waits is told to look elsewhere."""
-        for shell in self._shells.values():
-            shell.close()
-        self._shells.clear()
+        for index, shell in tuple(self._shells.items()):
+            self._give_up(index, shell)
 
 
-async def _awaited(shell: CoordinatorShell, answer: "Reply[R]", refuse: "Callable[[KafkaError], R]") -> R:
+async def _awaited(shell: CoordinatorShell, answer: "R | Reply[R]", refuse: "Callable[[KafkaError], R]") -> R:
     try:
         return await shell.awaited(answer)
     except KafkaError as error:

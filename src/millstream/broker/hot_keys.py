@@ -15,7 +15,9 @@ from collections import deque
 from typing import NamedTuple
 
 from millstream.broker.batch_sample import sample_block
-from millstream.broker.controller import Controller
+from millstream.broker.cluster_view import ClusterView
+from millstream.broker.internal_topics import InternalTopics
+from millstream.broker.own_records import OwnRecords
 from millstream.broker.partition import Partition
 from millstream.broker.partition_table import PartitionTable
 from millstream.broker.topic_heat import HALF_LIFE_S, TopicHeat
@@ -25,8 +27,7 @@ from millstream.config.topic_config import value_from_broker
 from millstream.environment import Environment
 from millstream.metadata.image import MetadataDelta
 from millstream.metadata.topic_names import HOT_KEYS_TOPIC
-from millstream.metadata.topics import create_topics, internal_topic
-from millstream.model.errors import ErrorCode, KafkaError
+from millstream.model.errors import KafkaError
 from millstream.model.identifiers import TopicName, TopicPartition
 from millstream.records.record import Record, build_batch
 from millstream.storage.partition_log import PartitionLog
@@ -68,9 +69,18 @@ class Chosen(NamedTuple):
 
 
 class HotKeys:
-    def __init__(self, controller: Controller, partitions: PartitionTable, environment: Environment) -> None:
-        self._controller = controller
+    def __init__(
+        self,
+        view: ClusterView,
+        partitions: PartitionTable,
+        internal_topics: InternalTopics,
+        writer: OwnRecords,
+        environment: Environment,
+    ) -> None:
+        self._view = view
         self._partitions = partitions
+        self._internal_topics = internal_topics
+        self._writer = writer
         self._environment = environment
         self._heats: dict[str, TopicHeat] = {}
         self._marks: dict[TopicPartition, Mark] = {}
@@ -100,7 +110,7 @@ class HotKeys:
         if self._busy:
             return
         now_s = self._environment.clock.now_ms() / 1000
-        if self._controller.config[settings.HOT_KEYS_ENABLE]:
+        if self._view.config[settings.HOT_KEYS_ENABLE]:
             chosen = self._look(now_s)
         else:
             # What is known is forgotten, and reports are taken back as they fall due.
@@ -111,7 +121,7 @@ class HotKeys:
         if not chosen and not reports:
             return
         self._busy = True
-        node_id = self._controller.config.node_id
+        node_id = self._view.config.node_id
 
         def work() -> list[Record]:
             for one in chosen:
@@ -143,9 +153,10 @@ class HotKeys:
         ranges: list[tuple[PartitionLog, int, int]] = []
         for index, partition in partitions.items():
             log = partition.opened_log
-            if log is None:
-                continue
             at = partition.topic_partition
+            if log is None or not partition.is_leader:
+                self._marks.pop(at, None)  # what is copied from a leader is counted there
+                continue
             mark = self._marks.get(at)
             if mark is not None and mark.end_offset == log.log_end_offset:
                 continue  # nearly all of them, nearly always
@@ -197,8 +208,8 @@ class HotKeys:
 
     def _is_enabled(self, topic: str) -> bool:
         setting = topic_settings.HOT_KEYS_ENABLE
-        own = self._controller.image.topic_config(TopicName(topic)).get(setting.name)
-        return bool(value_from_broker(setting, self._controller.config) if own is None else setting.parse(own))
+        own = self._view.image.topic_config(TopicName(topic)).get(setting.name)
+        return bool(value_from_broker(setting, self._view.config) if own is None else setting.parse(own))
 
     # Reports
 
@@ -206,7 +217,7 @@ class HotKeys:
         """Topics with new traffic since their last report; None for one whose report is to be forgotten."""
         if now_s < self._reports_due_s:
             return []
-        interval_s = self._controller.config[settings.HOT_KEYS_INTERVAL_MS] / 1000
+        interval_s = self._view.config[settings.HOT_KEYS_INTERVAL_MS] / 1000
         first, self._reports_due_s = self._reports_due_s == 0.0, now_s + interval_s
         if first:
             return []
@@ -218,7 +229,7 @@ class HotKeys:
             if heat.reported_s is None or heat.busy_s > heat.reported_s:
                 reports.append((topic, heat, heat.rates_document()))
                 heat.reported_s = now_s
-        reports += [(topic, None, {}) for topic in self._reported - self._heats.keys()]
+        reports += [(topic, None, {}) for topic in sorted(self._reported - self._heats.keys())]
         self._reported = set(self._heats)
         return reports
 
@@ -233,24 +244,11 @@ class HotKeys:
 
     async def _write(self, records: list[Record]) -> None:
         try:
-            await self._ensure_topic()
-            now_ms = self._environment.clock.now_ms()
-            partition = self._partitions.find(REPORT_TOPIC, 0)
+            await self._internal_topics.ensure(REPORT_TOPIC, 1, REPORT_REPLICAS, REPORT_SETTINGS)
             for record in records:
-                partition.append(memoryview(build_batch([record])), now_ms)
+                await self._writer.append(REPORT_TOPIC, 0, build_batch([record]))
         except KafkaError as error:
             _log.warning("reports_not_written error=%s", error)
-
-    async def _ensure_topic(self) -> None:
-        if REPORT_TOPIC in self._controller.image.topics:
-            return
-        (result,) = await self._controller.decide(
-            lambda image, config, randomness: create_topics(
-                image, [internal_topic(REPORT_TOPIC, image, 1, REPORT_REPLICAS, REPORT_SETTINGS)], config, randomness
-            )
-        )
-        if result.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-            raise KafkaError(result.error, result.message or "")
 
 
 def _mark(log: PartitionLog) -> Mark:

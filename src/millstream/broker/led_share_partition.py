@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, Protocol
 
 from millstream.broker.batch_walk import BatchPlace, walk_batches
 from millstream.broker.partition import Partition, Waiter
-from millstream.broker.share_coordinator import ShareCoordinator
 from millstream.broker.share_inspection import inspect
+from millstream.broker.share_persister import SharePersister
 from millstream.coordinator.share.record_state import Acquired, DeadLetter
 from millstream.coordinator.share.share_partition import AckRange, SharePartition, Transition
 from millstream.coordinator.share.share_state import ShareKey
@@ -33,7 +33,7 @@ _log = logging.getLogger("millstream.share")
 class Owner(Protocol):
     """What a shared partition needs around it."""
 
-    coordinator: ShareCoordinator
+    persister: SharePersister
     environment: Environment
 
     def bury(self, led: "LedSharePartition", letters: Sequence[DeadLetter]) -> None: ...
@@ -63,6 +63,7 @@ class LedSharePartition:
     ) -> None:
         self.key = key
         self.partition = partition
+        self.leader_epoch = partition.leader_epoch
         self.machine = machine
         self.waiters: set[Waiter] = set()
         self.dropped = False
@@ -77,6 +78,11 @@ class LedSharePartition:
         dead = machine.archiving()
         if dead:
             owner.bury(self, dead)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this broker leads the partition still, in the epoch that it was loaded in."""
+        return self.partition.is_leader and self.partition.leader_epoch == self.leader_epoch
 
     # Handing out
 
@@ -204,10 +210,10 @@ class LedSharePartition:
         self._commit(transition)
 
     async def _write(self, transition: Transition) -> None:
-        await self._owner.coordinator.write(
+        await self._owner.persister.write(
             self.key,
             state_epoch=self._state_epoch,
-            leader_epoch=self.partition.leader_epoch,
+            leader_epoch=self.leader_epoch,
             start_offset=transition.start,
             complete_count=transition.complete_count,
             batches=transition.batches,

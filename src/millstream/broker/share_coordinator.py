@@ -1,17 +1,20 @@
-"""The share coordinator: finds the partition of `__share_group_state` a share-partition's state lives in, and keeps it.
+"""The share coordinator: keeps the state of share-partitions, in the partitions of `__share_group_state` led here.
 
-The topic is made when it is first needed. It is not compacted (updates build on each other): now and then everything
-that lives in a partition is written out again as snapshots, and the log before them is cut off.
+The topic is made when it is first needed; a partition of it is loaded when it is first asked for. It is not compacted
+(updates build on each other): now and then everything that lives in a partition is written out again as snapshots, and
+the log before them is cut off.
 """
 
+import asyncio
 import base64
 import logging
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-from millstream.broker.controller import Controller
+from millstream.broker.cluster_view import ClusterView
 from millstream.broker.coordinator_shell import CoordinatorShell
 from millstream.broker.group_coordinator import java_hash
+from millstream.broker.internal_topics import InternalTopics
 from millstream.broker.partition_table import PartitionTable
 from millstream.config.table import share
 from millstream.coordinator.outcome import CoordinatorRecord, Outcome
@@ -20,11 +23,11 @@ from millstream.coordinator.share.share_state import ShareKey, ShareState, Share
 from millstream.environment import Environment
 from millstream.metadata.image import MetadataDelta
 from millstream.metadata.topic_names import SHARE_GROUP_STATE_TOPIC
-from millstream.metadata.topics import create_topics, internal_topic
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import TopicName
 
 STATE_TOPIC = TopicName(SHARE_GROUP_STATE_TOPIC)
+_LOAD_PATIENCE_SECONDS = 5.0
 _CHECKPOINT_RECORDS = 20_000
 _CHECKPOINT_BATCH_BYTES = 256 << 10
 _LARGEST_STATE_BYTES = 16 << 20
@@ -33,63 +36,96 @@ _log = logging.getLogger("millstream.share")
 R = TypeVar("R")
 
 
+class StoredState(NamedTuple):
+    """A share-partition's state as it was at one moment."""
+
+    state_epoch: int
+    leader_epoch: int
+    start_offset: int
+    complete_count: int
+    batches: list[StateBatch]
+
+
 class ShareCoordinator:
-    def __init__(self, controller: Controller, partitions: PartitionTable, environment: Environment) -> None:
-        self._controller = controller
+    def __init__(
+        self,
+        view: ClusterView,
+        partitions: PartitionTable,
+        internal_topics: InternalTopics,
+        environment: Environment,
+    ) -> None:
+        self._view = view
         self._partitions = partitions
+        self._internal_topics = internal_topics
         self._environment = environment
         self._shells: dict[int, CoordinatorShell] = {}
 
+    # Where state lives
+
     async def ensure_topic(self) -> None:
         """Makes `__share_group_state` unless it is there; COORDINATOR_NOT_AVAILABLE if that is not possible."""
-        if STATE_TOPIC in self._controller.image.topics:
+        if STATE_TOPIC in self._view.image.topics:
             return
-        config = self._controller.config
-        configs = {
-            "cleanup.policy": "delete",
-            "retention.ms": "-1",
-            "retention.bytes": "-1",
-            "compression.type": "producer",
-            "max.message.bytes": str(_LARGEST_STATE_BYTES),
-            "segment.bytes": str(config[share.SHARE_COORDINATOR_STATE_TOPIC_SEGMENT_BYTES]),
-        }
-        (result,) = await self._controller.decide(
-            lambda image, config, randomness: create_topics(
-                image,
-                [
-                    internal_topic(
-                        STATE_TOPIC,
-                        image,
-                        config[share.SHARE_COORDINATOR_STATE_TOPIC_NUM_PARTITIONS],
-                        config[share.SHARE_COORDINATOR_STATE_TOPIC_REPLICATION_FACTOR],
-                        configs,
-                    )
-                ],
-                config,
-                randomness,
-            )
+        config = self._view.config
+        await self._internal_topics.ensure(
+            STATE_TOPIC,
+            config[share.SHARE_COORDINATOR_STATE_TOPIC_NUM_PARTITIONS],
+            config[share.SHARE_COORDINATOR_STATE_TOPIC_REPLICATION_FACTOR],
+            {
+                "cleanup.policy": "delete",
+                "retention.ms": "-1",
+                "retention.bytes": "-1",
+                "compression.type": "producer",
+                "max.message.bytes": str(_LARGEST_STATE_BYTES),
+                "segment.bytes": str(config[share.SHARE_COORDINATOR_STATE_TOPIC_SEGMENT_BYTES]),
+            },
         )
-        if result.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-            _log.error("internal_topic_not_created topic=%s error=%s", STATE_TOPIC, result.message)
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{STATE_TOPIC} cannot be made: {result.message}")
 
-    def _shell(self, key: ShareKey) -> CoordinatorShell:
-        topic = self._controller.image.topics.get(STATE_TOPIC)
+    def partition_of(self, key: ShareKey) -> int:
+        """The partition of STATE_TOPIC whose leader keeps the state."""
+        return self.partition_of_text(coordinator_key(key))
+
+    def partition_of_text(self, key: str) -> int:
+        """The same for a key as FindCoordinator spells it."""
+        topic = self._view.image.topics.get(STATE_TOPIC)
         if topic is None:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{STATE_TOPIC} does not exist yet")
-        index = java_hash(coordinator_key(key)) % len(topic.partitions)
+        return java_hash(key) % len(topic.partitions)
+
+    def leader_of(self, key: ShareKey) -> int:
+        """The broker that keeps the state; -1 if there is none now."""
+        return self._view.image.topics[STATE_TOPIC].partitions[self.partition_of(key)].leader
+
+    def _shell(self, key: ShareKey) -> CoordinatorShell:
+        index = self.partition_of(key)
         shell = self._shells.get(index)
-        if shell is None:
-            try:
-                partition = self._partitions.find(STATE_TOPIC, index)
-            except KafkaError:
-                raise KafkaError(ErrorCode.NOT_COORDINATOR, "another broker keeps this state") from None
-            updates = self._controller.config[share.SHARE_COORDINATOR_SNAPSHOT_UPDATE_RECORDS_PER_SNAPSHOT]
-            shell = self._shells[index] = CoordinatorShell(partition, ShareStateShard(updates), self._environment)
-        return shell
+        if shell is not None and shell.is_current:
+            return shell
+        if shell is not None:
+            self._give_up(index, shell)
+        partition = self._partitions.by_name.get(STATE_TOPIC.encode(), {}).get(index)
+        if partition is None or not partition.is_leader:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, "another broker keeps this state")
+        config = self._view.config
+        fresh = CoordinatorShell(
+            partition,
+            ShareStateShard(config[share.SHARE_COORDINATOR_SNAPSHOT_UPDATE_RECORDS_PER_SNAPSHOT]),
+            self._environment,
+            commit_timeout_ms=lambda: self._view.config[share.SHARE_COORDINATOR_WRITE_TIMEOUT_MS],
+        )
+        fresh.on_lost = lambda: self._give_up(index, fresh)
+        self._shells[index] = fresh
+        return fresh
+
+    def _give_up(self, index: int, shell: CoordinatorShell) -> None:
+        if self._shells.get(index) is shell:
+            del self._shells[index]
+        shell.close()
+
+    # Operations
 
     async def _run(self, key: ShareKey, operation: "Callable[[ShareStateShard, int], Outcome[R]]") -> R:
-        if STATE_TOPIC not in self._controller.image.topics:
+        if STATE_TOPIC not in self._view.image.topics:
             await self.ensure_topic()
         shell = self._shell(key)
         await self._load(shell)
@@ -102,25 +138,31 @@ class ShareCoordinator:
     async def _load(self, shell: CoordinatorShell) -> None:
         if shell.is_loaded:
             return
+        at = shell.partition.topic_partition
         try:
-            await shell.load()
+            async with asyncio.timeout(_LOAD_PATIENCE_SECONDS):
+                await shell.load()
+        except TimeoutError:
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{at} is loading") from None
         except Exception as error:
-            at = shell.partition.topic_partition
-            if self._shells.get(at.partition) is shell:
-                del self._shells[at.partition]  # the next request begins anew
-            if not isinstance(error, KafkaError):
+            self._give_up(at.partition, shell)  # the next request begins anew
+            if not isinstance(error, KafkaError) or error.code == ErrorCode.NOT_COORDINATOR:
                 raise
             _log.error("share_state_not_loaded partition=%s error=%s", at, error)
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{at}: {error}") from None
 
-    async def initialize(
-        self, key: ShareKey, state_epoch: int, start_offset: int, batches: Sequence[StateBatch] = ()
-    ) -> None:
-        await self._run(key, lambda shard, now_ms: shard.initialize(key, state_epoch, start_offset, now_ms, batches))
+    async def initialize(self, key: ShareKey, state_epoch: int, start_offset: int) -> None:
+        await self._run(key, lambda shard, now_ms: shard.initialize(key, state_epoch, start_offset, now_ms))
 
-    async def read(self, key: ShareKey, leader_epoch: int) -> ShareState:
+    async def read(self, key: ShareKey, leader_epoch: int) -> StoredState:
         """The state as its leader needs it; INVALID_REQUEST if there is none."""
-        return await self._run(key, lambda shard, now_ms: shard.read(key, leader_epoch, now_ms))
+
+        def read(shard: ShareStateShard, now_ms: int) -> Outcome[StoredState]:
+            outcome = shard.read(key, leader_epoch, now_ms)
+            assert isinstance(outcome.answer, ShareState)
+            return Outcome(_stored(outcome.answer), outcome.records)
+
+        return await self._run(key, read)
 
     async def write(
         self,
@@ -148,40 +190,55 @@ class ShareCoordinator:
     async def delete(self, key: ShareKey) -> None:
         await self._run(key, lambda shard, now_ms: shard.delete(key))
 
-    async def summary(self, key: ShareKey) -> ShareState | None:
-        return await self._run(key, lambda shard, now_ms: Outcome(shard.summary(key)))
+    async def summary(self, key: ShareKey) -> StoredState | None:
+        def summary(shard: ShareStateShard, now_ms: int) -> Outcome[StoredState | None]:
+            state = shard.summary(key)
+            return Outcome(None if state is None else _stored(state))
+
+        return await self._run(key, summary)
 
     async def _checkpoint(self, shell: CoordinatorShell) -> None:
-        """Nothing else runs in between: a loaded shell answers without waiting."""
         shard, log = _shard(shell), shell.partition.log
         begin = log.log_end_offset
         now_ms = self._environment.clock.now_ms()
         try:
+            # Without a pause: an update in between would belong to a snapshot that is no longer the last.
             for records in _in_batches(shard.checkpoint(now_ms).records):
-                await shell.run(lambda now_ms, records=records: Outcome(None, records))  # type: ignore[misc]
+                shell.run_now(lambda now_ms, records=records: Outcome(None, records))  # type: ignore[misc]
+            shard.records_since_checkpoint = 0
+            end = log.log_end_offset
+            await shell.settled()
         except KafkaError:
             return  # logged where it happened; the next write tries again
-        shard.records_since_checkpoint = 0
 
         def flushed(error: KafkaError | None) -> None:
             # Until the snapshots are on disk, what they replace must stay: a power cut may take them.
-            if error is not None or self._shells.get(shell.partition.topic_partition.partition) is not shell:
+            if error is not None or not shell.is_current:
                 return
             log.delete_records_before(begin)
             _log.info(
                 "share_state_checkpoint partition=%s states=%d", shell.partition.topic_partition, len(shard.states)
             )
 
-        shell.partition.when_flushed(log.log_end_offset, flushed)
+        shell.partition.when_flushed(end, flushed)
+
+    # Life
 
     def follow(self, delta: MetadataDelta) -> None:
-        if any(topic.name == STATE_TOPIC for topic in delta.deleted.values()):
-            self.close()
-            self._shells.clear()
+        """What this broker leads no longer is given up; what it leads now is loaded when it is first asked for."""
+        for index, shell in tuple(self._shells.items()):
+            if not shell.is_current:
+                self._give_up(index, shell)
 
     def close(self) -> None:
-        for shell in self._shells.values():
-            shell.close()
+        for index, shell in tuple(self._shells.items()):
+            self._give_up(index, shell)
+
+
+def _stored(state: ShareState) -> StoredState:
+    return StoredState(
+        state.state_epoch, state.leader_epoch, state.start_offset, state.complete_count, list(state.batches)
+    )
 
 
 def coordinator_key(key: ShareKey) -> str:

@@ -6,13 +6,13 @@ from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
-from millstream.broker.controller import Controller
+from millstream.broker.cluster_view import ClusterView
 from millstream.broker.dead_letters import DeadLetters
-from millstream.broker.group_coordinator import GroupCoordinator
 from millstream.broker.led_share_partition import LedSharePartition
 from millstream.broker.partition import Partition
 from millstream.broker.partition_table import PartitionTable
-from millstream.broker.share_coordinator import STATE_TOPIC, ShareCoordinator
+from millstream.broker.share_coordinator import STATE_TOPIC, StoredState
+from millstream.broker.share_persister import SharePersister
 from millstream.config import group_config
 from millstream.config.errors import ConfigError
 from millstream.config.group_config import BY_DURATION, GroupConfig
@@ -20,13 +20,13 @@ from millstream.config.iso_duration import parse_duration_ms
 from millstream.config.table import share as share_settings
 from millstream.config.table.topic import MILLSTREAM_DELIVERY_DELAY_MS
 from millstream.coordinator.share.in_flight import ShareLimits
-from millstream.coordinator.share.record_state import DeadLetter
-from millstream.coordinator.share.share_group import ShareGroup
+from millstream.coordinator.share.record_state import DeadLetter, RecordState
 from millstream.coordinator.share.share_partition import SharePartition
-from millstream.coordinator.share.share_state import UNINITIALIZED, ShareKey, ShareState
+from millstream.coordinator.share.share_state import UNINITIALIZED, ShareKey
 from millstream.environment import Environment
 from millstream.metadata.image import ConfigResource, MetadataDelta, ResourceType
 from millstream.model.errors import ErrorCode, KafkaError
+from millstream.model.identifiers import TopicId
 
 NO_DELAY = -1
 
@@ -36,28 +36,24 @@ _log = logging.getLogger("millstream.share")
 class SharePartitions:
     def __init__(
         self,
-        controller: Controller,
+        view: ClusterView,
         partitions: PartitionTable,
-        coordinator: ShareCoordinator,
-        groups: GroupCoordinator,
+        persister: SharePersister,
+        dead_letters: DeadLetters,
         environment: Environment,
     ) -> None:
-        self.coordinator = coordinator
+        self.persister = persister
         self.environment = environment
-        self._controller = controller
+        self._view = view
         self._partitions = partitions
-        self._groups = groups
-        self._dead_letters = DeadLetters(controller, partitions, environment)
+        self._dead_letters = dead_letters
         self._led: dict[ShareKey, LedSharePartition] = {}
         self._loading: dict[ShareKey, asyncio.Future[LedSharePartition]] = {}
-        self._doomed: set[ShareKey] = set()
-        """Whose state is of no use to anyone and still has to be deleted."""
-        self._clearing = asyncio.Lock()
         self._background: set[asyncio.Future[Any]] = set()
 
     def config_of(self, group_id: str) -> GroupConfig:
-        overrides = self._controller.image.configs.get(ConfigResource(ResourceType.GROUP, group_id), {})
-        return GroupConfig(overrides, self._controller.config)
+        overrides = self._view.image.configs.get(ConfigResource(ResourceType.GROUP, group_id), {})
+        return GroupConfig(overrides, self._view.config)
 
     # Finding and loading
 
@@ -77,44 +73,50 @@ class SharePartitions:
 
     async def _load(self, key: ShareKey) -> LedSharePartition:
         partition = self.find(key)
-        await self._check_kept(key)
-        await self.clear(key)
+        leader_epoch = partition.leader_epoch
+        _ = partition.log  # opened, or the high watermark is not known yet
         config = self.config_of(key.group_id)
         try:
-            state = await self.coordinator.read(key, partition.leader_epoch)
+            state = await self.persister.read(key, leader_epoch)
         except KafkaError as error:
             if error.code is not ErrorCode.INVALID_REQUEST:
                 raise
-            await self.coordinator.initialize(key, 0, UNINITIALIZED)
-            state = await self.coordinator.read(key, partition.leader_epoch)
+            # As Kafka says it: the state was never initialized.
+            raise KafkaError(
+                ErrorCode.UNKNOWN_SERVER_ERROR,
+                f"share group {key.group_id} does not read partition {key.partition} of topic {key.topic_id}",
+            ) from None
         state = await self._cut_to_log(key, partition, state)
-        start, state_epoch, batches = state.start_offset, state.state_epoch, state.batches
+        start = state.start_offset
         if start == UNINITIALIZED:
             start = await self._first_offset(partition, config[group_config.SHARE_AUTO_OFFSET_RESET])
             # Written down at once: "latest" must mean the same after a restart.
-            await self.coordinator.write(
+            await self.persister.write(
                 key,
-                state_epoch=state_epoch,
-                leader_epoch=partition.leader_epoch,
+                state_epoch=state.state_epoch,
+                leader_epoch=leader_epoch,
                 start_offset=start,
                 complete_count=0,
                 batches=(),
             )
+        if not partition.is_leader or partition.leader_epoch != leader_epoch:
+            raise partition.not_leader()
         delay_ms = self._delay_ms(partition.topic_partition.topic)
         machine = SharePartition(
             start,
-            batches,
+            state.batches,
             self._limits(config),
             key_order=config[group_config.SHARE_KEY_ORDER],
             inspected=delay_ms != NO_DELAY,
         )
-        led = self._led[key] = LedSharePartition(key, partition, machine, state_epoch, delay_ms, self)
+        led = self._led[key] = LedSharePartition(key, partition, machine, state.state_epoch, delay_ms, self)
         return led
 
-    async def _cut_to_log(self, key: ShareKey, partition: Partition, state: ShareState) -> ShareState:
+    async def _cut_to_log(self, key: ShareKey, partition: Partition, state: StoredState) -> StoredState:
         """Takes back what is known of records that the log no longer has: their offsets will be those of others.
 
-        A power cut may cost the log its last records after their acknowledgements reached the disk.
+        A power cut, or the election of a leader that was not in sync, may cost the log its last records after their
+        acknowledgements were written.
         """
         end = max(partition.log.log_end_offset, partition.high_watermark)
         batches = state.batches
@@ -122,28 +124,37 @@ class SharePartitions:
             return state
         _log.warning("share_state_beyond_log key=%s start=%d log_end=%d", key, state.start_offset, end)
         left = [each._replace(last=min(each.last, end - 1)) for each in batches if each.first < end]
-        await self.coordinator.initialize(key, state.state_epoch, min(state.start_offset, end), left)
-        return await self.coordinator.read(key, partition.leader_epoch)
-
-    async def _check_kept(self, key: ShareKey) -> None:
-        """Whoever invents groups must not leave state behind: none is made but for what a group says it reads."""
-        group = await self._groups.read(key.group_id, lambda shard: shard.groups.get(key.group_id))
-        kept = group.kept.get(key.topic_id) if isinstance(group, ShareGroup) else None
-        if kept is None or key.partition not in kept.partitions:
-            # As Kafka says it: the state was never initialized.
-            raise KafkaError(
-                ErrorCode.UNKNOWN_SERVER_ERROR,
-                f"share group {key.group_id} does not read partition {key.partition} of topic {key.topic_id}",
-            )
+        epoch, start = state.state_epoch + 1, min(state.start_offset, end)
+        await self.persister.initialize(key, epoch, start)
+        await self.persister.write(
+            key,
+            state_epoch=epoch,
+            leader_epoch=partition.leader_epoch,
+            start_offset=UNINITIALIZED,
+            complete_count=sum(each.last - each.first + 1 for each in left if RecordState(each.state).final),
+            batches=left,
+        )
+        return await self.persister.read(key, partition.leader_epoch)
 
     def find(self, key: ShareKey) -> Partition:
-        topic = self._partitions.by_id.get(key.topic_id.bytes)
+        """The partition, if this broker leads it."""
+        partition = self._partitions.by_id.get(key.topic_id.bytes, {}).get(key.partition)
+        if partition is not None and partition.is_leader:
+            return partition
+        topic = self._view.image.topics_by_id.get(TopicId(key.topic_id))
         if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with the id {key.topic_id}")
-        partition = topic.get(key.partition)
-        if partition is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"partition {key.partition} is not here")
-        return partition
+        if not 0 <= key.partition < len(topic.partitions):
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"partition {key.partition} does not exist")
+        raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"another broker leads partition {key.partition}")
+
+    def leader(self, at: tuple[UUID, int]) -> tuple[int, int]:
+        """Who leads a partition, and in which epoch, as the metadata says; -1 where nobody does."""
+        topic = self._view.image.topics_by_id.get(TopicId(at[0]))
+        if topic is None or not 0 <= at[1] < len(topic.partitions):
+            return -1, -1
+        state = topic.partitions[at[1]]
+        return state.leader, state.leader_epoch
 
     async def _first_offset(self, partition: Partition, rule: str) -> int:
         log = partition.log
@@ -161,12 +172,12 @@ class SharePartitions:
             delivery_count=config[group_config.SHARE_DELIVERY_COUNT_LIMIT],
             lock_ms=config[group_config.SHARE_RECORD_LOCK_DURATION_MS],
             max_locks=config[group_config.SHARE_PARTITION_MAX_RECORD_LOCKS],
-            max_deferred=self._controller.config[share_settings.MILLSTREAM_SHARE_PARTITION_MAX_DEFERRED_RECORDS],
+            max_deferred=self._view.config[share_settings.MILLSTREAM_SHARE_PARTITION_MAX_DEFERRED_RECORDS],
             dead_letters=bool(config[group_config.ERRORS_DEADLETTERQUEUE_TOPIC_NAME]),
         )
 
     def _delay_ms(self, topic: str) -> int:
-        text = self._controller.image.topic_config(topic).get(MILLSTREAM_DELIVERY_DELAY_MS.name)
+        text = self._view.image.topic_config(topic).get(MILLSTREAM_DELIVERY_DELAY_MS.name)
         if text is None:
             return MILLSTREAM_DELIVERY_DELAY_MS.default
         try:
@@ -180,7 +191,7 @@ class SharePartitions:
         gone = {topic.id for topic in delta.deleted.values()}
         all_state = any(topic.name == STATE_TOPIC for topic in delta.deleted.values())
         for led in list(self._led.values()):
-            if all_state or led.key.topic_id in gone:
+            if all_state or led.key.topic_id in gone or not led.is_current:
                 self.forget(led)
         if not delta.configs:
             return
@@ -192,7 +203,7 @@ class SharePartitions:
                 self.forget(led)
 
     def reset(self, group_id: str, partitions: Iterable[tuple[UUID, int]]) -> None:
-        """The persisted state was changed by an operator."""
+        """The persisted state is another one from now on."""
         for topic_id, index in partitions:
             led = self._led.get(ShareKey(group_id, topic_id, index))
             if led is not None:
@@ -204,32 +215,6 @@ class SharePartitions:
         led.drop()
 
     # In the background
-
-    def state_gone(self, group_id: str, partitions: Iterable[tuple[UUID, int]]) -> None:
-        """Whatever state there is of these belongs to nobody: the group or the topic is gone, or only now begins."""
-        partitions = list(partitions)
-        self.reset(group_id, partitions)
-        keys = [ShareKey(group_id, topic_id, index) for topic_id, index in partitions]
-        self._doomed.update(keys)
-        self.in_background(self._delete(keys))
-
-    async def _delete(self, keys: Sequence[ShareKey]) -> None:
-        for key in keys:
-            try:
-                await self.clear(key)
-            except KafkaError as error:
-                _log.warning("share_state_not_deleted key=%s error=%s", key, error)
-            await asyncio.sleep(0)  # others have their turn
-
-    async def clear(self, key: ShareKey) -> None:
-        """Returns when nothing is left of a group of the same name that was there before."""
-        if key not in self._doomed:
-            return
-        async with self._clearing:  # or a second one would delete what the first has made room for
-            if key in self._doomed:
-                if STATE_TOPIC in self._controller.image.topics:
-                    await self.coordinator.delete(key)
-                self._doomed.discard(key)
 
     def bury(self, led: LedSharePartition, letters: Sequence[DeadLetter]) -> None:
         self.in_background(self._dead_letters.send(led, lambda: self.config_of(led.key.group_id), letters))

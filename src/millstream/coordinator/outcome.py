@@ -48,5 +48,6 @@ class Outcome(Generic[R]):
 
     answer: R | Reply[R]
     records: Sequence[CoordinatorRecord] = field(default_factory=list)
-    on_committed: Callable[[KafkaError | None], None] | None = None
-    """Called when the records are committed, or with the error if they could not be written (then nothing changed)."""
+    on_written: Callable[[KafkaError | None], None] | None = None
+    """Called when the records are in the log and replayed, or with the error if they could not be written (then nothing
+    changed). What it does to the state, clients hear of only when the records are committed."""

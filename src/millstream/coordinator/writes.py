@@ -1,4 +1,4 @@
-"""Records that one operation gathers on its way, and what is to happen when they are committed."""
+"""Records that one operation gathers on its way, and what is to happen when they are written."""
 
 from collections.abc import Callable, Iterable
 from typing import TypeVar
@@ -7,25 +7,25 @@ from millstream.coordinator.outcome import CoordinatorRecord, Outcome, Reply
 from millstream.model.errors import KafkaError
 
 R = TypeVar("R")
-OnCommitted = Callable[[KafkaError | None], None]
+OnWritten = Callable[[KafkaError | None], None]
 
 
 class Writes:
     def __init__(self) -> None:
         self.records: list[CoordinatorRecord] = []
-        self._on_committed: list[OnCommitted] = []
+        self._on_written: list[OnWritten] = []
 
-    def add(self, *records: CoordinatorRecord, then: OnCommitted | None = None) -> None:
+    def add(self, *records: CoordinatorRecord, then: OnWritten | None = None) -> None:
         self.records += records
         if then is not None:
-            self._on_committed.append(then)
+            self._on_written.append(then)
 
     def extend(self, records: Iterable[CoordinatorRecord]) -> None:
         self.records += records
 
     def outcome(self, answer: "R | Reply[R]") -> "Outcome[R]":
-        return Outcome(answer, self.records, self._committed if self._on_committed else None)
+        return Outcome(answer, self.records, self._done if self._on_written else None)
 
-    def _committed(self, error: KafkaError | None) -> None:
-        for callback in self._on_committed:
+    def _done(self, error: KafkaError | None) -> None:
+        for callback in self._on_written:
             callback(error)

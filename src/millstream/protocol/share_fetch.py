@@ -1,11 +1,13 @@
 """The answer to ShareFetch, written by hand since its records are stretches of files; all of its versions are alike."""
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
 from millstream.protocol.compact import append_varint
 from millstream.protocol.fetch import FileStretch, ResponseParts
+from millstream.protocol.node_endpoints import NodeEndpoint
 
 _HEAD = struct.Struct(">ih")
 _INT16 = struct.Struct(">h")
@@ -37,6 +39,8 @@ class ShareFetchAnswer:
     error_message: str | None = None
     lock_timeout_ms: int = 0
     topics: dict[UUID, list[SharePartitionResult]] = field(default_factory=dict)
+    endpoints: Sequence[NodeEndpoint] = ()
+    """Where the leaders are of partitions that this broker does not lead."""
 
     def encode(self, parts: ResponseParts, version: int) -> None:
         out = parts.out
@@ -50,7 +54,13 @@ class ShareFetchAnswer:
             for row in rows:
                 _encode_partition(parts, row)
             parts.out.append(_NO_TAGS)
-        append_varint(parts.out, 1)  # no endpoints: the client is at the right broker
+        append_varint(parts.out, len(self.endpoints) + 1)
+        for endpoint in self.endpoints:
+            parts.out += _INT32.pack(endpoint.node_id)
+            _append_text(parts.out, endpoint.host)
+            parts.out += _INT32.pack(endpoint.port)
+            _append_text(parts.out, endpoint.rack)
+            parts.out.append(_NO_TAGS)
         parts.out.append(_NO_TAGS)
 
 

@@ -35,10 +35,10 @@ class GroupAdminHandlers:
         states = frozenset(state.lower() for state in request.states_filter)
         types = frozenset(kind.lower() for kind in request.types_filter)
         try:
-            shards = await self._groups.shards()
+            listed = await self._groups.read_all(lambda shard: shard.list_groups(states, types))
         except KafkaError as error:
             return {"error_code": error.code, "groups": []}
-        return {"groups": [row for shard in shards for row in shard.list_groups(states, types)]}
+        return {"groups": [row for rows in listed for row in rows]}
 
     async def delete_groups(self, request: Message, context: Context) -> Response:
         rows = []

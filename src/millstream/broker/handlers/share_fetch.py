@@ -21,22 +21,33 @@ from millstream.coordinator.share.share_partition import AckRange
 from millstream.coordinator.share.share_state import ShareKey
 from millstream.environment import Environment
 from millstream.model.errors import ErrorCode, KafkaError
+from millstream.protocol.node_endpoints import Locate
 from millstream.protocol.schema import Message
 from millstream.protocol.share_fetch import ShareFetchAnswer, SharePartitionResult
 
 _RECORD_LIMIT = 1
 """The acquire mode that takes `max_records` to the letter."""
 
+_WRONG_LEADER = frozenset((ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH))
+
 Failures = dict[PartitionId, KafkaError | None]
 
 
 class ShareFetchHandlers:
     def __init__(
-        self, shared: SharePartitions, environment: Environment, node_id: int, *, session_slots: int, max_bytes: int
+        self,
+        shared: SharePartitions,
+        environment: Environment,
+        node_id: int,
+        locate: Locate,
+        *,
+        session_slots: int,
+        max_bytes: int,
     ) -> None:
         self._shared = shared
         self._environment = environment
         self._node_id = node_id
+        self._locate = locate
         self._max_bytes = max_bytes
         self.sessions = ShareSessions(session_slots, self._lost)
 
@@ -64,9 +75,15 @@ class ShareFetchHandlers:
             row = rows.setdefault(at, SharePartitionResult(at[1]))
             if failure is not None:
                 row.acknowledge_error, row.acknowledge_message = failure.code, failure.message
-        for (topic_id, _), row in rows.items():
-            row.leader_id = self._node_id
-            answer.topics.setdefault(topic_id, []).append(row)
+        elsewhere: dict[int, None] = {}
+        for at, row in rows.items():
+            if row.error in _WRONG_LEADER or row.acknowledge_error in _WRONG_LEADER:
+                row.leader_id, row.leader_epoch = self._shared.leader(at)
+                elsewhere[row.leader_id] = None
+            else:
+                row.leader_id = self._node_id
+            answer.topics.setdefault(at[0], []).append(row)
+        answer.endpoints = self._locate(elsewhere, context.peer.listener)
         return answer
 
     def _session(
@@ -156,17 +173,21 @@ class ShareFetchHandlers:
             await self._release(session)
         config = self._shared.config_of(request.group_id)
         topics: dict[Any, list[dict[str, Any]]] = {}
-        for (topic_id, index), failure in acknowledged.items():
-            row: dict[str, Any] = {
-                "partition_index": index,
-                "current_leader": {"leader_id": self._node_id, "leader_epoch": 0},
-            }
+        elsewhere: dict[int, None] = {}
+        for at, failure in acknowledged.items():
+            leader_id, leader_epoch = self._node_id, 0
+            row: dict[str, Any] = {"partition_index": at[1]}
             if failure is not None:
                 row |= {"error_code": failure.code, "error_message": failure.message}
-            topics.setdefault(topic_id, []).append(row)
+                if failure.code in _WRONG_LEADER:
+                    leader_id, leader_epoch = self._shared.leader(at)
+                    elsewhere[leader_id] = None
+            row["current_leader"] = {"leader_id": leader_id, "leader_epoch": leader_epoch}
+            topics.setdefault(at[0], []).append(row)
         return {
             "acquisition_lock_timeout_ms": config[group_config.SHARE_RECORD_LOCK_DURATION_MS],
             "responses": [{"topic_id": topic_id, "partitions": rows} for topic_id, rows in topics.items()],
+            "node_endpoints": [each._asdict() for each in self._locate(elsewhere, context.peer.listener)],
         }
 
     async def _acknowledge(self, request: Message, session: ShareSession) -> Failures:

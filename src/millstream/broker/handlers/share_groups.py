@@ -1,13 +1,15 @@
 """ShareGroupHeartbeat (76), ShareGroupDescribe (77), and what tools do with a share group's offsets (90, 91, 92)."""
 
+import asyncio
 from typing import Any
 from uuid import UUID
 
 from millstream.api.request import Context, Response
 from millstream.broker.group_coordinator import GroupCoordinator
-from millstream.broker.partition_table import PartitionTable
-from millstream.broker.share_coordinator import ShareCoordinator
+from millstream.broker.log_ends import LogEnds
+from millstream.broker.share_group_states import ShareGroupStates
 from millstream.broker.share_partitions import SharePartitions
+from millstream.broker.share_persister import SharePersister
 from millstream.coordinator.share.share_group import ShareGroup
 from millstream.coordinator.share.share_state import UNINITIALIZED, ShareKey
 from millstream.model.errors import ErrorCode, KafkaError
@@ -15,28 +17,34 @@ from millstream.protocol.schema import Message
 
 _ALL_GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
 _NO_TOPIC = UUID(int=0)
+_AT_ONCE = 50
 
 
 class ShareGroupHandlers:
     def __init__(
         self,
         groups: GroupCoordinator,
-        coordinator: ShareCoordinator,
+        states: ShareGroupStates,
+        persister: SharePersister,
         shared: SharePartitions,
-        partitions: PartitionTable,
+        ends: LogEnds,
     ) -> None:
         self._groups = groups
-        self._coordinator = coordinator
+        self._states = states
+        self._persister = persister
         self._shared = shared
-        self._partitions = partitions
+        self._ends = ends
 
     async def share_group_heartbeat(self, request: Message, context: Context) -> Response:
         host = f"/{context.peer.host}"
         try:
-            return await self._groups.run(
+            answer = await self._groups.run(
                 request.group_id,
                 lambda shard, now_ms: shard.share.heartbeat(request, context.client_id, host, now_ms),
             )
+            if answer.get("assignment"):
+                await self._states.ready(request.group_id)
+            return answer
         except KafkaError as error:
             return {"error_code": error.code, "error_message": error.message}
 
@@ -74,7 +82,12 @@ class ShareGroupHandlers:
                 else:
                     named = [(each.topic_name, self._id_of(each.topic_name), each.partitions) for each in asked.topics]
                 for name, topic_id, indexes in named:
-                    described = [await self._described(asked.group_id, topic_id, name, index) for index in indexes]
+                    described: list[dict[str, Any]] = []
+                    for at in range(0, len(indexes), _AT_ONCE):  # together: each asks up to two other brokers
+                        some = indexes[at : at + _AT_ONCE]
+                        described += await asyncio.gather(
+                            *(self._described(asked.group_id, topic_id, name, index) for index in some)
+                        )
                     row["topics"].append(
                         {"topic_name": name, "topic_id": topic_id or _NO_TOPIC, "partitions": described}
                     )
@@ -86,18 +99,18 @@ class ShareGroupHandlers:
     async def _described(self, group_id: str, topic_id: UUID | None, name: str, index: int) -> dict[str, Any]:
         row: dict[str, Any] = {"partition_index": index, "start_offset": UNINITIALIZED, "lag": -1}
         try:
-            partition = self._partitions.find(name, index)
-            assert topic_id is not None
-            key = ShareKey(group_id, topic_id, index)
-            state = await self._coordinator.summary(key)
+            topic = self._groups.topics.get(name)
+            if topic is None or topic_id is None or not 0 <= index < topic.partition_count:
+                raise _unknown(name, index)
+            state = await self._persister.summary(ShareKey(group_id, topic_id, index))
             if state is None:
                 return row
-            row |= {"start_offset": state.start_offset, "leader_epoch": partition.leader_epoch}
+            row |= {"start_offset": state.start_offset, "leader_epoch": state.leader_epoch}
             if state.start_offset != UNINITIALIZED:
-                log = partition.log  # opened, or the high watermark is not known yet
-                start = max(state.start_offset, log.log_start_offset)
+                ends = await self._ends.find(name, index)
+                start = max(state.start_offset, ends.start)
                 done = max(state.complete_count, 0)
-                row["lag"] = max(0, partition.high_watermark - start - done)
+                row |= {"lag": max(0, ends.high_watermark - start - done), "leader_epoch": ends.leader_epoch}
         except KafkaError as error:
             row |= {"error_code": error.code, "error_message": error.message}
         return row
@@ -112,15 +125,18 @@ class ShareGroupHandlers:
         for topic in request.topics:
             for partition in topic.partitions:
                 try:
-                    found = self._partitions.find(topic.topic_name, partition.partition_index)
+                    found = self._groups.topics.get(topic.topic_name)
+                    if found is None or not 0 <= partition.partition_index < found.partition_count:
+                        raise _unknown(topic.topic_name, partition.partition_index)
                     if partition.start_offset < 0:
                         raise KafkaError(ErrorCode.INVALID_REQUEST, f"there is no offset {partition.start_offset}")
-                    kept.setdefault(found.topic_id, (topic.topic_name, []))[1].append(partition.partition_index)
+                    kept.setdefault(found.id, (topic.topic_name, []))[1].append(partition.partition_index)
                 except KafkaError as error:
                     refused[topic.topic_name, partition.partition_index] = error
         if kept:
             try:  # before there is state, so that there is never any that no group knows of
                 await self._groups.run(request.group_id, lambda shard, now_ms: shard.share.keep(request.group_id, kept))
+                await self._states.ready(request.group_id)
             except KafkaError as error:
                 return {"error_code": error.code, "error_message": error.message}
         responses = []
@@ -141,9 +157,8 @@ class ShareGroupHandlers:
         return {"responses": responses}
 
     async def _set_start(self, key: ShareKey, start_offset: int) -> None:
-        await self._shared.clear(key)
-        state = await self._coordinator.summary(key)
-        await self._coordinator.initialize(key, 0 if state is None else state.state_epoch + 1, start_offset)
+        state = await self._persister.summary(key)
+        await self._persister.initialize(key, 0 if state is None else state.state_epoch + 1, start_offset)
         self._shared.reset(key.group_id, [(key.topic_id, key.partition)])
 
     async def delete_share_group_offsets(self, request: Message, context: Context) -> Response:
@@ -166,7 +181,7 @@ class ShareGroupHandlers:
                 forgotten.add(topic_id)
             responses.append(row)
         if forgotten:
-            try:  # the state itself goes when the group has noted this: see SharePartitions.state_gone
+            try:  # the state itself goes when the group has noted this: see ShareGroupStates
                 await self._groups.run(
                     request.group_id, lambda shard, now_ms: shard.share.forget(request.group_id, forgotten)
                 )
@@ -190,3 +205,7 @@ class ShareGroupHandlers:
     def _id_of(self, name: str) -> UUID | None:
         topic = self._groups.topics.get(name)
         return None if topic is None else topic.id
+
+
+def _unknown(name: str, index: int) -> KafkaError:
+    return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"partition {index} of topic {name!r} does not exist")

@@ -77,7 +77,6 @@ _GROUPS = {
         group.streams.min.session.timeout.ms int 45000 medium 1..
         group.streams.num.standby.replicas int 0 medium 0..
         group.streams.session.timeout.ms int 45000 medium 1..
-        offsets.commit.timeout.ms int 5000 high 1..
         offsets.load.buffer.size int 5242880 high 1..
         offsets.topic.compression.codec int 0 high
     """,
@@ -91,7 +90,6 @@ _GROUPS = {
         share.coordinator.state.topic.compression.codec int 0 high
         share.coordinator.state.topic.min.isr short 2 high 1..
         share.coordinator.threads int 1 medium 1..
-        share.coordinator.write.timeout.ms int 5000 high 1..
         share.fetch.purgatory.purge.interval.requests int 1000 medium
     """,
     "transactions are not part of this version": """

@@ -121,6 +121,14 @@ SHARE_COORDINATOR_STATE_TOPIC_SEGMENT_BYTES = integer(
     allowed=at_least(1 << 20),
     importance=Importance.HIGH,
 )
+SHARE_COORDINATOR_WRITE_TIMEOUT_MS = integer(
+    "share.coordinator.write.timeout.ms",
+    5000,
+    "How long a change of a share-partition's state may take to reach the replicas before it counts as failed.",
+    unit="ms",
+    allowed=at_least(1),
+    importance=Importance.HIGH,
+)
 SHARE_COORDINATOR_SNAPSHOT_UPDATE_RECORDS_PER_SNAPSHOT = integer(
     "share.coordinator.snapshot.update.records.per.snapshot",
     500,

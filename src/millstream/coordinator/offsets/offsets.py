@@ -96,7 +96,7 @@ class Offsets:
     def topics_changed(self, deleted: Collection[str], writes: Writes, now_ms: int) -> None:
         if deleted:
             forgotten = self.forgetting.topics_deleted(frozenset(deleted), now_ms)
-            writes.add(*forgotten.records, then=forgotten.on_committed)
+            writes.add(*forgotten.records, then=forgotten.on_written)
 
     # Requests
 

@@ -33,6 +33,17 @@ class KeptTopic:
 
     name: str
     partitions: set[int] = field(default_factory=set)
+    begun: set[int] = field(default_factory=set)
+    """Those among them whose state the share coordinator has yet to make."""
+
+    def copy(self) -> "KeptTopic":
+        return KeptTopic(self.name, set(self.partitions), set(self.begun))
+
+    def add(self, partitions: Iterable[int]) -> None:
+        """Keeps more; what is new has no state yet, or that of an earlier group of the same name."""
+        new = set(partitions) - self.partitions
+        self.partitions |= new
+        self.begun |= new
 
 
 class ShareGroup(Group):
@@ -157,12 +168,22 @@ def kept_partitions(kept: Mapping[UUID, KeptTopic]) -> set[TopicPartitionId]:
     return {(topic_id, index) for topic_id, topic in kept.items() for index in topic.partitions}
 
 
-def kept_record(group_id: str, kept: dict[UUID, KeptTopic]) -> CoordinatorRecord:
+def begun_partitions(kept: Mapping[UUID, KeptTopic]) -> set[TopicPartitionId]:
+    return {(topic_id, index) for topic_id, topic in kept.items() for index in topic.begun}
+
+
+def kept_record(group_id: str, kept: Mapping[UUID, KeptTopic]) -> CoordinatorRecord:
+    rows = [(topic_id, topic.name, topic.begun, topic.partitions - topic.begun) for topic_id, topic in kept.items()]
     value = {
-        "initializing_topics": [],
+        "initializing_topics": [
+            {"topic_id": topic_id, "topic_name": name, "partitions": sorted(begun)}
+            for topic_id, name, begun, _ in rows
+            if begun
+        ],
         "initialized_topics": [
-            {"topic_id": topic_id, "topic_name": topic.name, "partitions": sorted(topic.partitions)}
-            for topic_id, topic in kept.items()
+            {"topic_id": topic_id, "topic_name": name, "partitions": sorted(ready)}
+            for topic_id, name, begun, ready in rows
+            if ready or not begun
         ],
         "deleting_topics": [],
     }

@@ -6,7 +6,7 @@ Everything durable changes in `replay` alone. The state of the partitions themse
 (`share_state`); here is only noted which partitions a group has state of.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from millstream.coordinator.share.share_group import (
     KeptTopic,
     ShareGroup,
     ShareMember,
+    begun_partitions,
     by_topic,
     current_record,
     epoch_record,
@@ -43,14 +44,16 @@ if TYPE_CHECKING:
 LEAVE_EPOCH = -1
 ASSIGNOR = "simple"
 
-StateGone = Callable[[str, Iterable[TopicPartitionId]], None]
+Partitions = Sequence[TopicPartitionId]
+OnState = Callable[[str, Partitions, Partitions], None]
 
 
 class ShareGroups:
     def __init__(self, shard: "GroupShard") -> None:
         self._shard = shard
-        self.on_state_gone: StateGone = lambda group_id, partitions: None
-        """Told of partitions whose state belongs to nobody: group or topic is gone, or the group only now begins."""
+        self.on_state: OnState = lambda group_id, begun, gone: None
+        """Told of partitions whose state is to be made, anew if there is any (`made` says when that is done), and of
+        those whose state belongs to nobody: group or topic is gone."""
 
     # ShareGroupHeartbeat
 
@@ -161,9 +164,9 @@ class ShareGroups:
             if group.target.get(member_id) != assigned
         ]
         records.append(target_epoch_record(group.group_id, epoch))
-        kept = {topic_id: KeptTopic(topic.name, set(topic.partitions)) for topic_id, topic in group.kept.items()}
+        kept = {topic_id: topic.copy() for topic_id, topic in group.kept.items()}
         for topic in topics.values():
-            kept.setdefault(topic.id, KeptTopic(topic.name)).partitions.update(range(topic.partition_count))
+            kept.setdefault(topic.id, KeptTopic(topic.name)).add(range(topic.partition_count))
         if kept != group.kept:
             records.append(kept_record(group.group_id, kept))
         return target
@@ -199,6 +202,8 @@ class ShareGroups:
             if isinstance(group, ShareGroup):
                 for member_id in group.members:
                     self._extend_session(group.group_id, member_id, now_ms)
+                if begun := begun_partitions(group.kept):
+                    self.on_state(group.group_id, sorted(begun), ())
 
     def topics_changed(self, deleted: Collection[str], writes: Writes, now_ms: int) -> None:
         """Members hear of new partitions with their next heartbeat; the state of deleted topics goes now."""
@@ -257,10 +262,26 @@ class ShareGroups:
             group = ShareGroup(group_id)
             records.append(epoch_record(group_id, 0, 0))
         group.check_deletion()
-        kept = {topic_id: KeptTopic(topic.name, set(topic.partitions)) for topic_id, topic in group.kept.items()}
+        kept = {topic_id: topic.copy() for topic_id, topic in group.kept.items()}
         for topic_id, (name, partitions) in topics.items():
-            kept.setdefault(topic_id, KeptTopic(name)).partitions.update(partitions)
+            kept.setdefault(topic_id, KeptTopic(name)).add(partitions)
         return Outcome(None, [*records, kept_record(group_id, kept)])
+
+    def made(self, group_id: str, partitions: Collection[TopicPartitionId]) -> Outcome[None]:
+        """Notes that the share coordinator has made the state of these."""
+        group = self._known(group_id)
+        if group is None:
+            return Outcome(None)
+        kept = {topic_id: topic.copy() for topic_id, topic in group.kept.items()}
+        for topic_id, index in partitions:
+            if topic_id in kept:
+                kept[topic_id].begun.discard(index)
+        return Outcome(None, [kept_record(group_id, kept)] if kept != group.kept else [])
+
+    def begun(self, group_id: str) -> set[TopicPartitionId]:
+        """Partitions of the group whose state is being made: nobody should read them before."""
+        group = self._known(group_id)
+        return set() if group is None else begun_partitions(group.kept)
 
     def forget(self, group_id: str, topic_ids: Collection[UUID]) -> Outcome[None]:
         """Notes that an operator deleted the state of these topics."""
@@ -299,7 +320,7 @@ class ShareGroups:
         if value is None:
             if (group := self._known(group_id)) is not None:
                 del self._shard.groups[group_id]
-                self._ownerless(group_id, kept_partitions(group.kept))
+                self._tell(group_id, set(), kept_partitions(group.kept))
             return
         group = self._made(group_id)
         content = read_value(RecordType.SHARE_GROUP_METADATA, value)
@@ -354,14 +375,17 @@ class ShareGroups:
         kept: dict[UUID, KeptTopic] = {}
         if value is not None:
             content = read_value(RecordType.SHARE_GROUP_STATE_PARTITION_METADATA, value)
-            for row in (*content.initializing_topics, *content.initialized_topics):
+            for row in content.initializing_topics:
+                kept.setdefault(row.topic_id, KeptTopic(row.topic_name)).add(row.partitions)
+            for row in content.initialized_topics:
                 kept.setdefault(row.topic_id, KeptTopic(row.topic_name)).partitions.update(row.partitions)
         before, group.kept = group.kept, kept
-        self._ownerless(group_id, kept_partitions(before) ^ kept_partitions(kept))
+        gone = kept_partitions(before) - kept_partitions(kept)
+        self._tell(group_id, begun_partitions(kept) - begun_partitions(before), gone)
 
-    def _ownerless(self, group_id: str, partitions: set[TopicPartitionId]) -> None:
-        if self._shard.live and partitions:
-            self.on_state_gone(group_id, partitions)
+    def _tell(self, group_id: str, begun: set[TopicPartitionId], gone: set[TopicPartitionId]) -> None:
+        if self._shard.live and (begun or gone):
+            self.on_state(group_id, sorted(begun), sorted(gone))
 
 
 def _check_heartbeat(request: Message) -> None:
