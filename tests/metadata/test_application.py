@@ -143,7 +143,16 @@ def test_features_come_and_go() -> None:
     assert cluster.image.features == {"metadata.version": 29, "group.version": 1, "share.version": 1, **ELR}
     cluster.write([FeatureLevelRecord(name="group.version", feature_level=0), NoOpRecord()])
     assert cluster.image.features == {"metadata.version": 29, "share.version": 1, **ELR}
-    assert missing_features(cluster.image) == (FeatureLevelRecord(name="group.version", feature_level=1),)
+    assert missing_features(cluster.image) == ()
+    cluster.write([FeatureLevelRecord(name="group.version", feature_level=1)])
+    assert cluster.image.features_off == frozenset()
+
+
+def test_features_that_the_log_never_heard_of() -> None:
+    image = apply(MetadataImage(), [FeatureLevelRecord(name="metadata.version", feature_level=29)], offset=0, epoch=1)[
+        0
+    ]
+    assert {record.name for record in missing_features(image)} == {"group.version", "share.version", *ELR}
 
 
 def test_producer_ids_only_grow() -> None:

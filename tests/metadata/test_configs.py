@@ -165,3 +165,42 @@ def test_a_stored_setting_that_this_version_does_not_know_can_be_taken_away() ->
     cluster.write([ConfigRecord(resource_type=2, resource_name="a", name="from.the.future", value="1")])
     assert change(cluster, TOPIC, ConfigChange("from.the.future", Operation.DELETE)).error is ErrorCode.NONE
     assert cluster.image.topic_config("a") == {"retention.ms": "5"}
+
+
+@pytest.mark.parametrize("operation", [Operation.SET, Operation.DELETE])
+def test_the_cluster_id_is_for_good(operation: Operation) -> None:
+    cluster = some_cluster()
+    result = change(cluster, ALL_BROKERS, ConfigChange("cluster.id", operation, "x"))
+    assert (result.error, result.message) == (
+        ErrorCode.INVALID_REQUEST,
+        "cluster.id cannot be altered: it was decided when the cluster began, for good.",
+    )
+    decision = alter_configs(cluster.image, [(ALL_BROKERS, {"cluster.id": "x"})], cluster.config)
+    assert decision.results[0].error is ErrorCode.INVALID_REQUEST
+
+
+def test_all_brokers_have_the_same_minimum_while_eligible_leaders_are_remembered() -> None:
+    cluster = some_cluster()
+    set_two = ConfigChange("min.insync.replicas", Operation.SET, "2")
+    remove = ConfigChange("min.insync.replicas", Operation.DELETE)
+    assert change(cluster, BROKER, set_two).error is ErrorCode.INVALID_CONFIG
+    assert change(cluster, ALL_BROKERS, set_two).error is ErrorCode.NONE
+    assert change(cluster, ALL_BROKERS, remove).error is ErrorCode.INVALID_CONFIG
+    cluster.set_feature("eligible.leader.replicas.version", 0)
+    assert change(cluster, BROKER, set_two).error is ErrorCode.NONE
+    assert change(cluster, ALL_BROKERS, remove).error is ErrorCode.NONE
+    cluster.set_feature("eligible.leader.replicas.version", 1)
+    assert change(cluster, BROKER, remove).error is ErrorCode.NONE
+
+
+@pytest.mark.parametrize("resource", [TOPIC, ALL_BROKERS])
+def test_a_lower_minimum_forgets_who_else_may_lead(resource: ConfigResource) -> None:
+    cluster = Cluster(3)
+    cluster.create(NewTopic(name="a", assignments=[(0, (1, 2, 3))]))
+    assert change(cluster, resource, ConfigChange("min.insync.replicas", Operation.SET, "3")).error is ErrorCode.NONE
+    cluster.fence(3, 2)
+    assert cluster.partition().eligible_leader_replicas == (3, 2)
+    change(cluster, resource, ConfigChange("min.insync.replicas", Operation.SET, "2"))
+    assert cluster.partition().eligible_leader_replicas == (3, 2)
+    change(cluster, resource, ConfigChange("min.insync.replicas", Operation.SET, "1"))
+    assert cluster.partition().eligible_leader_replicas == ()

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from millstream.metadata.application import apply
+from millstream.metadata.configs import ConfigChange, Operation, incremental_alter_configs
 from millstream.metadata.elections import ElectionType, balance_leaders, elect_leaderless, elect_leaders
-from millstream.metadata.image import MetadataImage, PartitionState
+from millstream.metadata.image import ConfigResource, MetadataImage, PartitionState, ResourceType
 from millstream.metadata.membership import Heartbeat, process_heartbeat, unregister_broker
 from millstream.metadata.partition_change import RECOVERED, RECOVERING
 from millstream.metadata.reassignment import Reassignment, alter_reassignments
-from millstream.metadata.records import NO_LEADER, ConfigRecord
+from millstream.metadata.records import NO_LEADER
 from millstream.metadata.replication_rules import ReplicationRules
 from millstream.metadata.snapshot import snapshot_records
 from millstream.metadata.topics import NewTopic
@@ -132,7 +133,7 @@ class Replication(RuleBasedStateMachine):
     def write(self) -> None:
         state = self.partition
         minimum = ReplicationRules(self.cluster.image, self.cluster.config).min_insync_replicas("a")
-        if len(state.isr) < minimum:  # acks=all is refused; others write all the same
+        if len(state.isr) < min(minimum, len(state.replicas)):  # acks=all is refused; others write all the same
             self.written += 1
             self.logs[state.leader].add(self.written)
             return
@@ -195,12 +196,10 @@ class Replication(RuleBasedStateMachine):
 
     @rule(value=st.integers(1, 3))
     def change_the_minimum(self, value: int) -> None:
-        # Only downwards is safe without more: what was acknowledged by few is not on those that left before.
-        old = ReplicationRules(self.cluster.image, self.cluster.config).min_insync_replicas("a")
-        if value < old:
-            return
-        record = ConfigRecord(resource_type=2, resource_name="a", name="min.insync.replicas", value=str(value))
-        self.cluster.write([record])
+        change = ConfigChange("min.insync.replicas", Operation.SET, str(value))
+        topic = ConfigResource(ResourceType.TOPIC, "a")
+        self.cluster.take(incremental_alter_configs(self.cluster.image, [(topic, [change])], self.cluster.config))
+        self.after()
 
     @invariant()
     def the_partition_is_consistent(self) -> None:

@@ -77,6 +77,7 @@ def images(draw: st.DrawFn) -> MetadataImage:
         names_by_folded={folded(name): name for name in topics},
         configs=draw(st.dictionaries(RESOURCES, VALUES)),
         features=draw(st.dictionaries(st.sampled_from(["metadata.version", "a", "z"]), st.integers(1, 9))),
+        features_off=draw(st.sampled_from([frozenset(), frozenset({"m", "n"})])),
         next_producer_id=draw(st.sampled_from([0, 1000])),
     )
 

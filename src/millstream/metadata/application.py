@@ -77,6 +77,7 @@ class _Builder:
         self._changes: dict[str, dict[Any, Any]] = {}
         self._cluster_id = image.cluster_id
         self._next_producer_id = image.next_producer_id
+        self._features_off = image.features_off
         self._partitions: dict[TopicId, list[PartitionState]] = {}
         self._created: dict[TopicId, TopicName] = {}
         self._deleted: dict[TopicId, TopicImage] = {}
@@ -101,6 +102,7 @@ class _Builder:
             offset=offset,
             epoch=epoch,
             next_producer_id=self._next_producer_id,
+            features_off=self._features_off,
             **maps,
         )
         delta = MetadataDelta(
@@ -229,8 +231,10 @@ class _Builder:
         features = self._map("features")
         if record.feature_level == 0:
             features.pop(record.name, None)
+            self._features_off |= {record.name}
         else:
             features[record.name] = record.feature_level
+            self._features_off -= {record.name}
 
     def no_op(self, record: records.NoOpRecord) -> None:
         """Only the offset moves."""

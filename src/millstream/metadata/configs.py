@@ -11,9 +11,14 @@ from millstream.config.catalog import BROKER_SETTINGS, broker_setting, hint
 from millstream.config.errors import ConfigError
 from millstream.config.group_config import check_group_config, group_setting
 from millstream.config.setting import Setting, SettingType, Update
+from millstream.config.table import log
 from millstream.config.topic_config import check_topic_config, topic_setting, value_from_broker
+from millstream.metadata.application import apply
+from millstream.metadata.cluster_id import CLUSTER_ID_NAME
 from millstream.metadata.decision import Decision, Outcome, refusal
-from millstream.metadata.image import ConfigResource, MetadataImage, ResourceType
+from millstream.metadata.features import eligible_leader_replicas_enabled
+from millstream.metadata.image import ALL_BROKERS, ConfigResource, MetadataImage, ResourceType
+from millstream.metadata.partition_change import PartitionChanger
 from millstream.metadata.records import ConfigRecord, MetadataRecord
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import TopicName
@@ -91,12 +96,14 @@ def _decide(
             _check_resource(image, resource, config)
             values = next_values(resource, request)
             _check_values(resource, values, image.configs.get(resource, {}), config)
+            _check_min_insync_replicas(image, resource, values)
         except KafkaError as error:
             code, message = refusal(error)
             results.append(ConfigAlteration(resource=resource, error=code, message=message))
             continue
         records += _difference(resource, image.configs.get(resource, {}), values)
         results.append(ConfigAlteration(resource=resource))
+    records += _eligible_leader_changes(image, records, config)
     return Decision(() if validate_only else tuple(records), tuple(results))
 
 
@@ -124,6 +131,10 @@ def _check_resource(image: MetadataImage, resource: ConfigResource, config: Brok
 
 def _setting(resource: ConfigResource, name: str) -> Setting[Any]:
     """The declaration of a setting that the resource can have and that can change while brokers run."""
+    if resource.type == ResourceType.BROKER and name == CLUSTER_ID_NAME:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"{name} cannot be altered: it was decided when the cluster began, for good."
+        )
     if resource.type == ResourceType.TOPIC:
         try:
             return topic_setting(name)
@@ -149,7 +160,7 @@ def _setting(resource: ConfigResource, name: str) -> Setting[Any]:
 
 def _change(values: dict[str, str], resource: ConfigResource, change: ConfigChange, config: BrokerConfig) -> None:
     name = change.name
-    if change.operation == Operation.DELETE:
+    if change.operation == Operation.DELETE and name != CLUSTER_ID_NAME:
         values.pop(name, None)  # also what this version does not know, and what was never set
         return
     setting = _setting(resource, name)
@@ -200,6 +211,46 @@ def _check_values(
                 BROKER_SETTINGS[name].parse(text)
     except ConfigError as error:
         raise KafkaError(ErrorCode.INVALID_CONFIG, error.message) from None
+
+
+def _check_min_insync_replicas(image: MetadataImage, resource: ConfigResource, values: Mapping[str, str]) -> None:
+    """While eligible leaders are remembered, controller and leaders must agree on when an ISR is large enough."""
+    name = log.MIN_INSYNC_REPLICAS.name
+    old, new = image.configs.get(resource, {}).get(name), values.get(name)
+    if resource.type != ResourceType.BROKER or old == new or not eligible_leader_replicas_enabled(image):
+        return
+    if resource != ALL_BROKERS and new is not None:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            f"{name} cannot be set for one broker alone while eligible leader replicas are on: set it for all brokers "
+            "(an empty broker name), or for topics.",
+        )
+    if resource == ALL_BROKERS and new is None:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            f"{name} for all brokers cannot be removed while eligible leader replicas are on: set another value.",
+        )
+
+
+def _eligible_leader_changes(
+    image: MetadataImage, records: Sequence[MetadataRecord], config: BrokerConfig
+) -> list[MetadataRecord]:
+    """An ISR that is large enough by the new `min.insync.replicas` acknowledges what those who left it do not have."""
+    resources = {
+        ConfigResource(record.resource_type, record.resource_name)
+        for record in records
+        if isinstance(record, ConfigRecord) and record.name == log.MIN_INSYNC_REPLICAS.name
+    }
+    if not resources:
+        return []
+    changer = PartitionChanger(apply(image, records, offset=image.offset, epoch=image.epoch).image, config)
+    return [
+        change
+        for topic in image.topics.values()
+        if ALL_BROKERS in resources or ConfigResource(ResourceType.TOPIC, topic.name) in resources
+        for number, partition in enumerate(topic.partitions)
+        if partition.eligible_leader_replicas and (change := changer.change(topic, number)) is not None
+    ]
 
 
 def _difference(resource: ConfigResource, old: Mapping[str, str], new: Mapping[str, str]) -> list[MetadataRecord]:

@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 
+from millstream.config.broker_config import BrokerConfig
+from millstream.config.table import log
 from millstream.metadata.cluster_id import cluster_id_record
-from millstream.metadata.image import MetadataImage
-from millstream.metadata.records import FeatureLevelRecord, MetadataRecord, SupportedFeature
+from millstream.metadata.image import ALL_BROKERS, MetadataImage
+from millstream.metadata.records import ConfigRecord, FeatureLevelRecord, MetadataRecord, SupportedFeature
 from millstream.model.errors import ErrorCode, KafkaError
 
 METADATA_VERSION = SupportedFeature(name="metadata.version", min_supported_version=7, max_supported_version=29)
@@ -20,22 +22,36 @@ ELIGIBLE_LEADER_REPLICAS_VERSION = SupportedFeature(
 SUPPORTED_FEATURES = (METADATA_VERSION, GROUP_VERSION, SHARE_VERSION, ELIGIBLE_LEADER_REPLICAS_VERSION)
 
 
-def bootstrap_records(cluster_id: str) -> tuple[MetadataRecord, ...]:
-    """What the first leader of an empty log writes: the newest level of each feature, and the cluster's id."""
-    return (*missing_features(MetadataImage()), cluster_id_record(cluster_id))
+def bootstrap_records(cluster_id: str, config: BrokerConfig) -> tuple[MetadataRecord, ...]:
+    """What the first leader of an empty log writes: the newest level of each feature, and the cluster's id.
+
+    And, as in Kafka, `min.insync.replicas` for all brokers: who may lead (ELR) depends on leaders and controller having
+    the same idea of it.
+    """
+    minimum = ConfigRecord(
+        resource_type=ALL_BROKERS.type,
+        resource_name=ALL_BROKERS.name,
+        name=log.MIN_INSYNC_REPLICAS.name,
+        value=str(config[log.MIN_INSYNC_REPLICAS]),
+    )
+    return (*missing_features(MetadataImage()), cluster_id_record(cluster_id), minimum)
 
 
-def missing_features(image: MetadataImage) -> tuple[MetadataRecord, ...]:
-    """Levels for the features that have none yet.
+def missing_features(image: MetadataImage) -> tuple[FeatureLevelRecord, ...]:
+    """Levels for the features that the log never heard of.
 
     A new cluster's metadata log begins with them: the first is the version of what follows. To a log that an earlier
-    version of ours began, those are added that it did not know.
+    version of ours began, those are added that it did not know; what was switched off stays off.
     """
     return tuple(
         FeatureLevelRecord(name=feature.name, feature_level=feature.max_supported_version)
         for feature in SUPPORTED_FEATURES
-        if feature.name not in image.features
+        if feature.name not in image.features and feature.name not in image.features_off
     )
+
+
+def eligible_leader_replicas_enabled(image: MetadataImage) -> bool:
+    return image.features.get(ELIGIBLE_LEADER_REPLICAS_VERSION.name, 0) >= 1
 
 
 def check_feature_support(image: MetadataImage, broker_id: int, offered: Sequence[SupportedFeature]) -> None:

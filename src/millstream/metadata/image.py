@@ -103,6 +103,9 @@ class MetadataImage:
     """Each topic's name by how it reads when folded (see topic_names), to find names that collide."""
     configs: Mapping[ConfigResource, Mapping[str, str]] = field(default_factory=dict)
     features: Mapping[str, int] = field(default_factory=dict)
+    """The level of each feature that is on."""
+    features_off: frozenset[str] = frozenset()
+    """Features that were switched off, to tell them from those that the log never heard of."""
     next_producer_id: int = 0
 
     def partition(self, at: TopicPartition) -> PartitionState | None:

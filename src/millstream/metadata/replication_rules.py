@@ -11,7 +11,7 @@ from millstream.config.errors import ConfigError
 from millstream.config.setting import Setting
 from millstream.config.table import log
 from millstream.config.table import topic as topic_settings
-from millstream.metadata.features import ELIGIBLE_LEADER_REPLICAS_VERSION
+from millstream.metadata.features import eligible_leader_replicas_enabled
 from millstream.metadata.image import MetadataImage, ResourceType
 
 
@@ -19,7 +19,7 @@ class ReplicationRules:
     def __init__(self, image: MetadataImage, config: BrokerConfig) -> None:
         self._image = image
         self._with_settings = {name for kind, name in image.configs if kind == ResourceType.TOPIC}
-        self.eligible_leader_replicas = image.features.get(ELIGIBLE_LEADER_REPLICAS_VERSION.name, 0) >= 1
+        self.eligible_leader_replicas = eligible_leader_replicas_enabled(image)
         """Whether members that leave a too small ISR are remembered (KIP-966), so that the ISR may become empty."""
         self._min_insync_replicas: int = _for_all_brokers(log.MIN_INSYNC_REPLICAS, image, config)
         self._unclean_elections: bool = _for_all_brokers(log.UNCLEAN_LEADER_ELECTION_ENABLE, image, config)

@@ -32,6 +32,8 @@ def snapshot_records(image: MetadataImage) -> Iterator[MetadataRecord]:
     """
     for name in sorted(image.features, key=lambda name: (name != "metadata.version", name)):
         yield FeatureLevelRecord(name=name, feature_level=image.features[name])
+    for name in sorted(image.features_off):
+        yield FeatureLevelRecord(name=name, feature_level=0)
     if image.cluster_id:
         yield cluster_id_record(image.cluster_id)
     for broker in image.brokers.values():
