@@ -93,12 +93,13 @@ class OffsetHandlers:
         return {"topics": topics}
 
     def _end_of_epoch(self, partition: Partition, epoch: int) -> tuple[int, int]:
+        log = partition.log  # first of all: how far a partition is committed is not known before its log is open
         if epoch == partition.leader_epoch:
             # A consumer must not be told of what is not committed, so the epoch that is still open ends there.
             return epoch, partition.high_watermark
         if epoch < 0:
             return -1, -1  # no epoch is meant
-        return partition.log.end_offset_of_epoch(epoch)
+        return log.end_offset_of_epoch(epoch)
 
     async def delete_records(self, request: Message, context: Context) -> Response:
         topics = []
