@@ -117,6 +117,7 @@ class Cluster:
         assert node.replica is None
         node.life += 1
         node.flushing = False
+        node.tick_at = -1
         node.parked = {}
         node.replica = RaftReplica(
             key=node.key,
@@ -324,9 +325,7 @@ class Cluster:
         assert node.replica is not None
         if add is not None:
             answer = node.replica.add_voter(
-                AddVoter(
-                    cluster_id=None, voter=self.nodes[add].key, endpoints=endpoint_of(add), timeout_ms=5000
-                ),
+                AddVoter(cluster_id=None, voter=self.nodes[add].key, endpoints=endpoint_of(add), timeout_ms=5000),
                 self.now,
             )
         else:

@@ -25,6 +25,12 @@ class Membership:
         """Offset of the latest record that says who votes: another change has to wait until it is committed."""
         return max(self._voters.latest_offset, self._versions.latest_offset)
 
+    def voters_while_uncommitted(self, high_watermark: int) -> tuple[VoterSet, ...]:
+        """The set in force, and the one before it unless the change is known to be committed."""
+        if self._voters.latest_offset < high_watermark:
+            return (self._voters.latest,)
+        return self._voters.latest, self._voters.at(self._voters.latest_offset)
+
     def voters_at(self, end_offset: int) -> VoterSet:
         return self._voters.at(end_offset)
 

@@ -215,18 +215,22 @@ class RaftReplica:
         """When `tick` has to be called at the latest."""
         match self._role:
             case Unattached(election_ms):
-                deadlines = [self._outbox.ready_ms(peer.id, Fetch) for peer in self._peers_to_ask()]
+                deadlines = []
+                if self._log_is_flushed:
+                    deadlines += [self._outbox.ready_ms(peer.id, Fetch) for peer in self._peers_to_ask()]
                 if self._may_campaign:
                     deadlines.append(election_ms)
             case Prospective(ballot, gives_up_ms) | Candidate(ballot, gives_up_ms):
-                deadlines = [gives_up_ms, *(self._outbox.ready_ms(node_id, Vote) for node_id in ballot.unanswered)]
+                deadlines = [gives_up_ms]
+                if not ballot.lost:
+                    deadlines += [self._outbox.ready_ms(node_id, Vote) for node_id in ballot.unanswered]
             case Follower() as follower:
                 deadlines = [follower.fetch_timeout_ms]
                 if follower.election_ms is not None:
                     deadlines.append(follower.election_ms)
                 if follower.receiving is not None:
                     deadlines.append(self._outbox.ready_ms(follower.leader_id, FetchSnapshot))
-                elif self._log.flushed_offset >= self._log.end.offset:
+                elif self._log_is_flushed:
                     deadlines.append(self._outbox.ready_ms(follower.leader_id, Fetch))
                 if self._has_to_introduce_itself(follower):
                     deadlines.append(self._outbox.ready_ms(follower.leader_id, UpdateVoter))
@@ -259,7 +263,7 @@ class RaftReplica:
     def _step(self, now_ms: int) -> None:
         match self._role:
             case Unattached(election_ms):
-                alone = self._may_campaign and len(self.voters) == 1
+                alone = self.is_voter and len(self.voters) == 1
                 if self._may_campaign and (alone or now_ms >= election_ms):
                     self._become_prospective(now_ms)
                 else:
@@ -348,7 +352,15 @@ class RaftReplica:
 
     @property
     def _may_campaign(self) -> bool:
-        return self.is_voter and not self._stopping
+        """A voter may, and so may one whose removal is not known to be committed: it may be the only one with the longest
+        log, and the others need what it has before they can elect one of themselves (Raft thesis, 4.2.2)."""
+        voters = self._membership.voters_while_uncommitted(self._high_watermark)
+        return self._may_vote and not self._stopping and any(voter_set.has(self._key) for voter_set in voters)
+
+    @property
+    def _log_is_flushed(self) -> bool:
+        """A fetch acknowledges everything below its offset: none is sent before that is on disk."""
+        return self._log.flushed_offset >= self._log.end.offset
 
     def _election_timeout(self, now_ms: int) -> int:
         timeout_ms = self._settings.election_timeout_ms
@@ -360,12 +372,12 @@ class RaftReplica:
         if not self._may_campaign:
             self._become_unattached(self.epoch, now_ms)
             return
-        ballot = Ballot(self.voters, {self._key.id: True})
+        ballot = Ballot(self.voters, {self._key.id: True} if self.is_voter else {})
         self._enter(Prospective(ballot, self._election_timeout(now_ms)), self._state)
         self._count(ballot, now_ms)
 
     def _become_candidate(self, now_ms: int) -> None:
-        ballot = Ballot(self.voters, {self._key.id: True})
+        ballot = Ballot(self.voters, {self._key.id: True} if self.is_voter else {})
         state = QuorumState(epoch=self.epoch + 1, voted=self._key)
         self._enter(Candidate(ballot, self._election_timeout(now_ms)), state)
         self._count(ballot, now_ms)
@@ -467,16 +479,13 @@ class RaftReplica:
     ) -> ErrorCode | None:
         """Why a request between voters is refused.
 
-        With voters in the log neither side need find itself or the other in its own set, which may be behind. Static sets
-        do not lag: they differ because somebody configured them so.
+        Neither side need find itself or the other in its own voter set: that may be behind.
         """
         if self._is_other_cluster(cluster_id):
             return ErrorCode.INCONSISTENT_CLUSTER_ID
         if not self._may_vote or voter.id != self._key.id or voter.directory_id not in (None, self._key.directory_id):
             return ErrorCode.INVALID_VOTER_KEY
         if sender_id == self._key.id:
-            return ErrorCode.INCONSISTENT_VOTER_SET
-        if self.kraft_version == 0 and len(self.voters) > 0 and sender_id not in self.voters.by_id:
             return ErrorCode.INCONSISTENT_VOTER_SET
         return ErrorCode.FENCED_LEADER_EPOCH if epoch < self.epoch else None
 
@@ -531,7 +540,7 @@ class RaftReplica:
 
     def _look_for_leader(self, now_ms: int) -> None:
         for peer in self._peers_to_ask():
-            if self._outbox.ready(peer.id, Fetch, now_ms) and self._log.flushed_offset >= self._log.end.offset:
+            if self._outbox.ready(peer.id, Fetch, now_ms) and self._log_is_flushed:
                 self._outbox.send(peer, self._fetch_request(wait_ms=0), now_ms)
 
     def _fetch_request(self, wait_ms: int) -> Fetch:
@@ -561,7 +570,7 @@ class RaftReplica:
                     max_bytes=self._settings.snapshot_chunk_bytes,
                 )
                 self._outbox.send(leader, request, now_ms)
-        elif self._log.flushed_offset >= self._log.end.offset and self._outbox.ready(leader.id, Fetch, now_ms):
+        elif self._log_is_flushed and self._outbox.ready(leader.id, Fetch, now_ms):
             wait_ms = self._settings.fetch_max_wait_ms
             self._outbox.send(leader, self._fetch_request(wait_ms), now_ms, wait_ms)
         if self._has_to_introduce_itself(follower) and self._outbox.ready(leader.id, UpdateVoter, now_ms):
