@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.metadata.placement import check_assignment, new_partition, place_replicas
+from millstream.metadata.brokers import register_broker
+from millstream.metadata.placement import check_assignment, interleaved, new_partition, place_replicas
 from millstream.metadata.records import UNASSIGNED_DIRECTORY, BrokerRegistrationChangeRecord
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import NO_TOPIC_ID, BrokerId
-from tests.metadata.cluster import Cluster
+from tests.metadata.cluster import Cluster, introduction
 
 
 def fence(cluster: Cluster, *numbers: int) -> None:
@@ -79,3 +80,53 @@ def test_assignments_that_cannot_be(replicas: list[int], message: str) -> None:
     with pytest.raises(KafkaError, match=message) as refused:
         check_assignment(Cluster(2).image, replicas, 2)
     assert refused.value.code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+
+
+def in_racks(*racks: str | None) -> Cluster:
+    cluster = Cluster(0)
+    for number, rack in enumerate(racks, 1):
+        known = introduction(number, rack=rack)
+        cluster.take(register_broker(cluster.image, known, broker_epoch=len(cluster.log), fenced=False))
+    return cluster
+
+
+@given(
+    st.lists(st.sampled_from(["a", "b", "c", None]), min_size=1, max_size=8),
+    st.integers(1, 4),
+    st.integers(1, 60),
+    st.integers(),
+)
+def test_replicas_are_on_as_many_racks_as_there_are(
+    racks: list[str | None], factor: int, partitions: int, seed: int
+) -> None:
+    image = in_racks(*racks).image
+    factor = min(factor, len(racks))
+    placed = place_replicas(image, partitions, factor, Random(seed))
+    for replicas in placed:
+        assert len(set(replicas)) == len(replicas) == factor
+        assert len({racks[number - 1] for number in replicas}) == min(factor, len(set(racks)))
+    leaders = Counter(replicas[0] for replicas in placed)
+    assert max(leaders.values()) - min(leaders.get(number, 0) for number in image.brokers) <= 1
+
+
+@given(st.integers(1, 4), st.integers(2, 3), st.integers(1, 3), st.integers(1, 40), st.integers())
+def test_racks_of_one_size_share_evenly(size: int, racks: int, factor: int, partitions: int, seed: int) -> None:
+    image = in_racks(*(str(rack) for rack in range(racks) for _ in range(size))).image
+    factor = min(factor, racks * size)
+    placed = place_replicas(image, partitions, factor, Random(seed))
+    held = Counter(number for replicas in placed for number in replicas)
+    counts = [held.get(number, 0) for number in image.brokers]
+    assert max(counts) - min(counts) <= factor
+
+
+def test_brokers_that_are_away_come_last_even_if_they_have_a_rack_of_their_own() -> None:
+    cluster = in_racks("a", "a", "b", "b")
+    fence(cluster, 3, 4)
+    for replicas in place_replicas(cluster.image, 20, 3, Random(2)):
+        assert set(replicas[:2]) == {1, 2}
+        assert replicas[2] in (3, 4)
+
+
+def test_racks_take_turns() -> None:
+    racks = {1: "a", 2: "a", 3: "a", 4: "b", 5: "b", 6: None}
+    assert interleaved(racks, racks) == [1, 4, 6, 2, 5, 3]

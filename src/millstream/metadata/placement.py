@@ -1,10 +1,14 @@
 """Which brokers hold the replicas of new partitions.
 
 Leaders go round the brokers from a random start; followers follow at a distance that grows each round, so that the
-partitions of a failed broker find leaders on all others. Racks are not looked at yet.
+partitions of a failed broker find leaders on all others. Where brokers are in racks, a round goes from rack to rack,
+and the replicas of a partition are on as many racks as there are; among the brokers that will do, the one with the
+fewest new replicas gets the next.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
 from random import Random
 
 from millstream.metadata.image import MetadataImage
@@ -31,6 +35,9 @@ def place_replicas(
     away = sorted(image.brokers.keys() - set(active))
     near = min(replication_factor, len(active))
     start, distance = random.randrange(len(active)), random.randrange(len(active))
+    racks: dict[int, str | None] = {broker.id: broker.rack for broker in image.brokers.values()}
+    if len(set(racks.values())) > 1:
+        return _placed_by_rack(racks, active, away, partition_count, replication_factor, start, distance)
     placements = []
     for partition in range(partition_count):
         round_number = partition // len(active)
@@ -39,6 +46,51 @@ def place_replicas(
             replicas += _striped(away, start + partition, distance + round_number, replication_factor - near)
         placements.append(replicas)
     return placements
+
+
+def interleaved(racks: Mapping[int, str | None], brokers: Iterable[int]) -> list[int]:
+    """The brokers so that each follows one of another rack, as far as the racks go."""
+    by_rack: dict[str | None, list[int]] = {}
+    for broker in sorted(brokers):
+        by_rack.setdefault(racks[broker], []).append(broker)
+    largest_first = sorted(by_rack.values(), key=lambda members: (-len(members), members))
+    return [broker for row in zip_longest(*largest_first) for broker in row if broker is not None]
+
+
+def _placed_by_rack(
+    racks: Mapping[int, str | None],
+    active: Sequence[int],
+    away: Sequence[int],
+    partition_count: int,
+    replication_factor: int,
+    start: int,
+    distance: int,
+) -> list[tuple[int, ...]]:
+    leaders = interleaved(racks, active)
+    others = interleaved(racks, away)
+    held: Counter[int] = Counter()
+    placements = []
+    for partition in range(partition_count):
+        first = (start + partition) % len(leaders)
+        replicas = [leaders[first]]
+        shift = first + 1 + distance + partition // len(leaders)
+        near, far = _rotated(leaders, shift), _rotated(others, shift)
+        used = {racks[replicas[0]]: 1}
+        while len(replicas) < replication_factor:
+            # Active brokers are taken before others even if that costs a rack: a replica that is away protects nothing.
+            candidates = near if len(replicas) < len(leaders) else far
+            free = [broker for broker in candidates if broker not in replicas]
+            chosen = min(free, key=lambda broker: (used.get(racks[broker], 0), held[broker]))
+            replicas.append(chosen)
+            used[racks[chosen]] = used.get(racks[chosen], 0) + 1
+        held.update(replicas)
+        placements.append(tuple(replicas))
+    return placements
+
+
+def _rotated(brokers: list[int], by: int) -> list[int]:
+    cut = by % len(brokers) if brokers else 0
+    return brokers[cut:] + brokers[:cut]
 
 
 def _striped(brokers: Sequence[int], first: int, distance: int, count: int) -> tuple[int, ...]:
