@@ -192,7 +192,9 @@ class ControllerLink:
         while (left_s := deadline - loop.time()) > 0:
             moved = self._next_move()
             try:
-                if self._local is not None and self._local.is_active and self._local.offers(api):
+                if self._local is not None and self._local.is_active:
+                    if not self._local.offers(api):
+                        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"this controller does not offer {api}")
                     return await local(self._local)
                 channel = self._channel_to_leader()
                 if channel is not None:

@@ -11,7 +11,7 @@ between writing and answering.
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from millstream.config.broker_config import BrokerConfig
@@ -21,7 +21,9 @@ from millstream.controller.metadata_source import DecisionLog, ImageSource
 from millstream.environment import Environment
 from millstream.metadata.application import apply
 from millstream.metadata.decision import Decision
+from millstream.metadata.features import bootstrap_records
 from millstream.metadata.image import MetadataDelta, MetadataImage
+from millstream.metadata.records import MetadataRecord
 from millstream.model.errors import ErrorCode, KafkaError
 
 R = TypeVar("R")
@@ -31,12 +33,22 @@ Decide = Callable[[MetadataImage, BrokerConfig, random.Random], Decision[R]]
 class ActiveController:
     """On every node with the controller role; it is active on the one that leads the quorum."""
 
-    def __init__(self, config: BrokerConfig, log: DecisionLog, source: ImageSource, environment: Environment) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        log: DecisionLog,
+        source: ImageSource,
+        environment: Environment,
+        *,
+        new_cluster_id: Callable[[], str],
+    ) -> None:
+        """`new_cluster_id` gives the id for a cluster that has none, should this node be the first to lead it."""
         self._static_config = config
         self.config = dynamic_config(config, source.image)
         self._log = log
         self._source = source
         self._environment = environment
+        self._new_cluster_id = new_cluster_id
         self._decided: MetadataImage | None = None
         self.epoch = -1
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
@@ -49,8 +61,12 @@ class ActiveController:
     def leading(self, epoch: int) -> None:
         """This node leads, and everything of earlier epochs is committed and in the source's image."""
         self.no_longer_leading()
+        if not self._log.is_leader or self._log.epoch != epoch:
+            return  # that is over already
         self.epoch = epoch
         self._decided = self._source.image
+        if not self._decided.cluster_id:
+            self._write(Decision(bootstrap_records(self._new_cluster_id(), self.config), ()))
         for callback in self.on_leading:
             callback()
 
@@ -65,6 +81,15 @@ class ActiveController:
         for callback in self.on_resigned:
             callback()
 
+    def committed(self, records: Sequence[MetadataRecord], *, offset: int, epoch: int) -> None:
+        """The source follows what is committed."""
+
+    def reset(self, image_records: Sequence[MetadataRecord], *, offset: int, epoch: int) -> None:
+        """The source follows snapshots; a leader never gets one."""
+
+    def leader_changed(self, leader_id: int | None, epoch: int) -> None:
+        """Only the own lead matters here."""
+
     @property
     def is_active(self) -> bool:
         return self._decided is not None and self._log.is_leader and self._log.epoch == self.epoch
@@ -72,10 +97,13 @@ class ActiveController:
     @property
     def image(self) -> MetadataImage:
         """The newest image, as the last decision made it; NOT_CONTROLLER where nothing is decided here."""
-        if not self.is_active:
-            raise _not_controller(self._static_config.node_id)
+        self._check_active()
         assert self._decided is not None
         return self._decided
+
+    def _check_active(self) -> None:
+        if not self.is_active:
+            raise _not_controller(self._static_config.node_id)
 
     @property
     def next_offset(self) -> int:
@@ -110,6 +138,7 @@ class ActiveController:
         for batch in cut_into_batches(decision.records) if decision.records else ():
             # No await since `image` was checked: all batches go into this node's own epoch, or none does.
             offset = self._log.append(batch)
+            self._check_active()
             self._decided = image = apply(image, batch, offset=offset, epoch=self.epoch).image
         return image.offset
 

@@ -6,7 +6,7 @@ that becomes an answer which says so; NOT_CONTROLLER inside an Envelope makes th
 asks the next controller and its client notices nothing.
 """
 
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 
 from millstream.api.embedded import read_body, read_head, write_answer
 from millstream.api.request import Api, Context, Handler, Response, api
@@ -24,14 +24,26 @@ FORWARDED_APIS = (
     "create_partitions",
     "alter_configs",
     "incremental_alter_configs",
+    "elect_leaders",
+    "alter_partition_reassignments",
+    "list_partition_reassignments",
+    "unregister_broker",
+    "describe_quorum",
+    "add_raft_voter",
+    "remove_raft_voter",
 )
 """What clients may ask of any broker, which passes it on."""
 
 
 class ControllerApis:
-    def __init__(self, controller: ActiveController, handlers: Mapping[str, Handler]) -> None:
+    def __init__(
+        self, controller: ActiveController, handlers: Mapping[str, Handler], others: Sequence[Api] = ()
+    ) -> None:
+        """`others` are the APIs of the quorum, which the same listener answers."""
         self._controller = controller
-        self._handlers = dict(handlers)
+        self._own = dict(handlers)
+        self._others = tuple(others)
+        self._handlers = self._own | {each.name: each.handler for each in others if each.handler is not None}
         self._forwarded = {request_schema(name).api_key: name for name in FORWARDED_APIS if name in self._handlers}
 
     @property
@@ -48,8 +60,8 @@ class ControllerApis:
 
     def table(self) -> list[Api]:
         """For the dispatcher of the controller's listener."""
-        names: Iterable[str] = self._handlers
-        return [*(api(name, self._refusing(name)) for name in names), api("envelope", self.envelope)]
+        own = [api(name, self._refusing(name)) for name in self._own]
+        return [*own, *self._others, api("envelope", self.envelope)]
 
     def _refusing(self, name: str) -> Handler:
         async def answer(request: Message, context: Context) -> Response:

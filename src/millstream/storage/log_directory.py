@@ -6,6 +6,7 @@ every log that may be damaged is repaired first (see `start_recovery`). A log th
 removed. `meta.properties` is not storage's.
 """
 
+import json
 import logging
 from collections.abc import Callable
 from uuid import UUID
@@ -39,7 +40,7 @@ from millstream.storage.unopened_logs import UnopenedLogs
 logger = logging.getLogger("millstream.storage")
 
 DAY_MS = 24 * 60 * 60 * 1000
-CLEAN_SHUTDOWN_TEXT = b'{"version":0,"brokerEpoch":-1}'
+NO_EPOCH = -1
 MANY_FLUSHES = 32
 PRODUCER_EXPIRY_INTERVAL_MS = 10 * 60 * 1000
 
@@ -77,6 +78,8 @@ class LogDirectory:
         self._last_expiry_ms: int | None = None
         self.started_clean = False
         """Whether the last stop was a clean one; known after `start`."""
+        self.previous_broker_epoch = NO_EPOCH
+        """The epoch in which the broker that stopped cleanly was registered; known after `start`."""
 
     @property
     def partitions(self) -> set[TopicPartition]:
@@ -121,6 +124,7 @@ class LogDirectory:
                 disk.remove(f"{root}/{name}")
         reports = [] if clean else self._recovery.run(self._present, progress)
         if clean:
+            self.previous_broker_epoch = _broker_epoch(disk.read_bytes(f"{root}/{CLEAN_SHUTDOWN}"))
             disk.remove(f"{root}/{CLEAN_SHUTDOWN}")
             disk.sync_directory(root)
         self._last_checkpoint_ms = self._last_expiry_ms = now_ms
@@ -135,25 +139,31 @@ class LogDirectory:
         return reports
 
     def close(
-        self, now_ms: int, may_flush: Callable[[int], bool] = lambda size: True, *, may_be_clean: bool = True
+        self,
+        now_ms: int,
+        may_flush: Callable[[int], bool] = lambda size: True,
+        *,
+        may_be_clean: bool = True,
+        broker_epoch: int = NO_EPOCH,
     ) -> None:
         """Flush what was written, write the checkpoints and the mark of a clean stop.
 
         `may_flush` is asked before each flush, with its bytes. Where it says no, the bytes stay in the page cache, the
         mark is not written, and the next start checks them. `may_be_clean` is False when the caller has not yet drawn
-        its own conclusions from an unclean stop: then the next start must hear of it again.
+        its own conclusions from an unclean stop: then the next start must hear of it again. `broker_epoch`, that of the
+        registration, is noted with the mark: the controller compares it when the broker registers anew.
         """
         if self._lock is None:
             return  # never taken: nothing here is ours to write
         if self._started:
-            self._write_everything(may_flush, may_be_clean)
+            self._write_everything(may_flush, may_be_clean, broker_epoch)
         self._checkpoints.close()
         self._logs.clear()
         self._started = False
         self._lock.release()
         self._lock = None
 
-    def _write_everything(self, may_flush: Callable[[int], bool], may_be_clean: bool) -> None:
+    def _write_everything(self, may_flush: Callable[[int], bool], may_be_clean: bool, broker_epoch: int) -> None:
         whole = may_be_clean
         unflushed = [(size, log) for log in self._logs.values() if (size := unflushed_bytes(log))]
         for log in self._logs.values():
@@ -177,7 +187,8 @@ class LogDirectory:
         elif whole:
             # Without this mark the next start checks the logs, so a stop that could not write everything must not leave
             # it.
-            self._disk.write_atomically(f"{self.root}/{CLEAN_SHUTDOWN}", CLEAN_SHUTDOWN_TEXT)
+            mark = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
+            self._disk.write_atomically(f"{self.root}/{CLEAN_SHUTDOWN}", mark.encode())
 
     def _flush_all(self, unflushed: list[tuple[int, PartitionLog]], may_flush: Callable[[int], bool]) -> bool:
         """Whether everything is on disk now."""
@@ -362,3 +373,11 @@ class LogDirectory:
 
     def _directory(self, partition: TopicPartition) -> str:
         return f"{self.root}/{partition}"
+
+
+def _broker_epoch(mark: bytes) -> int:
+    try:
+        epoch = json.loads(mark)["brokerEpoch"]
+    except (ValueError, KeyError, TypeError):
+        return NO_EPOCH
+    return epoch if isinstance(epoch, int) else NO_EPOCH

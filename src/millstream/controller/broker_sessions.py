@@ -1,0 +1,84 @@
+"""Which brokers are heard of: one session for each, kept alive by heartbeats. Pure: the time is an argument."""
+
+from dataclasses import dataclass
+
+from millstream.metadata.image import MetadataImage
+from millstream.model.identifiers import BrokerId
+
+
+@dataclass(slots=True)
+class BrokerSession:
+    broker_id: BrokerId
+    broker_epoch: int
+    last_contact_s: float
+    metadata_offset: int = -1
+    """The last metadata record that the broker said it has applied."""
+    shutdown_offset: int | None = None
+    """The record after which nobody asks this broker any more: it may stop when all others have applied it."""
+    connection: object | None = None
+    """The connection that the last heartbeat came over."""
+    connection_lost: bool = False
+    """Whether it has ended, and nothing was heard since."""
+
+
+class BrokerSessions:
+    def __init__(self) -> None:
+        self._sessions: dict[BrokerId, BrokerSession] = {}
+
+    def get(self, broker_id: BrokerId) -> BrokerSession | None:
+        return self._sessions.get(broker_id)
+
+    def begin(self, broker_id: BrokerId, broker_epoch: int, now_s: float) -> BrokerSession:
+        """A session of the process that registered in this epoch, in place of any other's."""
+        session = self._sessions[broker_id] = BrokerSession(broker_id, broker_epoch, now_s)
+        return session
+
+    def touch(self, broker_id: BrokerId, broker_epoch: int, now_s: float, metadata_offset: int) -> BrokerSession:
+        session = self._sessions.get(broker_id)
+        if session is None or session.broker_epoch != broker_epoch:
+            session = self.begin(broker_id, broker_epoch, now_s)
+        session.last_contact_s = now_s
+        session.connection_lost = False
+        session.metadata_offset = max(session.metadata_offset, metadata_offset)
+        return session
+
+    def end(self, broker_id: BrokerId) -> None:
+        self._sessions.pop(broker_id, None)
+
+    def clear(self) -> None:
+        self._sessions.clear()
+
+    def is_alive(self, broker_id: BrokerId, now_s: float, timeout_s: float) -> bool:
+        """Whether the process that registered last is still there.
+
+        One whose connection has ended is not: a node that was killed and comes back at once need not wait for a session
+        of its own to run out. Should it live after all, it learns that its epoch is over.
+        """
+        session = self._sessions.get(broker_id)
+        return session is not None and not session.connection_lost and now_s - session.last_contact_s < timeout_s
+
+    def expired(self, now_s: float, timeout_s: float) -> list[BrokerId]:
+        return [each.broker_id for each in self._sessions.values() if now_s - each.last_contact_s >= timeout_s]
+
+    def start_anew(self, now_s: float) -> None:
+        """Gives every broker as much time as if it had just been heard of."""
+        for session in self._sessions.values():
+            session.last_contact_s = now_s
+
+    def next_expiry_s(self, timeout_s: float) -> float | None:
+        """When the next session runs out, if nothing is heard until then."""
+        contacts = [each.last_contact_s for each in self._sessions.values()]
+        return min(contacts) + timeout_s if contacts else None
+
+    def others_know(self, image: MetadataImage, broker_id: BrokerId) -> bool:
+        """Whether every other active broker has applied the records with which this one's shutdown began."""
+        session = self._sessions.get(broker_id)
+        if session is None or session.shutdown_offset is None:
+            return False
+        for broker in image.brokers.values():
+            if broker.id == broker_id or not broker.active:
+                continue
+            other = self._sessions.get(broker.id)
+            if other is None or other.metadata_offset < session.shutdown_offset:
+                return False
+        return True

@@ -1,0 +1,91 @@
+"""The controller role of a node, joined: decisions, sessions of brokers, upkeep, and what its listener answers."""
+
+from collections.abc import Callable
+
+from millstream.api.api_versions import ApiVersions
+from millstream.api.dispatch import Dispatcher
+from millstream.api.request import Handler, api
+from millstream.config.broker_config import BrokerConfig
+from millstream.controller.active_controller import ActiveController
+from millstream.controller.controller_apis import ControllerApis
+from millstream.controller.handlers.cluster import ControllerClusterHandlers
+from millstream.controller.handlers.configs import ConfigHandlers
+from millstream.controller.handlers.partitions import PartitionHandlers
+from millstream.controller.handlers.producer_ids import ProducerIdHandlers
+from millstream.controller.handlers.reassignments import ReassignmentHandlers
+from millstream.controller.handlers.topics import TopicHandlers
+from millstream.controller.heartbeats import Heartbeats
+from millstream.controller.upkeep import Upkeep
+from millstream.environment import Environment
+from millstream.metadata.features import SUPPORTED_FEATURES
+from millstream.quorum.handlers import QuorumHandlers
+from millstream.quorum.metadata_loader import MetadataLoader
+from millstream.quorum.metadata_quorum import MetadataQuorum
+
+_KRAFT_VERSION = "kraft.version"
+_KRAFT_VERSIONS = (0, 1)
+
+
+class ControllerRole:
+    """To be made after the loader and before the quorum starts."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        quorum: MetadataQuorum,
+        loader: MetadataLoader,
+        environment: Environment,
+        *,
+        new_cluster_id: Callable[[], str],
+    ) -> None:
+        self._quorum = quorum
+        self._loader = loader
+        self.active = ActiveController(config, quorum, loader, environment, new_cluster_id=new_cluster_id)
+        self._heartbeats = Heartbeats(self.active, environment)
+        self._upkeep = Upkeep(self.active, loader, environment)
+        quorum.subscribe(self.active)
+        self.apis = ControllerApis(self.active, self._handlers(), QuorumHandlers(quorum).apis())
+        table = self.apis.table()
+        table.append(api("api_versions", lambda request, context: versions.handle(request, context)))
+        versions = ApiVersions(table, self._features)
+        self.dispatcher = Dispatcher(table, environment.loop)
+
+    def close(self) -> None:
+        self.active.no_longer_leading()
+        self._heartbeats.close()
+        self._upkeep.close()
+
+    def _handlers(self) -> dict[str, Handler]:
+        topics = TopicHandlers(self.active)
+        configs = ConfigHandlers(self.active)
+        partitions = PartitionHandlers(self.active)
+        reassignments = ReassignmentHandlers(self.active)
+        cluster = ControllerClusterHandlers(self._loader, self._quorum, self._controllers)
+        return {
+            "create_topics": topics.create_topics,
+            "delete_topics": topics.delete_topics,
+            "alter_configs": configs.alter_configs,
+            "create_partitions": topics.create_partitions,
+            "elect_leaders": partitions.elect_leaders,
+            "incremental_alter_configs": configs.incremental_alter_configs,
+            "alter_partition_reassignments": reassignments.alter_partition_reassignments,
+            "list_partition_reassignments": reassignments.list_partition_reassignments,
+            "alter_partition": partitions.alter_partition,
+            "describe_cluster": cluster.describe_cluster,
+            "broker_registration": self._heartbeats.broker_registration,
+            "broker_heartbeat": self._heartbeats.broker_heartbeat,
+            "unregister_broker": self._heartbeats.unregister_broker,
+            "allocate_producer_ids": ProducerIdHandlers(self.active).allocate_producer_ids,
+        }
+
+    def _controllers(self) -> list[tuple[int, str, int]]:
+        quorum = self._quorum
+        return [(voter.key.id, *quorum.address_of(voter.endpoints)) for voter in quorum.voters if voter.endpoints]
+
+    def _features(self) -> tuple[dict[str, tuple[int, int]], dict[str, int], int]:
+        image = self._loader.image
+        supported = {each.name: (each.min_supported_version, each.max_supported_version) for each in SUPPORTED_FEATURES}
+        finalized = dict(image.features)
+        if self._quorum.kraft_version > 0:
+            finalized[_KRAFT_VERSION] = self._quorum.kraft_version
+        return {**supported, _KRAFT_VERSION: _KRAFT_VERSIONS}, finalized, image.offset

@@ -1,0 +1,265 @@
+"""Brokers come, live and go: registrations and heartbeats heard, the silent fenced, the dead fenced at once.
+
+A broker that is not heard of for `broker.session.timeout.ms` is fenced. Mostly it is quicker: when the connection of
+its heartbeats breaks, its address is probed, and if nobody listens there the process is gone. Anything else (no answer,
+no way to get there, a listener that answers) proves nothing, and the session decides. A controller that takes over
+knows of no contacts: all sessions start anew, and every address is probed, for the node that led before may have been
+a broker too.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+from millstream.api.request import Context, Response
+from millstream.config.broker_config import BrokerConfig
+from millstream.config.table import cluster
+from millstream.controller.active_controller import ActiveController
+from millstream.controller.broker_sessions import BrokerSession, BrokerSessions
+from millstream.environment import Environment
+from millstream.metadata.brokers import BrokerAdmission, BrokerIntroduction
+from millstream.metadata.decision import Decision
+from millstream.metadata.image import BrokerRegistration, MetadataImage
+from millstream.metadata.membership import (
+    BrokerDeparture,
+    Heartbeat,
+    HeartbeatAnswer,
+    admit_broker,
+    fence_broker,
+    process_heartbeat,
+    unregister_broker,
+)
+from millstream.metadata.records import Endpoint, SupportedFeature
+from millstream.model.errors import KafkaError
+from millstream.model.identifiers import BrokerId
+from millstream.net.service import Peer
+from millstream.protocol.schema import Message
+
+_PROBE_TIMEOUT_S = 1.0
+_DEAF_S = 1.0
+_RETRY_S = 0.5
+"""Pause before a fencing that could not be written is tried again."""
+
+_log = logging.getLogger("millstream.controller")
+
+
+class Heartbeats:
+    def __init__(self, controller: ActiveController, environment: Environment) -> None:
+        self._controller = controller
+        self._environment = environment
+        self._sessions = BrokerSessions()
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        controller.on_leading.append(self._begin)
+        controller.on_resigned.append(self._end)
+
+    @property
+    def _timeout_s(self) -> float:
+        return self._controller.config[cluster.BROKER_SESSION_TIMEOUT_MS] / 1000
+
+    def close(self) -> None:
+        self._end()
+        for task in tuple(self._tasks):
+            task.cancel()
+
+    # Taking over and giving up
+
+    def _begin(self) -> None:
+        now_s = self._environment.loop.time()
+        own_id = self._controller.config.node_id
+        for broker in self._controller.image.brokers.values():
+            if broker.fenced:
+                continue
+            self._sessions.begin(broker.id, broker.epoch, now_s)
+            if broker.id != own_id:
+                self._start(self._probe(broker.id, broker.epoch))
+        self._schedule()
+
+    def _end(self) -> None:
+        self._sessions.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # What brokers say
+
+    async def broker_registration(self, request: Message, context: Context) -> Response:
+        introduction = BrokerIntroduction(
+            broker_id=BrokerId(request.broker_id),
+            incarnation_id=request.incarnation_id,
+            cluster_id=request.cluster_id,
+            end_points=tuple(
+                Endpoint(name=each.name, host=each.host, port=each.port, security_protocol=each.security_protocol)
+                for each in request.listeners
+            ),
+            features=tuple(
+                SupportedFeature(
+                    name=each.name,
+                    min_supported_version=each.min_supported_version,
+                    max_supported_version=each.max_supported_version,
+                )
+                for each in request.features
+            ),
+            rack=request.rack,
+            log_dirs=tuple(request.log_dirs),
+            previous_broker_epoch=request.previous_broker_epoch,
+        )
+        broker_id, loop = introduction.broker_id, self._environment.loop
+
+        def admit(image: MetadataImage, config: BrokerConfig, _: Any) -> Decision[BrokerAdmission]:
+            decision = admit_broker(
+                image,
+                introduction,
+                config,
+                next_offset=self._controller.next_offset,
+                session_alive=self._sessions.is_alive(broker_id, loop.time(), self._timeout_s),
+            )
+            session = self._sessions.begin(broker_id, decision.results[0].broker_epoch, loop.time())
+            self._watch(session, context.peer)
+            return decision
+
+        (admission,) = await self._controller.decide(admit)
+        _log.info("broker_registered broker=%d epoch=%d", broker_id, admission.broker_epoch)
+        self._schedule()
+        return {"broker_epoch": admission.broker_epoch}
+
+    async def broker_heartbeat(self, request: Message, context: Context) -> Response:
+        heartbeat = Heartbeat(
+            broker_id=BrokerId(request.broker_id),
+            broker_epoch=request.broker_epoch,
+            current_metadata_offset=request.current_metadata_offset,
+            want_fence=request.want_fence,
+            want_shut_down=request.want_shut_down,
+        )
+
+        def process(image: MetadataImage, config: BrokerConfig, _: Any) -> Decision[HeartbeatAnswer]:
+            others_know = self._sessions.others_know(image, heartbeat.broker_id)
+            decision = process_heartbeat(image, heartbeat, config, others_know=others_know)
+            session = self._sessions.touch(
+                heartbeat.broker_id,
+                heartbeat.broker_epoch,
+                self._environment.loop.time(),
+                heartbeat.current_metadata_offset,
+            )
+            self._watch(session, context.peer)
+            if decision.results[0].in_controlled_shutdown and (decision.records or session.shutdown_offset is None):
+                session.shutdown_offset = self._controller.next_offset + len(decision.records) - 1
+            return decision
+
+        (answer,) = await self._controller.decide(process)
+        if answer.should_shut_down:
+            self._sessions.end(heartbeat.broker_id)
+        self._schedule()
+        return {
+            "is_caught_up": answer.is_caught_up,
+            "is_fenced": answer.is_fenced,
+            "should_shut_down": answer.should_shut_down,
+        }
+
+    async def unregister_broker(self, request: Message, context: Context) -> Response:
+        broker_id = BrokerId(request.broker_id)
+
+        def leave(image: MetadataImage, config: BrokerConfig, _: Any) -> Decision[BrokerDeparture]:
+            return unregister_broker(image, broker_id, config)
+
+        await self._controller.decide(leave)
+        self._sessions.end(broker_id)
+        return {}
+
+    # Who is heard no more
+
+    def _watch(self, session: BrokerSession, peer: Peer) -> None:
+        """Notices when the connection that the broker's heartbeats come over ends."""
+        if session.connection is peer:
+            return
+        session.connection = peer
+
+        def closed() -> None:
+            current = self._sessions.get(session.broker_id)
+            if current is session and session.connection is peer:
+                session.connection_lost = True
+                self._start(self._probe(session.broker_id, session.broker_epoch))
+
+        if peer.closed:
+            closed()
+        else:
+            peer.on_close.add(closed)
+
+    async def _probe(self, broker_id: BrokerId, broker_epoch: int) -> None:
+        """Fences the broker if nobody listens at its address."""
+        broker = self._registration(broker_id, broker_epoch)
+        if broker is None or broker.fenced:
+            return
+        endpoint = _inter_broker_endpoint(broker, self._controller.config)
+        begun_s = self._environment.loop.time()
+        try:
+            async with asyncio.timeout(_PROBE_TIMEOUT_S):
+                transport = await self._environment.network.connect(endpoint.host, endpoint.port)
+        except ConnectionRefusedError:
+            session = self._sessions.get(broker_id)
+            if session is None or session.last_contact_s <= begun_s:
+                await self._fence(broker_id, broker_epoch, "nobody listens at its address")
+        except OSError:
+            pass  # it may be cut off from here and yet live
+        else:
+            transport.close()
+
+    def _registration(self, broker_id: BrokerId, broker_epoch: int) -> BrokerRegistration | None:
+        if not self._controller.is_active:
+            return None
+        broker = self._controller.image.brokers.get(broker_id)
+        return broker if broker is not None and broker.epoch == broker_epoch else None
+
+    def _schedule(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        expiry_s = self._sessions.next_expiry_s(self._timeout_s)
+        if expiry_s is not None and self._controller.is_active:
+            self._timer = self._environment.loop.call_at(expiry_s, self._expire)
+
+    def _expire(self) -> None:
+        now_s = self._environment.loop.time()
+        late_s = now_s - (self._sessions.next_expiry_s(self._timeout_s) or now_s)
+        if late_s > _DEAF_S:
+            # It was this process that did not run: what the brokers said meanwhile is yet to be read.
+            self._sessions.start_anew(now_s)
+        for broker_id in self._sessions.expired(now_s, self._timeout_s):
+            session = self._sessions.get(broker_id)
+            assert session is not None
+            self._sessions.end(broker_id)
+            self._start(self._fence(broker_id, session.broker_epoch, "its session timed out"))
+        self._schedule()
+
+    async def _fence(self, broker_id: BrokerId, broker_epoch: int, reason: str) -> None:
+        def fence(image: MetadataImage, config: BrokerConfig, _: Any) -> Decision[BrokerDeparture]:
+            broker = image.brokers.get(broker_id)
+            if broker is None or broker.epoch != broker_epoch or broker.fenced:  # it came back, or left for good
+                return Decision((), ())
+            return fence_broker(image, broker_id, config)
+
+        epoch = self._controller.epoch
+        while self._controller.is_active and self._controller.epoch == epoch:
+            try:
+                fenced = await self._controller.decide(fence)
+            except KafkaError as error:
+                _log.warning("broker_not_fenced broker=%d error=%s", broker_id, error)
+                await asyncio.sleep(_RETRY_S)
+                continue
+            session = self._sessions.get(broker_id)
+            if session is not None and session.broker_epoch == broker_epoch:
+                self._sessions.end(broker_id)
+            if fenced:
+                _log.warning("broker_fenced broker=%d epoch=%d reason=%s", broker_id, broker_epoch, reason)
+            return
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._environment.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _inter_broker_endpoint(broker: BrokerRegistration, config: BrokerConfig) -> Endpoint:
+    names = {config.inter_broker_listener} if config.listeners else set()
+    return next((each for each in broker.end_points if each.name.upper() in names), broker.end_points[0])

@@ -1,0 +1,91 @@
+"""What the active controller does of its own accord: leaders where there are none, preferred leaders in balance."""
+
+import asyncio
+import logging
+from typing import Any
+
+from millstream.config.broker_config import BrokerConfig
+from millstream.config.table import cluster
+from millstream.controller.active_controller import ActiveController, Decide
+from millstream.controller.metadata_source import ImageSource
+from millstream.environment import Environment
+from millstream.metadata.decision import Decision
+from millstream.metadata.elections import MAX_ELECTIONS_AT_ONCE, ElectionAnswer, balance_leaders, elect_leaderless
+from millstream.metadata.features import missing_features
+from millstream.metadata.image import MetadataDelta, MetadataImage
+from millstream.model.errors import ErrorCode, KafkaError
+
+_LEADERLESS_CHECK_S = 10.0
+_log = logging.getLogger("millstream.controller")
+
+
+class Upkeep:
+    def __init__(self, controller: ActiveController, source: ImageSource, environment: Environment) -> None:
+        self._controller = controller
+        self._environment = environment
+        self._wanted = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        controller.on_leading.append(self._begin)
+        controller.on_resigned.append(self.close)
+        source.subscribe(self._follow)
+
+    def _begin(self) -> None:
+        self.close()
+        self._wanted.set()
+        self._task = self._environment.loop.create_task(self._run(self._controller.epoch))
+
+    def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    def _follow(self, delta: MetadataDelta) -> None:
+        if delta.configs:  # unclean elections may be allowed now
+            self._wanted.set()
+
+    async def _run(self, epoch: int) -> None:
+        loop = self._environment.loop
+        balance_due_s = loop.time() + self._balance_interval_s
+        while self._controller.is_active and self._controller.epoch == epoch:
+            try:
+                if self._wanted.is_set():
+                    self._wanted.clear()
+                    await self._controller.decide(_add_missing_features)
+                    await self._repeat(_elect_leaderless)
+                if loop.time() >= balance_due_s:
+                    balance_due_s = loop.time() + self._balance_interval_s
+                    if self._controller.config[cluster.AUTO_LEADER_REBALANCE_ENABLE]:
+                        await self._repeat(_balance_leaders)
+            except KafkaError as error:
+                if error.code == ErrorCode.NOT_CONTROLLER:
+                    return
+                _log.warning("upkeep_failed error=%s", error)
+            except Exception:
+                _log.exception("upkeep_failed")
+            try:
+                async with asyncio.timeout(min(_LEADERLESS_CHECK_S, max(0.0, balance_due_s - loop.time()))):
+                    await self._wanted.wait()
+            except TimeoutError:
+                self._wanted.set()
+
+    @property
+    def _balance_interval_s(self) -> float:
+        return float(self._controller.config[cluster.LEADER_IMBALANCE_CHECK_INTERVAL_SECONDS])
+
+    async def _repeat(self, decide: "Decide[ElectionAnswer]") -> None:
+        """Decides until nothing is left to do, a part at a time, so that nobody has to wait for all of it."""
+        while len(await self._controller.decide(decide)) >= MAX_ELECTIONS_AT_ONCE:
+            pass
+
+
+def _add_missing_features(image: MetadataImage, config: BrokerConfig, _: Any) -> Decision[None]:
+    """Levels for features that an earlier version, which began the log, did not know."""
+    return Decision(missing_features(image), ())
+
+
+def _elect_leaderless(image: MetadataImage, config: BrokerConfig, _: Any) -> Decision[ElectionAnswer]:
+    return elect_leaderless(image, config)
+
+
+def _balance_leaders(image: MetadataImage, config: BrokerConfig, _: Any) -> Decision[ElectionAnswer]:
+    return balance_leaders(image, config)

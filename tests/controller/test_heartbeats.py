@@ -1,0 +1,191 @@
+"""Brokers register, are let in, fenced when they are silent, and at once when they are dead."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from millstream.metadata.topics import NewTopic, create_topics
+from millstream.model.errors import ErrorCode, KafkaError
+from millstream.model.identifiers import BrokerId, TopicName
+from millstream.net.service import Peer
+
+from .bench import SESSION_S, Bench, port_of
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    made = Bench()
+    yield made
+    made.close()
+
+
+def make_topic(bench: Bench, *replicas: int) -> None:
+    topic = NewTopic(name="t", assignments=[(0, replicas)])
+    (result,) = bench.run(
+        bench.controller.decide(lambda image, config, chance: create_topics(image, [topic], config, chance))
+    )
+    assert result.error is ErrorCode.NONE, result
+
+
+def leader(bench: Bench) -> int:
+    return bench.image.topics[TopicName("t")].partitions[0].leader
+
+
+def test_a_broker_is_fenced_until_it_has_read_the_metadata_up_to_its_registration(bench: Bench) -> None:
+    epoch = bench.register(1)
+    assert bench.fenced() == {1}
+    behind = bench.beat(1, offset=epoch - 1)
+    assert behind.is_fenced and not behind.is_caught_up
+    assert bench.beat(1, offset=epoch, want_fence=True).is_fenced
+    answer = bench.beat(1, offset=epoch)
+    assert answer.is_caught_up and not answer.is_fenced
+    assert bench.fenced() == set()
+
+
+def test_the_broker_epoch_is_the_offset_of_the_registration(bench: Bench) -> None:
+    epoch = bench.register(1)
+    assert bench.quorum.log[epoch].broker_id == 1  # type: ignore[union-attr]
+
+
+def test_a_silent_broker_is_fenced_when_its_session_ends_and_comes_back_by_itself(bench: Bench) -> None:
+    bench.join(1, 2)
+    make_topic(bench, 1, 2)
+    for _ in range(4):
+        bench.pass_time(SESSION_S / 3)
+        bench.beat(2)
+    assert bench.fenced() == {1}
+    assert leader(bench) == 2
+    assert not bench.beat(1).is_fenced
+    assert bench.fenced() == set()
+
+
+def test_heartbeats_keep_a_session_alive(bench: Bench) -> None:
+    bench.join(1)
+    for _ in range(10):
+        bench.pass_time(SESSION_S - 1)
+        assert not bench.beat(1).is_fenced
+    assert bench.fenced() == set()
+
+
+def test_a_broker_whose_address_refuses_connections_is_fenced_at_once(bench: Bench) -> None:
+    bench.join(1, 2)
+    make_topic(bench, 1, 2)
+    bench.network.refused.add(port_of(1))
+    bench.peer(1).close()
+    bench.pass_time(0.1)
+    assert bench.fenced() == {1}
+    assert leader(bench) == 2
+
+
+@pytest.mark.parametrize("reachable", [True, False])
+def test_a_broken_connection_alone_proves_nothing(bench: Bench, reachable: bool) -> None:
+    bench.join(1)
+    if not reachable:
+        bench.network.unreachable.add(port_of(1))
+    bench.peer(1).close()
+    bench.pass_time(SESSION_S - 0.1)
+    assert bench.fenced() == set()
+    bench.pass_time(0.2)
+    assert bench.fenced() == {1}
+
+
+def test_an_old_connection_that_ends_late_does_not_matter(bench: Bench) -> None:
+    bench.join(1)
+    old = bench.peers.pop(1)
+    bench.beat(1)
+    bench.network.refused.add(port_of(1))
+    old.close()
+    bench.pass_time(0.1)
+    assert bench.fenced() == set()
+
+
+def test_a_controller_that_takes_over_probes_everybody_and_gives_the_living_time(bench: Bench) -> None:
+    bench.join(2, 3)
+    make_topic(bench, 2, 3)
+    bench.quorum.is_leader = False
+    bench.controller.no_longer_leading()
+    bench.pass_time(100)
+    bench.network.refused.add(port_of(2))
+    bench.quorum.is_leader, bench.quorum.epoch = True, 2
+    bench.controller.leading(2)
+    bench.pass_time(0.1)
+    assert bench.fenced() == {2}
+    assert leader(bench) == 3
+    bench.pass_time(SESSION_S - 1)
+    assert not bench.beat(3).is_fenced
+
+
+def test_a_controller_that_did_not_run_does_not_blame_the_brokers(bench: Bench) -> None:
+    bench.join(1, 2)
+    bench.loop.clock_of_selector.now_s += 60  # the process was stopped
+    bench.pass_time(1)
+    assert bench.fenced() == set()
+    bench.beat(1)
+    bench.pass_time(SESSION_S - 0.5)
+    assert bench.fenced() == {2}
+
+
+def test_a_second_process_with_the_number_of_a_living_one_is_refused(bench: Bench) -> None:
+    bench.join(1)
+    stranger = Peer(host="127.0.0.1", port=1, listener="CONTROLLER")
+    with pytest.raises(KafkaError) as caught:
+        bench.register(1, process=2, peer=stranger)
+    assert caught.value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    assert not bench.beat(1).is_fenced
+
+
+def test_a_process_that_comes_back_after_a_crash_need_not_wait_for_its_own_session(bench: Bench) -> None:
+    bench.join(1)
+    bench.peer(1).close()
+    bench.pass_time(0.1)
+    again = bench.register(1, process=2)
+    assert bench.image.brokers[BrokerId(1)].epoch == again
+    assert bench.fenced() == {1}
+
+
+def test_a_heartbeat_of_a_former_process_is_refused(bench: Bench) -> None:
+    bench.join(1)
+    old_epoch = bench.image.brokers[BrokerId(1)].epoch
+    bench.peer(1).close()
+    bench.register(1, process=2)
+    fields = {"broker_id": 1, "broker_epoch": old_epoch, "current_metadata_offset": bench.image.offset}
+    with pytest.raises(KafkaError) as caught:
+        bench.ask("broker_heartbeat", fields, bench.peer(1))
+    assert caught.value.code is ErrorCode.STALE_BROKER_EPOCH
+
+
+def test_the_same_process_may_ask_twice(bench: Bench) -> None:
+    assert bench.register(1) == bench.register(1)
+
+
+def test_a_broker_that_stops_is_let_go_when_the_others_know(bench: Bench) -> None:
+    bench.join(1, 2)
+    make_topic(bench, 1, 2)
+    bench.beat(2)
+    assert not bench.beat(1, want_shut_down=True).should_shut_down
+    assert leader(bench) == 2
+    assert bench.image.brokers[BrokerId(1)].in_controlled_shutdown
+    assert not bench.beat(1, want_shut_down=True).should_shut_down
+    bench.beat(2)
+    answer = bench.beat(1, want_shut_down=True)
+    assert answer.should_shut_down and answer.is_fenced
+    again = bench.register(1, process=2, previous_epoch=bench.image.brokers[BrokerId(1)].epoch)
+    assert again > 0
+
+
+def test_unregistering_forgets_a_broker(bench: Bench) -> None:
+    bench.join(1, 2)
+    bench.ask("unregister_broker", {"broker_id": 1}, bench.peer(2))
+    assert set(bench.image.brokers) == {2}
+    with pytest.raises(KafkaError) as caught:
+        bench.ask("unregister_broker", {"broker_id": 1}, bench.peer(2))
+    assert caught.value.code is ErrorCode.BROKER_ID_NOT_REGISTERED
+
+
+def test_one_that_does_not_lead_answers_nothing(bench: Bench) -> None:
+    bench.join(1)
+    bench.quorum.is_leader = False
+    bench.controller.no_longer_leading()
+    with pytest.raises(KafkaError) as caught:
+        bench.beat(1)
+    assert caught.value.code is ErrorCode.NOT_CONTROLLER
