@@ -32,10 +32,11 @@ class SessionPartition:
 
 
 class FetchSession:
-    __slots__ = ("by_id", "epoch", "id", "last_used", "partitions")
+    __slots__ = ("by_id", "epoch", "id", "is_replica", "last_used", "partitions")
 
-    def __init__(self, session_id: int, by_id: bool, now: float) -> None:
+    def __init__(self, session_id: int, by_id: bool, now: float, is_replica: bool = False) -> None:
         self.id = session_id
+        self.is_replica = is_replica
         self.by_id = by_id
         self.epoch = 1
         self.last_used = now
@@ -101,12 +102,15 @@ class FetchSessions:
 
     def _create(self, request: FetchRequest, by_id: bool, now: float) -> FetchSession | None:
         size = sum(len(fetches) for _, fetches in request.topics)
-        if not size or self._partition_count() + size > MAX_PARTITIONS_IN_SESSIONS or not self._has_room(now):
+        is_replica = request.replica_id >= 0
+        if not size or self._partition_count() + size > MAX_PARTITIONS_IN_SESSIONS:
+            return None
+        if not self._has_room(now, is_replica):
             return None
         session_id = NO_SESSION
         while session_id == NO_SESSION or session_id in self._sessions:
             session_id = self._randomness.randrange(1, 1 << 31)
-        session = FetchSession(session_id, by_id, now)
+        session = FetchSession(session_id, by_id, now, is_replica)
         session.update(request)
         self._sessions[session_id] = session
         return session
@@ -114,13 +118,15 @@ class FetchSessions:
     def _partition_count(self) -> int:
         return sum(len(session.partitions) for session in self._sessions.values())
 
-    def _has_room(self, now: float) -> bool:
+    def _has_room(self, now: float, is_replica: bool) -> bool:
+        """A session that was not used for long gives way to any other, a consumer's always to a follower's."""
         if len(self._sessions) < self._slots:
             return True
-        if not self._sessions:
-            return False
-        oldest = next(iter(self._sessions.values()))
-        if now - oldest.last_used < _EVICTABLE_AFTER_SECONDS:
+        oldest = next(iter(self._sessions.values()), None)
+        if oldest is not None and now - oldest.last_used < _EVICTABLE_AFTER_SECONDS:
+            consumers = (session for session in self._sessions.values() if not session.is_replica)
+            oldest = next(consumers, None) if is_replica else None
+        if oldest is None:
             return False
         del self._sessions[oldest.id]
         return True

@@ -171,7 +171,7 @@ class ReplicaFetcher:
             ):
                 raise ConnectionError(f"the leader refused: {ErrorCode(answer.error_code).name}")
             return True
-        self._answered(wanted, answer)
+        self._answered(answer)
         await self._handle(answer)
         return True
 
@@ -284,19 +284,17 @@ class ReplicaFetcher:
     # The session
 
     def _begin_session(self) -> None:
-        self._session_id = self._session_epoch = 0
+        # The old one is named once more, so that the leader can forget it.
+        self._session_epoch = 0
         self._forgotten.clear()
         for followed in self._followed.values():
             followed.sent = None
 
-    def _answered(self, wanted: dict[Key, tuple[_Followed, FollowerPosition]], answer: Message) -> None:
+    def _answered(self, answer: Message) -> None:
+        self._session_id = answer.session_id
         if answer.session_id == 0:
-            self._begin_session()
-            for followed, position in wanted.values():
-                followed.sent = position  # what this answer is about; the next request is a full one again
-            self._session_epoch = 0
+            self._session_epoch = 0  # the leader has no room for a session: the next request is a full one again
         else:
-            self._session_id = answer.session_id
             self._session_epoch = 1 if self._session_epoch == (1 << 31) - 1 else self._session_epoch + 1
 
     # Answers

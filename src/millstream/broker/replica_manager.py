@@ -6,6 +6,7 @@ What a partition, a fetcher or a handler must know of the cluster it asks here; 
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from uuid import UUID
 
 from millstream.broker.isr_changes import ControllerRequests, IsrChanges
 from millstream.broker.partition import Partition
@@ -16,12 +17,13 @@ from millstream.broker.replica_throttle import ReplicaThrottle
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.table import cluster
 from millstream.environment import Environment
-from millstream.metadata.image import BrokerRegistration, MetadataDelta, MetadataImage
-from millstream.model.identifiers import BrokerId, TopicPartition
+from millstream.metadata.image import BrokerRegistration, MetadataDelta, MetadataImage, PartitionState
+from millstream.model.identifiers import BrokerId, TopicId, TopicName, TopicPartition
 from millstream.protocol.node_endpoints import NodeEndpoint
 from millstream.replication.leader import Proposal
 from millstream.storage.log_directory import LogDirectory
 
+RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 _log = logging.getLogger("millstream.replication")
 
 
@@ -121,6 +123,17 @@ class ReplicaManager:
         """Whether a broker has registered again since it was in this epoch."""
         broker = self._broker(broker_id)
         return broker is not None and -1 < broker_epoch < broker.epoch
+
+    def state_elsewhere(self, topic: bytes, by_id: bool, index: int) -> PartitionState | None:
+        """A partition as the metadata has it, for a client that asks a node which has no replica of it."""
+        if by_id:
+            found = self.image.topics_by_id.get(TopicId(UUID(bytes=topic)))
+        else:
+            found = self.image.topics.get(TopicName(topic.decode(errors="replace")))
+        return found.partitions[index] if found is not None and 0 <= index < len(found.partitions) else None
+
+    def selects_by_rack(self) -> bool:
+        return self.config[cluster.REPLICA_SELECTOR_CLASS] == RACK_AWARE_SELECTOR
 
     def rack_of(self, broker_id: int) -> str | None:
         broker = self._broker(broker_id)

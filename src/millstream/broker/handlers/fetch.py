@@ -1,18 +1,21 @@
 """Fetch: find the bytes, wait for them if need be, and hand over stretches of files; never a record, never a copy.
 
 A fetch answers at once if it has `min_bytes`, an error to tell, or no time to wait. Otherwise it waits on its
-partitions and is woken by an append; nothing polls. Bytes that are not in the page cache, or that this process has
-not verified, are read ahead and checked in a thread before they are sent.
+partitions and is woken by an append (a follower) or a commit (a consumer); nothing polls. Bytes that are not in the
+page cache, or that this process has not verified, are read ahead and checked in a thread before they are sent.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
 
 from millstream.broker.fetch_sessions import FetchSession, FetchSessions, Key, SessionPartition
-from millstream.broker.partition import Partition
+from millstream.broker.partition import Partition, Role, Waiter
 from millstream.broker.partition_table import PartitionTable
+from millstream.broker.replica_throttle import ReplicaThrottle
 from millstream.environment import Environment
+from millstream.metadata.image import PartitionState
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.protocol.fetch import (
     FIRST_WITH_TOPIC_ID,
@@ -20,9 +23,12 @@ from millstream.protocol.fetch import (
     FetchRequest,
     PartitionResult,
 )
+from millstream.storage.partition_log import PartitionLog
 from millstream.storage.slice import Slice
 
 OPENED_PER_TURN = 8
+FIRST_FROM_FOLLOWERS = 11
+"""The first version whose consumers know that followers may serve them."""
 _log = logging.getLogger("millstream.broker")
 
 Row = tuple[Key, PartitionResult]
@@ -31,18 +37,47 @@ Deliver = Callable[[Topics, int, int], None]
 """Takes the answer: topics, top-level error, session id."""
 
 
+class Cluster(Protocol):
+    """What a fetch must know of the other nodes."""
+
+    @property
+    def leader_throttle(self) -> ReplicaThrottle: ...
+
+    def cluster_id(self) -> str | None: ...
+
+    def state_elsewhere(self, topic: bytes, by_id: bool, index: int) -> PartitionState | None: ...
+
+    def is_of_the_past(self, broker_id: int, broker_epoch: int) -> bool: ...
+
+    def is_alive(self, broker_id: int) -> bool: ...
+
+    def rack_of(self, broker_id: int) -> str | None: ...
+
+    def selects_by_rack(self) -> bool:
+        """Whether consumers are sent to a replica in their own rack (`replica.selector.class`)."""
+        ...
+
+
 class FetchHandler:
     def __init__(
-        self, partitions: PartitionTable, environment: Environment, *, session_slots: int, max_bytes: int
+        self,
+        partitions: PartitionTable,
+        environment: Environment,
+        cluster: Cluster,
+        *,
+        session_slots: int,
+        max_bytes: int,
     ) -> None:
         self.partitions = partitions
         self.environment = environment
+        self.cluster = cluster
         self.sessions = FetchSessions(session_slots, environment.randomness)
         self._max_bytes = max_bytes
 
     def fetch(self, request: FetchRequest, version: int, deliver: Deliver) -> "FetchWait | None":
         """Answers through `deliver`, now or later; returns what waits, so that it can be given up."""
         try:
+            self._check_cluster(request)
             session = self.sessions.resolve(request, version, self.environment.loop.time())
         except KafkaError as error:
             deliver([], error.code, 0)
@@ -51,47 +86,82 @@ class FetchHandler:
         operation.start()
         return operation
 
-    def read(self, wanted: Iterable[tuple[Key, FetchPartition]], request: FetchRequest, by_id: bool) -> "ReadResult":
-        """Looks at every wanted partition once, within the request's limits."""
+    def _check_cluster(self, request: FetchRequest) -> None:
+        if request.cluster_id is not None:
+            known = self.cluster.cluster_id()
+            if known is not None and request.cluster_id != known.encode():
+                raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID, f"this is cluster {known}")
+
+    def read(
+        self, wanted: Iterable[tuple[Key, FetchPartition]], request: FetchRequest, version: int, *, is_arrival: bool
+    ) -> "ReadResult":
+        """Looks at every wanted partition once, within the request's limits.
+
+        The first look, `is_arrival`, is when a follower tells how far it is: it does so by where it fetches.
+        """
         result = ReadResult()
         left = min(request.max_bytes, self._max_bytes)
+        by_id = version >= FIRST_WITH_TOPIC_ID
         topics = self.partitions.by_id if by_id else self.partitions.by_name
+        is_replica = request.replica_id >= 0
         for key, fetch in wanted:
             topic = topics.get(key[0])
             partition = topic.get(fetch.partition) if topic is not None else None
             if partition is None:
-                code = ErrorCode.UNKNOWN_TOPIC_ID if by_id and topic is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                result.rows.append((key, PartitionResult(fetch.partition, code)))
-                result.has_error = True
+                result.refused(key, self._not_here(key, by_id, topic is None))
                 continue
             try:
-                row = self._read_partition(partition, fetch, left, not result.size)
+                if is_replica:
+                    row = self._read_for_replica(partition, fetch, request, left, not result.size, is_arrival)
+                else:
+                    row = self._read_for_consumer(partition, fetch, request, version, left, not result.size)
             except (KafkaError, OSError) as error:
-                code = error.code if isinstance(error, KafkaError) else ErrorCode.KAFKA_STORAGE_ERROR
-                result.rows.append((key, PartitionResult(fetch.partition, code)))
-                result.has_error = True
+                result.refused(key, _refusal(partition, fetch, error))
                 continue
-            if row.diverging_epoch is not None:
-                result.has_error = True
+            if row.diverging_epoch is not None or row.preferred_read_replica >= 0:
+                result.must_answer = True
             elif row.records is not None:
                 result.size += row.records.length
                 left -= row.records.length
             result.rows.append((key, row))
         return result
 
-    def _read_partition(
-        self, partition: Partition, fetch: FetchPartition, left: int, at_least_one: bool
+    def _not_here(self, key: Key, by_id: bool, topic_unknown: bool) -> PartitionResult:
+        topic, index = key
+        state = self.cluster.state_elsewhere(topic, by_id, index)
+        if state is not None:
+            leader = state.leader, state.leader_epoch
+            return PartitionResult(index, ErrorCode.NOT_LEADER_OR_FOLLOWER, current_leader=leader)
+        if by_id and topic_unknown:
+            return PartitionResult(index, ErrorCode.UNKNOWN_TOPIC_ID)
+        return PartitionResult(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    def _read_for_consumer(
+        self,
+        partition: Partition,
+        fetch: FetchPartition,
+        request: FetchRequest,
+        version: int,
+        left: int,
+        at_least_one: bool,
     ) -> PartitionResult:
+        """What is committed: all of it at the leader, as much as it has heard of at a follower."""
+        if not partition.is_leader and (partition.role is not Role.FOLLOWER or version < FIRST_FROM_FOLLOWERS):
+            raise partition.not_leader()
         log = partition.log
         if fetch.current_leader_epoch != partition.leader_epoch:
             partition.check_leader_epoch(fetch.current_leader_epoch)
         committed = partition.high_watermark
         if fetch.last_fetched_epoch >= 0:
-            epoch, end = log.end_offset_of_epoch(fetch.last_fetched_epoch)
-            if end < fetch.fetch_offset or epoch < fetch.last_fetched_epoch:
+            diverging = _divergence(log, fetch)
+            if diverging is not None:
                 return PartitionResult(
-                    fetch.partition, 0, committed, committed, log.log_start_offset, diverging_epoch=(epoch, end)
+                    fetch.partition, 0, committed, committed, log.log_start_offset, diverging_epoch=diverging
                 )
+        if request.rack_id and partition.is_leader and self.cluster.selects_by_rack():
+            preferred = self._nearest(partition, request.rack_id.decode(errors="replace"), fetch.fetch_offset)
+            if preferred >= 0:
+                return PartitionResult(fetch.partition, 0, committed, committed, log.log_start_offset, None, preferred)
         records: Slice | None = None
         if fetch.fetch_offset == committed:
             pass  # at the end: the usual case of a consumer that keeps up
@@ -101,16 +171,113 @@ class FetchHandler:
             )
         return PartitionResult(fetch.partition, 0, committed, committed, log.log_start_offset, None, -1, records)
 
+    def _read_for_replica(
+        self,
+        partition: Partition,
+        fetch: FetchPartition,
+        request: FetchRequest,
+        left: int,
+        at_least_one: bool,
+        is_arrival: bool,
+    ) -> PartitionResult:
+        """Everything up to the log's end, to a replica that is one."""
+        partition.check_is_leader()
+        log = partition.log
+        partition.check_leader_epoch(fetch.current_leader_epoch)
+        broker_id, broker_epoch = request.replica_id, request.replica_epoch
+        if self.cluster.is_of_the_past(broker_id, broker_epoch):
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {broker_id} has registered again since")
+        partition.check_follower(broker_id, broker_epoch)
+        if fetch.last_fetched_epoch >= 0:
+            diverging = _divergence(log, fetch)
+            if diverging is not None:
+                return PartitionResult(
+                    fetch.partition, 0, partition.high_watermark, -1, log.log_start_offset, diverging_epoch=diverging
+                )
+        records: Slice | None = None
+        if fetch.fetch_offset != log.log_end_offset:
+            is_held_up = self._is_held_up(partition, broker_id)
+            if (left > 0 or at_least_one) and not is_held_up:
+                records = log.read(
+                    fetch.fetch_offset,
+                    min(fetch.max_bytes, max(left, 0)),
+                    up_to=log.log_end_offset,
+                    at_least_one=at_least_one,
+                )
+            elif not log.log_start_offset <= fetch.fetch_offset <= log.log_end_offset:
+                raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{fetch.fetch_offset} is not in the log")
+        if is_arrival:
+            partition.fetched_by(broker_id, broker_epoch, fetch.fetch_offset, fetch.log_start_offset)
+        committed = partition.high_watermark
+        return PartitionResult(fetch.partition, 0, committed, committed, log.log_start_offset, None, -1, records)
+
+    def _is_held_up(self, partition: Partition, broker_id: int) -> bool:
+        throttle, at = self.cluster.leader_throttle, partition.topic_partition
+        return (
+            broker_id not in partition.in_sync()
+            and throttle.is_throttled(at.topic, at.partition)
+            and throttle.is_exceeded()
+        )
+
+    def count_sent(self, rows: "list[Row]", request: FetchRequest, by_id: bool) -> None:
+        """Keeps account of what replicas under a throttle were sent."""
+        topics = self.partitions.by_id if by_id else self.partitions.by_name
+        throttle = self.cluster.leader_throttle
+        for (topic, index), row in rows:
+            if row.records is None or not row.records.length:
+                continue
+            partition = topics.get(topic, {}).get(index)
+            if partition is not None and throttle.is_throttled(partition.topic_partition.topic, index):
+                throttle.record(row.records.length)
+
+    def _nearest(self, partition: Partition, rack: str, offset: int) -> int:
+        """A replica in the consumer's rack that has what it asks for, the one that is furthest; -1 for the leader."""
+        cluster = self.cluster
+        if cluster.rack_of(partition.leader_id) == rack:
+            return -1
+        best, reached = -1, -1
+        for broker_id, follower in partition.followers().items():
+            if (
+                follower.log_end > reached
+                and 0 <= follower.log_start <= offset <= follower.log_end
+                and broker_id in partition.in_sync()
+                and cluster.is_alive(broker_id)
+                and cluster.rack_of(broker_id) == rack
+            ):
+                best, reached = broker_id, follower.log_end
+        return best
+
+
+def _divergence(log: PartitionLog, fetch: FetchPartition) -> tuple[int, int] | None:
+    """Where the reader's log parts from ours, if what it read last is not what we have there."""
+    epoch, end = log.end_offset_of_epoch(fetch.last_fetched_epoch)
+    if epoch < 0 or end < 0 or fetch.fetch_offset < log.log_start_offset:
+        raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{fetch.fetch_offset} is not in the log")
+    return (epoch, end) if end < fetch.fetch_offset or epoch < fetch.last_fetched_epoch else None
+
+
+def _refusal(partition: Partition, fetch: FetchPartition, error: KafkaError | OSError) -> PartitionResult:
+    code = error.code if isinstance(error, KafkaError) else ErrorCode.KAFKA_STORAGE_ERROR
+    if code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
+        leader = partition.leader_id, partition.leader_epoch
+        return PartitionResult(fetch.partition, code, current_leader=leader)
+    return PartitionResult(fetch.partition, code)
+
 
 class ReadResult:
     """What one look at the logs gave."""
 
-    __slots__ = ("has_error", "rows", "size")
+    __slots__ = ("must_answer", "rows", "size")
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
         self.size = 0
-        self.has_error = False
+        self.must_answer = False
+        """Whether there is something to tell other than records."""
+
+    def refused(self, key: Key, row: PartitionResult) -> None:
+        self.rows.append((key, row))
+        self.must_answer = True
 
 
 class FetchWait:
@@ -132,7 +299,7 @@ class FetchWait:
         self._session = session
         self._deliver = deliver
         self._timer: asyncio.TimerHandle | None = None
-        self._watched: list[Partition] = []
+        self._watched: list[set[Waiter]] = []
         self._state = "reading"  # reading -> waiting -> woken -> done
 
     def _wanted(self) -> Iterator[tuple[Key, FetchPartition]]:
@@ -186,23 +353,43 @@ class FetchWait:
         return run
 
     def _begin(self) -> None:
-        found = self._read()
+        found = self._read(is_arrival=True)
         if self._is_enough(found) or self._request.max_wait_ms <= 0:
             self._answer(found)
         else:
             self._wait()
 
-    def _read(self) -> ReadResult:
-        return self._handler.read(self._wanted(), self._request, self._version >= FIRST_WITH_TOPIC_ID)
+    def _read(self, *, is_arrival: bool = False) -> ReadResult:
+        return self._handler.read(self._wanted(), self._request, self._version, is_arrival=is_arrival)
 
     def _is_enough(self, found: ReadResult) -> bool:
-        return found.size >= self._request.min_bytes or found.has_error or (not found.rows and self._session is None)
+        return (
+            found.size >= self._request.min_bytes
+            or found.must_answer
+            or (not found.rows and self._session is None)
+            or (self._tells_committed and self._has_committed_news(found))
+        )
+
+    @property
+    def _tells_committed(self) -> bool:
+        """Where consumers read from followers, these are told at once how far they may."""
+        return self._request.replica_id >= 0 and self._session is not None and self._handler.cluster.selects_by_rack()
+
+    def _has_committed_news(self, found: ReadResult) -> bool:
+        assert self._session is not None
+        known = self._session.partitions
+        return any(key in known and row.high_watermark > known[key].high_watermark for key, row in found.rows)
 
     def _wait(self) -> None:
         self._state = "waiting"
+        is_replica, tells_committed = self._request.replica_id >= 0, self._tells_committed
         for partition in self._partitions():
-            partition.waiters.add(self)
-            self._watched.append(partition)
+            if is_replica:
+                self._watched.append(partition.replica_waiters)
+            if not is_replica or tells_committed:
+                self._watched.append(partition.waiters)
+        for waiters in self._watched:
+            waiters.add(self)
         loop = self._handler.environment.loop
         self._timer = loop.call_later(self._request.max_wait_ms / 1000, self._guarded(self._time_is_up))
 
@@ -231,8 +418,8 @@ class FetchWait:
 
     def _leave(self) -> None:
         self._state = "done"
-        for partition in self._watched:
-            partition.waiters.discard(self)
+        for waiters in self._watched:
+            waiters.discard(self)
         self._watched.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -248,6 +435,8 @@ class FetchWait:
         prepared.add_done_callback(lambda done: self._finish(_with_failures(found.rows, done.result())))
 
     def _finish(self, rows: list[Row]) -> None:
+        if self._request.replica_id >= 0:
+            self._handler.count_sent(rows, self._request, self._version >= FIRST_WITH_TOPIC_ID)
         if self._session is None:
             self._deliver(_by_topic(rows), ErrorCode.NONE, 0)
             return
@@ -266,6 +455,7 @@ class FetchWait:
             whole
             or row.error != 0
             or row.diverging_epoch is not None
+            or row.preferred_read_replica >= 0
             or (row.records is not None and row.records.length > 0)
             or row.high_watermark != known.high_watermark
             or row.log_start_offset != known.log_start_offset

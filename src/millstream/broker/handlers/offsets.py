@@ -8,16 +8,24 @@ from collections import Counter
 from collections.abc import Callable
 from enum import IntEnum
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from millstream.api.request import Context, Response
+from millstream.broker.commit_waiters import CommitWaiter
 from millstream.broker.partition import Partition
 from millstream.broker.partition_table import PartitionTable
 from millstream.environment import Environment
+from millstream.metadata.image import PartitionState
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.protocol.schema import Message
 
 DELETE_UP_TO_HIGH_WATERMARK = -1
+
+
+class Elsewhere(Protocol):
+    def state_elsewhere(self, topic: bytes, by_id: bool, index: int) -> PartitionState | None:
+        """A partition that this node has no replica of, if there is one."""
+        ...
 
 
 class Special(IntEnum):
@@ -33,12 +41,28 @@ class Special(IntEnum):
 
 class OffsetHandlers:
     def __init__(
-        self, partitions: PartitionTable, environment: Environment, remember_starts: Callable[[], None]
+        self,
+        partitions: PartitionTable,
+        environment: Environment,
+        cluster: Elsewhere,
+        remember_starts: Callable[[], None],
     ) -> None:
         """`remember_starts` writes down where logs begin, so that deleted records stay deleted after a crash."""
         self._partitions = partitions
         self._environment = environment
+        self._cluster = cluster
         self._remember_starts = remember_starts
+
+    def _led(self, topic: str, index: int, leader_epoch: int = -1) -> Partition:
+        """The partition, if this node leads it in the epoch that the peer knows."""
+        name = topic.encode()
+        is_here = index in self._partitions.by_name.get(name, {})
+        if not is_here and self._cluster.state_elsewhere(name, False, index) is not None:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this node has no replica of the partition")
+        partition = self._partitions.find(topic, index)
+        partition.check_is_leader()
+        partition.check_leader_epoch(leader_epoch)
+        return partition
 
     async def list_offsets(self, request: Message, context: Context) -> Response:
         asked = Counter((topic.name, row.partition_index) for topic in request.topics for row in topic.partitions)
@@ -49,19 +73,21 @@ class OffsetHandlers:
                 try:
                     if asked[topic.name, row.partition_index] > 1:
                         raise KafkaError(ErrorCode.INVALID_REQUEST, "the partition is asked for twice")
-                    found = await self._list_offset(topic.name, row)
+                    found = await self._list_offset(topic.name, row, request.replica_id)
                     rows.append({"partition_index": row.partition_index, **found})
                 except (KafkaError, OSError) as error:
                     rows.append({"partition_index": row.partition_index, "error_code": _code(error), "offset": -1})
             topics.append({"name": topic.name, "partitions": rows})
         return {"topics": topics}
 
-    async def _list_offset(self, topic: str, row: Message) -> dict[str, Any]:
-        partition = self._partitions.find(topic, row.partition_index)
-        partition.check_leader_epoch(row.current_leader_epoch)
+    async def _list_offset(self, topic: str, row: Message, replica_id: int) -> dict[str, Any]:
+        partition = self._led(topic, row.partition_index, row.current_leader_epoch)
         log = await partition.open()
         match row.timestamp:
+            case Special.LATEST if replica_id >= 0:
+                return {"offset": log.log_end_offset, "leader_epoch": partition.leader_epoch}
             case Special.LATEST:
+                _check_knows_end(partition)
                 return {"offset": partition.high_watermark, "leader_epoch": partition.leader_epoch}
             case Special.EARLIEST | Special.EARLIEST_LOCAL:
                 return {"offset": log.log_start_offset, "leader_epoch": log.epochs.epoch_of(log.log_start_offset)}
@@ -74,6 +100,8 @@ class OffsetHandlers:
             case unknown:
                 raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"there is no special timestamp {unknown}")
         if found is None or found.offset >= partition.high_watermark:
+            if found is not None:
+                _check_knows_end(partition)
             return {"offset": -1, "timestamp": -1, "leader_epoch": -1}
         return {"offset": found.offset, "timestamp": found.timestamp, "leader_epoch": found.leader_epoch}
 
@@ -83,18 +111,17 @@ class OffsetHandlers:
             rows = []
             for row in topic.partitions:
                 try:
-                    partition = self._partitions.find(topic.topic, row.partition)
-                    partition.check_leader_epoch(row.current_leader_epoch)
-                    epoch, end_offset = self._end_of_epoch(partition, row.leader_epoch)
+                    partition = self._led(topic.topic, row.partition, row.current_leader_epoch)
+                    epoch, end_offset = self._end_of_epoch(partition, row.leader_epoch, request.replica_id)
                     rows.append({"partition": row.partition, "leader_epoch": epoch, "end_offset": end_offset})
                 except (KafkaError, OSError) as error:
                     rows.append({"partition": row.partition, "error_code": _code(error)})
             topics.append({"topic": topic.topic, "partitions": rows})
         return {"topics": topics}
 
-    def _end_of_epoch(self, partition: Partition, epoch: int) -> tuple[int, int]:
+    def _end_of_epoch(self, partition: Partition, epoch: int, replica_id: int) -> tuple[int, int]:
         log = partition.log  # first of all: how far a partition is committed is not known before its log is open
-        if epoch == partition.leader_epoch:
+        if epoch == partition.leader_epoch and replica_id < 0:
             # A consumer must not be told of what is not committed, so the epoch that is still open ends there.
             return epoch, partition.high_watermark
         if epoch < 0:
@@ -102,24 +129,40 @@ class OffsetHandlers:
         return log.end_offset_of_epoch(epoch)
 
     async def delete_records(self, request: Message, context: Context) -> Response:
+        """Answers when no live replica has the records any more, or when the time is up."""
+        waits: list[tuple[dict[str, Any], Partition, CommitWaiter, asyncio.Future[KafkaError | None]]] = []
         topics = []
         for topic in request.topics:
             rows = []
             for row in topic.partitions:
+                answer: dict[str, Any] = {"partition_index": row.partition_index}
+                rows.append(answer)
                 try:
-                    partition = self._partitions.find(topic.name, row.partition_index)
-                    low_watermark = self._delete_before(partition, row.offset)
-                    rows.append({"partition_index": row.partition_index, "low_watermark": low_watermark})
+                    partition = self._led(topic.name, row.partition_index)
+                    offset = self._delete_before(partition, row.offset)
+                    answer["low_watermark"] = partition.low_watermark
+                    done: asyncio.Future[KafkaError | None] = self._environment.loop.create_future()
+                    waiter = partition.when_deleted(offset, partial(_resolve, done))
+                    if waiter is not None:
+                        waits.append((answer, partition, waiter, done))
                 except (KafkaError, OSError) as error:
-                    rows.append(
-                        {"partition_index": row.partition_index, "low_watermark": -1, "error_code": _code(error)}
-                    )
+                    answer |= {"low_watermark": -1, "error_code": _code(error)}
             topics.append({"name": topic.name, "partitions": rows})
             await asyncio.sleep(0)
         self._remember_starts()
+        if waits:
+            await asyncio.wait([done for _, _, _, done in waits], timeout=max(request.timeout_ms, 0) / 1000)
+        for answer, partition, waiter, done in waits:
+            waiter.cancel()
+            failure = done.result() if done.done() else KafkaError(ErrorCode.REQUEST_TIMED_OUT, "a replica is behind")
+            if failure is None:
+                answer["low_watermark"] = partition.low_watermark
+            else:
+                answer |= {"low_watermark": -1, "error_code": _code(failure)}
         return {"topics": topics}
 
     def _delete_before(self, partition: Partition, offset: int) -> int:
+        """Deletes here, and says up to where the others have to."""
         if partition.is_internal:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "records of internal topics cannot be deleted")
         log = partition.log
@@ -131,6 +174,17 @@ class OffsetHandlers:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{offset} is not in the log")
         log.delete_records_before(offset)
         return log.log_start_offset
+
+
+def _resolve(done: "asyncio.Future[KafkaError | None]", error: KafkaError | None) -> None:
+    if not done.done():
+        done.set_result(error)
+
+
+def _check_knows_end(partition: Partition) -> None:
+    """A new leader may not have heard yet of all that is committed: an end that goes back would puzzle consumers."""
+    if not partition.knows_what_is_committed:
+        raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, "the leader is new, and does not know the end yet")
 
 
 def _code(error: KafkaError | OSError) -> int:

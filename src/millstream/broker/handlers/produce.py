@@ -1,17 +1,21 @@
 """Produce: append each partition's batches to its log, and answer as `acks` asks.
 
-The append itself happens while the request's buffer is at hand; only the answer may wait, for an fsync in group-commit
-mode. Differences from Kafka: batches are never opened, so a fault inside a batch whose CRC is right is the consumer's
-to find (docs/DESIGN.md, decision 2).
+The append itself happens while the request's buffer is at hand; only the answer may wait: for the in-sync replicas with
+acks=all, for an fsync in group-commit mode. Differences from Kafka: batches are never opened, so a fault inside a batch
+whose CRC is right is the consumer's to find (docs/DESIGN.md, decision 2); and who waits for replicas is told at once,
+not after the timeout, that too few are left.
 """
 
 import asyncio
 from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 from millstream.api.request import ProduceResults
+from millstream.broker.commit_waiters import CommitWaiter
 from millstream.broker.partition import Partition
 from millstream.broker.partition_table import PartitionTable
 from millstream.environment import Environment
+from millstream.metadata.image import PartitionState
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.protocol.produce import FIRST_WITH_TOPIC_ID, PartitionResult, ProduceRequest
 from millstream.records.record import read_batches
@@ -20,47 +24,72 @@ Results = ProduceResults
 Answer = Callable[[Results], None]
 
 
+class Elsewhere(Protocol):
+    def state_elsewhere(self, topic: bytes, by_id: bool, index: int) -> PartitionState | None:
+        """A partition that this node has no replica of, if there is one."""
+        ...
+
+
+class Awaited(NamedTuple):
+    """A row of the answer that is not final before its partition has got somewhere."""
+
+    partition: Partition
+    rows: list[PartitionResult]
+    at: int
+    end_offset: int
+    until_committed: bool
+    until_flushed: bool
+
+
 class ProduceHandler:
-    def __init__(self, partitions: PartitionTable, environment: Environment) -> None:
+    def __init__(self, partitions: PartitionTable, environment: Environment, cluster: Elsewhere) -> None:
         self._partitions = partitions
         self._environment = environment
+        self._cluster = cluster
 
     def append(
         self, request: ProduceRequest, version: int, buffer: bytearray
     ) -> tuple[Results, Callable[[Answer], None] | None]:
         """Appends everything and returns the results, with a way to wait for them if they are not final yet."""
         results: Results = []
-        awaited: list[Partition] = []
+        awaited: list[Awaited] = []
         refusal = self._refusal(request)
         by_id = version >= FIRST_WITH_TOPIC_ID
         topics = self._partitions.by_id if by_id else self._partitions.by_name
         now_ms = self._environment.clock.now_ms()
         whole = memoryview(buffer)
+        wants_all = request.acks == -1
         for topic, datas in request.topics:
             known = topics.get(topic)
-            topic_results = []
+            topic_results: list[PartitionResult] = []
             for index, start, end in datas:
                 if refusal is not None:
                     topic_results.append(PartitionResult(index, refusal.code, message=refusal.message))
                     continue
                 partition = known.get(index) if known is not None else None
                 if partition is None:
-                    topic_results.append(_unknown(index, known is None and by_id))
+                    topic_results.append(self._not_here(topic, by_id, index, known is None))
                     continue
                 try:
                     if partition.is_internal:
                         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "only the broker writes to internal topics")
-                    if request.acks == -1:
-                        _check_replicas(partition)
-                    if "compact" in partition.log.config.cleanup_policy:
+                    if not partition.is_leader:
+                        raise partition.not_leader()
+                    log = partition.log
+                    if wants_all:
+                        partition.check_enough_in_sync()
+                    if "compact" in log.config.cleanup_policy:
                         _check_keys(whole[start:end])
                     appended = partition.append(whole[start:end], now_ms)
                 except KafkaError as error:
-                    topic_results.append(PartitionResult(index, error.code, message=error.message))
+                    topic_results.append(_failed(partition, error))
                     continue
-                log = partition.log
-                if log.config.flush_before_ack or log.flush_due:
-                    awaited.append(partition)
+                end_offset = appended[1] + 1
+                until_committed = wants_all and end_offset > partition.high_watermark
+                until_flushed = log.config.flush_before_ack or log.flush_due
+                if until_committed or until_flushed:
+                    at = len(topic_results)
+                    awaited.append(Awaited(partition, topic_results, at, end_offset, until_committed, until_flushed))
                 topic_results.append(
                     PartitionResult(index, 0, appended[0], appended.log_append_time, appended.log_start_offset)
                 )
@@ -68,10 +97,15 @@ class ProduceHandler:
         if not awaited:
             return results, None
         if request.acks == 0:
-            for partition in awaited:
-                partition.when_flushed(partition.log.log_end_offset, lambda error: None)
+            for each in awaited:
+                each.partition.when_flushed(each.partition.log.log_end_offset, lambda error: None)
             return results, None
-        return results, lambda answer: self._when_durable(results, awaited, request.timeout_ms, answer)
+        loop = self._environment.loop
+
+        def wait(answer: Answer) -> None:
+            PendingAck(results, awaited, request.timeout_ms, answer, loop)
+
+        return results, wait
 
     def _refusal(self, request: ProduceRequest) -> KafkaError | None:
         if not -1 <= request.acks <= 1:
@@ -84,9 +118,26 @@ class ProduceHandler:
             )
         return None
 
-    def _when_durable(self, results: Results, awaited: list[Partition], timeout_ms: int, answer: Answer) -> None:
-        """Calls `answer` when every awaited partition is on disk, or with what is known when the time is up."""
-        DurableAck(results, awaited, timeout_ms, answer, self._environment.loop)
+    def _not_here(self, topic: bytes, by_id: bool, index: int, topic_unknown: bool) -> PartitionResult:
+        state = self._cluster.state_elsewhere(topic, by_id, index)
+        if state is not None:
+            return PartitionResult(
+                index,
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                message="this node has no replica of the partition: refresh metadata",
+                current_leader=(state.leader, state.leader_epoch),
+            )
+        if by_id and topic_unknown:
+            return PartitionResult(index, ErrorCode.UNKNOWN_TOPIC_ID, message="no topic has this id: refresh metadata")
+        return PartitionResult(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message="no such topic or partition")
+
+
+def _failed(partition: Partition, error: KafkaError) -> PartitionResult:
+    index = partition.topic_partition.partition
+    if error.code != ErrorCode.NOT_LEADER_OR_FOLLOWER:
+        return PartitionResult(index, error.code, message=error.message)
+    leader = partition.leader_id, partition.leader_epoch
+    return PartitionResult(index, error.code, message=error.message, current_leader=leader)
 
 
 def _check_keys(batches: memoryview) -> None:
@@ -96,67 +147,54 @@ def _check_keys(batches: memoryview) -> None:
             raise KafkaError(ErrorCode.INVALID_RECORD, "a compacted topic takes only records with a key")
 
 
-def _check_replicas(partition: Partition) -> None:
-    """With acks=all a write that too few replicas would hold is refused rather than risked."""
-    wanted = partition.log.config.min_insync_replicas
-    if wanted > partition.in_sync_count:
-        raise KafkaError(
-            ErrorCode.NOT_ENOUGH_REPLICAS,
-            f"min.insync.replicas={wanted}, but only {partition.in_sync_count} replica is in sync",
-        )
-
-
-def _unknown(index: int, by_id: bool) -> PartitionResult:
-    if by_id:
-        return PartitionResult(index, ErrorCode.UNKNOWN_TOPIC_ID, message="no topic has this id: refresh metadata")
-    return PartitionResult(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message="no such topic or partition here")
-
-
-class DurableAck:
-    """An answer that waits for the fsync of several partitions."""
+class PendingAck:
+    """An answer that waits for several partitions to be committed, on disk, or both."""
 
     def __init__(
         self,
         results: Results,
-        awaited: list[Partition],
+        awaited: list[Awaited],
         timeout_ms: int,
-        answer: Callable[[Results], None],
+        answer: Answer,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._results = results
         self._answer = answer
-        self._missing = {id(partition): partition for partition in awaited}
+        self._open: dict[int, Awaited] = {}
+        self._waiters: list[CommitWaiter] = []
         self._timer = loop.call_later(max(timeout_ms, 0) / 1000, self._give_up)
-        for partition in list(self._missing.values()):
-            partition.when_flushed(partition.log.log_end_offset, self._flushed(partition))
+        # All of them are open before the first is waited for: some may be done at once.
+        stages = [(each, flush) for each in awaited for flush in (False, True)]
+        stages = [(each, flush) for each, flush in stages if (each.until_flushed if flush else each.until_committed)]
+        self._open = {number: each for number, (each, _) in enumerate(stages)}
+        for number, (each, flush) in enumerate(stages):
+            if flush:
+                each.partition.when_flushed(each.end_offset, self._done(number))
+            else:
+                waiter = each.partition.when_committed(each.end_offset, self._done(number))
+                if waiter is not None:
+                    self._waiters.append(waiter)
 
-    def _flushed(self, partition: Partition) -> Callable[[KafkaError | None], None]:
+    def _done(self, number: int) -> Callable[[KafkaError | None], None]:
         def callback(error: KafkaError | None) -> None:
-            if self._missing.pop(id(partition), None) is None:
+            awaited = self._open.pop(number, None)
+            if awaited is None:
                 return  # the time was up
             if error is not None:
-                self._replace(partition, error)
-            if not self._missing:
+                awaited.rows[awaited.at] = _failed(awaited.partition, error)
+            if not self._open:
                 self._timer.cancel()
                 self._answer(self._results)
 
         return callback
 
     def _give_up(self) -> None:
-        late = list(self._missing.values())
-        self._missing.clear()
-        for partition in late:
-            self._replace(
-                partition,
-                KafkaError(ErrorCode.REQUEST_TIMED_OUT, "appended, but not known to be on disk within the timeout"),
+        late, self._open = self._open, {}
+        for waiter in self._waiters:
+            waiter.cancel()
+        for awaited in late.values():
+            awaited.rows[awaited.at] = _failed(
+                awaited.partition,
+                KafkaError(ErrorCode.REQUEST_TIMED_OUT, "appended, but not known to be safe within the timeout"),
             )
         self._answer(self._results)
-
-    def _replace(self, partition: Partition, error: KafkaError) -> None:
-        name = partition.topic_partition.topic.encode()
-        keys = (name, partition.topic_id.bytes)
-        for topic, rows in self._results:
-            if topic in keys:
-                for at, row in enumerate(rows):
-                    if row.partition == partition.topic_partition.partition and not row.error:
-                        rows[at] = PartitionResult(row.partition, error.code, message=error.message)
