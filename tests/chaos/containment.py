@@ -13,7 +13,7 @@ from collections.abc import Sequence
 _INSIDE = "MILLSTREAM_CHAOS_CONTAINED"
 
 
-def _unshare() -> list[str]:
+def unshare() -> list[str]:
     as_somebody_else = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
     return ["unshare", *as_somebody_else, "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
 
@@ -27,7 +27,7 @@ def is_possible() -> bool:
     if not all(shutil.which(program) for program in ("unshare", "ip", "mount")):
         return False
     attempt = "mount -t tmpfs tmpfs /run && ip link add hub type bridge && ip netns add one"
-    return subprocess.run([*_unshare(), "sh", "-c", attempt], capture_output=True).returncode == 0
+    return subprocess.run([*unshare(), "sh", "-c", attempt], capture_output=True).returncode == 0
 
 
 def command(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
@@ -35,7 +35,7 @@ def command(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     plain = [sys.executable, "-m", "tests.chaos", *arguments]
     if not is_possible():
         return plain, {**os.environ, _INSIDE: "no"}
-    return [*_unshare(), *plain], {**os.environ, _INSIDE: "yes"}
+    return [*unshare(), *plain], {**os.environ, _INSIDE: "yes"}
 
 
 def was_attempted() -> bool:

@@ -3,6 +3,7 @@
 from bisect import bisect_left
 from collections import defaultdict
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from millstream.testing.history import History, Outcome, Report
 
@@ -58,10 +59,8 @@ def longest_silence(history: History, since: float, until: float) -> float:
     longest = 0.0
     for times in acked.values():
         times.sort()
-        first = max(bisect_left(times, since) - 1, 0)
-        last = min(bisect_left(times, until), len(times) - 1)
-        gaps = [times[at + 1] - times[at] for at in range(first, last)]
-        longest = max(longest, max(gaps, default=until - since))
+        inside = [since, *times[bisect_left(times, since) : bisect_left(times, until)], until]
+        longest = max(longest, *(later - earlier for earlier, later in pairwise(inside)))
     return longest
 
 

@@ -1,0 +1,42 @@
+"""Real nodes, real clients, real faults: nothing acknowledged is lost, doubled, reordered or unreadable.
+
+One campaign with every fault is part of every test run and takes about two minutes; `make test-all` adds twenty more
+minutes with other seeds, and with five nodes. Every campaign runs in a process and in namespaces of its own.
+"""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.chaos import containment
+
+SECONDS = 90
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def campaign(seed: int, directory: Path, *, nodes: int = 3, seconds: int = SECONDS) -> None:
+    arguments = ["--seed", str(seed), "--seconds", str(seconds), "--nodes", str(nodes), "--keep", str(directory)]
+    command, environment = containment.command(arguments)
+    done = subprocess.run(command, env=environment, cwd=REPOSITORY, capture_output=True, text=True)
+    print(done.stdout)
+    assert done.returncode == 0, f"python -m tests.chaos {' '.join(arguments)}\n{done.stdout}\n{done.stderr}"
+
+
+@pytest.mark.timeout(600)
+def test_every_fault_once(tmp_path: Path) -> None:
+    campaign(1, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", range(101, 107))
+def test_many_faults(tmp_path: Path, seed: int) -> None:
+    campaign(seed, tmp_path, seconds=150)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", (201, 202))
+def test_many_faults_with_five_nodes(tmp_path: Path, seed: int) -> None:
+    campaign(seed, tmp_path, nodes=5, seconds=150)
