@@ -1,22 +1,24 @@
-"""The shell around a state machine, where it goes wrong: it is closed while somebody waits, or cannot be loaded."""
+"""The shell around a state machine: what clients hear and when, on a log that is replicated; where it goes wrong."""
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
 import pytest
 
-from millstream.broker.controller import Controller
+from millstream.broker.cluster_view import ClusterView
 from millstream.broker.coordinator_shell import CoordinatorShell
 from millstream.broker.group_coordinator import GROUP_TOPIC, GroupCoordinator
+from millstream.broker.internal_topics import InternalTopics
 from millstream.broker.partition import Partition
 from millstream.broker.partition_table import PartitionTable
 from millstream.config.loading import load_broker_config
-from millstream.coordinator.outcome import Outcome, Reply
+from millstream.coordinator.outcome import CoordinatorRecord, Outcome, Reply
 from millstream.coordinator.timers import Timers
 from millstream.environment import Environment
+from millstream.metadata.image import MetadataDelta
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.net.network import SocketNetwork
 
@@ -37,13 +39,15 @@ def environment() -> Environment:
     return Environment(Clock(), loop, offload, random.Random(1), SocketNetwork(loop))
 
 
-class Nothing:
-    """A state machine without a state."""
+class Keys:
+    """A state machine that knows the keys it was told."""
 
     def __init__(self) -> None:
         self.timers = Timers()
+        self.keys: list[bytes] = []
 
-    def replay(self, key: bytes, value: bytes | None) -> None: ...
+    def replay(self, key: bytes, value: bytes | None) -> None:
+        self.keys.append(key)
 
     def loaded(self, now_ms: int) -> None: ...
 
@@ -51,34 +55,95 @@ class Nothing:
 class Log:
     log_start_offset = 0
 
-    def __init__(self, failures: int = 0) -> None:
+    def __init__(self, failures: int = 0, end: int = 0) -> None:
         self.failures = failures
+        self.log_end_offset = max(end, failures)
 
     def read(self, *args: Any, **options: Any) -> Any:
         self.failures -= 1
+        self.log_end_offset = self.failures
         raise OSError("the disk is gone")
 
 
-class Kept:
-    """A partition as far as the shell needs it; empty, unless reading is to fail."""
+class Replicated:
+    """A partition as far as the shell needs it: what is appended is committed when the test says so."""
 
     topic_partition = "t-0"
+    is_leader = True
 
-    def __init__(self, log: Log) -> None:
-        self.log = log
+    def __init__(self, log: Log | None = None, *, replicas: int = 1, committed: int | None = None) -> None:
+        self.log = log or Log()
+        self.leader_epoch = 3
+        self.refusal: KafkaError | None = None
+        self._replicas = replicas
+        self._committed = self.log.log_end_offset if committed is None else committed
+        self._waiting: list[tuple[int, Callable[[KafkaError | None], None]]] = []
 
     @property
     def high_watermark(self) -> int:
-        return max(0, self.log.failures)
+        return self.log.log_end_offset if self._replicas == 1 else self._committed
+
+    def check_enough_in_sync(self) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+
+    def append(self, batch: memoryview, now_ms: int) -> None:
+        self.log.log_end_offset += 1
+
+    def when_committed(self, offset: int, callback: Callable[[KafkaError | None], None]) -> None:
+        if offset <= self.high_watermark:
+            callback(None)
+        else:
+            self._waiting.append((offset, callback))
+
+    def commit(self) -> None:
+        self._committed = self.log.log_end_offset
+        waiting, self._waiting = self._waiting, []
+        for _, callback in waiting:
+            callback(None)
+
+    def lose(self) -> None:
+        self.is_leader = False
+        waiting, self._waiting = self._waiting, []
+        for _, callback in waiting:
+            callback(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "it went"))
 
 
-def partition(log: Log) -> Partition:
-    return cast(Partition, Kept(log))
+def partition(kept: Replicated) -> Partition:
+    return cast(Partition, kept)
+
+
+def shell_on(kept: Replicated, **options: Any) -> tuple[CoordinatorShell, Keys]:
+    state = Keys()
+    return CoordinatorShell(partition(kept), state, environment(), **options), state
+
+
+def put(key: bytes) -> Callable[[int], Outcome[bytes]]:
+    return lambda now_ms: Outcome(key, [CoordinatorRecord(key, b"")])
+
+
+def look(state: Keys) -> Callable[[int], Outcome[list[bytes]]]:
+    return lambda now_ms: Outcome(list(state.keys))
+
+
+def story(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(main())
+
+
+async def turns() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def code_of(work: "asyncio.Future[Any] | Coroutine[Any, Any, Any]") -> ErrorCode:
+    with pytest.raises(KafkaError) as caught:
+        await work
+    return caught.value.code
 
 
 def test_who_waits_is_told_when_the_shell_is_closed() -> None:
     async def main() -> None:
-        shell = CoordinatorShell(partition(Log()), Nothing(), environment())
+        shell, _ = shell_on(Replicated())
         answered, unanswered = Reply[int](), Reply[int]()
 
         def outcome(reply: Reply[int]) -> Outcome[int]:
@@ -88,27 +153,187 @@ def test_who_waits_is_told_when_the_shell_is_closed() -> None:
         other = asyncio.ensure_future(shell.run(lambda now_ms: outcome(answered)))
         await asyncio.sleep(0.01)
         answered.resolve(5)
+        await turns()
         shell.close()
         assert await other == 5
         for late in (waiting, shell.run(lambda now_ms: outcome(answered))):
-            with pytest.raises(KafkaError) as caught:
-                await late
-            assert caught.value.code == ErrorCode.NOT_COORDINATOR
+            assert await code_of(late) == ErrorCode.NOT_COORDINATOR
 
-    asyncio.run(main())
+    story(main)
+
+
+def test_with_one_replica_nothing_waits() -> None:
+    async def main() -> None:
+        shell, state = shell_on(Replicated())
+        await shell.load()
+        assert shell.run_now(put(b"k")) == b"k"
+        assert shell.is_settled and state.keys == [b"k"]
+
+    story(main)
+
+
+def test_answers_wait_until_what_they_were_built_on_is_committed() -> None:
+    async def main() -> None:
+        kept = Replicated(replicas=3)
+        shell, state = shell_on(kept)
+        write = asyncio.ensure_future(shell.run(put(b"k")))
+        await turns()
+        read = asyncio.ensure_future(shell.run(look(state)))
+
+        def refuse(now_ms: int) -> Outcome[None]:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "it was removed")
+
+        refused = asyncio.ensure_future(shell.run(refuse))
+        await turns()
+        assert state.keys == [b"k"]  # the state is ahead, but nobody knows
+        assert not write.done() and not read.done() and not refused.done() and not shell.is_settled
+        kept.commit()
+        assert (await write, await read) == (b"k", [b"k"])
+        assert await code_of(refused) == ErrorCode.UNKNOWN_MEMBER_ID
+        assert shell.is_settled
+
+    story(main)
+
+
+def test_an_answer_that_another_operation_gives_waits_for_that_ones_records() -> None:
+    async def main() -> None:
+        kept = Replicated(replicas=3)
+        shell, _ = shell_on(kept)
+        reply = Reply[int]()
+        waiting = asyncio.ensure_future(shell.run(lambda now_ms: Outcome[int](reply)))
+        await turns()
+
+        def resolve(now_ms: int) -> Outcome[None]:
+            reply.resolve(5)  # before its records are written, as operations do
+            return Outcome(None, [CoordinatorRecord(b"k", b"")])
+
+        other = asyncio.ensure_future(shell.run(resolve))
+        await turns()
+        assert not waiting.done() and not other.done()
+        kept.commit()
+        assert await waiting == 5
+
+    story(main)
+
+
+def test_what_cannot_be_committed_closes_the_shell_and_everyone_hears_of_it() -> None:
+    async def main() -> None:
+        kept = Replicated(replicas=3)
+        shell, state = shell_on(kept)
+        lost: list[str] = []
+        outside: list[str] = []
+        shell.on_lost = lambda: lost.append("lost")
+        write = asyncio.ensure_future(shell.run(put(b"k")))
+        await turns()
+        shell.when_settled(lambda: outside.append("seen"))
+        read = asyncio.ensure_future(shell.run(look(state)))
+        await turns()
+        kept.lose()
+        for each in (write, read, shell.run(look(state))):
+            assert await code_of(each) == ErrorCode.NOT_COORDINATOR
+        assert lost == ["lost"] and not shell.is_current and outside == []
+
+    story(main)
+
+
+def test_a_write_of_an_epoch_that_is_over_is_not_made() -> None:
+    async def main() -> None:
+        kept = Replicated(replicas=3)
+        shell, state = shell_on(kept)
+        await shell.load()
+        kept.leader_epoch += 1  # it led, another did, and it leads again
+        assert await code_of(shell.run(put(b"k"))) == ErrorCode.NOT_COORDINATOR
+        assert kept.log.log_end_offset == 0 and state.keys == []
+
+    story(main)
+
+
+def test_too_few_replicas_refuse_the_write_and_leave_the_state() -> None:
+    async def main() -> None:
+        kept = Replicated(replicas=3)
+        shell, state = shell_on(kept)
+        kept.refusal = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "one of two")
+        assert await code_of(shell.run(put(b"k"))) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert await shell.run(look(state)) == []
+        kept.refusal = None
+        write = asyncio.ensure_future(shell.run(put(b"k")))
+        await turns()
+        kept.commit()
+        assert await write == b"k"
+
+    story(main)
+
+
+def test_an_answer_that_takes_too_long_is_given_up_and_the_state_is_kept() -> None:
+    async def main() -> None:
+        kept = Replicated(replicas=3)
+        shell, state = shell_on(kept, commit_timeout_ms=lambda: 10)
+        assert await code_of(shell.run(put(b"k"))) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        kept.commit()
+        assert await shell.run(look(state)) == [b"k"]
+
+    story(main)
+
+
+def test_loading_waits_until_all_that_is_in_the_log_is_committed() -> None:
+    async def main() -> None:
+        kept = Replicated(Log(end=7), replicas=3, committed=4)
+        shell, _ = shell_on(kept)
+        loading = asyncio.ensure_future(shell.load())
+        await turns()
+        assert not loading.done()
+        shell.close()
+        assert await code_of(loading) == ErrorCode.NOT_COORDINATOR
+
+    story(main)
+
+
+class Groups:
+    """A coordinator of groups with one partition."""
+
+    def __init__(self, kept: Replicated) -> None:
+        self.kept = kept
+        image = SimpleNamespace(topics={GROUP_TOPIC: SimpleNamespace(partitions=[None])}, offset=1, configs={})
+        view = cast(ClusterView, SimpleNamespace(image=image, config=load_broker_config(), node_id=1))
+        table = cast(PartitionTable, SimpleNamespace(by_name={GROUP_TOPIC.encode(): {0: partition(kept)}}))
+        self.groups = GroupCoordinator(view, table, cast(InternalTopics, None), environment())
+
+    def changed(self) -> None:
+        topic: Any = SimpleNamespace(name=GROUP_TOPIC)
+        self.groups.follow(MetadataDelta(changed={GROUP_TOPIC: topic}))
+
+    async def list(self) -> list[dict[str, Any]]:
+        return await self.groups.read("g", lambda shard: shard.list_groups())
 
 
 def test_a_shard_that_could_not_be_loaded_is_loaded_anew() -> None:
     async def main() -> None:
-        log = Log(failures=1)
-        image = SimpleNamespace(topics={GROUP_TOPIC: SimpleNamespace(partitions=[None])}, offset=1, configs={})
-        controller = cast(Controller, SimpleNamespace(image=image, config=load_broker_config()))
-        partitions = cast(PartitionTable, SimpleNamespace(find=lambda topic, index: partition(log)))
-        groups = GroupCoordinator(controller, partitions, environment())
-        with pytest.raises(KafkaError) as caught:
-            await groups.read("g", lambda shard: shard.list_groups())
-        assert caught.value.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-        assert await groups.read("g", lambda shard: shard.list_groups()) == []
-        groups.close()
+        world = Groups(Replicated(Log(failures=1)))
+        assert await code_of(world.list()) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert await world.list() == []
+        world.groups.close()
 
-    asyncio.run(main())
+    story(main)
+
+
+def test_shards_follow_the_leadership() -> None:
+    async def main() -> None:
+        kept = Replicated()
+        world = Groups(kept)
+        closed: list[object] = []
+        world.groups.on_shard_closed = closed.append
+        assert await world.list() == []
+        kept.is_leader = False
+        assert await code_of(world.list()) == ErrorCode.NOT_COORDINATOR
+        world.changed()
+        assert len(closed) == 1 and await world.groups.read_all(lambda shard: 1) == []
+        kept.is_leader, kept.leader_epoch = True, 5
+        world.changed()
+        assert await world.list() == []
+        kept.leader_epoch = 6
+        world.changed()
+        assert len(closed) == 2
+        assert await world.groups.read_all(lambda shard: 1) == [1]
+        world.groups.close()
+
+    story(main)

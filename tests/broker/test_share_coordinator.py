@@ -12,19 +12,20 @@ import pytest
 
 from millstream.broker import dead_letters, share_coordinator
 from millstream.broker.coordinator_shell import CoordinatorShell
+from millstream.broker.dead_letters import DeadLetters
 from millstream.broker.handlers.share_fetch import ShareFetchHandlers
 from millstream.broker.led_share_partition import LedSharePartition
 from millstream.broker.partition import Partition
 from millstream.broker.partition_table import PartitionTable
-from millstream.broker.share_coordinator import STATE_TOPIC, ShareCoordinator, coordinator_key
+from millstream.broker.share_coordinator import STATE_TOPIC, ShareCoordinator, StoredState, coordinator_key
 from millstream.broker.share_partitions import SharePartitions
+from millstream.broker.share_persister import SharePersister
 from millstream.config.loading import load_broker_config
 from millstream.config.log_config import LogConfig
 from millstream.coordinator.share.record_state import Acknowledgement, DeadLetter, RecordState, StateBatch
-from millstream.coordinator.share.share_group import KeptTopic, ShareGroup
-from millstream.coordinator.share.share_state import ShareKey
+from millstream.coordinator.share.share_state import UNINITIALIZED, ShareKey
 from millstream.environment import Environment
-from millstream.metadata.image import ConfigResource, MetadataDelta, ResourceType
+from millstream.metadata.image import ConfigResource, MetadataDelta, PartitionState, ResourceType
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import TopicName, TopicPartition
 from millstream.net.network import SocketNetwork
@@ -39,6 +40,7 @@ from tests import wire as wires
 TOPIC_ID = UUID(int=5)
 KEY = ShareKey("g", TOPIC_ID, 0)
 ACCEPT = Acknowledgement.ACCEPT
+LED_HERE = PartitionState(replicas=(1,), isr=(1,), leader=1, leader_epoch=0, partition_epoch=0)
 
 
 class Clock:
@@ -47,6 +49,15 @@ class Clock:
 
     def now_ms(self) -> int:
         return self.time_ms
+
+
+class Persister(SharePersister):
+    """Also does what the group's coordinator does before anyone reads: there is state."""
+
+    async def read(self, key: ShareKey, leader_epoch: int) -> StoredState:
+        if await self.summary(key) is None:
+            await self.initialize(key, 0, UNINITIALIZED)
+        return await super().read(key, leader_epoch)
 
 
 class World:
@@ -68,24 +79,25 @@ class World:
 
         environment = self.environment = Environment(self.clock, loop, offload, random.Random(1), SocketNetwork(loop))
         table = PartitionTable()
+        replicas: Any = SimpleNamespace(node_id=1)
         for name, topic_id in ((STATE_TOPIC, UUID(int=4)), (TopicName("t"), TOPIC_ID)):
-            table.add(Partition(TopicPartition(name, 0), topic_id, 0, self._opener(name, topic_id), environment))
+            at = TopicPartition(name, 0)
+            partition = Partition(at, topic_id, self._opener(name, topic_id), environment, replicas)
+            partition.become_leader(LED_HERE)
+            table.add(partition)
         image = SimpleNamespace(
-            topics={STATE_TOPIC: SimpleNamespace(partitions=[0])},
+            topics={STATE_TOPIC: SimpleNamespace(partitions=[LED_HERE])},
             configs={ConfigResource(ResourceType.GROUP, "g"): self.settings},
             topic_config=lambda name: self.topic_settings,
         )
-        controller: Any = SimpleNamespace(image=image, config=load_broker_config())
-        groups: Any = SimpleNamespace(read=self._read_group)
-        self.coordinator = ShareCoordinator(controller, table, environment)
-        self.shared = SharePartitions(controller, table, self.coordinator, groups, environment)
+        view: Any = SimpleNamespace(image=image, config=load_broker_config(), node_id=1)
+        nobody: Any = None
+        self.coordinator = ShareCoordinator(view, table, nobody, environment)
+        persister = Persister(view, self.coordinator, nobody, environment)
+        letters = DeadLetters(view, nobody, nobody, environment)
+        self.shared = SharePartitions(view, table, persister, letters, environment)
         self.state_log = table.find(STATE_TOPIC, 0)
         self.topic = table.find("t", 0)
-
-    async def _read_group(self, group_id: str, question: Callable[[Any], Any]) -> Any:
-        group = ShareGroup(group_id)
-        group.kept[TOPIC_ID] = KeptTopic("t", {0})
-        return question(SimpleNamespace(groups={group_id: group}))
 
     def _opener(self, name: TopicName, topic_id: UUID) -> Callable[[], Any]:
         at = TopicPartition(name, 0)
@@ -308,7 +320,9 @@ def test_what_is_acquired_for_a_connection_that_is_gone_is_given_back(
     async def story() -> None:
         world.begin()
         world.produce(b"a")
-        handlers = ShareFetchHandlers(world.shared, world.environment, 1, session_slots=5, max_bytes=1 << 20)
+        handlers = ShareFetchHandlers(
+            world.shared, world.environment, 1, lambda brokers, listener: [], session_slots=5, max_bytes=1 << 20
+        )
         led = await world.shared.get(KEY)
         take, peer = led.take, Peer("127.0.0.1", 1, "PLAINTEXT")
 

@@ -15,6 +15,7 @@ from millstream.config.loading import load_broker_config
 from millstream.coordinator.group_shard import GroupShard
 from millstream.coordinator.outcome import CoordinatorRecord
 from millstream.coordinator.share.share_group import ShareGroup
+from millstream.coordinator.share.share_groups import Partitions
 from millstream.coordinator.share.simple_assignor import assign
 from millstream.coordinator.topic_catalog import FixedTopics
 from millstream.model.errors import KafkaError
@@ -29,14 +30,15 @@ class Shard:
     def __init__(self) -> None:
         self.topics = FixedTopics()
         self.log: list[CoordinatorRecord] = []
-        self.gone: list[tuple[str, list[tuple[UUID, int]]]] = []
+        self.told: list[tuple[str, Partitions, Partitions]] = []
+        """Of which state was to be made, and which deleted."""
         self.now_ms = 0
         self.shard = self._make()
         self.shard.loaded(0)
 
     def _make(self) -> GroupShard:
         shard = GroupShard(lambda: CONFIG, self.topics, Random(1))
-        shard.share.on_state_gone = lambda group_id, partitions: self.gone.append((group_id, sorted(partitions)))
+        shard.share.on_state = lambda group_id, begun, gone: self.told.append((group_id, list(begun), list(gone)))
         return shard
 
     def run(self, operation: Callable[[GroupShard, int], Any]) -> Any:
@@ -126,19 +128,32 @@ def test_state_goes_with_its_topic_and_with_its_group(shard: Shard) -> None:
     shard.beat("a", 0, ("t",))
     gone = shard.topics.get("t")
     assert gone is not None
-    all_of_it = ("g", [(gone.id, index) for index in range(4)])
-    assert shard.gone == [all_of_it]  # what an earlier group of this name may have left
+    all_of_it = [(gone.id, index) for index in range(4)]
+    assert shard.told == [("g", all_of_it, [])]
     shard.topics.remove("t")
     shard.run(lambda shard, now_ms: shard.topics_changed({"t"}, now_ms))
-    assert shard.gone == [all_of_it, all_of_it]
+    assert shard.told[1:] == [("g", [], all_of_it)]
     other = shard.topics.add("u", 1)
     shard.beat("a", shard.group.members["a"].epoch, ("u",))
     shard.beat("a", -1)
     shard.run(lambda shard, now_ms: shard.delete_group("g", now_ms))
-    assert shard.gone[2:] == [("g", [(other.id, 0)]), ("g", [(other.id, 0)])]
+    assert shard.told[2:] == [("g", [(other.id, 0)], []), ("g", [], [(other.id, 0)])]
     assert "g" not in shard.shard.groups
     shard.restart()
     assert "g" not in shard.shard.groups
+
+
+def test_whoever_coordinates_the_group_next_makes_what_was_not_made(shard: Shard) -> None:
+    shard.beat("a", 0, ("t",))
+    topic = shard.topics.get("t")
+    assert topic is not None
+    shard.run(lambda shard, now_ms: shard.share.made("g", [(topic.id, 0), (topic.id, 2)]))
+    assert len(shard.told) == 1
+    shard.restart()
+    assert shard.told[1:] == [("g", [(topic.id, 1), (topic.id, 3)], [])]
+    shard.run(lambda shard, now_ms: shard.share.made("g", [(topic.id, 1), (topic.id, 3)]))
+    shard.restart()
+    assert len(shard.told) == 2 and not shard.shard.share.begun("g")
 
 
 SUBSCRIPTIONS = st.dictionaries(st.sampled_from("abcdefg"), st.frozensets(st.integers(1, 3), max_size=3), min_size=1)
