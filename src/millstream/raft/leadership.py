@@ -1,4 +1,4 @@
-"""What a leader keeps while it leads: how far every replica is, who waits for an answer, and from both the high watermark."""
+"""What a leader keeps while it leads: how far every replica is, who waits for an answer, the majority's end."""
 
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -68,7 +68,7 @@ class Leadership:
     me: ReplicaKey
     epoch: int
     start_offset: int
-    """Offset of this epoch's LeaderChange record: nothing is committed by counting before it is (Raft, section 5.4.2)."""
+    """Offset of this epoch's LeaderChange record: nothing is committed by counting before it is (Raft, 5.4.2)."""
     started_ms: int
     check_quorum_ms: int
     announced: bool = False

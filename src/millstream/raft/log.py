@@ -85,7 +85,7 @@ class RaftLog(Protocol):
 
     def append_fetched(self, records: bytes) -> Sequence[PlacedControlRecord]:
         """Append whole batches fetched from the leader, which begin at `end.offset`, in the form of `read`; the
-        KRaftVersion and Voters records among them. Raises `CorruptFetchError`, having appended nothing, when they do not fit."""
+        control records among them. Raises `CorruptFetchError`, having appended nothing, when they do not fit."""
 
     def read(self, offset: int, max_bytes: int, *, below: int) -> bytes:
         """Whole batches from `offset` on that end at or below `below`; at least one if there is one, however large."""

@@ -1,4 +1,4 @@
-"""Requests on their way: one of a kind to a peer at a time, lost ones forgotten by timeout, failed ones sent again later."""
+"""Requests on their way: one of a kind to a peer at a time, lost ones given up, failed ones sent again later."""
 
 from dataclasses import dataclass
 
@@ -65,7 +65,7 @@ class Outbox:
         line.not_before_ms = max(line.not_before_ms, until_ms)
 
     def forget_in_flight(self) -> None:
-        """The role changed: answers to what it asked no longer matter. Pauses after failures stay, against busy loops."""
+        """The role changed: answers to what it asked no longer matter. Pauses after failures stay: no busy loops."""
         for line in self._lines.values():
             line.in_flight = None
 

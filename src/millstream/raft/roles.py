@@ -4,7 +4,7 @@
     any          unattached    a higher epoch is seen, leader unknown
     any          follower      the leader of a higher epoch, or of this one, becomes known
     unattached   prospective   voter: election timeout (at once in a quorum of one)
-    follower     prospective   voter: fetch timeout; its leader's address refuses connections, or it says it no longer leads
+    follower     prospective   voter: fetch timeout; its leader refuses connections, or says it no longer leads
     follower     unattached    observer: the same
     prospective  candidate     a majority grants the pre-vote; epoch + 1, vote for oneself on disk
     prospective  follower      refused by a majority or timeout, and a leader is known
@@ -14,7 +14,8 @@
     leader       resigned      no fetches from a majority for 1.5 fetch timeouts; removed from the voters; shutdown
     resigned     unattached    election timeout
 
-A leader never follows itself, and never leads an epoch twice. "Observer" is no role: it is any replica outside the voter set.
+A leader never follows itself, and never leads an epoch twice. "Observer" is no role: it is any replica that is
+not in the voter set.
 """
 
 from dataclasses import dataclass, field

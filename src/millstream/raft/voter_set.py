@@ -1,7 +1,7 @@
 """Who votes: a set of voters, and the history of such sets by log offset.
 
-The set in force is the latest *appended*, committed or not (as in KRaft and in Raft's single-server changes); truncating
-the log brings the earlier one back.
+The set in force is the latest *appended*, committed or not (as in KRaft and in Raft's single-server changes);
+truncating the log brings the earlier one back.
 """
 
 from bisect import bisect_left
