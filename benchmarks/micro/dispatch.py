@@ -43,7 +43,7 @@ def main(count: int = 50_000) -> None:
         loop = asyncio.new_event_loop()
         config = load_broker_config(listen="127.0.0.1:0", data_dir=directory)
         node = Node(config, real_environment(loop), RealDisk())
-        node.start()
+        loop.run_until_complete(node.start())
         broker = node.broker
         assert isinstance(broker, Broker)
         loop.run_until_complete(
@@ -76,7 +76,7 @@ def main(count: int = 50_000) -> None:
             body = {"max_wait_ms": 0, "min_bytes": 1, "topics": [{"topic": "t", "partitions": [partition]}]}
             request = frame(1, FETCH_VERSION, "fetch", body)
             measure(title, lambda r=request: handle(r, 0, len(r), peer), count)  # type: ignore[misc]
-        node.stop()
+        loop.run_until_complete(node.stop())
         loop.close()
 
 

@@ -34,7 +34,7 @@ class Bench:
         self._node = Node(
             load_broker_config(listen="127.0.0.1:0", data_dir=str(directory)), real_environment(self.loop), RealDisk()
         )
-        self._node.start()
+        self.loop.run_until_complete(self._node.start())
         assert isinstance(self._node.broker, Broker)
         assert self._node._maintenance is not None
         self._node._maintenance.cancel()
@@ -90,7 +90,7 @@ class Bench:
         ]
 
     def close(self) -> None:
-        self._node.stop()
+        self.loop.run_until_complete(self._node.stop())
         self.loop.close()
 
 

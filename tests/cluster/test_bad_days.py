@@ -16,7 +16,7 @@ def refusal(cluster: EmbeddedCluster, number: int) -> str:
     with pytest.raises(NodeProcessError) as caught:
         cluster.start(number)
     assert "exit code" in str(caught.value)
-    lines = [line for line in cluster.log_file(number).read_text().splitlines() if line.startswith("error:")]
+    lines = [line for line in cluster.log_file(number).read_text().splitlines() if line.startswith("millstream: ")]
     assert lines, caught.value
     return lines[-1]
 

@@ -53,7 +53,7 @@ def test_nothing_can_be_changed_in_place() -> None:
 )
 def test_what_clients_are_told(overrides: list[str], shown: str) -> None:
     config = load_broker_config(overrides=overrides)
-    (listener,) = config.advertised({"PLAINTEXT": 7000}, "me.example")
+    (listener,) = config.advertised({"PLAINTEXT": 7000}, "me.example", config.listeners)
     assert str(listener) == shown
 
 

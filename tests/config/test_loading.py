@@ -98,7 +98,7 @@ def test_listen_and_data_dir_win_over_all(tmp_path: Path) -> None:
     path.write_text(STOCK)
     config = load_broker_config(file=str(path), listen="127.0.0.1:0", data_dir="/somewhere")
     assert [str(listener) for listener in config.listeners] == ["PLAINTEXT://127.0.0.1:0"]
-    assert str(config.advertised({"PLAINTEXT": 4711}, "ignored")[0]) == "PLAINTEXT://127.0.0.1:4711"
+    assert str(config.advertised({"PLAINTEXT": 4711}, "ignored", config.listeners)[0]) == "PLAINTEXT://127.0.0.1:4711"
     assert config.data_dir == "/somewhere"
 
 

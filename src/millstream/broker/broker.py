@@ -6,7 +6,6 @@ from millstream.api.api_versions import ApiVersions
 from millstream.api.dispatch import Dispatcher
 from millstream.api.request import Api, Handler, api
 from millstream.broker.cluster_view import ClusterView
-from millstream.broker.controller import Controller
 from millstream.broker.controller_link import ControllerLink
 from millstream.broker.dead_letters import DeadLetters
 from millstream.broker.forwarding import Forwarding
@@ -28,7 +27,6 @@ from millstream.broker.handlers.share_state import ShareStateHandlers
 from millstream.broker.hot_keys import HotKeys
 from millstream.broker.internal_topics import InternalTopics
 from millstream.broker.log_ends import LogEnds
-from millstream.broker.metadata_log import METADATA_PARTITION
 from millstream.broker.own_records import OwnRecords
 from millstream.broker.peer_requests import PeerRequests
 from millstream.broker.replica_manager import ReplicaManager
@@ -43,6 +41,7 @@ from millstream.metadata.brokers import SUPPORTED_FEATURES
 from millstream.metadata.image import MetadataDelta
 from millstream.protocol import fetch as fetch_codec
 from millstream.protocol import produce as produce_codec
+from millstream.quorum.metadata_log import METADATA_PARTITION
 from millstream.storage.job import Job
 from millstream.storage.log_directory import LogDirectory
 
@@ -54,13 +53,11 @@ class Broker:
         self,
         view: ClusterView,
         link: ControllerLink,
-        controller: Controller,
         logs: LogDirectory,
         environment: Environment,
     ) -> None:
         self.view = view
         self.link = link
-        self.controller = controller
         self._logs = logs
         self._environment = environment
         self.replicas = ReplicaManager(view, link, logs, environment, not_ours=(METADATA_PARTITION,))
@@ -120,17 +117,16 @@ class Broker:
     # APIs
 
     def _make_apis(self) -> list[Api]:
-        controller, environment, partitions = self.controller, self._environment, self.partitions
-        view = self.view
+        view, environment, partitions = self.view, self._environment, self.partitions
         topics = TopicCreator(self.link)
         configs = ConfigHandlers(view)
-        offsets = OffsetHandlers(partitions, environment, self._checkpoint)
+        offsets = OffsetHandlers(partitions, environment, self.replicas, self._checkpoint)
         cluster = ClusterHandlers(
             view.node_id,
             lambda: view.image,
             topics.create_with_defaults,
-            lambda: controller.config[node.AUTO_CREATE_TOPICS_ENABLE],
-            controller.config[network.MAX_REQUEST_PARTITION_SIZE_LIMIT],
+            lambda: view.config[node.AUTO_CREATE_TOPICS_ENABLE],
+            view.config[network.MAX_REQUEST_PARTITION_SIZE_LIMIT],
             self.groups.ensure_topic,
             self.share_coordinator.ensure_topic,
         )
@@ -138,18 +134,18 @@ class Broker:
         classic = ClassicGroupHandlers(self.groups)
         consumer = ConsumerGroupHandlers(self.groups)
         group_admin = GroupAdminHandlers(self.groups)
-        log_dirs = LogDirHandlers(partitions, environment, controller.config.data_dir)
-        producer_ids = ProducerIdHandlers(self.link, view.node_id, lambda: view.image.brokers[view.node_id].epoch)
+        log_dirs = LogDirHandlers(partitions, environment, view.config.data_dir)
+        producer_ids = ProducerIdHandlers(self.link, view.node_id, lambda: view.broker_epoch)
         log_ends = LogEnds(view, partitions, self.peers)
         share_groups = ShareGroupHandlers(self.groups, self.share_states, self.share_persister, self.shared, log_ends)
         share_state = ShareStateHandlers(self.share_coordinator)
         share_fetch = ShareFetchHandlers(
             self.shared,
             environment,
-            controller.config.node_id,
+            view.config.node_id,
             self.replicas.endpoints,
-            session_slots=controller.config[share.GROUP_SHARE_MAX_SHARE_SESSIONS],
-            max_bytes=controller.config[network.FETCH_MAX_BYTES],
+            session_slots=view.config[share.GROUP_SHARE_MAX_SHARE_SESSIONS],
+            max_bytes=view.config[network.FETCH_MAX_BYTES],
         )
         handlers: dict[str, Handler] = {
             "list_offsets": offsets.list_offsets,
@@ -200,17 +196,20 @@ class Broker:
         return apis
 
     def _features(self) -> tuple[dict[str, tuple[int, int]], dict[str, int], int]:
-        image = self.controller.image
+        image = self.view.image
         supported = {f.name: (f.min_supported_version, f.max_supported_version) for f in SUPPORTED_FEATURES}
         return supported, dict(image.features), image.offset
 
     def _make_dispatcher(self) -> Dispatcher:
-        config = self.controller.config
+        config = self.view.config
         fetch = FetchHandler(
             self.partitions,
             self._environment,
+            self.replicas,
             session_slots=config[network.MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS],
             max_bytes=config[network.FETCH_MAX_BYTES],
         )
-        produce = ProduceHandler(self.partitions, self._environment)
-        return Dispatcher(self.apis, self._environment.loop, produce=produce, fetch=fetch)
+        produce = ProduceHandler(self.partitions, self._environment, self.replicas)
+        return Dispatcher(
+            self.apis, self._environment.loop, produce=produce, fetch=fetch, locate=self.replicas.endpoints
+        )

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 from millstream.api.embedded import answer_body
 from millstream.api.request import Context, Response
 from millstream.controller.metadata_source import ImageSource, Leadership
-from millstream.controller.refusals import names_error
+from millstream.controller.refusals import names_error, refuse
 from millstream.environment import Environment
 from millstream.metadata.image import MetadataDelta
 from millstream.metadata.topics import NewTopic, TopicCreation
@@ -98,7 +98,12 @@ class ControllerLink:
         schema, answers = request_schema(api), response_schema(api)
         version = schema.versions.high
         request = schema.decode(schema.encode(fields, version), version)
-        answer = await controller.call(api, request, Context(version, self._client_id, self._peer))
+        try:
+            answer = await controller.call(api, request, Context(version, self._client_id, self._peer))
+        except KafkaError as error:
+            if error.code == ErrorCode.NOT_CONTROLLER:
+                raise
+            answer = refuse(api, request, error)
         assert isinstance(answer, Mapping)
         return answers.decode(answers.encode(answer, version), version)
 

@@ -92,7 +92,7 @@ def _serve(options: ServeOptions) -> int:
     if options.exit_with_stdin:
         _exit_with_stdin()
     _log_to_stderr()
-    from millstream.runtime.node import run as run_node
+    from millstream.runtime.running import run as run_node
 
     return run_node(config, _announce)
 

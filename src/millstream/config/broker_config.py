@@ -4,7 +4,7 @@
 in `loading.py`, and what topics make of these values in `topic_config.py`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
@@ -124,11 +124,13 @@ class BrokerConfig:
         """`max.connections.per.ip.overrides` as a dictionary."""
         return parse_connection_limits(self[network.MAX_CONNECTIONS_PER_IP_OVERRIDES])
 
-    def advertised(self, bound_ports: Mapping[str, int], local_host: str) -> tuple[Listener, ...]:
-        """The client listeners as clients should be told of them, once it is known which ports were bound."""
+    def advertised(
+        self, bound_ports: Mapping[str, int], local_host: str, listeners: Iterable[Listener]
+    ) -> tuple[Listener, ...]:
+        """These listeners as others should be told of them, once it is known which ports were bound."""
         given = {listener.name: listener for listener in self.advertised_listeners}
         result = []
-        for listener in self.listeners:
+        for listener in listeners:
             bound = Listener(listener.name, listener.host, bound_ports.get(listener.name, listener.port))
             shown = given.get(listener.name, bound)
             host = local_host if shown.host in _EVERY_INTERFACE else shown.host

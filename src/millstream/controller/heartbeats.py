@@ -69,11 +69,11 @@ class Heartbeats:
         now_s = self._environment.loop.time()
         own_id = self._controller.config.node_id
         for broker in self._controller.image.brokers.values():
-            if broker.fenced:
+            # The broker of this process is heard of at once, or has yet to register: then its former self is dead.
+            if broker.fenced or broker.id == own_id:
                 continue
             self._sessions.begin(broker.id, broker.epoch, now_s)
-            if broker.id != own_id:
-                self._start(self._probe(broker.id, broker.epoch))
+            self._start(self._probe(broker.id, broker.epoch))
         self._schedule()
 
     def _end(self) -> None:

@@ -1,40 +1,37 @@
-"""A node: data directory, metadata, broker and listeners joined, started and stopped in the right order."""
+"""A node: data directory, quorum, controller and broker joined, started and stopped in the right order.
+
+What a node is, `process.roles` says. Every node follows the metadata quorum; a controller votes in it and may lead it;
+a broker registers with whoever leads, and serves clients once it has caught up and been let in. A single node is all of
+this at once, and goes the same way.
+"""
 
 import asyncio
-import gc
 import logging
 import math
 import os
-import resource
-import signal
 import socket
-import sys
-from collections.abc import Callable
-from uuid import UUID
+from collections.abc import Callable, Iterable
 
 from millstream.broker.broker import Broker
 from millstream.broker.cluster_view import ClusterView
-from millstream.broker.controller import Controller
 from millstream.broker.controller_link import ControllerLink
-from millstream.broker.local_quorum import LocalQuorum
-from millstream.broker.metadata_log import METADATA_PARTITION, METADATA_TOPIC_ID, MetadataLog
+from millstream.broker.lifecycle import BrokerLifecycle
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.errors import ConfigError
+from millstream.config.listeners import Listener as ListenerConfig
+from millstream.config.table import cluster, network, node
 from millstream.config.table import log as log_settings
-from millstream.config.table import network, node
-from millstream.config.topic_config import metadata_log_config
-from millstream.controller.active_controller import ActiveController
-from millstream.controller.controller_apis import ControllerApis
-from millstream.controller.handlers.table import controller_handlers
+from millstream.controller.controller_role import ControllerRole
+from millstream.controller.leader_watch import LeaderWatch
 from millstream.environment import Environment
-from millstream.metadata.application import apply, replay
-from millstream.metadata.brokers import BrokerIntroduction, begin_new_epochs, missing_features, register_broker
-from millstream.metadata.image import MetadataImage
-from millstream.metadata.records import CorruptMetadataError, Endpoint, MetadataRecord
+from millstream.metadata.image import MetadataDelta
+from millstream.metadata.records import Endpoint
 from millstream.net.listener import DEFAULT_REQUEST_MEMORY_BYTES, ConnectionLimits, Listener
-from millstream.runtime.disk import RealDisk
-from millstream.runtime.identity import claim_directory, keep_cluster_id, random_uuid, short_uuid
-from millstream.runtime.world import real_environment
+from millstream.net.service import Service
+from millstream.quorum.metadata_loader import MetadataLoader
+from millstream.quorum.metadata_quorum import MetadataQuorum
+from millstream.raft.voter_set import Endpoint as VoterEndpoint
+from millstream.runtime.identity import Identity, claim_directory, keep_cluster_id, random_uuid, short_uuid
 from millstream.storage.disk import Disk
 from millstream.storage.log_directory import DirectoryInUseError, LogDirectory
 
@@ -42,7 +39,8 @@ _log = logging.getLogger("millstream.node")
 _MAINTENANCE_SECONDS = 1.0
 _STOP_FLUSH_BYTES = 128 << 20
 _STOP_FLUSH_SECONDS = 1.0
-_SWITCH_SECONDS = 0.0005
+_HAND_OVER_SECONDS = 10.0
+"""How long a broker that is told to stop waits for others to take over what it leads."""
 
 
 class Node:
@@ -53,19 +51,103 @@ class Node:
         self._environment = environment
         self._loop = environment.loop
         self._disk = disk
+        self._root = os.path.abspath(config.data_dir)
         self._logs: LogDirectory | None = None
-        self.broker: Broker | None = None
+        self._identity: Identity | None = None
         self._listeners: list[Listener] = []
+        self._controller_listeners: list[Listener] = []
+        self.quorum: MetadataQuorum | None = None
+        self._loader: MetadataLoader | None = None
+        self.controller: ControllerRole | None = None
+        self._link: ControllerLink | None = None
+        self.lifecycle: BrokerLifecycle | None = None
+        self.broker: Broker | None = None
         self._maintenance: asyncio.TimerHandle | None = None
+        self._learned: asyncio.Event | None = None
+        self.failure: asyncio.Future[str] = environment.loop.create_future()
+        """Done, with one line for a person, when the node cannot go on; whoever runs it should stop it then."""
 
-    def start(self) -> str:
-        """Recovers, takes the lead, listens. Returns the address clients can use."""
-        config = self._config
-        now_ms = self._environment.clock.now_ms()
-        root = os.path.abspath(config.data_dir)
-        logs = self._logs = LogDirectory(
+    # Starting
+
+    async def start(self) -> str:
+        """Recovers, joins the quorum, and serves when the cluster lets it; returns the address clients can use.
+
+        ConfigError says, in one line, why it cannot be.
+        """
+        starting = asyncio.ensure_future(self._start())
+        try:
+            await asyncio.wait((starting, self.failure), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not starting.done():
+                starting.cancel()
+        if self.failure.done():
+            raise ConfigError(self.failure.result())
+        return starting.result()
+
+    async def _start(self) -> str:
+        config, environment = self._config, self._environment
+        self._learned = asyncio.Event()
+        logs, identity = self._open_directory()
+        end_points = self._bind(config.listeners, self._listeners)
+        controller_end_points = self._bind(config.controller_listeners, self._controller_listeners)
+        quorum = self.quorum = MetadataQuorum.open(
+            config,
+            logs,
             self._disk,
-            root,
+            environment,
+            directory_id=identity.directory_id,
+            cluster_id=identity.cluster_id or config[node.CLUSTER_ID],
+            endpoints=tuple(VoterEndpoint(each.name, each.host, each.port) for each in controller_end_points),
+            on_fatal=self._fail,
+        )
+        loader = self._loader = MetadataLoader(
+            quorum,
+            environment,
+            max_bytes_between_snapshots=config[cluster.METADATA_LOG_MAX_RECORD_BYTES_BETWEEN_SNAPSHOTS],
+            max_snapshot_interval_ms=config[cluster.METADATA_LOG_MAX_SNAPSHOT_INTERVAL_MS],
+        )
+        loader.subscribe(self._learn)
+        if config.is_controller:
+            self.controller = ControllerRole(config, quorum, loader, environment, new_cluster_id=self._new_cluster_id)
+        leaders = LeaderWatch()
+        quorum.subscribe(leaders)
+        if not config.is_broker:
+            quorum.start()
+            self._serve_controllers()
+            return f"{controller_end_points[0].host}:{controller_end_points[0].port}"
+        local = self.controller.apis if self.controller is not None else None
+        link = self._link = ControllerLink(quorum, local, loader, environment, client_id=f"broker-{config.node_id}")
+        leaders.subscribe(link.leader_changed)
+        view = ClusterView(loader, config)
+        lifecycle = self.lifecycle = BrokerLifecycle(
+            view,
+            link,
+            environment,
+            end_points=end_points,
+            directory_id=identity.directory_id,
+            previous_broker_epoch=logs.previous_broker_epoch,
+            on_fatal=self._fail,
+        )
+        leaders.subscribe(lifecycle.leader_changed)
+        quorum.start()
+        self._serve_controllers()
+        lifecycle.start()
+        await lifecycle.registered
+        # Which logs on this disk belong to nobody, only the metadata as of the registration tells for sure.
+        while view.image.offset < lifecycle.broker_epoch:
+            await self._next_change()
+        self.broker = Broker(view, link, logs, environment)
+        lifecycle.able()
+        await lifecycle.serving
+        _serve(self._listeners, self.broker.dispatcher)
+        self._schedule_maintenance()
+        return f"{end_points[0].host}:{end_points[0].port}"
+
+    def _open_directory(self) -> tuple[LogDirectory, Identity]:
+        config = self._config
+        logs = LogDirectory(
+            self._disk,
+            self._root,
             max_open_files=config[log_settings.MAX_OPEN_FILES],
             producer_id_expiration_ms=config[log_settings.PRODUCER_ID_EXPIRATION_MS],
             checkpoint_interval_ms=config[log_settings.LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS],
@@ -75,91 +157,80 @@ class Node:
             logs.take()
         except DirectoryInUseError as error:
             raise ConfigError(f"{error}: stop it first, or use another --data-dir", name="log.dirs") from None
+        self._logs = logs
         # Before anything is repaired: another node's directory is not ours to touch.
-        identity = claim_directory(
-            self._disk, root, config.node_id, config[node.CLUSTER_ID], self._environment.randomness
+        self._identity = claim_directory(
+            self._disk, self._root, config.node_id, config[node.CLUSTER_ID], self._environment.randomness
         )
-        if identity.cluster_id is None:
-            made = config[node.CLUSTER_ID] or short_uuid(random_uuid(self._environment.randomness))
-            identity = keep_cluster_id(self._disk, root, identity, made)
-        assert identity.cluster_id is not None
-        logs.start(now_ms)
-        settings = metadata_log_config(config)
-        if METADATA_PARTITION in logs.partitions:
-            metadata = logs.open(METADATA_PARTITION, settings, now_ms)
-        else:
-            metadata = logs.create(METADATA_PARTITION, METADATA_TOPIC_ID, settings, now_ms)
-        metadata_log = MetadataLog(metadata, self._disk, config.node_id)
-        image = MetadataImage(cluster_id=identity.cluster_id)
-        try:
-            image = replay(image, metadata_log.replay())
-        except CorruptMetadataError as error:
-            raise ConfigError(
-                f"the metadata log in {root}/{METADATA_PARTITION} cannot be read: {error}; restore it from a copy, or "
-                "start with another --data-dir",
-                name="log.dirs",
-            ) from None
-        endpoints = self._listen()
-        metadata_log.begin_epoch(now_ms)
-        image = self._introduce(image, metadata_log, endpoints, now_ms, was_clean=logs.started_clean)
-        quorum = LocalQuorum(metadata_log, image, self._environment, config.node_id)
-        active = ActiveController(config, quorum, quorum, self._environment)
-        quorum.on_failed = active.no_longer_leading
-        active.leading(quorum.epoch)
-        apis = ControllerApis(active, controller_handlers(active))
-        view = ClusterView(quorum, config)
-        link = ControllerLink(quorum, apis, quorum, self._environment, client_id=f"broker-{config.node_id}")
-        self.broker = Broker(view, link, Controller(view, active), logs, self._environment)
-        for listener in self._listeners:
-            listener.serve(self.broker.dispatcher)
-        self._schedule_maintenance()
-        return f"{endpoints[0].host}:{endpoints[0].port}"
+        logs.start(self._environment.clock.now_ms())
+        return logs, self._identity
 
-    def _listen(self) -> tuple[Endpoint, ...]:
-        """Binds first, so that the addresses are known when the broker registers; nobody is answered yet."""
+    def _bind(self, wanted: Iterable[ListenerConfig], into: list[Listener]) -> tuple[Endpoint, ...]:
+        """Binds first, so that the addresses are known to whoever must tell them; nobody is answered yet."""
         config = self._config
         ports: dict[str, int] = {}
-        for wanted in config.listeners:
-            listener = Listener(wanted.name, _limits(config), self._environment.network, self._loop)
+        for each in wanted:
+            listener = Listener(each.name, _limits(config), self._environment.network, self._loop)
             try:
-                _, ports[wanted.name] = listener.bind(wanted.host, wanted.port)
+                _, ports[each.name] = listener.bind(each.host, each.port)
             except OSError as error:
                 raise ConfigError(
-                    f"cannot listen on {wanted.host or '*'}:{wanted.port}: {error.strerror or error}; "
+                    f"cannot listen on {each.host or '*'}:{each.port}: {error.strerror or error}; "
                     "choose another with --listen HOST:PORT (port 0 picks a free one)",
                     name="listeners",
                 ) from None
-            self._listeners.append(listener)
+            into.append(listener)
         return tuple(
             Endpoint(name=shown.name, host=shown.host, port=shown.port)
-            for shown in config.advertised(ports, socket.gethostname())
+            for shown in config.advertised(ports, socket.gethostname(), wanted)
         )
 
-    def _introduce(
-        self,
-        image: MetadataImage,
-        metadata_log: MetadataLog,
-        endpoints: tuple[Endpoint, ...],
-        now_ms: int,
-        *,
-        was_clean: bool,
-    ) -> MetadataImage:
-        """Writes what every start writes: who this node is, and after an unclean stop, new leader epochs."""
-        config = self._config
-        records: list[MetadataRecord] = list(missing_features(image))
-        introduction = BrokerIntroduction(
-            broker_id=config.node_id,
-            incarnation_id=UUID(int=self._environment.randomness.getrandbits(128), version=4),
-            cluster_id=image.cluster_id,
-            end_points=endpoints,
-            rack=config[node.BROKER_RACK],
+    def _serve_controllers(self) -> None:
+        if self.controller is not None:
+            _serve(self._controller_listeners, self.controller.dispatcher)
+
+    # What the metadata tells a node of itself
+
+    def _learn(self, delta: MetadataDelta) -> None:
+        assert self._identity is not None and self._loader is not None and self.quorum is not None
+        assert self._learned is not None
+        self._learned.set()
+        cluster_id = self._loader.image.cluster_id
+        if not cluster_id or cluster_id == self._identity.cluster_id:
+            return
+        pinned = self._config[node.CLUSTER_ID]
+        if self._identity.cluster_id is not None:
+            self._fail(
+                f"{self._root} belongs to cluster {self._identity.cluster_id}, but the quorum is that of cluster "
+                f"{cluster_id}: use another --data-dir, or correct controller.quorum.voters"
+            )
+        elif pinned is not None and pinned != cluster_id:
+            self._fail(
+                f"cluster.id={pinned}, but the quorum is that of cluster {cluster_id}: correct cluster.id or "
+                "controller.quorum.voters"
+            )
+        else:
+            self._identity = keep_cluster_id(self._disk, self._root, self._identity, cluster_id)
+            self.quorum.cluster_id = cluster_id
+
+    async def _next_change(self) -> None:
+        assert self._learned is not None
+        self._learned.clear()
+        await self._learned.wait()
+
+    def _new_cluster_id(self) -> str:
+        assert self._identity is not None
+        return (
+            self._identity.cluster_id
+            or self._config[node.CLUSTER_ID]
+            or short_uuid(random_uuid(self._environment.randomness))
         )
-        epoch = metadata_log.next_offset + len(records)
-        records += register_broker(image, introduction, broker_epoch=epoch, fenced=False).records
-        if not was_clean:
-            records += begin_new_epochs(image, config.node_id)
-        offset = metadata_log.write(records, now_ms)
-        return apply(image, records, offset=offset, epoch=metadata_log.epoch).image
+
+    def _fail(self, message: str) -> None:
+        if not self.failure.done():
+            self.failure.set_result(message)
+
+    # Running
 
     def _schedule_maintenance(self) -> None:
         seconds = min(_MAINTENANCE_SECONDS, self._config[log_settings.LOG_RETENTION_CHECK_INTERVAL_MS] / 1000)
@@ -173,19 +244,47 @@ class Node:
             _log.exception("maintenance_failed")
         self._schedule_maintenance()
 
-    def stop(self) -> None:
+    # Stopping
+
+    async def stop(self) -> None:
+        """Hands over what this node leads, closes everything, and leaves the mark of a clean stop."""
+        if not self.failure.done():
+            if self.lifecycle is not None:
+                await self.lifecycle.shut_down(_HAND_OVER_SECONDS)
+            if self.quorum is not None:
+                await self.quorum.stop()
+        self.close()
+
+    def close(self) -> None:
+        """The same without a word to anybody."""
         if self._maintenance is not None:
             self._maintenance.cancel()
-        for listener in self._listeners:
+        for listener in (*self._listeners, *self._controller_listeners):
             listener.close()
+        broker_epoch = -1
+        if self.lifecycle is not None:
+            broker_epoch = self.lifecycle.broker_epoch
+            self.lifecycle.close()
+        if self._link is not None:
+            self._link.close()
         if self.broker is not None:
             self.broker.close()
+        if self.controller is not None:
+            self.controller.close()
+        if self._loader is not None:
+            self._loader.close()
+        if self.quorum is not None:
+            self.quorum.close()
         if self._logs is not None:
-            # After an unclean stop a start that failed has not begun new leader epochs: the next one must.
-            introduced = self.broker is not None or self._logs.started_clean
+            # After an unclean stop, a start that did not come to register has not told the controller of it yet.
+            registered = self.broker is not None or self._logs.started_clean or not self._config.is_broker
             self._logs.close(
-                self._environment.clock.now_ms(), _FlushBudget(self._loop.time).allows, may_be_clean=introduced
+                self._environment.clock.now_ms(),
+                _FlushBudget(self._loop.time).allows,
+                may_be_clean=registered,
+                broker_epoch=broker_epoch if broker_epoch >= 0 else self._logs.previous_broker_epoch,
             )
+            self._logs = None
 
 
 class _FlushBudget:
@@ -206,6 +305,11 @@ class _FlushBudget:
         return True
 
 
+def _serve(listeners: Iterable[Listener], service: Service) -> None:
+    for listener in listeners:
+        listener.serve(service)
+
+
 def _idle_seconds(setting_ms: int) -> float:
     return setting_ms / 1000 if setting_ms >= 0 else math.inf
 
@@ -223,56 +327,3 @@ def _limits(config: BrokerConfig) -> ConnectionLimits:
         receive_buffer_bytes=config[network.SOCKET_RECEIVE_BUFFER_BYTES],
         backlog=config[network.SOCKET_LISTEN_BACKLOG_SIZE],
     )
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop
-    except ImportError:  # not on every platform; slower, but the same
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
-
-
-def _raise_file_limit() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        except (ValueError, OSError) as error:
-            _log.warning("file_limit_kept limit=%d error=%s", soft, error)
-
-
-def _calm_garbage_collector() -> None:
-    """What lives since the start is left out of every collection, and collections become rare: see docs/DESIGN.md."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 50, 1_000)
-
-
-async def _serve(node: Node, ready: Callable[[str], None], loop: asyncio.AbstractEventLoop) -> None:
-    stopping = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    await asyncio.sleep(0)
-    address = node.start()
-    _calm_garbage_collector()
-    ready(address)
-    await stopping.wait()
-
-
-def run(config: BrokerConfig, ready: Callable[[str], None]) -> int:
-    """Runs a node until it is asked to stop."""
-    _raise_file_limit()
-    # A thread that checks cold bytes or rebuilds an index must not keep the interpreter from the loop for long.
-    sys.setswitchinterval(_SWITCH_SECONDS)
-    loop = _new_loop()
-    asyncio.set_event_loop(loop)
-    running = Node(config, real_environment(loop), RealDisk())
-    try:
-        # The loop's own signal handling works only while it runs, so the start runs inside it too: a signal that comes
-        # during a long recovery, or right after the ready line, is not lost.
-        loop.run_until_complete(_serve(running, ready, loop))
-    finally:
-        running.stop()
-        loop.close()
-    return 0
