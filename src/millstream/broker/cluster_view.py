@@ -19,6 +19,12 @@ class ClusterView:
         self._subscribers: list[Callable[[MetadataDelta], None]] = []
         source.subscribe(self._follow)
 
+    @property
+    def broker_epoch(self) -> int:
+        """The epoch in which this node's broker is registered; -1 when it is not."""
+        own = self.image.brokers.get(self.node_id)
+        return -1 if own is None else own.epoch
+
     def subscribe(self, on_change: Callable[[MetadataDelta], None]) -> None:
         """Calls back after each change, in the order of subscription; image and config are the new ones then."""
         self._subscribers.append(on_change)

@@ -9,10 +9,12 @@ from typing import Any
 from uuid import UUID
 
 from millstream.api.request import Context, Response
+from millstream.broker.group_coordinator import java_hash
 from millstream.metadata.image import BrokerRegistration, MetadataImage, PartitionState, TopicImage
-from millstream.metadata.topic_names import INTERNAL_TOPICS
+from millstream.metadata.records import NO_LEADER, Endpoint
+from millstream.metadata.topic_names import INTERNAL_TOPICS, SHARE_GROUP_STATE_TOPIC
 from millstream.model.errors import ErrorCode, KafkaError
-from millstream.model.identifiers import NO_TOPIC_ID, TopicName
+from millstream.model.identifiers import NO_TOPIC_ID, BrokerId, TopicName
 from millstream.protocol.messages import response_schema
 from millstream.protocol.schema import Message
 
@@ -104,21 +106,29 @@ class ClusterHandlers:
         failed: dict[str, KafkaError],
     ) -> dict[str, Any]:
         topic_operations = _ALL_TOPIC_OPERATIONS if operations[0] else _NOT_ASKED
+        reachable = _Reachable(image, context.peer.listener)
         if wanted is None:
-            topics = [_topic(topic, image, topic_operations) for topic in image.topics.values()]
+            topics = [_topic(topic, reachable, topic_operations) for topic in image.topics.values()]
         else:
-            topics = [_wanted_topic(topic, image, topic_operations, failed, context.version) for topic in wanted]
+            topics = [
+                _wanted_topic(topic, image, reachable, topic_operations, failed, context.version) for topic in wanted
+            ]
         return {
             "brokers": [
-                {"node_id": broker.id, **_address(broker, context.peer.listener), "rack": broker.rack}
-                for broker in image.brokers.values()
-                if not broker.fenced
+                {"node_id": broker.id, "host": at.host, "port": at.port, "rack": broker.rack}
+                for broker, at in reachable.brokers
             ],
             "cluster_id": image.cluster_id,
-            "controller_id": self._node_id,
+            "controller_id": self._some_broker(reachable),
             "topics": topics,
             "cluster_authorized_operations": _ALL_CLUSTER_OPERATIONS if operations[1] else _NOT_ASKED,
         }
+
+    def _some_broker(self, reachable: "_Reachable") -> int:
+        """Whom clients take for the controller: as in Kafka a broker, for any passes on what the real one answers."""
+        if self._node_id in reachable.ids:
+            return self._node_id
+        return reachable.brokers[0][0].id if reachable.brokers else -1
 
     # DescribeCluster
 
@@ -135,18 +145,25 @@ class ClusterHandlers:
                 "error_message": "this is a broker's listener: ask it for endpoints of brokers",
                 "cluster_id": image.cluster_id,
             }
+        reachable = _Reachable(image, context.peer.listener)
+        fenced = [
+            (broker, at)
+            for broker in image.brokers.values()
+            if broker.fenced and (at := _endpoint(broker, context.peer.listener)) is not None
+        ]
+        shown = sorted([*reachable.brokers, *fenced], key=lambda row: row[0].id)
         return {
             "cluster_id": image.cluster_id,
-            "controller_id": self._node_id,
+            "controller_id": self._some_broker(reachable),
             "brokers": [
                 {
                     "broker_id": broker.id,
-                    **_address(broker, context.peer.listener),
+                    "host": at.host,
+                    "port": at.port,
                     "rack": broker.rack,
                     "is_fenced": broker.fenced,
                 }
-                for broker in image.brokers.values()
-                if request.include_fenced_brokers or not broker.fenced
+                for broker, at in (shown if request.include_fenced_brokers else reachable.brokers)
             ],
             "cluster_authorized_operations": (
                 _ALL_CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else _NOT_ASKED
@@ -157,6 +174,7 @@ class ClusterHandlers:
 
     def describe_topic_partitions(self, request: Message, context: Context) -> Response:
         image = self._image()
+        reachable = _Reachable(image, context.peer.listener)
         names = sorted({topic.name for topic in request.topics}) if request.topics else sorted(image.topics)
         first_partition = 0
         if request.cursor is not None:
@@ -175,10 +193,10 @@ class ClusterHandlers:
             if left == 0:
                 return {"topics": topics, "next_cursor": {"topic_name": name, "partition_index": 0}}
             shown = topic.partitions[first_partition : first_partition + left]
-            described = _topic(topic, image, _ALL_TOPIC_OPERATIONS)
+            described = _topic(topic, reachable, _ALL_TOPIC_OPERATIONS)
             described["partitions"] = [
                 {
-                    **_partition(first_partition + at, state, image),
+                    **_partition(first_partition + at, state, reachable),
                     "eligible_leader_replicas": list(state.eligible_leader_replicas),
                     "last_known_elr": list(state.last_known_elr),
                 }
@@ -232,8 +250,28 @@ class ClusterHandlers:
             }
         if failure is not None:
             return {"error_code": failure.code, "error_message": failure.message, **nowhere}
-        broker = self._image().brokers[self._node_id]  # type: ignore[index]
-        return {"node_id": self._node_id, **_address(broker, context.peer.listener), "error_message": ""}
+        found = self._coordinator_broker(key, key_type, context.peer.listener)
+        if found is None:
+            return {
+                "error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                "error_message": "the coordinator's partition has no leader now; try again",
+                **nowhere,
+            }
+        broker, at = found
+        return {"node_id": broker.id, "host": at.host, "port": at.port, "error_message": ""}
+
+    def _coordinator_broker(
+        self, key: str, key_type: int, listener: str
+    ) -> "tuple[BrokerRegistration, Endpoint] | None":
+        """The broker that leads the partition in which the key's state is kept."""
+        image = self._image()
+        topic = image.topics.get(TopicName(GROUP_TOPIC if key_type == _GROUP else SHARE_GROUP_STATE_TOPIC))
+        if topic is None:
+            return None
+        leader = topic.partitions[java_hash(key) % len(topic.partitions)].leader
+        broker = image.brokers.get(BrokerId(leader))
+        at = None if broker is None or broker.fenced else _endpoint(broker, listener)
+        return None if broker is None or at is None else (broker, at)
 
 
 def _is_share_key(key: str) -> bool:
@@ -248,51 +286,67 @@ def _once_each(topics: list[Message] | None) -> list[Message] | None:
     return list({(topic.name, topic.topic_id): topic for topic in topics}.values())
 
 
-def _address(broker: BrokerRegistration, listener: str) -> dict[str, Any]:
+class _Reachable:
+    """The brokers that clients of one listener can turn to: not fenced, and with an address on that listener."""
+
+    def __init__(self, image: MetadataImage, listener: str) -> None:
+        self.brokers = [
+            (broker, at)
+            for _, broker in sorted(image.brokers.items())
+            if not broker.fenced and (at := _endpoint(broker, listener)) is not None
+        ]
+        self.ids: frozenset[int] = frozenset(broker.id for broker, _ in self.brokers)
+        self.alive: frozenset[int] = frozenset(broker.id for broker in image.brokers.values() if not broker.fenced)
+
+
+def _endpoint(broker: BrokerRegistration, listener: str) -> Endpoint | None:
     """Clients are told the address that belongs to the listener they came through."""
-    endpoint = next((e for e in broker.end_points if e.name == listener), broker.end_points[0])
-    return {"host": endpoint.host, "port": endpoint.port}
+    return next((each for each in broker.end_points if each.name == listener), None)
 
 
-def _partition(index: int, state: PartitionState, image: MetadataImage) -> dict[str, Any]:
+def _partition(index: int, state: PartitionState, reachable: _Reachable) -> dict[str, Any]:
+    leader, error = state.leader, ErrorCode.NONE
+    if leader not in reachable.ids:
+        error = ErrorCode.LISTENER_NOT_FOUND if leader in reachable.alive else ErrorCode.LEADER_NOT_AVAILABLE
+        leader = NO_LEADER
     return {
-        "error_code": ErrorCode.NONE if state.has_leader else ErrorCode.LEADER_NOT_AVAILABLE,
+        "error_code": error,
         "partition_index": index,
-        "leader_id": state.leader,
+        "leader_id": leader,
         "leader_epoch": state.leader_epoch,
         "replica_nodes": state.replicas,
         "isr_nodes": state.isr,
-        "offline_replicas": [r for r in state.replicas if _is_offline(r, image)],
+        "offline_replicas": [replica for replica in state.replicas if replica not in reachable.ids],
     }
 
 
-def _is_offline(replica: int, image: MetadataImage) -> bool:
-    broker = image.brokers.get(replica)  # type: ignore[call-overload]
-    return broker is None or broker.fenced
-
-
-def _topic(topic: TopicImage, image: MetadataImage, operations: int) -> dict[str, Any]:
+def _topic(topic: TopicImage, reachable: _Reachable, operations: int) -> dict[str, Any]:
     return {
         "name": topic.name,
         "topic_id": topic.id,
         "is_internal": topic.name in INTERNAL_TOPICS,
-        "partitions": [_partition(index, state, image) for index, state in enumerate(topic.partitions)],
+        "partitions": [_partition(index, state, reachable) for index, state in enumerate(topic.partitions)],
         "topic_authorized_operations": operations,
     }
 
 
 def _wanted_topic(
-    wanted: Message, image: MetadataImage, operations: int, failed: dict[str, KafkaError], version: int
+    wanted: Message,
+    image: MetadataImage,
+    reachable: _Reachable,
+    operations: int,
+    failed: dict[str, KafkaError],
+    version: int,
 ) -> dict[str, Any]:
     if wanted.name is None and wanted.topic_id != NO_TOPIC_ID:
         topic = image.topics_by_id.get(wanted.topic_id)
         if topic is None:
             return _missing(None if version >= 12 else "", ErrorCode.UNKNOWN_TOPIC_ID, wanted.topic_id)
-        return _topic(topic, image, operations)
+        return _topic(topic, reachable, operations)
     name = wanted.name or ""
     topic = image.topics.get(TopicName(name))
     if topic is not None:
-        return _topic(topic, image, operations)
+        return _topic(topic, reachable, operations)
     error = failed.get(name)
     if error is not None:
         return _missing(name, error.code)
