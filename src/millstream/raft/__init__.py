@@ -13,8 +13,8 @@ Requests of other replicas are answered at once, or with `Parked(token)`: the an
 `Answered(token, answer)`. Replication is by pull: followers fetch, and the leader learns from the offset of a fetch
 what a follower holds, so a fetch is only sent once everything below its offset is on disk.
 
-Modules: messages (requests and answers), voter_set and membership (who votes, by log offset), log (what raft needs of the
-log and of the quorum-state file), events (what the driver is told), settings (timeouts), outbox (requests on their way),
-roles (the roles and their transitions), replica_core, elections, following, leading with leadership, voter_changes (what
-the roles do), replica (all of it together).
+Modules: messages (requests and answers), voter_set and membership (who votes, by log offset), log (what raft needs of
+the log and of the quorum-state file), events (what the driver is told), settings (timeouts), outbox (requests on their
+way), roles (the roles and their transitions), replica_core, elections, following, leading with leadership and
+voter_changes (what the roles do), replica (all of it together).
 """

@@ -1,5 +1,7 @@
 """Following a leader: finding it, fetching from it, agreeing with its log, receiving its snapshot, noticing its end."""
 
+from collections.abc import Sequence
+
 from millstream.model.errors import ErrorCode
 from millstream.raft.elections import Elections
 from millstream.raft.events import (
@@ -7,7 +9,7 @@ from millstream.raft.events import (
     Truncated,
     VotersChanged,
 )
-from millstream.raft.log import (
+from millstream.raft.log import CorruptFetchError, LeaderChangeRecord, PlacedControlRecord
     CorruptFetchError,
 )
 from millstream.raft.messages import (
@@ -149,7 +151,7 @@ class Following(Elections):
             self._raise_high_watermark(min(answer.high_watermark, self._log.end.offset))
 
     def _check_static_voters(self, placed: Sequence[PlacedControlRecord], leader_id: int) -> None:
-        """Static voters that differ from the leader's: two majorities would be possible, so one of the two has to go."""
+        """Static voters that differ from the leader's: two majorities would be possible; one of the two has to go."""
         if self.kraft_version > 0 or not self.voters or self._log.end.epoch != self.epoch:
             return
         elected = [entry.record for entry in placed if isinstance(entry.record, LeaderChangeRecord)]

@@ -1,7 +1,7 @@
 """One replica of the quorum, whole: what time and answers bring. See the room's docstring for how a driver uses it.
 
-The roles and the table of their transitions are in `roles`; what each role does is in `elections`, `following`, `leading`
-and `voter_changes`, on the common ground of `replica_core`.
+The roles and the table of their transitions are in `roles`; what each role does is in `elections`, `following`,
+`leading` and `voter_changes`, on the common ground of `replica_core`.
 """
 
 from millstream.model.errors import ErrorCode
