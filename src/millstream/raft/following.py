@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from millstream.model.errors import ErrorCode
 from millstream.raft.elections import Elections
 from millstream.raft.events import (
+    Refused,
     SnapshotInstalled,
     Truncated,
     VotersChanged,
 )
 from millstream.raft.log import CorruptFetchError, LeaderChangeRecord, PlacedControlRecord
-    CorruptFetchError,
-)
 from millstream.raft.messages import (
     BeginQuorumEpoch,
     EndQuorumEpoch,
