@@ -116,7 +116,7 @@ def test_racks_of_one_size_share_evenly(size: int, racks: int, factor: int, part
     placed = place_replicas(image, partitions, factor, Random(seed))
     held = Counter(number for replicas in placed for number in replicas)
     counts = [held.get(number, 0) for number in image.brokers]
-    assert max(counts) - min(counts) <= factor
+    assert max(counts) - min(counts) <= 2
 
 
 def test_brokers_that_are_away_come_last_even_if_they_have_a_rack_of_their_own() -> None:

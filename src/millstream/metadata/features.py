@@ -28,13 +28,21 @@ def bootstrap_records(cluster_id: str, config: BrokerConfig) -> tuple[MetadataRe
     And, as in Kafka, `min.insync.replicas` for all brokers: who may lead (ELR) depends on leaders and controller having
     the same idea of it.
     """
-    minimum = ConfigRecord(
+    return (
+        *missing_features(MetadataImage()),
+        cluster_id_record(cluster_id),
+        min_insync_replicas_for_all(config),
+    )
+
+
+def min_insync_replicas_for_all(config: BrokerConfig) -> ConfigRecord:
+    """The controller's value as a setting of all brokers."""
+    return ConfigRecord(
         resource_type=ALL_BROKERS.type,
         resource_name=ALL_BROKERS.name,
         name=log.MIN_INSYNC_REPLICAS.name,
         value=str(config[log.MIN_INSYNC_REPLICAS]),
     )
-    return (*missing_features(MetadataImage()), cluster_id_record(cluster_id), minimum)
 
 
 def missing_features(image: MetadataImage) -> tuple[FeatureLevelRecord, ...]:
