@@ -23,8 +23,9 @@ from millstream.protocol.schema import Message
 from millstream.quorum.handlers import QuorumHandlers
 from millstream.quorum.metadata_loader import MetadataLoader
 from millstream.quorum.metadata_log import MetadataLog
-from millstream.quorum.metadata_quorum import MetadataQuorum, Retention
+from millstream.quorum.metadata_quorum import MetadataQuorum
 from millstream.quorum.quorum_state import QuorumStateFile
+from millstream.quorum.snapshot_writer import Retention
 from millstream.raft.messages import Peer
 from millstream.raft.settings import QuorumSettings
 from millstream.raft.voter_set import Endpoint, ReplicaKey, Voter, VoterSet

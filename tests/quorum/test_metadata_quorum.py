@@ -7,7 +7,7 @@ import pytest
 
 from millstream.config.errors import ConfigError
 from millstream.model.errors import ErrorCode, KafkaError
-from millstream.quorum.metadata_quorum import Retention
+from millstream.quorum.snapshot_writer import Retention
 
 from ..storage.faulty_disk import FaultyDisk
 from .cluster import Cluster, QuorumNode, eventually, run

@@ -78,9 +78,9 @@ class QuorumHandlers:
                 "error_code": ErrorCode.INVALID_REQUEST,
                 "error_message": "the new voter comes without an address at which the others can reach it",
             }
-        host, port = quorum.address_of(wanted.endpoints)
+        host, port = quorum.peers.address_of(wanted.endpoints)
         try:
-            found = await quorum.supported_features(host, port, timeout_s=max(wanted.timeout_ms, 1) / 1000)
+            found = await quorum.peers.supported_features(host, port, timeout_s=max(wanted.timeout_ms, 1) / 1000)
         except OSError as error:
             return {
                 "error_code": ErrorCode.REQUEST_TIMED_OUT,

@@ -72,7 +72,11 @@ class MetadataLoader:
 
     def _tell(self, delta: MetadataDelta) -> None:
         for on_change in self._subscribers:
-            on_change(delta)
+            try:
+                on_change(delta)
+            except Exception:
+                # One part of the node that trips over a change must not keep the others from hearing of it.
+                _log.exception("change_not_followed offset=%d subscriber=%s", self.image.offset, on_change)
 
     # Snapshots
 

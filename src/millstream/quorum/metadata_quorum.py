@@ -10,70 +10,32 @@ in `on_fatal`, once, with one line for a person.
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 from uuid import UUID
 
-from millstream.config.broker_config import BrokerConfig
 from millstream.config.errors import ConfigError
-from millstream.config.table import cluster, node
-from millstream.config.topic_config import metadata_log_config
 from millstream.environment import Environment
 from millstream.metadata.image import MetadataImage
 from millstream.metadata.records import CorruptMetadataError, MetadataRecord
-from millstream.metadata.snapshot import snapshot_records
 from millstream.model.errors import ErrorCode, KafkaError
-from millstream.net.channel import Channel
 from millstream.quorum.metadata_log import CommittedBatch, MetadataLog, new_batch, unreadable
+from millstream.quorum.peers import Peers
+from millstream.quorum.publication import Publication, QuorumListener
 from millstream.quorum.quorum_state import QuorumStateFile
-from millstream.quorum.snapshots import SnapshotContent
-from millstream.quorum.wire import read_answer, request_fields
+from millstream.quorum.snapshot_writer import Retention, SnapshotWriter
 from millstream.raft import events
-from millstream.raft.messages import Fetch, LogPosition, Parked, ParkedAnswer, Peer, Send
+from millstream.raft.messages import Parked, ParkedAnswer, Peer
 from millstream.raft.replica import CommittedLostError, RaftReplica
 from millstream.raft.settings import QuorumSettings
-from millstream.raft.voter_set import Endpoint, ReplicaKey, Voter, VoterSet
-from millstream.storage.disk import Disk
+from millstream.raft.voter_set import Endpoint, ReplicaKey, VoterSet
 from millstream.storage.job import Job
-from millstream.storage.log_directory import LogDirectory
 
 _log = logging.getLogger("millstream.quorum")
-_FIRST_BOOTSTRAP_ID = -2
-_RECORDS_PER_PUBLICATION = 20_000
 _FAREWELL_SECONDS = 0.25
 _LONGEST_WAIT_MS = 60_000
 Answer = TypeVar("Answer")
 Request = TypeVar("Request")
-
-
-class QuorumListener(Protocol):
-    """Whoever follows the quorum. Called in the order of subscription, on the event loop."""
-
-    def committed(self, records: Sequence[MetadataRecord], *, offset: int, epoch: int) -> None:
-        """The next records in order, one batch or several; the last has this offset and epoch."""
-        ...
-
-    def reset(self, image_records: Sequence[MetadataRecord], *, offset: int, epoch: int) -> None:
-        """A snapshot replaces everything: the state as of `offset`."""
-        ...
-
-    def leader_changed(self, leader_id: int | None, epoch: int) -> None: ...
-
-    def leading(self, epoch: int) -> None:
-        """This node leads, and everything that earlier leaders committed was published before this call."""
-        ...
-
-    def no_longer_leading(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retention:
-    """How much of the past is kept behind the newest snapshot; -1 is no limit."""
-
-    bytes: int = 100 << 20
-    ms: int = 7 * 24 * 60 * 60 * 1000
 
 
 class MetadataQuorum:
@@ -104,82 +66,30 @@ class MetadataQuorum:
         self._bootstrap_servers = bootstrap_servers
         self._may_vote = may_vote
         self._endpoints = endpoints
-        self._listener_name = listener_name
         self._settings = settings
-        self._retention = retention
         self._environment = environment
         self._on_fatal = on_fatal
-        self._listeners: list[QuorumListener] = []
+        self._snapshots = SnapshotWriter(log, retention, environment)
+        self._publication = Publication(log, environment.loop, self._guarded)
+        self.peers = Peers(
+            node_id,
+            listener_name,
+            settings.request_timeout_ms,
+            environment,
+            answered=lambda send, answer: self._from_loop(lambda now_ms: self._raft.on_response(send, answer, now_ms)),
+            failed=lambda send, refused: self._from_loop(
+                lambda now_ms: self._raft.on_request_failed(send, refused=refused, now_ms=now_ms)
+            ),
+        )
         self._replica: RaftReplica | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._channels: dict[tuple[str, int, bool], Channel] = {}
-        self._exchanges: set[asyncio.Future[None]] = set()
         self._parked: dict[int, asyncio.Future[ParkedAnswer]] = {}
-        self._appended: deque[CommittedBatch] = deque()
-        """What this leader appended and has not published, so that it need not read it back."""
-        self._published = 0
-        """The next offset to publish."""
-        self._published_epoch = 0
-        self._published_ms = 0
-        self.bytes_since_snapshot = 0
-        self._snapshot_under_way = False
-        self._told_leading = False
         self._following = False
         self._flushing = False
         self._flush_scheduled = False
         self._is_starting = False
         self._is_closed = False
         self._failure: str | None = None
-
-    @classmethod
-    def open(
-        cls,
-        config: BrokerConfig,
-        logs: LogDirectory,
-        disk: Disk,
-        environment: Environment,
-        *,
-        directory_id: UUID,
-        cluster_id: str | None,
-        endpoints: tuple[Endpoint, ...],
-        on_fatal: Callable[[str], None],
-    ) -> "MetadataQuorum":
-        """The quorum of a node with these settings and this data directory.
-
-        `endpoints` are the controller listeners of this node as others reach them. A node that names no voter but
-        itself is a quorum of one.
-        """
-        log = MetadataLog.open(logs, disk, metadata_log_config(config), environment)
-        listener_name = endpoints[0].name if endpoints else _controller_listener_name(config)
-        voters = VoterSet(
-            tuple(
-                Voter(ReplicaKey(voter.id), (Endpoint(listener_name, voter.host, voter.port),))
-                for voter in config.voters
-            )
-        )
-        if not voters and config.is_alone:
-            voters = VoterSet((Voter(ReplicaKey(config.node_id), endpoints),))
-        return cls(
-            node_id=config.node_id,
-            directory_id=directory_id,
-            cluster_id=cluster_id,
-            log=log,
-            state=QuorumStateFile(disk, log.partition.directory),
-            static_voters=voters,
-            bootstrap_servers=tuple(
-                Peer(_FIRST_BOOTSTRAP_ID - at, (Endpoint(listener_name, host, port),))
-                for at, (host, port) in enumerate(config.bootstrap_servers)
-            ),
-            may_vote=config.is_controller,
-            endpoints=endpoints,
-            listener_name=listener_name,
-            settings=_settings(config),
-            retention=Retention(
-                bytes=config[cluster.METADATA_MAX_RETENTION_BYTES], ms=config[cluster.METADATA_MAX_RETENTION_MS]
-            ),
-            environment=environment,
-            on_fatal=on_fatal,
-        )
 
     # What others look at
 
@@ -216,11 +126,16 @@ class MetadataQuorum:
     def kraft_version(self) -> int:
         return self._raft.kraft_version
 
+    @property
+    def bytes_since_snapshot(self) -> int:
+        """How much was committed since the last snapshot."""
+        return self._publication.bytes_since_snapshot
+
     def leader_address(self) -> tuple[str, int] | None:
         """Where the active controller listens."""
         raft = self._raft
         endpoints = self._endpoints if raft.leader_id == self.node_id else raft.leader_endpoints
-        return self.address_of(endpoints) if raft.leader_id is not None and endpoints else None
+        return self.peers.address_of(endpoints) if raft.leader_id is not None and endpoints else None
 
     @property
     def cluster_id(self) -> str | None:
@@ -251,7 +166,7 @@ class MetadataQuorum:
     def subscribe(self, listener: QuorumListener) -> None:
         """To be done before `start`: a listener hears everything from the beginning."""
         assert self._replica is None, "subscribe before the start"
-        self._listeners.append(listener)
+        self._publication.listeners.append(listener)
 
     def start(self) -> None:
         """Begins from what is on disk; a quorum of one leads when this returns. ConfigError if it must not begin."""
@@ -274,7 +189,7 @@ class MetadataQuorum:
             )
             latest = self.log.snapshots.latest
             if latest is not None:
-                self._reset(latest, self.log.snapshots.read(latest))
+                self._publication.reset(latest, self.log.snapshots.read(latest))
             self._run(self._replica.tick)
             if self._replica.is_leader and len(self._replica.voters) == 1:
                 # Nobody is kept waiting yet, and nothing can be done before this is on disk.
@@ -286,7 +201,7 @@ class MetadataQuorum:
             self.close()
             raise unreadable(self.log.partition.directory, error) from error
         finally:
-            self._is_starting = False
+            self._is_starting = self._publication.in_one_go = False
 
     def _check_voters(self) -> None:
         stored = self._state.read()
@@ -311,8 +226,7 @@ class MetadataQuorum:
         """Hands leadership over, if this node has it, and closes."""
         if self._replica is not None and not self._is_closed:
             self._run(self._replica.shutdown)
-            if self._exchanges:
-                await asyncio.wait(list(self._exchanges), timeout=_FAREWELL_SECONDS)
+            await self.peers.settle(_FAREWELL_SECONDS)
         self.close()
 
     def close(self) -> None:
@@ -320,10 +234,7 @@ class MetadataQuorum:
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
-        for exchange in list(self._exchanges):
-            exchange.cancel()
-        for channel in self._channels.values():
-            channel.close()
+        self.peers.close()
         for waiting in self._parked.values():
             waiting.cancel()
         self._parked.clear()
@@ -338,7 +249,7 @@ class MetadataQuorum:
         now_ms = self._environment.clock.now_ms()
         batch = new_batch(records, now_ms)
         last_offset = self._raft.append(batch, self.now_ms())
-        self._appended.append(CommittedBatch(last_offset, self._raft.epoch, now_ms, len(batch), list(records)))
+        self._publication.appended(CommittedBatch(last_offset, self._raft.epoch, now_ms, len(batch), list(records)))
         self._follow()
         return last_offset
 
@@ -416,45 +327,56 @@ class MetadataQuorum:
                 if not sends and not happened:
                     break
                 for send in sends:
-                    self._send(send)
+                    self.peers.send(send)
                 for event in happened:
                     self._take(event)
-        except CorruptMetadataError as error:
-            self._fail(unreadable(self.log.partition.directory, error).message, error)
+        except Exception as error:
+            self._cannot_follow(error)
         finally:
             self._following = False
         if not self._is_closed:
             self._flush_soon()
             self._arm()
 
+    def _guarded(self, step: Callable[[], None]) -> None:
+        """A step of publishing that the loop calls."""
+        if not self._is_closed:
+            try:
+                step()
+            except Exception as error:
+                self._cannot_follow(error)
+            else:
+                self._follow()
+
+    def _cannot_follow(self, error: Exception) -> None:
+        """Part of what happened was not taken in: whatever this node knows from here on would be wrong."""
+        if self._is_starting and isinstance(error, CorruptMetadataError):
+            raise error
+        if not isinstance(error, CorruptMetadataError):
+            _log.exception("metadata_not_followed node=%d", self.node_id, exc_info=error)
+        self._fail(unreadable(self.log.partition.directory, error).message, error)
+
     def _take(self, event: events.Event) -> None:
+        publication = self._publication
         match event:
             case events.HighWatermarkAdvanced(offset):
-                self._publish(offset)
+                publication.advance(offset)
             case events.LeaderChanged(leader_id, epoch):
                 _log.info("leader_changed node=%d leader=%s epoch=%d", self.node_id, leader_id, epoch)
-                for listener in self._listeners:
-                    listener.leader_changed(leader_id, epoch)
+                publication.leader_changed(leader_id, epoch)
             case events.BecameLeader(epoch, start_offset):
                 _log.info("became_leader node=%d epoch=%d start_offset=%d", self.node_id, epoch, start_offset)
             case events.Leading(epoch, high_watermark):
-                self._publish(high_watermark)
-                self._told_leading = True
-                for listener in self._listeners:
-                    listener.leading(epoch)
+                publication.leading(epoch, high_watermark)
             case events.LostLeadership(epoch):
                 _log.info("lost_leadership node=%d epoch=%d", self.node_id, epoch)
-                self._appended.clear()
-                if self._told_leading:
-                    self._told_leading = False
-                    for listener in self._listeners:
-                        listener.no_longer_leading()
+                publication.no_longer_leading()
             case events.Truncated():
-                self._appended.clear()
+                publication.forget_appended()
             case events.SnapshotInstalled(snapshot):
                 content, self.log.installed = self.log.installed, None
                 assert content is not None
-                self._reset(snapshot, content)
+                publication.reset(snapshot, content)
             case events.VotersChanged(voters):
                 _log.info("voters_changed node=%d voters=%s", self.node_id, ",".join(map(str, voters.ids)))
             case events.Answered(token, answer):
@@ -475,122 +397,22 @@ class MetadataQuorum:
             "node"
         )
 
-    # Publishing
-
-    def _publish(self, end_offset: int) -> None:
-        """Tells the listeners of everything below an offset that they have not heard of."""
-        log = self.log
-        end_offset = min(end_offset, log.end.offset)
-        if self._published < log.start.offset:
-            return  # a snapshot was installed, and the event that says so is yet to come
-        # A checkpoint of the high watermark must not say more than is on disk.
-        log.partition.high_watermark = max(min(end_offset, log.flushed_offset), log.start.offset)
-        if self._published >= end_offset:
-            return
-        batches = self._own_batches(end_offset) or log.batches(self._published, end_offset)
-        records: list[MetadataRecord] = []
-        for batch in batches:
-            self._published = batch.last_offset + 1
-            self._published_ms = batch.timestamp
-            self.bytes_since_snapshot += batch.size
-            if not batch.records:
-                continue
-            if records and batch.epoch != self._published_epoch:
-                self._tell(records)
-                records = []
-            self._published_epoch = batch.epoch
-            self._last_record_offset = batch.last_offset
-            records += batch.records
-            if len(records) >= _RECORDS_PER_PUBLICATION:
-                self._tell(records)
-                records = []
-        if records:
-            self._tell(records)
-
-    _last_record_offset = -1
-
-    def _own_batches(self, end_offset: int) -> list[CommittedBatch] | None:
-        """What this leader appended, if that is all that is to be published."""
-        found: list[CommittedBatch] = []
-        appended = self._appended
-        while appended and appended[0].last_offset < end_offset:
-            found.append(appended.popleft())
-        next_offset = self._published
-        for batch in found:
-            if batch.last_offset + 1 - len(batch.records) != next_offset:
-                return None  # control records are in between
-            next_offset = batch.last_offset + 1
-        return found if next_offset == end_offset else None
-
-    def _tell(self, records: list[MetadataRecord]) -> None:
-        for listener in self._listeners:
-            listener.committed(records, offset=self._last_record_offset, epoch=self._published_epoch)
-
-    def _reset(self, snapshot: LogPosition, content: SnapshotContent) -> None:
-        _log.info("snapshot_loaded node=%d snapshot=%s records=%d", self.node_id, snapshot, len(content.records))
-        self._appended.clear()
-        self._published = snapshot.offset
-        self._published_epoch = snapshot.epoch
-        self._last_record_offset = snapshot.offset - 1
-        self._published_ms = content.last_contained_log_timestamp
-        self.bytes_since_snapshot = 0
-        for listener in self._listeners:
-            listener.reset(content.records, offset=snapshot.offset - 1, epoch=snapshot.epoch)
-
     # Snapshots
 
     async def write_snapshot(self, image: MetadataImage) -> bool:
-        """Writes down the committed image, and lets go of what need not be kept any more; False if it was not due."""
-        snapshot = LogPosition(image.offset + 1, image.epoch)
-        latest = self.log.latest_snapshot
-        if self._snapshot_under_way or image.offset < 0 or (latest is not None and latest.offset >= snapshot.offset):
+        """Writes the committed image down, and lets go of what need not be kept any more; False if it was not due."""
+        raft, publication = self._raft, self._publication
+        end_offset = image.offset + 1
+        kraft_version = raft.kraft_version_at(end_offset)
+        voters = raft.voters_at(end_offset) if kraft_version > 0 else None
+        counted = publication.bytes_since_snapshot
+        if not await self._snapshots.write(image, publication.last_record_ms, kraft_version, voters):
             return False
-        raft = self._raft
-        kraft_version = raft.kraft_version_at(snapshot.offset)
-        voters = raft.voters_at(snapshot.offset) if kraft_version > 0 else None
-        timestamp = self._published_ms
-        now_ms = self._environment.clock.now_ms()
-        snapshots = self.log.snapshots
-        self._snapshot_under_way = True
-        counted = self.bytes_since_snapshot
-
-        def write() -> int:
-            content = SnapshotContent(timestamp, kraft_version, voters, tuple(snapshot_records(image)))
-            return snapshots.write(snapshot, content, now_ms)
-
-        try:
-            size = await self._environment.offload(write)
-        except OSError as error:
-            # The log is as it was, only longer than it need be.
-            _log.error("snapshot_not_written node=%d snapshot=%s error=%s", self.node_id, snapshot, error)
-            return False
-        finally:
-            self._snapshot_under_way = False
-        if self._is_closed or snapshot.offset < self.log.start.offset:
-            return False
-        snapshots.add(snapshot)
-        self.bytes_since_snapshot = max(self.bytes_since_snapshot - counted, 0)
-        _log.info("snapshot_written node=%d snapshot=%s bytes=%d", self.node_id, snapshot, size)
-        self._trim()
-        return True
-
-    def _trim(self) -> None:
-        """Moves the log's start to the next snapshot while there is more than may be kept, or it is too old."""
-        log, retention = self.log, self._retention
-        moved = False
-        while len(log.snapshots.ids) > 1:
-            oldest, following = log.snapshots.ids[:2]
-            kept = log.partition.size_bytes + sum(map(log.snapshots.size, log.snapshots.ids))
-            age_ms = self._environment.clock.now_ms() - log.snapshots.last_contained_ms(oldest)
-            if not (0 <= retention.bytes < kept or 0 <= retention.ms < age_ms):
-                break
-            if following.offset > max(log.partition.high_watermark or 0, log.start.offset):
-                break
-            log.begin_at(following)
-            moved = True
-        if moved:
-            self._raft.on_log_trimmed()
+        publication.bytes_since_snapshot -= counted
+        if not self._is_closed and self._snapshots.trim():
+            raft.on_log_trimmed()
             self._follow()
+        return True
 
     # The disk
 
@@ -637,59 +459,6 @@ class MetadataQuorum:
         self._timer = None
         self._from_loop(self._raft.tick)
 
-    # The wire
-
-    def _send(self, send: Send) -> None:
-        exchange = asyncio.ensure_future(self._exchange(send))
-        self._exchanges.add(exchange)
-        exchange.add_done_callback(self._exchanges.discard)
-
-    async def _exchange(self, send: Send) -> None:
-        request = send.request
-        api, fields = request_fields(request)
-        timeout_ms = self._settings.request_timeout_ms
-        if isinstance(request, Fetch):
-            timeout_ms += request.max_wait_ms
-        try:
-            channel = self._channel(send.peer, is_fetch=isinstance(request, Fetch))
-            message = await channel.request(api, fields, timeout_s=timeout_ms / 1000)
-        except OSError as error:
-            _log.debug("request_failed node=%d api=%s to=%d error=%s", self.node_id, api, send.peer.id, error)
-            refused = isinstance(error, ConnectionRefusedError)
-            self._from_loop(lambda now_ms: self._raft.on_request_failed(send, refused=refused, now_ms=now_ms))
-            return
-        answer = read_answer(request, message, self._listener_name)
-        self._from_loop(lambda now_ms: self._raft.on_response(send, answer, now_ms))
-
-    def _channel(self, peer: Peer, *, is_fetch: bool) -> Channel:
-        """Fetches wait at the other side, and answers come in order: everything else has a connection of its own."""
-        if not peer.endpoints:
-            raise ConnectionError(f"no address of node {peer.id} is known")
-        host, port = self.address_of(peer.endpoints)
-        channel = self._channels.get((host, port, is_fetch))
-        if channel is None:
-            channel = self._channels[host, port, is_fetch] = self._new_channel(host, port)
-        return channel
-
-    async def supported_features(self, host: str, port: int, *, timeout_s: float) -> dict[str, tuple[int, int]]:
-        """What the node at an address can do, as its ApiVersions says; OSError if it does not answer."""
-        channel = self._new_channel(host, port)
-        try:
-            fields = {"client_software_name": "millstream", "client_software_version": "node"}
-            answer = await channel.request("api_versions", fields, timeout_s=timeout_s)
-        finally:
-            channel.close()
-        return {each.name: (each.min_version, each.max_version) for each in answer.supported_features}
-
-    def _new_channel(self, host: str, port: int) -> Channel:
-        environment = self._environment
-        return Channel(host, port, environment.network, environment.loop, client_id=f"quorum-{self.node_id}")
-
-    def address_of(self, endpoints: Iterable[Endpoint]) -> tuple[str, int]:
-        by_name = {each.name: each for each in endpoints}
-        chosen = by_name.get(self._listener_name) or next(iter(by_name.values()))
-        return chosen.host, chosen.port
-
     # The end
 
     def _fail(self, message: str, error: Exception | None = None) -> None:
@@ -709,20 +478,3 @@ class MetadataQuorum:
         except (OSError, KafkaError, AssertionError) as error:
             _log.error("quorum_not_left node=%d error=%s", self.node_id, error)
         self._on_fatal(self._failure)
-
-
-def _settings(config: BrokerConfig) -> QuorumSettings:
-    return QuorumSettings(
-        election_timeout_ms=config[cluster.CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS],
-        fetch_timeout_ms=config[cluster.CONTROLLER_QUORUM_FETCH_TIMEOUT_MS],
-        election_backoff_max_ms=config[cluster.CONTROLLER_QUORUM_ELECTION_BACKOFF_MAX_MS],
-        request_timeout_ms=config[cluster.CONTROLLER_QUORUM_REQUEST_TIMEOUT_MS],
-        retry_backoff_ms=config[cluster.CONTROLLER_QUORUM_RETRY_BACKOFF_MS],
-        fetch_max_bytes=config[cluster.CONTROLLER_QUORUM_FETCH_MAX_BYTES],
-        snapshot_chunk_bytes=config[cluster.CONTROLLER_QUORUM_FETCH_SNAPSHOT_MAX_BYTES],
-    )
-
-
-def _controller_listener_name(config: BrokerConfig) -> str:
-    names = config[node.CONTROLLER_LISTENER_NAMES]
-    return names[0].upper() if names else "CONTROLLER"

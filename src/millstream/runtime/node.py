@@ -30,6 +30,7 @@ from millstream.net.listener import DEFAULT_REQUEST_MEMORY_BYTES, ConnectionLimi
 from millstream.net.service import Service
 from millstream.quorum.metadata_loader import MetadataLoader
 from millstream.quorum.metadata_quorum import MetadataQuorum
+from millstream.quorum.opening import open_quorum
 from millstream.raft.voter_set import Endpoint as VoterEndpoint
 from millstream.runtime.identity import Identity, claim_directory, keep_cluster_id, random_uuid, short_uuid
 from millstream.storage.disk import Disk
@@ -90,7 +91,7 @@ class Node:
         logs, identity = self._open_directory()
         end_points = self._bind(config.listeners, self._listeners)
         controller_end_points = self._bind(config.controller_listeners, self._controller_listeners)
-        quorum = self.quorum = MetadataQuorum.open(
+        quorum = self.quorum = open_quorum(
             config,
             logs,
             self._disk,
