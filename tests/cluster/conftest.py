@@ -41,7 +41,8 @@ def admin(address: str) -> AdminClient:
 def new_topic(address: str, name: str, partitions: int, replicas: int, config: Mapping[str, str] | None = None) -> None:
     """Asks the node at that address to create a topic."""
     new = NewTopic(name, partitions, replicas, config=dict(config or {}))
-    admin(address).create_topics([new], operation_timeout=30)[name].result(30)
+    client = admin(address)  # kept until the answer is there
+    client.create_topics([new], operation_timeout=30)[name].result(30)
 
 
 def create_topic(
