@@ -27,6 +27,7 @@ FORWARDED_APIS = (
     "elect_leaders",
     "alter_partition_reassignments",
     "list_partition_reassignments",
+    "update_features",
     "unregister_broker",
     "describe_quorum",
     "add_raft_voter",

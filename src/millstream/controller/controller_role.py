@@ -10,6 +10,7 @@ from millstream.controller.active_controller import ActiveController
 from millstream.controller.controller_apis import ControllerApis
 from millstream.controller.handlers.cluster import ControllerClusterHandlers
 from millstream.controller.handlers.configs import ConfigHandlers
+from millstream.controller.handlers.features import KRAFT_VERSION, FeatureHandlers
 from millstream.controller.handlers.partitions import PartitionHandlers
 from millstream.controller.handlers.producer_ids import ProducerIdHandlers
 from millstream.controller.handlers.reassignments import ReassignmentHandlers
@@ -22,7 +23,6 @@ from millstream.quorum.handlers import QuorumHandlers
 from millstream.quorum.metadata_loader import MetadataLoader
 from millstream.quorum.metadata_quorum import MetadataQuorum
 
-_KRAFT_VERSION = "kraft.version"
 _KRAFT_VERSIONS = (0, 1)
 
 
@@ -71,6 +71,7 @@ class ControllerRole:
             "alter_partition_reassignments": reassignments.alter_partition_reassignments,
             "list_partition_reassignments": reassignments.list_partition_reassignments,
             "alter_partition": partitions.alter_partition,
+            "update_features": FeatureHandlers(self.active, self._quorum).update_features,
             "describe_cluster": cluster.describe_cluster,
             "broker_registration": self._heartbeats.broker_registration,
             "broker_heartbeat": self._heartbeats.broker_heartbeat,
@@ -79,13 +80,13 @@ class ControllerRole:
         }
 
     def _controllers(self) -> list[tuple[int, str, int]]:
-        quorum = self._quorum
-        return [(voter.key.id, *quorum.address_of(voter.endpoints)) for voter in quorum.voters if voter.endpoints]
+        voters = self._quorum.voters
+        return [(voter.key.id, at.host, at.port) for voter in voters for at in voter.endpoints[:1]]
 
     def _features(self) -> tuple[dict[str, tuple[int, int]], dict[str, int], int]:
         image = self._loader.image
         supported = {each.name: (each.min_supported_version, each.max_supported_version) for each in SUPPORTED_FEATURES}
         finalized = dict(image.features)
         if self._quorum.kraft_version > 0:
-            finalized[_KRAFT_VERSION] = self._quorum.kraft_version
-        return {**supported, _KRAFT_VERSION: _KRAFT_VERSIONS}, finalized, image.offset
+            finalized[KRAFT_VERSION] = self._quorum.kraft_version
+        return {**supported, KRAFT_VERSION: _KRAFT_VERSIONS}, finalized, image.offset
