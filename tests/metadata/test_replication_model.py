@@ -5,9 +5,10 @@ The brokers of the model have logs. A write is acknowledged when the whole ISR h
 crash may take any of a broker's records from it, and the controller learns of it only when the broker registers anew.
 """
 
-from hypothesis import assume, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from collections.abc import Callable
+from random import Random
+
+import pytest
 
 from millstream.metadata.application import apply
 from millstream.metadata.configs import ConfigChange, Operation, incremental_alter_configs
@@ -22,44 +23,51 @@ from millstream.metadata.snapshot import snapshot_records
 from millstream.metadata.topics import NewTopic
 from millstream.model.errors import ErrorCode
 from millstream.model.identifiers import BrokerId
-from tests.metadata.cluster import CLUSTER_ID, Cluster
+from tests.metadata.cluster import Cluster
 
-BROKERS = st.integers(1, 4)
-REPLICAS = st.lists(BROKERS, min_size=1, max_size=3, unique=True)
+BROKERS = (1, 2, 3)
 ELR = "eligible.leader.replicas.version"
 
 
-class Replication(RuleBasedStateMachine):
-    with_elr = True
+class Replication:
+    """A partition, its brokers and their logs. Each public method is something that may happen at any time."""
 
-    @initialize(replicas=REPLICAS, min_insync=st.integers(1, 3), unclean=st.sampled_from([False, False, True]))
-    def start(self, replicas: list[int], min_insync: int, unclean: bool) -> None:
-        self.cluster = Cluster(4)
-        if not self.with_elr:
+    def __init__(self, random: Random, *, with_elr: bool) -> None:
+        self.random = random
+        self.with_elr = with_elr
+        self.cluster = Cluster(len(BROKERS))
+        if not with_elr:
             self.cluster.set_feature(ELR, 0)
         self.cluster.create(
             NewTopic(
                 name="a",
-                assignments=[(0, replicas)],
+                assignments=[(0, self._some_brokers())],
                 configs={
-                    "min.insync.replicas": str(min_insync),
-                    "unclean.leader.election.enable": "true" if unclean else "false",
+                    "min.insync.replicas": str(random.randint(1, 3)),
+                    "unclean.leader.election.enable": random.choice(["true", "false", "false", "false"]),
                 },
             )
         )
-        self.logs: dict[int, set[int]] = {number: set() for number in range(1, 5)}
-        self.running = {1, 2, 3, 4}
+        self.logs: dict[int, set[int]] = {number: set() for number in BROKERS}
+        self.running = set(BROKERS)
         self.stopped_cleanly: set[int] = set()
         self.acknowledged: set[int] = set()
         self.written = 0
+        self.clean_elections = 0
         self.seen = self.partition
+
+    def _some_broker(self) -> int:
+        return self.random.choice(BROKERS)
+
+    def _some_brokers(self) -> list[int]:
+        return self.random.sample(BROKERS, self.random.choice([1, 2, 3, 3]))
 
     @property
     def partition(self) -> PartitionState:
         return self.cluster.partition()
 
-    def after(self) -> None:
-        """Looks at what the last decision did to the partition."""
+    def check_change(self) -> None:
+        """Looks at what the last event did to the partition."""
         old, new = self.seen, self.partition
         assert new.leader_epoch >= old.leader_epoch
         assert new.partition_epoch >= old.partition_epoch
@@ -69,37 +77,40 @@ class Replication(RuleBasedStateMachine):
             if new.leader_recovery_state == RECOVERED:
                 if new.leader in self.running:
                     assert self.acknowledged <= self.logs[new.leader]
+                    self.clean_elections += 1
             else:
                 self.acknowledged &= self.logs[new.leader]  # what was lost is lost
         self.seen = new
 
     # What happens to brokers
 
-    @rule(number=BROKERS, lost=st.booleans())
-    def crash(self, number: int, lost: bool) -> None:
-        assume(number in self.running)
-        self.running.discard(number)
-        if lost and self.with_elr:  # without the feature Kafka, too, trusts a crashed log
-            self.logs[number].clear()
+    def crash(self) -> None:
+        number = self._some_broker()
+        if number in self.running:
+            self.running.discard(number)
+            if self.with_elr:  # without the feature Kafka, too, trusts the log of who crashed
+                self.logs[number] = {each for each in self.logs[number] if self.random.random() < 0.5}
 
-    @rule(number=BROKERS)
-    def session_ends(self, number: int) -> None:
+    def session_ends(self) -> None:
+        number = self._some_broker()
         if BrokerId(number) in self.cluster.image.brokers:
             self.cluster.fence(number)
-            self.after()
 
-    @rule(number=BROKERS, unfence=st.booleans())
-    def starts(self, number: int, unfence: bool) -> None:
-        assume(number not in self.running)
-        self.cluster.restart(number, clean=number in self.stopped_cleanly, unfence=False)
-        self.stopped_cleanly.discard(number)
-        self.running.add(number)
-        self.after()
-        if unfence:
-            self.is_heard_of(number, want_shut_down=False)
+    def start(self) -> None:
+        number = self._some_broker()
+        if number not in self.running:
+            self.cluster.restart(number, clean=number in self.stopped_cleanly, unfence=False)
+            self.stopped_cleanly.discard(number)
+            self.running.add(number)
 
-    @rule(number=BROKERS, want_shut_down=st.booleans())
-    def is_heard_of(self, number: int, want_shut_down: bool) -> None:
+    def heartbeat(self) -> None:
+        self._heartbeat(want_shut_down=False)
+
+    def shut_down(self) -> None:
+        self._heartbeat(want_shut_down=True)
+
+    def _heartbeat(self, *, want_shut_down: bool) -> None:
+        number = self._some_broker()
         broker = self.cluster.image.brokers.get(BrokerId(number))
         if broker is None or number not in self.running:
             return
@@ -111,98 +122,77 @@ class Replication(RuleBasedStateMachine):
         )
         decision = process_heartbeat(self.cluster.image, heartbeat, self.cluster.config, others_know=True)
         self.cluster.take(decision)
-        self.after()
         if decision.results[0].should_shut_down:
             self.running.discard(number)
             self.stopped_cleanly.add(number)
 
-    @rule(number=BROKERS)
-    def is_unregistered(self, number: int) -> None:
-        if number in self.running or BrokerId(number) not in self.cluster.image.brokers:
-            return
-        self.cluster.take(unregister_broker(self.cluster.image, BrokerId(number), self.cluster.config))
-        self.after()
+    def unregister(self) -> None:
+        number = self._some_broker()
+        if number not in self.running and BrokerId(number) in self.cluster.image.brokers:
+            self.cluster.take(unregister_broker(self.cluster.image, BrokerId(number), self.cluster.config))
 
     # What the leader does
 
-    def leader_is_running(self) -> bool:
-        return self.partition.leader in self.running
-
-    @rule()
-    @precondition(leader_is_running)
     def write(self) -> None:
         state = self.partition
-        minimum = ReplicationRules(self.cluster.image, self.cluster.config).min_insync_replicas("a")
-        if len(state.isr) < min(minimum, len(state.replicas)):  # acks=all is refused; others write all the same
-            self.written += 1
-            self.logs[state.leader].add(self.written)
+        if state.leader not in self.running:
             return
+        minimum = ReplicationRules(self.cluster.image, self.cluster.config).min_insync_replicas("a")
         self.written += 1
         self.logs[state.leader].add(self.written)
+        if len(state.isr) < min(minimum, len(state.replicas)):
+            return  # refused with acks=all; others write all the same
         for member in state.isr:
             if member in self.running:
                 self.logs[member] = set(self.logs[state.leader])
         if all(member in self.running for member in state.isr):
             self.acknowledged.add(self.written)
 
-    @rule(out=BROKERS)
-    @precondition(leader_is_running)
-    def shrink(self, out: int) -> None:
-        if out != self.partition.leader:
-            self.alter([member for member in self.partition.isr if member != out])
+    def shrink(self) -> None:
+        out = self._some_broker()
+        if self.partition.leader in self.running and out != self.partition.leader:
+            self._alter([member for member in self.partition.isr if member != out])
 
-    @rule(number=BROKERS)
-    @precondition(leader_is_running)
-    def grow(self, number: int) -> None:
+    def grow(self) -> None:
+        number = self._some_broker()
+        if self.partition.leader in self.running and self.partition.leader_recovery_state == RECOVERING:
+            self._alter(list(self.partition.isr))
         state = self.partition
-        if number in state.isr or number not in state.replicas or number not in self.running:
-            return
-        self.alter(state.isr)  # recovered, if it had to; this may complete a reassignment
-        state = self.partition
-        if number in state.replicas and state.leader in self.running:
+        able = number in state.replicas and number in self.running and state.leader in self.running
+        if able and number not in state.isr:
             self.logs[number] = set(self.logs[state.leader])
-            self.alter([*state.isr, number])
+            self._alter([*state.isr, number])
 
-    def alter(self, isr: list[int] | tuple[int, ...]) -> None:
+    def _alter(self, isr: list[int]) -> None:
         answer = self.cluster.alter_isr(*isr)
         assert answer.error in (ErrorCode.NONE, ErrorCode.NEW_LEADER_ELECTED, ErrorCode.INELIGIBLE_REPLICA)
-        self.after()
 
     # What people and the controller do
 
-    @rule(replicas=st.none() | REPLICAS)
-    def reassign(self, replicas: list[int] | None) -> None:
+    def reassign(self) -> None:
+        replicas = self.random.choice([None, self._some_brokers()])
         asked = [Reassignment(topic="a", partition=0, replicas=replicas)]
         self.cluster.take(alter_reassignments(self.cluster.image, asked, self.cluster.config))
-        self.after()
 
-    @rule(kind=st.sampled_from(ElectionType))
-    def elect(self, kind: ElectionType) -> None:
+    def elect(self) -> None:
+        kind = self.random.choice([ElectionType.PREFERRED, ElectionType.PREFERRED, ElectionType.UNCLEAN])
         self.cluster.take(elect_leaders(self.cluster.image, kind, None, self.cluster.config))
-        self.after()
 
-    @rule()
     def balance(self) -> None:
         self.cluster.take(balance_leaders(self.cluster.image, self.cluster.config))
-        self.after()
 
-    @rule()
     def elect_who_is_missing(self) -> None:
         before = self.partition
         self.cluster.take(elect_leaderless(self.cluster.image, self.cluster.config))
-        self.after()
         # Every decision elects at once whom it can: here, only what was not allowed before is left.
         assert before == self.partition or self.partition.leader_recovery_state == RECOVERING
 
-    @rule(value=st.integers(1, 3))
-    def change_the_minimum(self, value: int) -> None:
-        change = ConfigChange("min.insync.replicas", Operation.SET, str(value))
+    def change_the_minimum(self) -> None:
+        change = ConfigChange("min.insync.replicas", Operation.SET, str(self.random.randint(1, 3)))
         topic = ConfigResource(ResourceType.TOPIC, "a")
         self.cluster.take(incremental_alter_configs(self.cluster.image, [(topic, [change])], self.cluster.config))
-        self.after()
 
-    @invariant()
-    def the_partition_is_consistent(self) -> None:
+    def check_consistency(self) -> None:
         state, brokers = self.partition, self.cluster.image.brokers
         assert len(set(state.replicas)) == len(state.replicas) == len(state.directories)
         assert set(state.isr) <= set(state.replicas)
@@ -228,18 +218,38 @@ class Replication(RuleBasedStateMachine):
         if state.leader_recovery_state == RECOVERING:
             assert len(state.isr) <= 1
 
-    def teardown(self) -> None:
-        image = self.cluster.image
+
+WEIGHTS: dict[Callable[[Replication], None], int] = {
+    Replication.crash: 3,
+    Replication.session_ends: 6,
+    Replication.start: 10,
+    Replication.heartbeat: 14,
+    Replication.shut_down: 3,
+    Replication.unregister: 1,
+    Replication.write: 14,
+    Replication.shrink: 3,
+    Replication.grow: 12,
+    Replication.reassign: 2,
+    Replication.elect: 1,
+    Replication.balance: 2,
+    Replication.elect_who_is_missing: 1,
+    Replication.change_the_minimum: 2,
+}
+
+
+@pytest.mark.parametrize("with_elr", [True, False])
+@pytest.mark.parametrize("seed", range(20))
+def test_no_cleanly_elected_leader_lacks_an_acknowledged_record(seed: int, with_elr: bool) -> None:
+    random = Random(seed)
+    clean_elections = 0
+    for _ in range(15):
+        model = Replication(random, with_elr=with_elr)
+        for event in random.choices(list(WEIGHTS), list(WEIGHTS.values()), k=150):
+            event(model)
+            model.check_change()
+            model.check_consistency()
+        clean_elections += model.clean_elections
+        image = model.cluster.image
         again = apply(MetadataImage(), snapshot_records(image), offset=image.offset, epoch=image.epoch).image
         assert again == image
-        assert image.cluster_id == CLUSTER_ID
-
-
-class ReplicationWithoutElr(Replication):
-    with_elr = False
-
-
-Replication.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
-TestReplication = Replication.TestCase
-ReplicationWithoutElr.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
-TestReplicationWithoutElr = ReplicationWithoutElr.TestCase
+    assert clean_elections > 15

@@ -114,8 +114,10 @@ class PartitionChanger:
             elif leader in eligible:
                 new_isr, eligible = (leader,), tuple(each for each in eligible if each != leader)
         if not new_isr and not rules.eligible_leader_replicas:
-            # The last one stays; where unclean elections let go of it, the first replica that comes back will do.
-            new_isr = tuple(each for each in old.isr if each in new_replicas) or new_replicas[:1]
+            new_isr = tuple(each for each in old.isr if each in new_replicas)
+            if not new_isr:
+                # Its reassignment was cancelled, which only unclean elections allow: the first replica has to do.
+                new_isr, recovery = new_replicas[:1], RECOVERING
 
         new_epoch = leader != old.leader or (
             new_replicas is not old.replicas and not set(old.replicas) <= set(new_replicas)
