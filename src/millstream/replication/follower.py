@@ -74,8 +74,13 @@ class PartitionFollower:
         return FollowerPosition(self.leader_epoch, log.log_end_offset, log.latest_epoch, log.log_start_offset)
 
     def is_current(self, asked: FollowerPosition) -> bool:
-        """Whether an answer to what was asked may still be used."""
-        return asked.leader_epoch == self.leader_epoch and asked.offset == self._log.log_end_offset
+        """Whether an answer to what was asked may still be used: nothing was cut off or appended meanwhile."""
+        log = self._log
+        return (
+            asked.leader_epoch == self.leader_epoch
+            and asked.offset == log.log_end_offset
+            and asked.last_fetched_epoch == log.latest_epoch
+        )
 
     # Answers, in the order in which a fetch brings them
 
