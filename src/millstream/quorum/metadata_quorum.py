@@ -94,6 +94,10 @@ class MetadataQuorum:
     # What others look at
 
     @property
+    def is_started(self) -> bool:
+        return self._replica is not None
+
+    @property
     def leader_id(self) -> int | None:
         return self._raft.leader_id
 
@@ -170,7 +174,6 @@ class MetadataQuorum:
 
     def start(self) -> None:
         """Begins from what is on disk; a quorum of one leads when this returns. ConfigError if it must not begin."""
-        self._check_voters()
         self._state.static_voters = self._voters_to_store
         self._is_starting = True
         try:
@@ -187,6 +190,7 @@ class MetadataQuorum:
                 randomness=self._environment.randomness,
                 now_ms=self.now_ms(),
             )
+            self._check_voters()
             latest = self.log.snapshots.latest
             if latest is not None:
                 self._publication.reset(latest, self.log.snapshots.read(latest))
@@ -204,7 +208,8 @@ class MetadataQuorum:
             self._is_starting = self._publication.in_one_go = False
 
     def _check_voters(self) -> None:
-        stored = self._state.read()
+        """A static quorum whose voters are not the same on all nodes could elect two leaders."""
+        stored = self._state.read() if self._raft.kraft_version == 0 else None
         if stored is None or not stored.voters or not self._may_vote or not self._static_voters:
             return
         configured = self._static_voters.ids
@@ -326,7 +331,7 @@ class MetadataQuorum:
                 sends, happened = raft.drain_sends(), raft.drain_events()
                 if not sends and not happened:
                     break
-                for send in sends:
+                for send in sends if not self._is_closed else ():
                     self.peers.send(send)
                 for event in happened:
                     self._take(event)

@@ -58,7 +58,7 @@ class Node:
         self._listeners: list[Listener] = []
         self._controller_listeners: list[Listener] = []
         self.quorum: MetadataQuorum | None = None
-        self._loader: MetadataLoader | None = None
+        self.loader: MetadataLoader | None = None
         self.controller: ControllerRole | None = None
         self._link: ControllerLink | None = None
         self.lifecycle: BrokerLifecycle | None = None
@@ -101,7 +101,7 @@ class Node:
             endpoints=tuple(VoterEndpoint(each.name, each.host, each.port) for each in controller_end_points),
             on_fatal=self._fail,
         )
-        loader = self._loader = MetadataLoader(
+        loader = self.loader = MetadataLoader(
             quorum,
             environment,
             max_bytes_between_snapshots=config[cluster.METADATA_LOG_MAX_RECORD_BYTES_BETWEEN_SNAPSHOTS],
@@ -193,10 +193,10 @@ class Node:
     # What the metadata tells a node of itself
 
     def _learn(self, delta: MetadataDelta) -> None:
-        assert self._identity is not None and self._loader is not None and self.quorum is not None
+        assert self._identity is not None and self.loader is not None and self.quorum is not None
         assert self._learned is not None
         self._learned.set()
-        cluster_id = self._loader.image.cluster_id
+        cluster_id = self.loader.image.cluster_id
         if not cluster_id or cluster_id == self._identity.cluster_id:
             return
         pinned = self._config[node.CLUSTER_ID]
@@ -272,8 +272,8 @@ class Node:
             self.broker.close()
         if self.controller is not None:
             self.controller.close()
-        if self._loader is not None:
-            self._loader.close()
+        if self.loader is not None:
+            self.loader.close()
         if self.quorum is not None:
             self.quorum.close()
         if self._logs is not None:

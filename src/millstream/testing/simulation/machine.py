@@ -165,15 +165,15 @@ class Machine:
             if inspect.isawaitable(begun):
                 await begun
         except Exception as error:
-            if process.alive:
-                self.exit(error)
+            self.exit(process, error)
             return
         process.ready = True
 
-    def exit(self, error: BaseException | None) -> None:
+    def exit(self, process: Process, error: BaseException | None) -> None:
         """The program ends by itself."""
-        self.kill()
-        self.on_exit(error)
+        if self.process is process:
+            self.kill()
+            self.on_exit(error)
 
     def kill(self, *, power_lost: bool = False) -> None:
         """Ends the process at this moment, in the middle of whatever it does."""

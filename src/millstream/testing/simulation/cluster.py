@@ -1,0 +1,190 @@
+"""A simulated cluster: machines with nodes on them, supervised as an init system would, and clients beside them."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from millstream.config.broker_config import BrokerConfig
+from millstream.config.loading import load_broker_config
+from millstream.runtime.node import Node
+from millstream.testing.simulation.loop import Complaint
+from millstream.testing.simulation.machine import Machine, Process, Program
+from millstream.testing.simulation.network import Fabric
+from millstream.testing.simulation.scheduler import Scheduler
+from millstream.testing.simulation.trace import Trace
+
+CLIENT_PORT, CONTROLLER_PORT = 9092, 9093
+_DATA = "/data"
+_RESTART_SECONDS = 1.0
+_SETTINGS = {
+    "controller.listener.names": "CONTROLLER",
+    "broker.heartbeat.interval.ms": "500",
+    "broker.session.timeout.ms": "3000",
+    "replica.lag.time.max.ms": "3000",
+    "replica.fetch.wait.max.ms": "400",
+    "replica.fetch.backoff.ms": "200",
+    "replica.socket.timeout.ms": "3000",
+    "controller.quorum.fetch.timeout.ms": "1000",
+    "controller.quorum.election.timeout.ms": "500",
+    "controller.quorum.election.backoff.max.ms": "500",
+    "controller.quorum.request.timeout.ms": "1000",
+    "leader.imbalance.check.interval.seconds": "5",
+    "offsets.topic.num.partitions": "1",
+    "millstream.hot.keys.enable": "false",
+}
+"""Shorter times than Kafka's defaults, so that more happens in a run; their proportions are much the same."""
+
+
+class Cluster:
+    """`roles` says for each node what it is: "broker", "controller" or "broker,controller"."""
+
+    def __init__(
+        self,
+        seed: str,
+        roles: list[str],
+        *,
+        settings: dict[str, str] | None = None,
+        clock_rates: list[float] | None = None,
+        trace: Trace | None = None,
+        complain: Complaint,
+        scheduler: Scheduler | None = None,
+    ) -> None:
+        self.scheduler = scheduler or Scheduler()
+        self.fabric = Fabric(self.scheduler, seed)
+        self.trace = trace or Trace(lambda: self.scheduler.now)
+        self._seed = seed
+        self._complain = complain
+        self._exits_expected_until: dict[int, float] = {}
+        self._power_lost = False
+        self.machines: dict[int, Machine] = {}
+        self.clients: list[Machine] = []
+        self._configs: dict[int, BrokerConfig] = {}
+        self.exits: list[tuple[int, BaseException | None]] = []
+        """Nodes that ended by themselves although nothing was wrong with their disks."""
+        self.fully_in_sync: Callable[[], bool] = lambda: True
+        rates = clock_rates or [1.0] * len(roles)
+        hosts = [f"node{node_id}" for node_id in range(1, len(roles) + 1)]
+        voters = [
+            f"{node_id}@{host}:{CONTROLLER_PORT}"
+            for node_id, (host, role) in enumerate(zip(hosts, roles, strict=True), 1)
+            if "controller" in role
+        ]
+        self.node_hosts = hosts
+        self.broker_ids = [node_id for node_id, role in enumerate(roles, 1) if "broker" in role]
+        self.voter_ids = [node_id for node_id, role in enumerate(roles, 1) if "controller" in role]
+        self.most_down = (len(voters) - 1) // 2
+        for node_id, (host, role, rate) in enumerate(zip(hosts, roles, rates, strict=True), 1):
+            machine = Machine(host, self.scheduler, self.fabric, seed, complain=complain, clock_rate=rate)
+            machine.disk.make_root(_DATA)
+            machine.on_exit = self._exited(node_id)
+            self.machines[node_id] = machine
+            self._configs[node_id] = _config(node_id, host, role, voters, settings or {})
+
+    @property
+    def bootstrap(self) -> list[tuple[str, int]]:
+        return [(self.machines[node_id].name, CLIENT_PORT) for node_id in self.broker_ids]
+
+    def tell(self, where: str, what: str) -> None:
+        self.trace.tell(where, what)
+
+    # Nodes
+
+    def start(self) -> None:
+        for node_id in self.machines:
+            self.start_node(node_id)
+
+    def start_node(self, node_id: int) -> None:
+        machine, config = self.machines[node_id], self._configs[node_id]
+        self.tell(machine.name, "starts")
+
+        def make(process: Process) -> Node:
+            node = Node(config, process.environment, process.disk)
+            node.failure.add_done_callback(lambda failed: machine.exit(process, RuntimeError(failed.result())))
+            return node
+
+        machine.start(make)
+
+    def kill(self, node_id: int, *, power_lost: bool = False) -> None:
+        self._power_lost = self._power_lost or power_lost
+        self.machines[node_id].kill(power_lost=power_lost)
+
+    def is_ready(self, node_id: int) -> bool:
+        process = self.machines[node_id].process
+        return process is not None and process.ready
+
+    def node(self, node_id: int) -> Node | None:
+        process = self.machines[node_id].process
+        return process.program if process is not None and isinstance(process.program, Node) else None
+
+    def may_lose_power(self) -> bool:
+        """Whether everything is on enough machines for one of them to forget what it did not sync."""
+        if self._power_lost and self.fully_in_sync():
+            self._power_lost = False
+        return not self._power_lost
+
+    def expect_exit(self, node_id: int, seconds: float) -> None:
+        """Its disk is broken for so long: the node may give up, then or when it notices."""
+        until = self.scheduler.now + seconds + 5.0
+        self._exits_expected_until[node_id] = max(until, self._exits_expected_until.get(node_id, 0.0))
+
+    def _exited(self, node_id: int) -> Callable[[BaseException | None], None]:
+        def exited(error: BaseException | None) -> None:
+            self.tell(self.machines[node_id].name, f"exits: {error}")
+            if self.scheduler.now > self._exits_expected_until.get(node_id, -1.0):
+                self.exits.append((node_id, error))
+            self.scheduler.after(_RESTART_SECONDS, self._revive, node_id)
+
+        return exited
+
+    def _revive(self, node_id: int) -> None:
+        if not self.machines[node_id].is_up:
+            self.start_node(node_id)
+
+    # Clients
+
+    def add_client(self, name: str, make: Callable[[Process], Program]) -> Machine:
+        machine = Machine(name, self.scheduler, self.fabric, self._seed, complain=self._complain)
+        self.clients.append(machine)
+        machine.on_exit = self._client_ended(name)
+        machine.start(make)
+        return machine
+
+    def _client_ended(self, name: str) -> Callable[[BaseException | None], None]:
+        def ended(error: BaseException | None) -> None:
+            if error is not None:
+                self._complain(name, {"message": "a client failed", "exception": error})
+
+        return ended
+
+    # The end
+
+    def close(self) -> None:
+        """Ends everything, so that nothing of this simulation runs later."""
+        everybody = [*self.machines.values(), *self.clients]
+        for machine in everybody:
+            machine.kill()
+        self.scheduler.clear()
+        for machine in everybody:
+            machine.bury()
+
+
+def _config(node_id: int, host: str, role: str, voters: list[str], settings: dict[str, str]) -> BrokerConfig:
+    listeners = []
+    if "broker" in role:
+        listeners.append(f"PLAINTEXT://{host}:{CLIENT_PORT}")
+    if "controller" in role:
+        listeners.append(f"CONTROLLER://{host}:{CONTROLLER_PORT}")
+    values: dict[str, Any] = {
+        "node.id": node_id,
+        "process.roles": role,
+        "listeners": ",".join(listeners),
+        "controller.quorum.voters": ",".join(voters),
+        **_SETTINGS,
+        **settings,
+    }
+    return load_broker_config(overrides=[f"{name}={value}" for name, value in values.items()], data_dir=_DATA)
+
+
+def loud(record: logging.LogRecord) -> bool:
+    """Whether a log line is a node's way to say that it has a bug: an exception that was caught at the last line."""
+    return record.exc_info is not None and record.exc_info[0] is not None

@@ -1,0 +1,343 @@
+"""What goes wrong in a run: a plan of faults, made from the seed.
+
+Machines that lose power lose what was not synced. acks=all without fsync promises only what several page caches hold,
+so the power goes at one machine at a time, and at the next only when every partition is fully in sync again. Processes
+that are merely killed keep their page cache: those may be any minority. Everything else may hit anybody at any time.
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from millstream.testing.simulation.cluster import Cluster
+
+
+class Fault(StrEnum):
+    KILL = "kill"
+    KILL_IN_WRITE = "kill within a write"
+    POWER_LOSS = "power loss"
+    RESTART = "restart"
+    PAUSE = "pause"
+    ISOLATE = "isolate"
+    PARTITION = "partition"
+    ONE_WAY_PARTITION = "one-way partition"
+    DELAYS = "delays"
+    RESETS = "resets"
+    DISK_FULL = "disk full"
+    SLOW_DISK = "slow disk"
+    WRITE_ERRORS = "write errors"
+    SYNC_FAILURE = "fsync failure"
+    CLOCK_JUMP = "clock jump"
+
+
+_WEIGHTS = {
+    Fault.KILL: 5,
+    Fault.KILL_IN_WRITE: 4,
+    Fault.POWER_LOSS: 4,
+    Fault.RESTART: 3,
+    Fault.PAUSE: 4,
+    Fault.ISOLATE: 4,
+    Fault.PARTITION: 3,
+    Fault.ONE_WAY_PARTITION: 4,
+    Fault.DELAYS: 4,
+    Fault.RESETS: 4,
+    Fault.DISK_FULL: 2,
+    Fault.SLOW_DISK: 3,
+    Fault.WRITE_ERRORS: 1,
+    Fault.SYNC_FAILURE: 1,
+    Fault.CLOCK_JUMP: 3,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFault:
+    at: float
+    fault: Fault
+    seconds: float
+    """How long it lasts, or how long a node that was stopped stays down."""
+
+
+def make_plan(seed: str, *, begin: float, end: float) -> list[PlannedFault]:
+    """What happens when. Whom it hits is decided when it happens. Some runs have one kind of fault only, so that each
+    kind also meets a cluster that is well otherwise."""
+    randomness = random.Random(f"{seed}/plan")
+    kinds = list(_WEIGHTS)
+    if randomness.random() < 0.4:
+        kinds = randomness.sample(kinds, randomness.randint(1, 3))
+    weights = [_WEIGHTS[kind] for kind in kinds]
+    mean_gap = randomness.choice((0.5, 1.0, 2.0, 4.0))
+    plan: list[PlannedFault] = []
+    moment = begin
+    while True:
+        moment += min(randomness.expovariate(1 / mean_gap), 3 * mean_gap)
+        if moment >= end:
+            return plan
+        (fault,) = randomness.choices(kinds, weights)
+        plan.append(PlannedFault(moment, fault, randomness.choice((0.3, 1.0, 2.5, 6.0)) * randomness.uniform(0.5, 1.5)))
+
+
+class Saboteur:
+    """Carries a plan out."""
+
+    def __init__(self, cluster: "Cluster", seed: str, plan: list[PlannedFault]) -> None:
+        self._cluster = cluster
+        self._randomness = random.Random(f"{seed}/saboteur")
+        self._plan = plan
+        self._is_over = False
+        self._needs_restart: set[int] = set()
+        self.done: dict[str, int] = {}
+        """How often each fault was carried out."""
+
+    def begin(self) -> None:
+        for planned in self._plan:
+            self._cluster.scheduler.at(planned.at, self._carry_out, planned)
+
+    def end(self) -> None:
+        """Nothing more goes wrong, and what was broken is repaired; nodes that do not run are started."""
+        self._is_over = True
+        cluster = self._cluster
+        cluster.tell("faults", "all faults end")
+        for link in cluster.fabric.links():
+            link.slowness = 1.0
+            link.heal()
+        for node_id, machine in cluster.machines.items():
+            machine.disk.heal()
+            machine.resume()
+            if node_id in self._needs_restart and machine.is_up:
+                # A log whose fsync failed takes no writes until somebody has looked at the disk and starts the node.
+                cluster.kill(node_id)
+            if not machine.is_up:
+                cluster.start_node(node_id)
+
+    def _carry_out(self, planned: PlannedFault) -> None:
+        if self._is_over:
+            return
+        act: dict[Fault, Callable[[float], str | None]] = {
+            Fault.KILL: self._kill,
+            Fault.KILL_IN_WRITE: self._kill_in_write,
+            Fault.POWER_LOSS: self._lose_power,
+            Fault.RESTART: self._restart,
+            Fault.PAUSE: self._pause,
+            Fault.ISOLATE: self._isolate,
+            Fault.PARTITION: self._partition,
+            Fault.ONE_WAY_PARTITION: self._block_one_way,
+            Fault.DELAYS: self._delay,
+            Fault.RESETS: self._reset,
+            Fault.DISK_FULL: self._fill_disk,
+            Fault.SLOW_DISK: self._slow_disk,
+            Fault.WRITE_ERRORS: self._fail_writes,
+            Fault.SYNC_FAILURE: self._fail_syncs,
+            Fault.CLOCK_JUMP: self._jump_clock,
+        }
+        what = act[planned.fault](planned.seconds)
+        if what is not None:
+            self.done[planned.fault] = self.done.get(planned.fault, 0) + 1
+            self._cluster.tell("faults", f"{planned.fault}: {what}")
+
+    def _later(self, seconds: float, undo: Callable[[], None], what: str) -> None:
+        def over() -> None:
+            if not self._is_over:
+                undo()
+                self._cluster.tell("faults", what)
+
+        self._cluster.scheduler.after(seconds, over)
+
+    # Processes
+
+    def _one_to_stop(self) -> int | None:
+        """A running node that may go without taking the majority along."""
+        cluster = self._cluster
+        up = [node_id for node_id, machine in cluster.machines.items() if machine.is_up]
+        if len(cluster.machines) - len(up) >= cluster.most_down:
+            return None
+        return self._randomness.choice(up)
+
+    def _start_again(self, node_id: int, seconds: float) -> None:
+        self._cluster.scheduler.after(seconds, self._start, node_id)
+
+    def _start(self, node_id: int) -> None:
+        if not self._cluster.machines[node_id].is_up and not self._is_over:
+            self._cluster.start_node(node_id)
+
+    def _kill(self, seconds: float) -> str | None:
+        node_id = self._one_to_stop()
+        if node_id is None:
+            return None
+        self._cluster.kill(node_id)
+        self._start_again(node_id, seconds)
+        return f"node {node_id} for {seconds:.1f} s"
+
+    def _kill_in_write(self, seconds: float) -> str | None:
+        node_id = self._one_to_stop()
+        if node_id is None:
+            return None
+        operations = self._randomness.randint(1, 30)
+        cluster = self._cluster
+
+        def died() -> None:
+            cluster.tell("faults", f"node {node_id} is killed within a write")
+            self._start_again(node_id, seconds)
+
+        cluster.machines[node_id].die_within(operations, died)
+        return f"node {node_id} at its operation {operations} from now"
+
+    def _lose_power(self, seconds: float) -> str | None:
+        node_id = self._one_to_stop()
+        if node_id is None or not self._cluster.may_lose_power():
+            return None
+        self._cluster.kill(node_id, power_lost=True)
+        self._start_again(node_id, seconds)
+        return f"node {node_id} for {seconds:.1f} s"
+
+    def _restart(self, seconds: float) -> str | None:
+        node_id = self._one_to_stop()
+        if node_id is None or not self._cluster.is_ready(node_id):
+            return None
+        machine = self._cluster.machines[node_id]
+        life = machine.process
+
+        def stopped() -> None:
+            self._cluster.tell("faults", f"node {node_id} has stopped")
+            self._start_again(node_id, min(seconds, 1.0))
+
+        def lost_patience() -> None:
+            if machine.process is life and not self._is_over:
+                self._cluster.tell("faults", f"node {node_id} takes too long to stop, and is killed")
+                self._cluster.kill(node_id)
+                self._start_again(node_id, 0.2)
+
+        machine.stop(stopped)
+        self._cluster.scheduler.after(12.0, lost_patience)
+        return f"node {node_id} is told to stop"
+
+    def _pause(self, seconds: float) -> str | None:
+        node_id = self._any_node()
+        machine = self._cluster.machines[node_id]
+        if machine.process is None or machine.process.loop.paused:
+            return None
+        machine.pause()
+        self._later(seconds, machine.resume, f"node {node_id} goes on")
+        return f"node {node_id} for {seconds:.1f} s"
+
+    def _any_node(self) -> int:
+        return self._randomness.choice(list(self._cluster.machines))
+
+    # The network
+
+    def _isolate(self, seconds: float) -> str:
+        node_id = self._any_node()
+        name = self._cluster.machines[node_id].name
+        also_clients = self._randomness.random() < 0.5
+        others = [host for host in self._cluster.fabric.attachments if host != name]
+        if not also_clients:
+            others = [host for host in others if host in self._cluster.node_hosts]
+        self._block([(name, other) for other in others] + [(other, name) for other in others], seconds)
+        return f"node {node_id} from {'everybody' if also_clients else 'the other nodes'} for {seconds:.1f} s"
+
+    def _two_hosts(self) -> tuple[str, str]:
+        first, second = self._randomness.sample(self._cluster.node_hosts, 2)
+        return first, second
+
+    def _partition(self, seconds: float) -> str:
+        first, second = self._two_hosts()
+        self._block([(first, second), (second, first)], seconds)
+        return f"{first} and {second} for {seconds:.1f} s"
+
+    def _block_one_way(self, seconds: float) -> str:
+        first, second = self._two_hosts()
+        self._block([(first, second)], seconds)
+        return f"{first} does not reach {second} for {seconds:.1f} s"
+
+    def _block(self, pairs: list[tuple[str, str]], seconds: float) -> None:
+        fabric = self._cluster.fabric
+        for pair in pairs:
+            fabric.block(*pair)
+
+        def heal() -> None:
+            for pair in pairs:
+                fabric.heal(*pair)
+
+        self._later(seconds, heal, f"a partition heals ({pairs[0][0]}, {pairs[0][1]})")
+
+    def _delay(self, seconds: float) -> str:
+        links = self._cluster.fabric.links()
+        chosen = self._randomness.sample(links, min(len(links), self._randomness.randint(1, 4)))
+        factor = self._randomness.choice((20, 100, 500))
+        for link in chosen:
+            link.slowness = factor
+
+        def undo() -> None:
+            for link in chosen:
+                link.slowness = 1.0
+
+        self._later(seconds, undo, "delays are over")
+        return ", ".join(f"{link.source}>{link.target}" for link in chosen) + f" {factor} times slower, {seconds:.1f} s"
+
+    def _reset(self, seconds: float) -> str | None:
+        streams = self._cluster.fabric.streams()
+        if not streams:
+            return None
+        chosen = self._randomness.sample(streams, min(len(streams), self._randomness.choice((1, 2, 8))))
+        for stream in chosen:
+            stream.reset()
+        return ", ".join(f"{stream.host}-{stream.peer_host}" for stream in chosen)
+
+    # Disks and clocks
+
+    def _fill_disk(self, seconds: float) -> str:
+        node_id = self._any_node()
+        disk = self._cluster.machines[node_id].disk
+        disk.room = self._randomness.choice((0, 100, 1000))
+
+        def undo() -> None:
+            disk.room = None
+
+        self._later(seconds, undo, f"node {node_id} has room again")
+        self._cluster.expect_exit(node_id, seconds)
+        return f"node {node_id} has {disk.room} bytes left for {seconds:.1f} s"
+
+    def _slow_disk(self, seconds: float) -> str:
+        node_id = self._any_node()
+        disk = self._cluster.machines[node_id].disk
+        disk.slowness = self._randomness.choice((20.0, 100.0, 500.0))
+
+        def undo() -> None:
+            disk.slowness = 1.0
+
+        self._later(seconds, undo, f"the disk of node {node_id} is quick again")
+        return f"node {node_id}, {disk.slowness:g} times, for {seconds:.1f} s"
+
+    def _fail_writes(self, seconds: float) -> str:
+        node_id = self._any_node()
+        disk = self._cluster.machines[node_id].disk
+        disk.writes_fail = True
+
+        def undo() -> None:
+            disk.writes_fail = False
+
+        self._later(seconds, undo, f"node {node_id} can write again")
+        self._cluster.expect_exit(node_id, seconds)
+        self._needs_restart.add(node_id)
+        return f"node {node_id} for {seconds:.1f} s"
+
+    def _fail_syncs(self, seconds: float) -> str:
+        node_id = self._any_node()
+        disk = self._cluster.machines[node_id].disk
+        disk.syncs_fail = True
+
+        def undo() -> None:
+            disk.syncs_fail = False
+
+        self._later(seconds, undo, f"node {node_id} can sync again")
+        self._cluster.expect_exit(node_id, seconds)
+        self._needs_restart.add(node_id)
+        return f"node {node_id} for {seconds:.1f} s"
+
+    def _jump_clock(self, seconds: float) -> str:
+        node_id = self._any_node()
+        jump_ms = self._randomness.choice((-3_600_000, -5_000, -300, 300, 5_000, 3_600_000))
+        self._cluster.machines[node_id].clock.offset_ms += jump_ms
+        return f"node {node_id} by {jump_ms / 1000:+g} s"

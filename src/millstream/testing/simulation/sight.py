@@ -1,0 +1,177 @@
+"""What the invariants look at: the state of every living node at one moment, as plain values.
+
+Invariants know nothing of nodes, so that tests can show them what must never be.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+from uuid import UUID
+
+from millstream.metadata.image import MetadataImage
+from millstream.model.errors import KafkaError
+from millstream.records.batch import iterate_headers
+from millstream.runtime.node import Node
+from millstream.storage.partition_log import PartitionLog
+from millstream.testing.simulation.machine import Machine
+
+_READ_BYTES = 1 << 20
+METADATA_TOPIC_ID = UUID(int=1)
+
+
+class Batch(NamedTuple):
+    """A batch as it lies in a log; two that are equal hold the same records in the same places."""
+
+    base_offset: int
+    last_offset: int
+    leader_epoch: int
+    checksum: int
+
+
+class LogContent(Protocol):
+    @property
+    def start(self) -> int: ...
+
+    @property
+    def end(self) -> int: ...
+
+    def batches(self, offset: int, below: int) -> Iterable[Batch]:
+        """From the batch that holds `offset` on, those that end at or below `below`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumSight:
+    """A node's part in the metadata quorum."""
+
+    node_id: int
+    life: int
+    """Counts the starts of the node's process."""
+    epoch: int
+    leader_id: int | None
+    is_leader: bool
+    high_watermark: int
+    log: LogContent
+
+
+class PartitionKey(NamedTuple):
+    topic_id: UUID
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSight:
+    """A partition on a node."""
+
+    node_id: int
+    life: int
+    key: PartitionKey
+    name: str
+    topic: str
+    leader_epoch: int
+    is_leader: bool
+    high_watermark: int
+    log: LogContent | None
+    """None while nobody has opened it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageSight:
+    """The metadata as a node has it."""
+
+    node_id: int
+    life: int
+    image: MetadataImage
+
+
+@dataclass(slots=True)
+class Sight:
+    at: float
+    quorums: list[QuorumSight] = field(default_factory=list)
+    replicas: list[ReplicaSight] = field(default_factory=list)
+    images: list[ImageSight] = field(default_factory=list)
+    acked: dict[tuple[str, int], int] = field(default_factory=dict)
+    """By topic and partition: the offset after the last record that a client was told to be safe."""
+
+
+class _StoredLog:
+    """A node's log, read without changing it."""
+
+    __slots__ = ("_log",)
+
+    def __init__(self, log: PartitionLog) -> None:
+        self._log = log
+
+    @property
+    def start(self) -> int:
+        return self._log.log_start_offset
+
+    @property
+    def end(self) -> int:
+        return self._log.log_end_offset
+
+    def batches(self, offset: int, below: int) -> Iterable[Batch]:
+        log = self._log
+        below = min(below, log.log_end_offset)
+        while offset < below:
+            piece = log.read(offset, _READ_BYTES, up_to=below, at_least_one=True)
+            piece.prepare()
+            before = offset
+            for _, header in iterate_headers(piece.read()):
+                if header.last_offset < offset:
+                    continue
+                if header.last_offset >= below:
+                    return
+                yield Batch(header.base_offset, header.last_offset, header.leader_epoch, header.crc)
+                offset = header.last_offset + 1
+            if offset == before:
+                raise LookupError(f"{log.topic_partition} has nothing at offset {offset}, and ends at {below}")
+
+
+def look(at: float, machines: dict[int, Machine], acked: dict[tuple[str, int], int]) -> Sight:
+    """The cluster as it is now."""
+    sight = Sight(at, acked=acked)
+    for node_id, machine in machines.items():
+        process = machine.process
+        if process is None or not isinstance(process.program, Node):
+            continue
+        node, life = process.program, process.number
+        quorum = node.quorum
+        if quorum is None or not quorum.is_started:
+            continue
+        sight.quorums.append(
+            QuorumSight(
+                node_id,
+                life,
+                quorum.epoch,
+                quorum.leader_id,
+                quorum.is_leader,
+                quorum.high_watermark,
+                _StoredLog(quorum.log.partition),
+            )
+        )
+        if node.loader is not None:
+            sight.images.append(ImageSight(node_id, life, node.loader.image))
+        if node.broker is None:
+            continue
+        for partition in node.broker.partitions:
+            where = partition.topic_partition
+            log = partition.opened_log
+            sight.replicas.append(
+                ReplicaSight(
+                    node_id,
+                    life,
+                    PartitionKey(partition.topic_id, where.partition),
+                    str(where),
+                    where.topic,
+                    partition.leader_epoch,
+                    partition.is_leader,
+                    partition.high_watermark,
+                    _StoredLog(log) if log is not None else None,
+                )
+            )
+    return sight
+
+
+UNREADABLE = (KafkaError, LookupError)
+"""What reading a log fails with when it does not hold what it says."""

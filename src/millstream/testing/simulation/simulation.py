@@ -1,0 +1,311 @@
+"""One run: a cluster, clients, faults and invariants, all from one seed.
+
+    form    the nodes find each other, the topics are made
+    trouble faults, while clients write, read and change things
+    repair  the faults end; within a bounded time every partition takes writes again and every replica is in sync
+    audit   everything is read to its end and held against what was acknowledged
+
+Two runs of one seed are the same, event for event; `Result.fingerprint` says so.
+"""
+
+import logging
+import random
+import time
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from millstream.testing.history.checker import check
+from millstream.testing.history.recorder import Recorder
+from millstream.testing.simulation.cluster import Cluster
+from millstream.testing.simulation.faults import Saboteur, make_plan
+from millstream.testing.simulation.invariants import CommittedMetadataStays, Violation, all_invariants
+from millstream.testing.simulation.scheduler import Scheduler
+from millstream.testing.simulation.sight import look
+from millstream.testing.simulation.trace import Event, LogCapture, Trace
+from millstream.testing.simulation.workload import Administrator, Consumer, Producer, TopicPlan, Workload
+
+_STEP_SECONDS = 0.05
+_FORM_SECONDS = 30.0
+_REPAIR_SECONDS = 40.0
+_AUDIT_SECONDS = 20.0
+_QUIET_BEFORE = 1.0
+_PASSING = "passing-"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    nodes: int = 3
+    trouble_seconds: float = 12.0
+    separate_roles: bool | None = None
+    """Controllers apart from brokers; None leaves it to the seed."""
+    log_level: int = logging.WARNING
+
+
+@dataclass(slots=True)
+class Result:
+    seed: int
+    violation: Violation | None = None
+    fingerprint: int = 0
+    virtual_seconds: float = 0.0
+    steps: int = 0
+    acked: int = 0
+    given_up: int = 0
+    read: int = 0
+    elections: int = 0
+    faults: dict[str, int] = field(default_factory=dict)
+    cpu_seconds: float = 0.0
+    events: list[Event] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return self.violation is None
+
+
+def simulate(seed: int, options: Options | None = None, show: Callable[[Event], None] | None = None) -> Result:
+    """Runs one seed."""
+    begun = time.process_time()
+    simulation = Simulation(seed, options or Options(), show)
+    result = simulation.run()
+    result.cpu_seconds = time.process_time() - begun
+    return result
+
+
+class Simulation:
+    def __init__(self, seed: int, options: Options, show: Callable[[Event], None] | None = None) -> None:
+        self._seed = str(seed)
+        self._options = options
+        self._result = Result(seed)
+        randomness = random.Random(f"{seed}/shape")
+        self._scheduler = Scheduler()
+        self._trace = Trace(lambda: self._scheduler.now, show)
+        self._violation: Violation | None = None
+        separate = options.separate_roles
+        if separate is None:
+            separate = randomness.random() < 0.2
+        roles = ["controller"] * 3 + ["broker"] * options.nodes if separate else ["broker,controller"] * options.nodes
+        self.cluster = Cluster(
+            self._seed,
+            roles,
+            settings=_settings(randomness),
+            clock_rates=[randomness.uniform(0.98, 1.02) for _ in roles],
+            trace=self._trace,
+            complain=self._complain,
+            scheduler=self._scheduler,
+        )
+        for machine in self.cluster.machines.values():
+            machine.clock.offset_ms = randomness.choice((0, 0, 40, -700, 5_000))
+        factor = min(3, options.nodes)
+        self._topics = (
+            TopicPlan("orders", 3, factor, {"min.insync.replicas": "2"}),
+            TopicPlan("small", 1, factor, {"min.insync.replicas": "2", "segment.ms": "1500"}),
+        )
+        self._recorder = Recorder(lambda: self._scheduler.now)
+        self.workload = Workload(self._topics, self._recorder, tell=self._trace.tell, report=self._report)
+        self._invariants = all_invariants(left_out=(_PASSING,))
+        self._leaders: dict[str, tuple[int, int]] = {}
+        self._controller: tuple[int, int] | None = None
+
+    # What may be wrong
+
+    def _report(self, invariant: str, what: str) -> None:
+        if self._violation is None:
+            self._violation = Violation(invariant, what)
+
+    def _complain(self, where: str, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        what = f"{where}: {context.get('message', '')}: {error!r}"
+        self._trace.tell(where, f"unhandled: {what}")
+        if error is not None:
+            self._violation = self._violation or _caused("NothingUnhandled", what, error)
+        else:
+            self._report("NothingUnhandled", what)
+
+    def _heard(self, record: logging.LogRecord) -> None:
+        where = self._running()
+        self._trace.tell(where, f"{record.levelname.lower()} {record.getMessage()}")
+        if record.exc_info is not None and record.exc_info[1] is not None:
+            what = f"{where} logged {record.getMessage()}: {record.exc_info[1]!r}"
+            self._violation = self._violation or _caused("NothingUnhandled", what, record.exc_info[1])
+
+    def _running(self) -> str:
+        for machine in self.cluster.machines.values():
+            if machine.process is not None and machine.process.loop.is_running():
+                return machine.name
+        return "threads"
+
+    # The run
+
+    def run(self) -> Result:
+        cluster, result = self.cluster, self._result
+        self.cluster.fully_in_sync = self._is_fully_in_sync
+        with LogCapture(self._heard, self._options.log_level):
+            try:
+                self._phases()
+            except Violation as violation:
+                result.violation = violation
+                self._trace.tell("invariant", str(violation))
+            finally:
+                result.virtual_seconds = self._scheduler.now
+                result.steps = self._scheduler.steps
+                result.fingerprint = zlib.crc32(
+                    repr([(event.at, event.where) for event in self._trace.events]).encode(), cluster.fabric.fingerprint
+                )
+                result.acked = self.workload.acked_count
+                result.given_up = self.workload.given_up
+                result.read = sum(len(poll.records) for poll in self._recorder.history.polls)
+                result.events = self._trace.events
+                cluster.close()
+        return result
+
+    def _phases(self) -> None:
+        cluster, scheduler, workload = self.cluster, self._scheduler, self.workload
+        cluster.start()
+        administrators: list[Administrator] = []
+
+        def administer(process: Any) -> Administrator:
+            administrators.append(Administrator(process, cluster.bootstrap, workload, cluster.broker_ids))
+            return administrators[-1]
+
+        cluster.add_client("admin", administer)
+        if not self._run_until(_FORM_SECONDS, lambda: administrators[0].ready if administrators else False):
+            raise Violation("Liveness", f"no cluster with its topics after {_FORM_SECONDS:g} s")
+        for number in (1, 2):
+            cluster.add_client(f"producer{number}", lambda process: Producer(process, cluster.bootstrap, workload, 0.5))
+        cluster.add_client("consumer", lambda process: Consumer(process, cluster.bootstrap, workload))
+        self._run_until(_QUIET_BEFORE, lambda: False)
+        begin = scheduler.now
+        plan = make_plan(self._seed, begin=begin, end=begin + self._options.trouble_seconds)
+        saboteur = Saboteur(cluster, self._seed, plan)
+        saboteur.begin()
+        self._run_until(self._options.trouble_seconds, lambda: False)
+        saboteur.end()
+        self._result.faults = saboteur.done
+        self._repair()
+        self._audit()
+
+    def _repair(self) -> None:
+        workload, since = self.workload, self._scheduler.now
+
+        def is_well() -> bool:
+            return (
+                all(workload.acked_at.get((plan.name, number), 0.0) > since for plan, number in self._partitions())
+                and self._is_fully_in_sync()
+            )
+
+        if not self._run_until(_REPAIR_SECONDS, is_well):
+            raise Violation("Liveness", f"{_REPAIR_SECONDS:g} s after the last fault: {self._what_is_missing(since)}")
+        self._trace.tell("repair", f"all is well after {self._scheduler.now - since:.1f} s")
+
+    def _audit(self) -> None:
+        """Writers stop; whoever reads gets to the end of everything."""
+        workload = self.workload
+        workload.writing = False
+        consumer = self.cluster.clients[-1].process
+        assert consumer is not None and isinstance(consumer.program, Consumer)
+        positions = consumer.program.positions
+
+        def has_read_everything() -> bool:
+            return all(positions.get(at, 0) >= offset for at, offset in workload.acked.items())
+
+        if not self._run_until(_AUDIT_SECONDS, has_read_everything):
+            raise Violation("Liveness", f"what was acknowledged ({workload.acked}) is not read: {positions}")
+        workload.reading = False
+        self._run_until(_QUIET_BEFORE, lambda: False)
+        sight = look(self._scheduler.now, self.cluster.machines, workload.acked)
+        for invariant in self._invariants:
+            if isinstance(invariant, CommittedMetadataStays):
+                invariant.check_images(sight)
+        report = check(self._recorder.history)
+        if not report.clean:
+            raise Violation("History", str(report.anomalies[0]))
+
+    def _run_until(self, seconds: float, is_over: Callable[[], bool]) -> bool:
+        scheduler = self._scheduler
+        end = scheduler.now + seconds
+        while scheduler.now < end:
+            scheduler.run(until=min(scheduler.now + _STEP_SECONDS, end), stop=self._is_violated)
+            self._check()
+            if is_over():
+                return True
+        return False
+
+    def _is_violated(self) -> bool:
+        return self._violation is not None
+
+    def _check(self) -> None:
+        if self._violation is not None:
+            raise self._violation
+        if self.cluster.exits:
+            node_id, error = self.cluster.exits[0]
+            raise _caused("NothingUnhandled", f"node {node_id} gave up: {error!r}", error)
+        sight = look(self._scheduler.now, self.cluster.machines, self.workload.acked)
+        for invariant in self._invariants:
+            invariant.check(sight)
+        for seen in sight.quorums:
+            if seen.is_leader and (self._controller is None or seen.epoch > self._controller[1]):
+                self._controller = (seen.node_id, seen.epoch)
+                self._result.elections += 1
+                self._trace.tell("quorum", f"node {seen.node_id} leads epoch {seen.epoch}")
+        for replica in sight.replicas:
+            if replica.is_leader and replica.leader_epoch > self._leaders.get(replica.name, (0, -1))[1]:
+                self._leaders[replica.name] = (replica.node_id, replica.leader_epoch)
+                self._trace.tell(replica.name, f"node {replica.node_id} leads epoch {replica.leader_epoch}")
+
+    # How the cluster is
+
+    def _partitions(self) -> list[tuple[TopicPlan, int]]:
+        return [(plan, number) for plan in self._topics for number in range(plan.partitions)]
+
+    def _is_fully_in_sync(self) -> bool:
+        return not self._out_of_sync()
+
+    def _out_of_sync(self) -> list[str]:
+        """Partitions of which some replica is missing, as the active controller has it."""
+        leading = [
+            node
+            for node_id in self.cluster.voter_ids
+            if (node := self.cluster.node(node_id)) is not None
+            and node.quorum is not None
+            and node.quorum.is_started
+            and node.quorum.is_leader
+            and node.loader is not None
+        ]
+        if not leading:
+            return ["nobody leads the quorum"]
+        newest = max(leading, key=lambda node: node.quorum.epoch if node.quorum is not None else -1)
+        assert newest.loader is not None
+        missing = []
+        for plan in self._topics:
+            topic = newest.loader.image.topics.get(plan.name)  # type: ignore[call-overload]
+            if topic is None:
+                return [f"{plan.name} is not there"]
+            for index, state in enumerate(topic.partitions):
+                if set(state.isr) != set(state.replicas) or not state.has_leader or state.adding_replicas:
+                    missing.append(f"{plan.name}-{index} has {state.isr} of {state.replicas}, leader {state.leader}")
+        return missing
+
+    def _what_is_missing(self, since: float) -> str:
+        silent = [
+            f"{plan.name}-{number} takes no writes"
+            for plan, number in self._partitions()
+            if self.workload.acked_at.get((plan.name, number), 0.0) <= since
+        ]
+        return "; ".join([*silent, *self._out_of_sync()])
+
+
+def _settings(randomness: random.Random) -> dict[str, str]:
+    """Some settings that change what happens differ from run to run."""
+    return {
+        "log.flush.offset.checkpoint.interval.ms": str(randomness.choice((2_000, 60_000))),
+        "metadata.log.max.record.bytes.between.snapshots": str(randomness.choice((3_000, 20_000, 20_971_520))),
+        "num.replica.fetchers": str(randomness.choice((1, 1, 2))),
+        "log.roll.ms": str(randomness.choice((3_000, 600_000))),
+    }
+
+
+def _caused(invariant: str, what: str, error: BaseException | None) -> Violation:
+    violation = Violation(invariant, what)
+    violation.__cause__ = error
+    return violation

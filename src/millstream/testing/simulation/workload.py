@@ -1,0 +1,399 @@
+"""What simulated clients do while the faults go on: they write, read, and change the cluster. All of it is recorded.
+
+Producers are idempotent and ask for acks=all. Each has one batch under way for its partition and sends the same batch
+again until it is acknowledged or given up; so a refusal for its sequence number can only mean that something which was
+acknowledged is gone. Who has given up does not know the outcome, and goes on under a new producer id.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from millstream.model.errors import ErrorCode
+from millstream.records.record import Record, build_batch, read_batches
+from millstream.testing.history.operations import Seen
+from millstream.testing.history.recorder import Recorder
+from millstream.testing.simulation.client import SimulatedClient
+from millstream.testing.simulation.machine import Process
+
+GIVE_UP_SECONDS = 12.0
+_SEQUENCE_REFUSALS = frozenset(
+    (
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlan:
+    name: str
+    partitions: int
+    replication_factor: int
+    settings: dict[str, str] = field(default_factory=dict)
+
+
+def partition_name(topic: str, partition: int) -> str:
+    return f"{topic}-{partition}"
+
+
+class Workload:
+    """What all clients share."""
+
+    def __init__(
+        self,
+        topics: tuple[TopicPlan, ...],
+        recorder: Recorder,
+        *,
+        tell: Callable[[str, str], None],
+        report: Callable[[str, str], None],
+    ) -> None:
+        self.topics = topics
+        self.recorder = recorder
+        self.tell = tell
+        self.report = report
+        """Told of what must never happen: an invariant's name, and what was seen."""
+        self.writing = True
+        self.reading = True
+        self.acked: dict[tuple[str, int], int] = {}
+        """By partition: the offset after the last acknowledged record."""
+        self.acked_at: dict[tuple[str, int], float] = {}
+        self.acked_count = 0
+        self.given_up = 0
+        self.partition_counts = {plan.name: plan.partitions for plan in topics}
+
+    def note_acked(self, at: tuple[str, int], offset: int) -> None:
+        self.acked_count += 1
+        self.acked[at] = max(self.acked.get(at, 0), offset + 1)
+        self.acked_at[at] = self.recorder.now()
+
+
+class Producer:
+    """A program: writes to every partition of the plan."""
+
+    def __init__(self, process: Process, bootstrap: list[tuple[str, int]], workload: Workload, pause_s: float) -> None:
+        self._workload = workload
+        self._name = process.machine.name
+        self._client = SimulatedClient(process, bootstrap, self._name)
+        self._client.topics = tuple(plan.name for plan in workload.topics)
+        self._loop = process.loop
+        self._pause = pause_s
+        self._written = 0
+
+    def start(self) -> None:
+        for plan in self._workload.topics:
+            for partition in range(plan.partitions):
+                self._loop.create_task(self._write(plan.name, partition))
+
+    def stop(self) -> None:
+        pass
+
+    async def _write(self, topic: str, partition: int) -> None:
+        workload, client = self._workload, self._client
+        await client.rest(0.0, self._pause)
+        while workload.writing:
+            producer_id, epoch = await self._producer_id()
+            sequence = 0
+            while workload.writing:
+                count = client.randomness.choice((1, 1, 1, 2, 3))
+                if not await self._write_batch(topic, partition, count, producer_id, epoch, sequence):
+                    break
+                sequence += count
+                await client.rest(0.2 * self._pause, 1.8 * self._pause)
+
+    async def _producer_id(self) -> tuple[int, int]:
+        while True:
+            try:
+                fields = {"transactional_id": None, "transaction_timeout_ms": 0}
+                answer = await self._client.ask_any("init_producer_id", fields)
+                if answer.error_code == ErrorCode.NONE:
+                    return answer.producer_id, answer.producer_epoch
+            except OSError:
+                pass
+            await self._client.rest(0.05, 0.3)
+
+    async def _write_batch(
+        self, topic: str, partition: int, count: int, producer_id: int, epoch: int, sequence: int
+    ) -> bool:
+        """Whether it was acknowledged."""
+        workload, client, recorder = self._workload, self._client, self._workload.recorder
+        name = partition_name(topic, partition)
+        values = [f"{self._name}/{self._written + at}" for at in range(count)]
+        self._written += count
+        sends = [recorder.send(f"{self._name}/{producer_id}", name, value) for value in values]
+        now_ms = client.process.environment.clock.now_ms()
+        batch = build_batch(
+            [Record(key=None, value=value.encode(), timestamp=now_ms) for value in values],
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+        )
+        deadline = self._loop.time() + GIVE_UP_SECONDS
+        while self._loop.time() < deadline and workload.writing:
+            error, offset = await self._send(topic, partition, bytes(batch))
+            if error == ErrorCode.NONE:
+                for at, send in enumerate(sends):
+                    recorder.acked(send, offset + at)
+                workload.note_acked((topic, partition), offset + count - 1)
+                workload.tell(self._name, f"acked {name} offset {offset} ({values[0]})")
+                return True
+            if error == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+                for send in sends:
+                    recorder.acked(send, None)
+                return True
+            if error in _SEQUENCE_REFUSALS:
+                workload.report(
+                    "AckedIsKept",
+                    f"{name} refused sequence {sequence} of producer {producer_id} with {error.name} "
+                    "although everything before it was acknowledged",
+                )
+                return False
+            await client.rest(0.05, 0.25)
+            try:
+                await client.refresh()
+            except OSError:
+                pass
+        workload.given_up += 1
+        return False
+
+    async def _send(self, topic: str, partition: int, batch: bytes) -> tuple[ErrorCode, int]:
+        client = self._client
+        leader = client.leader(topic, partition)
+        if leader is None:
+            return ErrorCode.LEADER_NOT_AVAILABLE, -1
+        fields = {
+            "transactional_id": None,
+            "acks": -1,
+            "timeout_ms": 1500,
+            "topic_data": [
+                {
+                    "name": topic,
+                    "topic_id": leader.topic_id,
+                    "partition_data": [{"index": partition, "records": batch}],
+                }
+            ],
+        }
+        try:
+            answer = await client.ask(leader.node_id, "produce", fields, timeout_s=2.5)
+        except OSError:
+            return ErrorCode.NETWORK_EXCEPTION, -1
+        row = answer.responses[0].partition_responses[0]
+        return ErrorCode(row.error_code), row.base_offset
+
+
+class Consumer:
+    """A program: follows every partition from its beginning, each on its own."""
+
+    def __init__(self, process: Process, bootstrap: list[tuple[str, int]], workload: Workload) -> None:
+        self._workload = workload
+        self._name = process.machine.name
+        self._client = SimulatedClient(process, bootstrap, self._name)
+        self._client.topics = tuple(plan.name for plan in workload.topics)
+        self._loop = process.loop
+        self.positions: dict[tuple[str, int], int] = {}
+
+    def start(self) -> None:
+        for plan in self._workload.topics:
+            for partition in range(plan.partitions):
+                self._loop.create_task(self._read(plan.name, partition))
+
+    def stop(self) -> None:
+        pass
+
+    async def _read(self, topic: str, partition: int) -> None:
+        workload, client, recorder = self._workload, self._client, self._workload.recorder
+        name = partition_name(topic, partition)
+        reader = f"{self._name}/{name}"
+        position = self.positions[topic, partition] = 0
+        recorder.assigned(reader, {name: 0})
+        while workload.reading:
+            invoked = recorder.now()
+            error, data = await self._fetch(topic, partition, position)
+            if error == ErrorCode.OFFSET_OUT_OF_RANGE:
+                workload.report("AckedIsKept", f"{name} has no offset {position} any more, and it was read up to there")
+            if error != ErrorCode.NONE:
+                await client.rest(0.05, 0.3)
+                try:
+                    await client.refresh()
+                except OSError:
+                    pass
+                continue
+            seen = []
+            for _, records in read_batches(data):
+                for record in records:
+                    if record.offset >= position:
+                        seen.append(Seen(name, record.offset, (record.value or b"").decode()))
+            if seen:
+                position = self.positions[topic, partition] = seen[-1].offset + 1
+                recorder.poll(reader, invoked, seen)
+            else:
+                await client.rest(0.05, 0.1)
+
+    async def _fetch(self, topic: str, partition: int, position: int) -> tuple[ErrorCode, bytes]:
+        client = self._client
+        leader = client.leader(topic, partition)
+        if leader is None:
+            return ErrorCode.LEADER_NOT_AVAILABLE, b""
+        fields = {
+            "max_wait_ms": 700,
+            "min_bytes": 1,
+            "max_bytes": 1 << 20,
+            "isolation_level": 0,
+            "topics": [
+                {
+                    "topic": topic,
+                    "topic_id": leader.topic_id,
+                    "partitions": [
+                        {
+                            "partition": partition,
+                            "current_leader_epoch": leader.epoch,
+                            "fetch_offset": position,
+                            "partition_max_bytes": 1 << 18,
+                        }
+                    ],
+                }
+            ],
+            "forgotten_topics_data": [],
+            "rack_id": "",
+        }
+        try:
+            answer = await client.ask(leader.node_id, "fetch", fields, timeout_s=2.5)
+        except OSError:
+            return ErrorCode.NETWORK_EXCEPTION, b""
+        if answer.error_code or not answer.responses:
+            return ErrorCode(answer.error_code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), b""
+        row = answer.responses[0].partitions[0]
+        return ErrorCode(row.error_code), bytes(row.records or b"")
+
+
+class Administrator:
+    """A program: makes the topics, and then keeps changing things that a cluster must take while it works."""
+
+    def __init__(
+        self, process: Process, bootstrap: list[tuple[str, int]], workload: Workload, broker_ids: list[int]
+    ) -> None:
+        self._workload = workload
+        self._name = process.machine.name
+        self._client = SimulatedClient(process, bootstrap, self._name)
+        self._client.topics = tuple(plan.name for plan in workload.topics)
+        self._loop = process.loop
+        self._broker_ids = broker_ids
+        self._made = 0
+        self._kept: list[str] = []
+        self.ready = False
+        """Whether the topics of the plan are there."""
+
+    def start(self) -> None:
+        self._loop.create_task(self._run())
+
+    def stop(self) -> None:
+        pass
+
+    async def _run(self) -> None:
+        for plan in self._workload.topics:
+            await self._insist_on(plan)
+        self.ready = True
+        changes = (self._create, self._delete, self._configure, self._reassign, self._elect)
+        while True:
+            await self._client.rest(0.5, 2.5)
+            if not self._workload.writing:
+                return
+            try:
+                await self._client.randomness.choice(changes)()
+            except OSError as error:
+                self._workload.tell(self._name, f"no answer: {error}")
+
+    async def _insist_on(self, plan: TopicPlan) -> None:
+        while True:
+            try:
+                error = await self._create_topic(plan)
+                if error in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+                    return
+            except OSError:
+                pass
+            await self._client.rest(0.1, 0.4)
+
+    async def _create_topic(self, plan: TopicPlan) -> ErrorCode:
+        answer = await self._client.ask_any(
+            "create_topics",
+            {
+                "topics": [
+                    {
+                        "name": plan.name,
+                        "num_partitions": plan.partitions,
+                        "replication_factor": plan.replication_factor,
+                        "assignments": [],
+                        "configs": [{"name": name, "value": value} for name, value in plan.settings.items()],
+                    }
+                ],
+                "timeout_ms": 2000,
+                "validate_only": False,
+            },
+        )
+        error = ErrorCode(answer.topics[0].error_code)
+        self._workload.tell(self._name, f"create topic {plan.name}: {error.name}")
+        return error
+
+    async def _create(self) -> None:
+        self._made += 1
+        randomness = self._client.randomness
+        name = f"passing-{self._made}"
+        self._kept.append(name)
+        await self._create_topic(
+            TopicPlan(name, randomness.randint(1, 3), randomness.randint(1, min(3, len(self._broker_ids))))
+        )
+
+    async def _delete(self) -> None:
+        if not self._kept:
+            return
+        name = self._kept.pop(self._client.randomness.randrange(len(self._kept)))
+        fields = {
+            "topics": [{"name": name, "topic_id": UUID(int=0)}],
+            "topic_names": [name],
+            "timeout_ms": 2000,
+        }
+        answer = await self._client.ask_any("delete_topics", fields)
+        self._workload.tell(self._name, f"delete topic {name}: {ErrorCode(answer.responses[0].error_code).name}")
+
+    async def _configure(self) -> None:
+        randomness = self._client.randomness
+        topic = randomness.choice(self._workload.topics).name
+        name, value = randomness.choice(
+            (("segment.ms", "60000"), ("segment.ms", "1000"), ("flush.messages", "1"), ("flush.messages", "20"))
+        )
+        answer = await self._client.ask_any(
+            "incremental_alter_configs",
+            {
+                "resources": [
+                    {
+                        "resource_type": 2,
+                        "resource_name": topic,
+                        "configs": [{"name": name, "config_operation": 0, "value": value}],
+                    }
+                ],
+                "validate_only": False,
+            },
+        )
+        self._workload.tell(self._name, f"{topic}: {name}={value}: {ErrorCode(answer.responses[0].error_code).name}")
+
+    async def _reassign(self) -> None:
+        randomness = self._client.randomness
+        plan = randomness.choice(self._workload.topics)
+        partition = randomness.randrange(plan.partitions)
+        replicas = randomness.sample(self._broker_ids, plan.replication_factor)
+        answer = await self._client.ask_any(
+            "alter_partition_reassignments",
+            {
+                "timeout_ms": 2000,
+                "topics": [{"name": plan.name, "partitions": [{"partition_index": partition, "replicas": replicas}]}],
+            },
+        )
+        code = answer.error_code or answer.responses[0].partitions[0].error_code
+        self._workload.tell(self._name, f"reassign {plan.name}-{partition} to {replicas}: {ErrorCode(code).name}")
+
+    async def _elect(self) -> None:
+        answer = await self._client.ask_any(
+            "elect_leaders", {"election_type": 0, "topic_partitions": None, "timeout_ms": 2000}
+        )
+        self._workload.tell(self._name, f"elect preferred leaders: {ErrorCode(answer.error_code).name}")
