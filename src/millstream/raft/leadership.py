@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from millstream.raft.messages import Fetch, ParkedAnswer, ReplicaProgress
+from millstream.raft.messages import AddVoter, Fetch, ParkedAnswer, ReplicaProgress
 from millstream.raft.voter_set import ReplicaKey, Voter, VoterSet
 
 FORGET_OBSERVER_MS = 300_000
@@ -62,6 +62,14 @@ class ParkedChange:
 
 
 @dataclass(slots=True)
+class ParkedJoin:
+    """A new voter, until it has caught up."""
+
+    request: AddVoter
+    expires_ms: int
+
+
+@dataclass(slots=True)
 class Leadership:
     """The role of leader, from election to resignation."""
 
@@ -75,6 +83,7 @@ class Leadership:
     """`Leading` was told."""
     progress: dict[ReplicaKey, Progress] = field(default_factory=dict)
     fetches: dict[int, ParkedFetch] = field(default_factory=dict)
+    joins: dict[int, ParkedJoin] = field(default_factory=dict)
     changes: dict[int, ParkedChange] = field(default_factory=dict)
     introduced: dict[int, Voter] = field(default_factory=dict)
     """What static voters said of themselves in UpdateVoter."""

@@ -1,5 +1,6 @@
 """Leading: serving fetches, learning from them what is committed, and keeping a majority in touch."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,6 +20,7 @@ from millstream.raft.log import (
 )
 from millstream.raft.messages import (
     BeginQuorumEpoch,
+    ChangeVotersAnswer,
     DescribeQuorumAnswer,
     EndQuorumEpoch,
     Fetch,
@@ -36,7 +38,7 @@ from millstream.raft.roles import (
     Prospective,
     Resigned,
 )
-from millstream.raft.voter_set import Voter
+from millstream.raft.voter_set import ReplicaKey, Voter
 
 
 class LeadingRole(Following):
@@ -109,11 +111,17 @@ class LeadingRole(Following):
         self._wake_fetches(lead, now_ms)
         for token in [token for token, change in lead.changes.items() if change.expires_ms <= now_ms]:
             self._events.append(Answered(token, lead.changes.pop(token).timed_out))
+        for token in [token for token, join in lead.joins.items() if join.expires_ms <= now_ms]:
+            self._events.append(Answered(token, not_following(lead.joins.pop(token).request.voter)))
 
     def _silent_ms(self, lead: Leadership, voter: Voter) -> int:
         """When a voter counts as silent: at once until its first fetch."""
         heard_ms = lead.silent_since_ms(voter)
         return 0 if heard_ms < 0 else heard_ms + self._settings.fetch_timeout_ms
+
+    @abstractmethod
+    def _admit(self, lead: Leadership, key: ReplicaKey, now_ms: int) -> None:
+        """A replica fetched: it may be one that waits to become a voter."""
 
     def fetch(self, request: Fetch, now_ms: int) -> FetchAnswer | Parked:
         answer = self._fetch(request, now_ms)
@@ -135,9 +143,13 @@ class LeadingRole(Following):
         ready = self._ready_answer(request)
         if ready is not None or request.max_wait_ms <= 0:
             return ready or self._fetch_answer()
+        token = self._new_token()
+        lead.fetches[token] = ParkedFetch(request, now_ms + request.max_wait_ms)
+        return Parked(token)
+
+    def _new_token(self) -> int:
         self._next_token += 1
-        lead.fetches[self._next_token] = ParkedFetch(request, now_ms + request.max_wait_ms)
-        return Parked(self._next_token)
+        return self._next_token
 
     def _note_fetch(self, lead: Leadership, request: Fetch, now_ms: int) -> FetchAnswer | None:
         """Learn from a replica's fetch how far it is; an answer at once if its log is no beginning of this one."""
@@ -168,6 +180,8 @@ class LeadingRole(Following):
         progress.fetched(request.offset, end.offset, now_ms)
         lead.forget_gone(self.voters, now_ms)
         self._advance_high_watermark(lead, now_ms)
+        if self._role is lead and lead.joins:
+            self._admit(lead, request.replica, now_ms)
         return self._fetch_answer(ErrorCode.NOT_LEADER_OR_FOLLOWER) if self._role is not lead else None
 
     def _ready_answer(self, request: Fetch) -> FetchAnswer | None:
@@ -217,6 +231,7 @@ class LeadingRole(Following):
         """Whoever waited for a parked request is gone."""
         if isinstance(self._role, Leadership):
             self._role.fetches.pop(token, None)
+            self._role.joins.pop(token, None)
             self._role.changes.pop(token, None)
 
     def _refuse_parked(self, lead: Leadership) -> None:
@@ -226,7 +241,11 @@ class LeadingRole(Following):
         for token, change in lead.changes.items():
             self._events.append(Answered(token, change.deposed))
         lead.fetches.clear()
+        for token in lead.joins:
+            answer = ChangeVotersAnswer(error=ErrorCode.NOT_LEADER_OR_FOLLOWER, message="leadership was lost")
+            self._events.append(Answered(token, answer))
         lead.changes.clear()
+        lead.joins.clear()
 
     def fetch_snapshot(self, request: FetchSnapshot, now_ms: int) -> FetchSnapshotAnswer:
         error = self._leader_only_error(request.cluster_id, request.current_leader_epoch)
@@ -325,3 +344,8 @@ class LeadingRole(Following):
                     leader_endpoints=self._endpoints,
                 )
                 self._outbox.send(Peer(node_id, voters[node_id].endpoints), request, now_ms)
+
+
+def not_following(key: ReplicaKey) -> ChangeVotersAnswer:
+    message = f"node {key} does not follow the leader, or has not caught up with it; start it, and try again"
+    return ChangeVotersAnswer(error=ErrorCode.REQUEST_TIMED_OUT, message=message)

@@ -68,6 +68,7 @@ class RaftReplica(VoterChanges):
             case Leadership() as lead:
                 deadlines = [parked.expires_ms for parked in lead.fetches.values()]
                 deadlines += [parked.expires_ms for parked in lead.changes.values()]
+                deadlines += [parked.expires_ms for parked in lead.joins.values()]
                 resigns_ms = lead.resigns_ms(self.voters)
                 if resigns_ms is not None:
                     deadlines.append(resigns_ms)

@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 from millstream.model.errors import ErrorCode, KafkaError
-from millstream.raft.leadership import Leadership, ParkedChange
-from millstream.raft.leading import LeadingRole
+from millstream.raft.events import Answered
+from millstream.raft.leadership import Leadership, ParkedChange, ParkedJoin
+from millstream.raft.leading import LeadingRole, not_following
 from millstream.raft.log import (
     KRaftVersionRecord,
     VotersRecord,
@@ -18,7 +19,7 @@ from millstream.raft.messages import (
     UpdateVoterAnswer,
 )
 from millstream.raft.replica_core import MAX_KRAFT_VERSION
-from millstream.raft.voter_set import Voter, VoterSet
+from millstream.raft.voter_set import ReplicaKey, Voter, VoterSet
 
 
 class VoterChanges(LeadingRole):
@@ -32,12 +33,13 @@ class VoterChanges(LeadingRole):
             return ErrorCode.REQUEST_TIMED_OUT, "another change of the voters is not committed yet; try again"
         return None
 
-    def _change_voters(self, lead: Leadership, voters: VoterSet, timeout_ms: int, now_ms: int) -> Parked:
-        self._next_token += 1
-        token = self._next_token
-        change = ParkedChange(
+    def _change_voters(
+        self, lead: Leadership, voters: VoterSet, expires_ms: int, now_ms: int, token: int | None = None
+    ) -> Parked:
+        token = self._new_token() if token is None else token
+        lead.changes[token] = ParkedChange(
             offset=self._log.end.offset,
-            expires_ms=now_ms + timeout_ms,
+            expires_ms=expires_ms,
             committed=ChangeVotersAnswer(),
             timed_out=ChangeVotersAnswer(
                 error=ErrorCode.REQUEST_TIMED_OUT, message="the change was appended, but not committed in time"
@@ -46,16 +48,18 @@ class VoterChanges(LeadingRole):
                 error=ErrorCode.NOT_LEADER_OR_FOLLOWER, message="leadership was lost before the change was committed"
             ),
         )
-        lead.changes[token] = change
         self._append_control(lead, (VotersRecord(voters),), now_ms)
         return Parked(token)
 
     def add_voter(self, request: AddVoter, now_ms: int) -> ChangeVotersAnswer | Parked:
-        answer = self._add_voter(request, now_ms)
+        """A new voter has to follow the leader as observer and have caught up; that is waited for."""
+        answer = self._add_voter(request, now_ms + request.timeout_ms, now_ms)
         self.tick(now_ms)
         return answer
 
-    def _add_voter(self, request: AddVoter, now_ms: int) -> ChangeVotersAnswer | Parked:
+    def _add_voter(
+        self, request: AddVoter, expires_ms: int, now_ms: int, token: int | None = None
+    ) -> ChangeVotersAnswer | Parked:
         lead = self._role
         error = self._operator_error(request.cluster_id)
         if error is not None or not isinstance(lead, Leadership):
@@ -71,17 +75,34 @@ class VoterChanges(LeadingRole):
             return _refusal((ErrorCode.DUPLICATE_VOTER, f"node {key.id} is a voter already, as {known}"))
         if not request.min_kraft_version <= self.kraft_version <= request.max_kraft_version:
             return _refusal((ErrorCode.INVALID_REQUEST, f"node {key.id} cannot do kraft.version {self.kraft_version}"))
-        progress = lead.progress.get(key)
-        fetches = progress is not None and progress.last_fetch_ms >= now_ms - 2 * self._settings.fetch_timeout_ms
-        if progress is None or not fetches or progress.last_caught_up_ms < 0:
-            return _refusal((ErrorCode.REQUEST_TIMED_OUT, f"node {key} does not follow the leader yet; try again"))
-        if progress.last_caught_up_ms < now_ms - self._settings.add_voter_lag_ms:
-            return _refusal((ErrorCode.REQUEST_TIMED_OUT, f"node {key} is too far behind the leader; try again"))
+        if not self._has_caught_up(lead, key, now_ms):
+            if expires_ms <= now_ms:
+                return not_following(key)
+            token = self._new_token() if token is None else token
+            lead.joins[token] = ParkedJoin(request, expires_ms)
+            return Parked(token)
         voter = Voter(key, request.endpoints, request.min_kraft_version, request.max_kraft_version)
         if request.ack_when_committed:
-            return self._change_voters(lead, self.voters.with_voter(voter), request.timeout_ms, now_ms)
+            return self._change_voters(lead, self.voters.with_voter(voter), expires_ms, now_ms, token)
         self._append_control(lead, (VotersRecord(self.voters.with_voter(voter)),), now_ms)
         return ChangeVotersAnswer()
+
+    def _has_caught_up(self, lead: Leadership, key: ReplicaKey, now_ms: int) -> bool:
+        """Alive, and not so far behind that it would hold up every commit it is needed for."""
+        progress = lead.progress.get(key)
+        return (
+            progress is not None
+            and progress.last_fetch_ms >= now_ms - 2 * self._settings.fetch_timeout_ms
+            and 0 <= progress.last_caught_up_ms >= now_ms - self._settings.add_voter_lag_ms
+        )
+
+    def _admit(self, lead: Leadership, key: ReplicaKey, now_ms: int) -> None:
+        for token, join in list(lead.joins.items()):
+            if join.request.voter == key and self._has_caught_up(lead, key, now_ms):
+                del lead.joins[token]
+                answer = self._add_voter(join.request, join.expires_ms, now_ms, token)
+                if not isinstance(answer, Parked):
+                    self._events.append(Answered(token, answer))
 
     def remove_voter(self, request: RemoveVoter, now_ms: int) -> ChangeVotersAnswer | Parked:
         answer = self._remove_voter(request, now_ms)
@@ -101,7 +122,7 @@ class VoterChanges(LeadingRole):
             return _refusal((ErrorCode.VOTER_NOT_FOUND, f"node {request.voter} is not a voter"))
         if len(self.voters) == 1:
             return _refusal((ErrorCode.VOTER_NOT_FOUND, "the last voter cannot be removed"))
-        return self._change_voters(lead, self.voters.without(voter.id), request.timeout_ms, now_ms)
+        return self._change_voters(lead, self.voters.without(voter.id), now_ms + request.timeout_ms, now_ms)
 
     def _operator_error(self, cluster_id: str | None) -> tuple[ErrorCode, str] | None:
         if self._is_other_cluster(cluster_id):
@@ -140,8 +161,7 @@ class VoterChanges(LeadingRole):
             return self._update_answer(ErrorCode.NONE)
         if self._change_error(lead) is not None:
             return self._update_answer(ErrorCode.REQUEST_TIMED_OUT)
-        self._next_token += 1
-        token = self._next_token
+        token = self._new_token()
         lead.changes[token] = ParkedChange(
             offset=self._log.end.offset,
             expires_ms=now_ms + self._settings.request_timeout_ms,
