@@ -1,0 +1,127 @@
+"""A broker's life in the cluster, over real sockets to a real controller on an in-memory quorum."""
+
+import asyncio
+from collections.abc import Callable
+
+from millstream.model.identifiers import BrokerId
+
+from .bench import CLUSTER_ID
+from .served import World, run
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110  # what is waited for is in another object's hands
+        await asyncio.sleep(0.01)
+
+
+def test_a_broker_registers_and_serves_without_waiting_for_a_timer() -> None:
+    async def test(world: World) -> None:
+        lifecycle = world.lifecycle()
+        begun = world.loop.time()
+        lifecycle.start()
+        lifecycle.able()
+        await lifecycle.serving
+        assert world.loop.time() - begun < 10
+        broker = world.view.image.brokers[BrokerId(1)]
+        assert not broker.fenced and broker.epoch == lifecycle.broker_epoch == world.view.broker_epoch
+        assert not lifecycle.is_fenced
+
+    run(test)
+
+
+def test_a_broker_that_is_not_able_yet_stays_fenced() -> None:
+    async def test(world: World) -> None:
+        lifecycle = world.lifecycle()
+        lifecycle.start()
+        await lifecycle.registered
+        await asyncio.sleep(0.5)
+        assert world.view.image.brokers[BrokerId(1)].fenced and not lifecycle.serving.done()
+        lifecycle.able()
+        await lifecycle.serving
+
+    run(test)
+
+
+def test_heartbeats_keep_it_in_the_cluster() -> None:
+    async def test(world: World) -> None:
+        lifecycle = world.lifecycle()
+        lifecycle.start()
+        lifecycle.able()
+        await lifecycle.serving
+        await asyncio.sleep(2.0)  # longer than a session
+        assert not world.view.image.brokers[BrokerId(1)].fenced
+
+    run(test)
+
+
+def test_it_waits_for_the_cluster_to_have_an_id_and_a_leader() -> None:
+    async def test(world: World) -> None:
+        address, world.quorum.address = world.quorum.address, None
+        lifecycle = world.lifecycle()
+        lifecycle.start()
+        lifecycle.able()
+        await asyncio.sleep(0.2)
+        assert not lifecycle.registered.done()
+        world.quorum.address = address
+        world.link.leader_changed()
+        await lifecycle.serving
+        assert world.view.image.cluster_id == CLUSTER_ID
+
+    run(test)
+
+
+def test_a_registration_that_was_removed_is_made_anew() -> None:
+    async def test(world: World) -> None:
+        lifecycle = world.lifecycle()
+        lifecycle.start()
+        lifecycle.able()
+        await lifecycle.serving
+        first = lifecycle.broker_epoch
+        await world.link.request("unregister_broker", {"broker_id": 1})
+        await until(lambda: world.view.broker_epoch > first and not world.view.image.brokers[BrokerId(1)].fenced)
+        assert lifecycle.broker_epoch > first
+        assert not world.fatal
+
+    run(test)
+
+
+def test_a_second_broker_with_the_same_number_ends_with_one_line() -> None:
+    async def test(world: World) -> None:
+        lifecycle = world.lifecycle()
+        lifecycle.start()
+        lifecycle.able()
+        await lifecycle.serving
+        other_link = world.new_link()
+        second = world.lifecycle(link=other_link, seed=2)
+        second.start()
+        await until(lambda: bool(world.fatal))
+        assert len(world.fatal) == 1
+        assert "node.id=1" in world.fatal[0] and "\n" not in world.fatal[0]
+        assert not world.view.image.brokers[BrokerId(1)].fenced
+        other_link.close()
+
+    run(test)
+
+
+def test_one_of_another_cluster_ends_with_one_line() -> None:
+    async def test(world: World) -> None:
+        lifecycle = world.lifecycle()
+        introduction = lifecycle._introduction
+        lifecycle._introduction = lambda: {**introduction(), "cluster_id": "another"}  # type: ignore[method-assign]
+        lifecycle.start()
+        await until(lambda: bool(world.fatal))
+        assert "cluster" in world.fatal[0]
+
+    run(test)
+
+
+def test_the_last_broker_stops_without_asking() -> None:
+    async def test(world: World) -> None:
+        lifecycle = world.lifecycle()
+        lifecycle.start()
+        lifecycle.able()
+        await lifecycle.serving
+        await lifecycle.shut_down(10)
+        assert not world.view.image.brokers[BrokerId(1)].in_controlled_shutdown
+
+    run(test)
