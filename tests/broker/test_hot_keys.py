@@ -14,9 +14,8 @@ from millstream.broker.broker import Broker
 from millstream.broker.hot_keys import FOLLOWED_TOPICS, REPORT_TOPIC, HotKeys
 from millstream.config.loading import load_broker_config
 from millstream.environment import Environment
-from millstream.metadata.configs import ConfigChange, Operation, incremental_alter_configs
-from millstream.metadata.image import ConfigResource, ResourceType
-from millstream.metadata.topics import NewTopic, TopicReference, create_topics, delete_topics
+from millstream.metadata.image import ResourceType
+from millstream.metadata.topics import NewTopic
 from millstream.net.network import SocketNetwork
 from millstream.records.record import Record, build_batch, read_batches
 from millstream.runtime.disk import RealDisk
@@ -40,8 +39,16 @@ class Bench:
         self._node._maintenance.cancel()
         self.broker = self._node.broker
         self.time_ms = 1_800_000_000_000
-        environment = Environment(self, self.loop, self._offload, random.Random(11), SocketNetwork(self.loop))
-        self.broker.hot_keys = HotKeys(self.broker.controller, self.broker.partitions, environment)
+        self._environment = Environment(self, self.loop, self._offload, random.Random(11), SocketNetwork(self.loop))
+        self.begin()
+
+    def begin(self) -> None:
+        """As after a start: nothing is known of any topic."""
+        broker, started = self.broker, self.broker.hot_keys
+        broker.hot_keys = HotKeys(
+            broker.view, broker.partitions, started._internal_topics, started._writer, self._environment
+        )
+        broker.replicas.roles.on_opened = broker.hot_keys.opened
 
     def now_ms(self) -> int:
         return self.time_ms
@@ -53,15 +60,13 @@ class Bench:
 
     def create(self, name: str, partitions: int = 1, **configs: str) -> None:
         new = NewTopic(name=name, partition_count=partitions, configs=configs)
-        self.loop.run_until_complete(
-            self.broker.controller.decide(lambda image, config, chance: create_topics(image, [new], config, chance))
-        )
+        self.loop.run_until_complete(self.broker.link.create_topics([new]))
 
     def delete(self, name: str) -> None:
-        gone = TopicReference(name=name)
-        self.loop.run_until_complete(
-            self.broker.controller.decide(lambda image, config, chance: delete_topics(image, [gone], config))
-        )
+        self.ask("delete_topics", {"topics": [{"name": name}], "timeout_ms": 1000})
+
+    def ask(self, api: str, fields: dict[str, Any]) -> None:
+        self.loop.run_until_complete(self.broker.link.request(api, fields))
 
     def append(self, topic: str, partition: int, keys: list[bytes | None], size: int = 10) -> None:
         records = [Record(key, b"v" * size, timestamp=self.time_ms) for key in keys]
@@ -77,7 +82,7 @@ class Bench:
                 self.loop.run_until_complete(writing)
 
     def reports(self) -> list[tuple[str, dict[str, Any] | None]]:
-        if REPORT_TOPIC not in self.broker.controller.image.topics:
+        if REPORT_TOPIC not in self.broker.view.image.topics:
             return []
         log = self.broker.partitions.find(REPORT_TOPIC, 0).log
         data = b""
@@ -154,9 +159,7 @@ def test_reports_are_written_while_records_arrive_and_taken_back(bench: Bench) -
 def test_what_was_there_before_is_no_traffic(bench: Bench) -> None:
     bench.create("old")
     bench.append("old", 0, [b"k"] * 1000)
-    bench.broker.hot_keys = HotKeys(
-        bench.broker.controller, bench.broker.partitions, bench.broker.hot_keys._environment
-    )  # as after a restart
+    bench.begin()
     bench.broker.hot_keys.opened(bench.broker.partitions.find("old", 0).log)
     bench.tick(30)
     assert bench.reports() == []
@@ -184,18 +187,10 @@ def test_many_topics_are_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_turned_off_and_on_again(bench: Bench) -> None:
-    everywhere = ConfigResource(ResourceType.BROKER, "")
-
     def turn(value: str) -> None:
-        bench.loop.run_until_complete(
-            bench.broker.controller.decide(
-                lambda image, config, chance: incremental_alter_configs(
-                    image,
-                    [(everywhere, [ConfigChange("millstream.hot.keys.enable", Operation.SET, value)])],
-                    config,
-                )
-            )
-        )
+        change = {"name": "millstream.hot.keys.enable", "config_operation": 0, "value": value}
+        everywhere = {"resource_type": ResourceType.BROKER, "resource_name": "", "configs": [change]}
+        bench.ask("incremental_alter_configs", {"resources": [everywhere]})
 
     bench.create("t")
     bench.append("t", 0, [b"k"])

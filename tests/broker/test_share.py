@@ -13,6 +13,8 @@ from tests import wire as wires
 from tests.wire import Wire
 
 ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
+LATER = 2_000_000_000
+"""A state epoch behind that of what a group begins with, which is counted in seconds."""
 
 
 class Group:
@@ -251,7 +253,7 @@ def test_a_new_group_does_not_go_on_where_an_old_one_of_its_name_was(group: Grou
 def test_state_that_changes_under_a_leader_is_loaded_anew(group: Group) -> None:
     group.wire.produce(group.topic, wires.batch(b"a", b"b"))
     assert acquired(group.fetch()) == [(0, 1, 1)]
-    group.state("initialize", state_epoch=4, start_offset=1)
+    group.state("initialize", state_epoch=LATER, start_offset=1)
     assert row(group.acknowledge((0, 1, [ACCEPT]))).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert acquired(group.fetch()) == [(1, 1, 1)]
 
@@ -482,9 +484,9 @@ def test_state_of_records_that_the_log_lost_is_taken_back(group: Group) -> None:
     """After a power cut: acknowledgements are on disk, the records they were for are not."""
     group.begin()
     group.wire.produce(group.topic, wires.batch(b"a", b"b"))
-    group.state("initialize", state_epoch=0, start_offset=0)
+    group.state("initialize", state_epoch=LATER, start_offset=0)
     lost = {"first_offset": 1, "last_offset": 3, "delivery_state": 2, "delivery_count": 1}
-    group.state("write", state_epoch=0, leader_epoch=0, start_offset=0, state_batches=[lost])
+    group.state("write", state_epoch=LATER, leader_epoch=0, start_offset=0, state_batches=[lost])
     assert acquired(group.fetch()) == [(0, 0, 1)]
     group.wire.produce(group.topic, wires.batch(b"c", b"d"))
     assert acquired(group.fetch()) == [(2, 3, 1)]
@@ -492,7 +494,7 @@ def test_state_of_records_that_the_log_lost_is_taken_back(group: Group) -> None:
 
 def test_a_start_beyond_the_log_is_taken_back(group: Group) -> None:
     group.begin()
-    group.state("initialize", state_epoch=0, start_offset=5)
+    group.state("initialize", state_epoch=LATER, start_offset=5)
     group.fetch(max_wait_ms=0)
     group.wire.produce(group.topic, wires.batch(b"a"))
     assert acquired(group.fetch()) == [(0, 0, 1)]
@@ -525,9 +527,9 @@ def test_a_letter_that_was_under_way_when_the_broker_died_arrives(group: Group) 
     assert group.configure(**{"errors.deadletterqueue.topic.name": graveyard}) == 0
     group.wire.produce(group.topic, wires.batch(b"poison", b"fine"))
     group.begin()
-    group.state("initialize", state_epoch=0, start_offset=0)
+    group.state("initialize", state_epoch=LATER, start_offset=0)
     under_way = {"first_offset": 0, "last_offset": 0, "delivery_state": 3, "delivery_count": 1}
-    group.state("write", state_epoch=0, leader_epoch=0, start_offset=0, state_batches=[under_way])
+    group.state("write", state_epoch=LATER, leader_epoch=0, start_offset=0, state_batches=[under_way])
     assert acquired(group.fetch()) == [(1, 1, 1)]
     assert letters(group, graveyard) == [b"poison"]
     group.acknowledge((1, 1, [ACCEPT]))
