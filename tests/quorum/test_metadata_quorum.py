@@ -1,6 +1,8 @@
 """The driver of raft: real logs, real files, real sockets."""
 
 import json
+import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -259,5 +261,36 @@ def test_a_log_that_is_not_durable_ends_the_node(tmp_path: Path) -> None:
             await eventually(lambda: not leader.quorum.is_leader)
             cluster.kill(leader.id)
             await cluster.write(3)
+
+    run(test)
+
+
+def test_what_was_committed_stays_whoever_dies(tmp_path: Path) -> None:
+    async def test() -> None:
+        chance = random.Random(7)
+        async with Cluster(tmp_path) as cluster:
+            cluster.start_all(snapshot_bytes=2000, retention=Retention(bytes=5000))
+            observer = cluster.start(7, may_vote=False, snapshot_bytes=2000, retention=Retention(bytes=5000))
+            written = 0
+            for _ in range(8):
+                burst = chance.randint(1, 12)
+                await cluster.write(*range(written, written + burst))
+                written += burst
+                leader = await cluster.elected()
+                victim = leader.id if chance.random() < 0.6 else chance.choice((1, 2, 3))
+                loses_disk = chance.random() < 0.3
+                if loses_disk:
+                    # What is on two disks of three is committed, and one of them must be left.
+                    await cluster.all_have(range(written))
+                cluster.kill(victim)
+                if chance.random() < 0.5:
+                    await cluster.write(written)
+                    written += 1
+                if loses_disk:
+                    shutil.rmtree(tmp_path / f"node-{victim}")
+                cluster.start(victim, snapshot_bytes=2000, retention=Retention(bytes=5000))
+                await cluster.all_have(range(written))
+            assert observer.loader.image.epoch > 1
+            assert not any(node.fatal for node in cluster.nodes.values())
 
     run(test)

@@ -115,8 +115,10 @@ class MetadataLog:
                 raise CorruptMetadataError(f"it begins at offset {begin}, and no snapshot holds what was before")
             self._start = at
         partition.high_watermark = self._start.offset
-        if self._start.offset > begin:
-            partition.delete_records_before(self._start.offset)
+        if self._start.offset > 0:
+            self.begin_at(self._start)
+            if self._start.offset > begin:
+                partition.delete_records_before(self._start.offset)
 
     # What raft looks at
 
@@ -234,6 +236,8 @@ class MetadataLog:
             return None
 
     def begin_snapshot(self, snapshot: LogPosition) -> int:
+        if self._incoming is not None and self._incoming.id != snapshot:
+            self._incoming.discard()  # another leader has another one
         self._incoming = self.snapshots.receive(snapshot)
         return 0
 
@@ -257,11 +261,10 @@ class MetadataLog:
 
     def begin_at(self, snapshot: LogPosition) -> None:
         """Lets go of what is before a snapshot: older snapshots, and segments that end before it."""
-        assert snapshot in self.snapshots.ids
-        if snapshot.offset <= self._start.offset:
-            return
-        self.partition.delete_records_before(snapshot.offset)
-        self._start = snapshot
+        assert snapshot in self.snapshots.ids and snapshot.offset >= self._start.offset
+        if snapshot.offset > self._start.offset:
+            self.partition.delete_records_before(snapshot.offset)
+            self._start = snapshot
         bases = self.partition.segments.bases
         dropped = sum(1 for base in bases[1:] if base <= snapshot.offset)
         if dropped:

@@ -144,7 +144,7 @@ class Publication:
         for listener in self.listeners:
             listener.committed(records, offset=offset, epoch=epoch)
 
-    def _own_batches(self, target: int) -> list[CommittedBatch] | None:
+    def _own_batches(self, target: int) -> list[CommittedBatch]:
         """What this leader appended, if that is all there is to publish."""
         found: list[CommittedBatch] = []
         next_offset = self.next_offset

@@ -54,7 +54,8 @@ class SnapshotWriter:
         finally:
             self._under_way = False
         if snapshot.offset < log.start.offset:
-            return False  # a newer one was fetched meanwhile
+            log.snapshots.discard(snapshot)  # a newer one was fetched meanwhile
+            return False
         log.snapshots.add(snapshot)
         _log.info("snapshot_written snapshot=%s bytes=%d", snapshot, size)
         return True

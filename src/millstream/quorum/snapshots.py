@@ -112,12 +112,20 @@ class Snapshots:
         for batch in encode_snapshot(content, snapshot_id.epoch, now_ms):
             file.write_at(size, batch)
             size += len(batch)
-        self._put_in_place(file, snapshot_id)
+        self.put_in_place(file, snapshot_id)
         return size
 
     def receive(self, snapshot_id: LogPosition) -> "IncomingSnapshot":
         """A snapshot that is fetched piece by piece."""
         return IncomingSnapshot(self, snapshot_id, self._disk.create(self.path(snapshot_id, PART_SUFFIX)))
+
+    def remove_part(self, snapshot_id: LogPosition) -> None:
+        """Gives up one that is not whole yet."""
+        self._disk.remove(self.path(snapshot_id, PART_SUFFIX))
+
+    def discard(self, snapshot_id: LogPosition) -> None:
+        """Removes one that was written, and never added."""
+        self._disk.remove(self.path(snapshot_id))
 
     def add(self, snapshot_id: LogPosition) -> None:
         """Takes note of one that was written or received."""
@@ -146,7 +154,7 @@ class Snapshots:
             file = self._files[snapshot_id] = self._disk.open(self.path(snapshot_id))
         return file
 
-    def _put_in_place(self, file: File, snapshot_id: LogPosition) -> None:
+    def put_in_place(self, file: File, snapshot_id: LogPosition) -> None:
         file.sync()
         self._disk.rename(self.path(snapshot_id, PART_SUFFIX), self.path(snapshot_id))
         self._disk.sync_directory(self._directory)
@@ -165,11 +173,14 @@ class IncomingSnapshot:
         self._file.write_at(self.position, piece)
         self.position += len(piece)
 
+    def discard(self) -> None:
+        self._snapshots.remove_part(self.id)
+
     def finish(self) -> SnapshotContent:
         """Checks it and puts it in place; CorruptMetadataError if it is not whole. May block."""
         data = self._file.read_at(0, self.position)
         content = decode_snapshot(data, f"snapshot {self.id} as it was fetched")
-        self._snapshots._put_in_place(self._file, self.id)
+        self._snapshots.put_in_place(self._file, self.id)
         return content
 
 
