@@ -1,0 +1,56 @@
+"""Internal topics get the replicas they lack when brokers are added."""
+
+from millstream.metadata.brokers import register_broker
+from millstream.metadata.internal_topics import grow_internal_topics
+from millstream.metadata.topics import NewTopic, internal_topic
+from millstream.model.errors import ErrorCode
+from tests.metadata.cluster import Cluster, introduction
+
+OFFSETS = "__consumer_offsets"
+
+
+def add(cluster: Cluster, number: int, rack: str | None = None) -> None:
+    known = introduction(number, rack=rack)
+    cluster.take(register_broker(cluster.image, known, broker_epoch=len(cluster.log), fenced=False))
+
+
+def test_internal_topics_follow_the_brokers() -> None:
+    cluster = Cluster(1)
+    cluster.create(internal_topic(OFFSETS, cluster.image, 6, 3, {}), NewTopic(name="a"))
+    assert cluster.partition(OFFSETS).replicas == (1,)
+    assert grow_internal_topics(cluster.image, cluster.config).records == ()
+    add(cluster, 2)
+    add(cluster, 3)
+    add(cluster, 4)
+    decision = grow_internal_topics(cluster.image, cluster.config)
+    assert [answer.error for answer in decision.results] == [ErrorCode.NONE] * 6
+    cluster.take(decision)
+    held: dict[int, int] = {}
+    for number in range(6):
+        partition = cluster.partition(OFFSETS, number)
+        assert partition.leader == partition.replicas[0] == 1
+        assert len(partition.adding_replicas) == 2
+        for broker in partition.adding_replicas:
+            held[broker] = held.get(broker, 0) + 1
+    assert held == {2: 4, 3: 4, 4: 4}
+    assert cluster.partition("a").replicas == (1,)
+    # Under way: nothing more to do.
+    assert grow_internal_topics(cluster.image, cluster.config).records == ()
+    for number in range(6):
+        partition = cluster.partition(OFFSETS, number)
+        cluster.alter_isr(*partition.replicas, topic=OFFSETS, number=number)
+        assert cluster.partition(OFFSETS, number).adding_replicas == ()
+    assert grow_internal_topics(cluster.image, cluster.config).records == ()
+
+
+def test_only_brokers_that_are_there_count_and_racks_differ() -> None:
+    cluster = Cluster(0, "offsets.topic.replication.factor=2")
+    add(cluster, 1, "a")
+    cluster.create(internal_topic(OFFSETS, cluster.image, 2, 2, {}))
+    add(cluster, 2, "a")
+    add(cluster, 3, "b")
+    cluster.fence(2, 3)
+    assert grow_internal_topics(cluster.image, cluster.config).records == ()
+    cluster.unfence(2, 3)
+    cluster.take(grow_internal_topics(cluster.image, cluster.config))
+    assert cluster.partition(OFFSETS, 0).replicas == cluster.partition(OFFSETS, 1).replicas == (1, 3)
