@@ -12,6 +12,7 @@ import pytest
 from millstream.broker import hot_keys
 from millstream.broker.broker import Broker
 from millstream.broker.hot_keys import FOLLOWED_TOPICS, REPORT_TOPIC, HotKeys
+from millstream.broker.own_records import OwnRecords
 from millstream.config.loading import load_broker_config
 from millstream.environment import Environment
 from millstream.metadata.image import ResourceType
@@ -45,9 +46,8 @@ class Bench:
     def begin(self) -> None:
         """As after a start: nothing is known of any topic."""
         broker, started = self.broker, self.broker.hot_keys
-        broker.hot_keys = HotKeys(
-            broker.view, broker.partitions, started._internal_topics, started._writer, self._environment
-        )
+        writer = OwnRecords(broker.view, broker.partitions, broker.peers, self._environment)
+        broker.hot_keys = HotKeys(broker.view, broker.partitions, started._internal_topics, writer, self._environment)
         broker.replicas.roles.on_opened = broker.hot_keys.opened
 
     def now_ms(self) -> int:
