@@ -353,10 +353,12 @@ class PartitionLog:
 
     def truncate_to(self, offset: int) -> int:
         """Cut off the end so that nothing at or after `offset` is left; returns where the log now ends."""
-        if offset >= self.log_end_offset:
-            return self.log_end_offset
         try:
-            truncate(self, max(offset, self.log_start_offset))
+            if offset < self.log_end_offset:
+                truncate(self, max(offset, self.log_start_offset))
+            elif self.epochs.truncate_from_end(self.log_end_offset):
+                # An epoch that was led here and in which nothing was written: no other log knows of it.
+                self.save_epochs()
         except OSError as error:
             self.fail(f"truncating to {offset} failed: {error}")
             raise self._storage_error(error) from error
