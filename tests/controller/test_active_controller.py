@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -119,8 +120,6 @@ def test_a_controller_whose_epoch_is_over_decides_nothing(bench: Bench) -> None:
 
 
 def topic_records(number: int, partitions: int) -> list[MetadataRecord]:
-    from uuid import UUID
-
     topic_id = TopicId(UUID(int=number + 100))
     rows = [
         PartitionRecord(partition_id=each, topic_id=topic_id, replicas=(1,), isr=(1,), leader=1)
@@ -143,14 +142,8 @@ def test_large_decisions_are_cut_but_never_within_a_topic() -> None:
 
 def test_elections_are_cut_anywhere_and_long_values_by_size() -> None:
     changes = [
-        PartitionChangeRecord(partition_id=each, topic_id=TopicId(topic_id()), leader=1) for each in range(25_000)
+        PartitionChangeRecord(partition_id=each, topic_id=TopicId(UUID(int=9)), leader=1) for each in range(25_000)
     ]
     assert [len(batch) for batch in cut_into_batches(changes)] == [10_000, 10_000, 5_000]
     long = ConfigRecord(resource_type=2, resource_name="t", name="n", value="v" * (2 << 20))
     assert [len(batch) for batch in cut_into_batches([NoOpRecord(), long, long, long])] == [2, 1, 1]
-
-
-def topic_id() -> Any:
-    from uuid import UUID
-
-    return UUID(int=9)

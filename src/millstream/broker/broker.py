@@ -12,7 +12,6 @@ from millstream.broker.forwarding import Forwarding
 from millstream.broker.group_coordinator import GroupCoordinator
 from millstream.broker.handlers.classic_groups import ClassicGroupHandlers
 from millstream.broker.handlers.cluster import ClusterHandlers
-from millstream.broker.handlers.configs import ConfigHandlers
 from millstream.broker.handlers.consumer_groups import ConsumerGroupHandlers
 from millstream.broker.handlers.fetch import FetchHandler
 from millstream.broker.handlers.group_admin import GroupAdminHandlers
@@ -36,6 +35,7 @@ from millstream.broker.share_partitions import SharePartitions
 from millstream.broker.share_persister import SharePersister
 from millstream.broker.topic_creation import TopicCreator
 from millstream.config.table import network, node, share
+from millstream.controller.handlers.described_configs import DescribedConfigs
 from millstream.environment import Environment
 from millstream.metadata.brokers import SUPPORTED_FEATURES
 from millstream.metadata.image import MetadataDelta
@@ -119,7 +119,7 @@ class Broker:
     def _make_apis(self) -> list[Api]:
         view, environment, partitions = self.view, self._environment, self.partitions
         topics = TopicCreator(self.link)
-        configs = ConfigHandlers(view)
+        configs = DescribedConfigs(view)
         offsets = OffsetHandlers(partitions, environment, self.replicas, self._checkpoint)
         cluster = ClusterHandlers(
             view.node_id,

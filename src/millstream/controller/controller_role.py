@@ -10,6 +10,7 @@ from millstream.controller.active_controller import ActiveController
 from millstream.controller.controller_apis import ControllerApis
 from millstream.controller.handlers.cluster import ControllerClusterHandlers
 from millstream.controller.handlers.configs import ConfigHandlers
+from millstream.controller.handlers.described_configs import DescribedConfigs
 from millstream.controller.handlers.features import KRAFT_VERSION, FeatureHandlers
 from millstream.controller.handlers.partitions import PartitionHandlers
 from millstream.controller.handlers.producer_ids import ProducerIdHandlers
@@ -19,6 +20,7 @@ from millstream.controller.heartbeats import Heartbeats
 from millstream.controller.upkeep import Upkeep
 from millstream.environment import Environment
 from millstream.metadata.features import SUPPORTED_FEATURES
+from millstream.metadata.image import MetadataImage
 from millstream.quorum.handlers import QuorumHandlers
 from millstream.quorum.metadata_loader import MetadataLoader
 from millstream.quorum.metadata_quorum import MetadataQuorum
@@ -60,10 +62,12 @@ class ControllerRole:
         configs = ConfigHandlers(self.active)
         partitions = PartitionHandlers(self.active)
         reassignments = ReassignmentHandlers(self.active)
+        described = DescribedConfigs(_Settings(self._loader, self.active))
         cluster = ControllerClusterHandlers(self._loader, self._quorum, self._controllers)
         return {
             "create_topics": topics.create_topics,
             "delete_topics": topics.delete_topics,
+            "describe_configs": described.describe_configs,
             "alter_configs": configs.alter_configs,
             "create_partitions": topics.create_partitions,
             "elect_leaders": partitions.elect_leaders,
@@ -76,6 +80,7 @@ class ControllerRole:
             "broker_registration": self._heartbeats.broker_registration,
             "broker_heartbeat": self._heartbeats.broker_heartbeat,
             "unregister_broker": self._heartbeats.unregister_broker,
+            "list_config_resources": described.list_config_resources,
             "allocate_producer_ids": ProducerIdHandlers(self.active).allocate_producer_ids,
         }
 
@@ -90,3 +95,19 @@ class ControllerRole:
         if self._quorum.kraft_version > 0:
             finalized[KRAFT_VERSION] = self._quorum.kraft_version
         return {**supported, KRAFT_VERSION: _KRAFT_VERSIONS}, finalized, image.offset
+
+
+class _Settings:
+    """What is committed, and what it makes of this node's settings; also where it does not lead."""
+
+    def __init__(self, loader: MetadataLoader, active: ActiveController) -> None:
+        self._loader = loader
+        self._active = active
+
+    @property
+    def image(self) -> MetadataImage:
+        return self._loader.image
+
+    @property
+    def config(self) -> BrokerConfig:
+        return self._active.config

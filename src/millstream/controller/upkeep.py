@@ -7,12 +7,14 @@ from typing import Any
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.table import cluster
 from millstream.controller.active_controller import ActiveController, Decide
+from millstream.controller.internal_topics import grow_internal_topics
 from millstream.controller.metadata_source import ImageSource
 from millstream.environment import Environment
 from millstream.metadata.decision import Decision
 from millstream.metadata.elections import MAX_ELECTIONS_AT_ONCE, ElectionAnswer, balance_leaders, elect_leaderless
 from millstream.metadata.features import missing_features
 from millstream.metadata.image import MetadataDelta, MetadataImage
+from millstream.metadata.reassignment import ReassignmentAnswer
 from millstream.model.errors import ErrorCode, KafkaError
 
 _LEADERLESS_CHECK_S = 10.0
@@ -40,7 +42,7 @@ class Upkeep:
             self._task = None
 
     def _follow(self, delta: MetadataDelta) -> None:
-        if delta.configs:  # unclean elections may be allowed now
+        if delta.configs or delta.brokers:  # unclean elections may be allowed now, internal topics may have more room
             self._wanted.set()
 
     async def _run(self, epoch: int) -> None:
@@ -52,6 +54,7 @@ class Upkeep:
                     self._wanted.clear()
                     await self._controller.decide(_add_missing_features)
                     await self._repeat(_elect_leaderless)
+                    await self._controller.decide(_grow_internal_topics)
                 if loop.time() >= balance_due_s:
                     balance_due_s = loop.time() + self._balance_interval_s
                     if self._controller.config[cluster.AUTO_LEADER_REBALANCE_ENABLE]:
@@ -81,6 +84,10 @@ class Upkeep:
 def _add_missing_features(image: MetadataImage, config: BrokerConfig, _: Any) -> Decision[None]:
     """Levels for features that an earlier version, which began the log, did not know."""
     return Decision(missing_features(image), ())
+
+
+def _grow_internal_topics(image: MetadataImage, config: BrokerConfig, _: Any) -> Decision[ReassignmentAnswer]:
+    return grow_internal_topics(image, config)
 
 
 def _elect_leaderless(image: MetadataImage, config: BrokerConfig, _: Any) -> Decision[ElectionAnswer]:

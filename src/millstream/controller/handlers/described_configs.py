@@ -1,13 +1,13 @@
-"""DescribeConfigs (32), ListConfigResources (74): settings of topics, brokers and groups, as this broker sees them.
+"""DescribeConfigs (32), ListConfigResources (74): settings of topics, brokers and groups, as this node sees them.
 
-The controller changes them.
+Brokers and controllers answer them alike; only the active controller changes settings (see `configs`).
 """
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Protocol
 
 from millstream.api.request import Context, Response
-from millstream.broker.cluster_view import ClusterView
+from millstream.config.broker_config import BrokerConfig
 from millstream.config.describe import (
     ConfigEntry,
     describe_broker,
@@ -15,15 +15,25 @@ from millstream.config.describe import (
     describe_group,
     describe_topic,
 )
-from millstream.metadata.image import ConfigResource, ResourceType
+from millstream.metadata.image import ConfigResource, MetadataImage, ResourceType
 from millstream.metadata.topic_names import check_topic_name
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import TopicName
 from millstream.protocol.schema import Message
 
 
-class ConfigHandlers:
-    def __init__(self, view: ClusterView) -> None:
+class SettingsView(Protocol):
+    @property
+    def image(self) -> MetadataImage: ...
+
+    @property
+    def config(self) -> BrokerConfig:
+        """This node's settings, dynamic ones included."""
+        ...
+
+
+class DescribedConfigs:
+    def __init__(self, view: SettingsView) -> None:
         self._view = view
 
     def describe_configs(self, request: Message, context: Context) -> Response:
@@ -60,7 +70,7 @@ class ConfigHandlers:
                 if resource.resource_name != str(config.node_id):
                     raise KafkaError(
                         ErrorCode.INVALID_REQUEST,
-                        f"this is broker {config.node_id}: ask broker {resource.resource_name!r} for its settings",
+                        f"this is node {config.node_id}: ask node {resource.resource_name!r} for its settings",
                     )
                 return describe_broker(config, names)
             case ResourceType.GROUP:
