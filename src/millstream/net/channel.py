@@ -73,7 +73,15 @@ class Channel:
         if self._connecting is None:
             self._connecting = asyncio.ensure_future(self._connect())
             self._connecting.add_done_callback(self._connected_or_not)
-        return await asyncio.shield(self._connecting)
+        connecting = self._connecting
+        try:
+            return await asyncio.shield(connecting)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if connecting.cancelled() and (task is None or not task.cancelling()):
+                # Somebody else lost patience with it, and who waits along is not meant.
+                raise ConnectionError(f"{self.host}:{self.port} could not be reached in time") from None
+            raise
 
     async def _connect(self) -> "_Link":
         link = _Link(await self._network.connect(self.host, self.port), self._loop)
@@ -100,7 +108,8 @@ class Channel:
         return link
 
     def _connected_or_not(self, task: "asyncio.Task[_Link]") -> None:
-        self._connecting = None
+        if self._connecting is task:
+            self._connecting = None
         if not task.cancelled():
             task.exception()  # whoever waits is told; nobody may wait any more
 
@@ -118,8 +127,9 @@ class Channel:
         link, self._link = self._link, None
         if link is not None:
             link.close()
-        if self._connecting is not None:
-            self._connecting.cancel()
+        connecting, self._connecting = self._connecting, None
+        if connecting is not None:
+            connecting.cancel()
 
     def close(self) -> None:
         self._closed = True
