@@ -1,4 +1,4 @@
-"""A cluster of replicas in memory, under virtual time and with the faults of one seed; checks Raft's promises as it goes."""
+"""A cluster of replicas in memory, in virtual time, with the faults of one seed; checks Raft's promises all along."""
 
 import heapq
 from dataclasses import dataclass, field
@@ -6,7 +6,6 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
-from millstream.model.errors import ErrorCode
 from millstream.raft.events import (
     Answered,
     BecameLeader,
@@ -64,6 +63,7 @@ class Node:
     life: int = 0
     flushing: bool = False
     parked: dict[int, Any] = field(default_factory=dict)
+    connections: dict[int, Any] = field(default_factory=dict)
     tick_at: int = -1
     paused_until: int = 0
 
@@ -141,6 +141,10 @@ class Cluster:
         self.say(f"{node_id} crashes, {node.log.end} flushed {node.log.flushed_offset}")
         node.replica = None
         node.log.crash()
+        for token, broken in list(node.connections.items()):
+            if token in node.parked:
+                broken()
+        node.connections = {}
 
     def say(self, line: str) -> None:
         self.story.append(f"{self.now} {line}")
@@ -167,6 +171,7 @@ class Cluster:
                     self.check_committed(node, snapshot.offset)
                 case Answered(token, answer):
                     reply = node.parked.pop(token, None)
+                    node.connections.pop(token, None)
                     if reply is not None:
                         reply(answer)
                 case Refused(error, by):
@@ -242,6 +247,10 @@ class Cluster:
             for _ in range(2 if self.chance(self.faults.duplicate) else 1):
                 self.later(self.delay(), lambda: answered(answer))
 
+        def broken() -> None:
+            if (target, source) not in self.cut:
+                self.later(self.delay(), lambda: fail(False))
+
         def arrive() -> None:
             node = self.nodes.get(target)
             if node is None or node.replica is None:
@@ -253,6 +262,7 @@ class Cluster:
             answer = self.deliver(node.replica, send.request)
             if isinstance(answer, Parked):
                 node.parked[answer.token] = reply
+                node.connections[answer.token] = broken
             else:
                 reply(answer)
             self.after(target)
@@ -284,7 +294,7 @@ class Cluster:
     def delay(self) -> int:
         return self.random.randint(0, self.faults.max_delay_ms)
 
-    # --- What is asked of the cluster ----------------------------------------------------------------------------------
+    # --- What is asked of the cluster --------------------------------------------------------------------------------
 
     def leader(self) -> int | None:
         """The leader of the highest epoch, if its leadership is committed."""
@@ -358,7 +368,7 @@ class Cluster:
             if node.replica is None:
                 self.start(node_id)
 
-    # --- Raft's promises -----------------------------------------------------------------------------------------------
+    # --- Raft's promises ---------------------------------------------------------------------------------------------
 
     def check_committed(self, node: Node, offset: int) -> None:
         """State machine safety: what is committed is the same everywhere, and never changes."""
@@ -408,6 +418,3 @@ class Cluster:
             and node.replica.high_watermark == end.offset
             for node in self.nodes.values()
         )
-
-
-RETRY = (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_LEADER_OR_FOLLOWER)

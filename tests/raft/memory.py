@@ -34,7 +34,6 @@ class MemoryLog:
         self.flushed_offset = 0
         self.snapshots: dict[LogPosition, list[tuple[int, Entry]]] = {}
         self._receiving: tuple[LogPosition, bytearray] | None = None
-        self.lowest_truncation: int | None = None
 
     @property
     def end(self) -> LogPosition:
@@ -126,7 +125,7 @@ class MemoryLog:
         return self._snapshot_control(snapshot)
 
     def take_snapshot(self, end_offset: int) -> None:
-        """What a driver does: a snapshot of everything below `end_offset`, which is committed; then the log begins there."""
+        """What a driver does: a snapshot of everything below `end_offset`, which is committed; the log begins there."""
         before = self.snapshots[self.start] if self.start.offset else []
         kept = self.entries[: end_offset - self.start.offset]
         snapshot = LogPosition(end_offset, kept[-1].epoch)
