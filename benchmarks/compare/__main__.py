@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
@@ -18,13 +19,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks.compare import machine
 from benchmarks.compare.chart import write_chart
+from benchmarks.compare.cluster_target import ClusterTarget, KafkaCluster, MillstreamCluster
 from benchmarks.compare.comparison import Comparison, as_json
-from benchmarks.compare.loads import LOAD_NAMES, build_loads
+from benchmarks.compare.loads import CLUSTER_GROUP, CLUSTER_LOAD_NAMES, LOAD_NAMES, build_cluster_loads, build_loads
 from benchmarks.compare.loads.consume_java import ConsumeJava, has_consumer_groups
 from benchmarks.compare.machine_limit import measure_limits
-from benchmarks.compare.measure import Scale
+from benchmarks.compare.measure import Load, Scale
 from benchmarks.compare.report import markdown, print_table
-from benchmarks.compare.runner import Step, run_rounds, warm_up
+from benchmarks.compare.runner import Step, run_rounds, warm_up, warm_up_cluster
 from benchmarks.compare.target import KafkaTarget, MillstreamTarget, Target, start
 from tools import apache_kafka
 
@@ -32,6 +34,12 @@ _REPOSITORY = Path(__file__).resolve().parents[2]
 _PUBLISHED = _REPOSITORY / "docs" / "benchmarks"
 _UNPUBLISHED = _REPOSITORY / "benchmark-results"
 _WARM_UP_SECONDS = 30.0
+_CHOICES = (*LOAD_NAMES, *CLUSTER_LOAD_NAMES)
+
+_CLUSTER_REMARK = (
+    "Cluster loads: three nodes of each kind on this one machine, broker and controller in one process each, three "
+    "replicas, min.insync.replicas=2, default settings otherwise; Kafka's nodes with 512 MB of heap each."
+)
 
 application = typer.Typer(add_completion=False)
 
@@ -40,7 +48,10 @@ application = typer.Typer(add_completion=False)
 def compare(
     rounds: Annotated[int, typer.Option(min=1, help="How often each load runs on each broker; medians are shown.")] = 3,
     only: Annotated[
-        list[str] | None, typer.Option(help=f"Only these loads (repeatable): {', '.join(LOAD_NAMES)}")
+        list[str] | None,
+        typer.Option(
+            help=f"Only these loads (repeatable): {', '.join(_CHOICES)}; {CLUSTER_GROUP} means all of a cluster's"
+        ),
     ] = None,
     scale: Annotated[float, typer.Option(min=0.0001, help="Size of each load; below 1 the ratios mean less.")] = 1.0,
     quick: Annotated[bool, typer.Option("--quick", help="One round at scale 0.3: under three minutes.")] = False,
@@ -59,7 +70,7 @@ def compare(
     console = Console()
     if not console.is_terminal:
         console.width = 150
-    unknown = set(only or ()) - set(LOAD_NAMES)
+    unknown = set(only or ()) - {*_CHOICES, CLUSTER_GROUP}
     if unknown:
         raise typer.BadParameter(f"no such load: {', '.join(sorted(unknown))}", param_hint="--only")
     if not kafka and not millstream:
@@ -90,31 +101,62 @@ def compare(
                 return KafkaTarget(own, distribution)
             return MillstreamTarget(own)
 
+        def fresh_cluster(name: str) -> ClusterTarget:
+            own = Path(tempfile.mkdtemp(prefix=f"{name}-cluster-", dir=directory))
+            if name == KafkaCluster.name:
+                assert distribution is not None
+                return KafkaCluster(own, distribution)
+            return MillstreamCluster(own)
+
         names = [*([MillstreamTarget.name] if millstream else []), *([KafkaTarget.name] if kafka else [])]
-        targets = [fresh_target(name) for name in names]
         progress = resources.enter_context(_progress(console))
-        preparing = progress.add_task("machine limit", total=1 + len(targets))
-        comparison.limits = measure_limits(directory, Scale(scale))
-        for target in targets:
-            progress.update(preparing, advance=1, description=f"start and warm up {target.name}")
-            resources.callback(target.stop)
-            start(target)
-            warm_up(target, warm_up_s)
-        progress.update(preparing, advance=1, description="warmed up")
+        loads: list[Load] = []
+        chosen = set(only or _CHOICES)
+        if CLUSTER_GROUP in chosen:
+            chosen |= set(CLUSTER_LOAD_NAMES)
 
-        with_groups = all(has_consumer_groups(target) for target in targets)
-        loads = [each for each in build_loads(fresh_target, with_groups=with_groups) if not only or each.name in only]
-        if any(load.name == ConsumeJava.name for load in loads):
-            comparison.note(ConsumeJava.remark(with_groups))
-        measuring = progress.add_task("measure", total=rounds * len(loads) * len(targets))
+        def measure(targets: Sequence[Target], now: list[Load]) -> None:
+            measuring = progress.add_task("measure", total=rounds * len(now) * len(targets))
 
-        def on_step(step: Step) -> None:
-            text = f"round {step.round_number}/{rounds}: {step.load.title} on {step.target.name}"
-            progress.update(measuring, description=text)
-            progress.advance(measuring)
+            def on_step(step: Step) -> None:
+                text = f"round {step.round_number}/{rounds}: {step.load.title} on {step.target.name}"
+                progress.update(measuring, description=text)
+                progress.advance(measuring)
 
-        run_rounds(targets, loads, comparison, Scale(scale), on_step)
-        progress.update(measuring, description="done")
+            loads.extend(now)
+            run_rounds(list(targets), now, comparison, Scale(scale), on_step)
+            progress.update(measuring, description="done", completed=rounds * len(now) * len(targets))
+
+        if chosen & set(LOAD_NAMES):
+            preparing = progress.add_task("machine limit", total=1 + len(names))
+            comparison.limits = measure_limits(directory, Scale(scale))
+            with ExitStack() as running:
+                targets = [fresh_target(name) for name in names]
+                for target in targets:
+                    progress.update(preparing, advance=1, description=f"start and warm up {target.name}")
+                    running.callback(target.stop)
+                    start(target)
+                    warm_up(target, warm_up_s)
+                progress.update(preparing, advance=1, description="warmed up")
+                with_groups = all(has_consumer_groups(target) for target in targets)
+                single = [each for each in build_loads(fresh_target, with_groups=with_groups) if each.name in chosen]
+                if any(load.name == ConsumeJava.name for load in single):
+                    comparison.note(ConsumeJava.remark(with_groups))
+                measure(targets, single)
+
+        if chosen & set(CLUSTER_LOAD_NAMES):
+            comparison.note(_CLUSTER_REMARK)
+            preparing = progress.add_task("clusters", total=len(names))
+            with ExitStack() as running:
+                clusters = [fresh_cluster(name) for name in names]
+                for cluster in clusters:
+                    progress.update(
+                        preparing, advance=1, description=f"start and warm up three nodes of {cluster.name}"
+                    )
+                    running.callback(cluster.stop)
+                    start(cluster)
+                    warm_up_cluster(cluster, warm_up_s)
+                measure(clusters, [each for each in build_cluster_loads(fresh_cluster) if each.name in chosen])
 
     destination.mkdir(parents=True, exist_ok=True)
     (destination / "results.json").write_text(json.dumps(as_json(comparison, loads), indent=1) + "\n")

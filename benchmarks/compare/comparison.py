@@ -61,7 +61,7 @@ class Row:
 
     @property
     def met(self) -> bool | None:
-        return None if self.ratio is None else self.measure.met(self.ratio)
+        return self.measure.met(self.ratio, self.ours)
 
 
 def rows(comparison: Comparison, loads: list[Load]) -> list[Row]:
@@ -102,6 +102,7 @@ def as_json(comparison: Comparison, loads: list[Load]) -> dict[str, Any]:
                 "unit": row.measure.unit,
                 "better": row.measure.better,
                 "goal_ratio": row.measure.goal,
+                **({} if row.measure.at_most is None else {"goal_at_most": row.measure.at_most}),
                 "ratio": _rounded(row.ratio),
                 "met": row.met,
                 "share_of_machine_limit": _rounded(row.limit_share),

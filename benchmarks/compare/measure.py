@@ -18,16 +18,23 @@ SMALL_REQUESTS_GOAL = 0.7
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One number a load yields. `goal` is the promised ratio Millstream / Kafka; None where nothing was promised."""
+    """One number a load yields.
+
+    `goal` is the promised ratio Millstream / Kafka, `at_most` the promised figure itself whatever Kafka's is; None
+    where nothing was promised.
+    """
 
     key: str
     title: str
     unit: str
     better: Literal["higher", "lower"]
     goal: float | None = None
+    at_most: float | None = None
 
-    def met(self, ratio: float) -> bool | None:
-        if self.goal is None:
+    def met(self, ratio: float | None, ours: float | None = None) -> bool | None:
+        if self.at_most is not None:
+            return None if ours is None else ours <= self.at_most
+        if self.goal is None or ratio is None:
             return None
         return ratio >= self.goal if self.better == "higher" else ratio <= self.goal
 

@@ -41,17 +41,23 @@ def markdown(comparison: Comparison, loads: list[Load]) -> str:
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    sign = "≥" if row.measure.better == "higher" else "≤"
     return (
         row.measure.title,
         _number(row.ours),
         _number(row.theirs),
         row.measure.unit,
         "–" if row.ratio is None else f"{row.ratio:.2f}",
-        "" if row.measure.goal is None else f"{sign} {row.measure.goal:g}",
+        _goal(row),
         {True: "met", False: "missed", None: ""}[row.met],
         "" if row.limit_share is None else f"{row.limit_share:.0%}",
     )
+
+
+def _goal(row: Row) -> str:
+    if row.measure.at_most is not None:
+        return f"≤ {row.measure.at_most:g} {row.measure.unit}"
+    sign = "≥" if row.measure.better == "higher" else "≤"
+    return "" if row.measure.goal is None else f"{sign} {row.measure.goal:g}"
 
 
 def _number(value: float | None) -> str:

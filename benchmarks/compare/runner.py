@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from benchmarks.compare import librdkafka, wire
+from benchmarks.compare.cluster_target import ClusterTarget
+from benchmarks.compare.cluster_topic import replicated_topic
 from benchmarks.compare.comparison import Comparison
 from benchmarks.compare.loads.small_requests import drive
 from benchmarks.compare.measure import Load, LoadUnavailableError, Scale
@@ -38,6 +40,8 @@ def run_rounds(
     for round_number in range(1, comparison.rounds + 1):
         order = targets if round_number % 2 else targets[::-1]
         for load in loads:
+            if round_number > getattr(load, "most_rounds", comparison.rounds):
+                continue
             for target in order:
                 on_step(Step(round_number, load, target))
                 try:
@@ -47,6 +51,18 @@ def run_rounds(
                 except Exception as problem:
                     # Whatever goes wrong with one broker in one load is a finding, not the end of the comparison.
                     comparison.failures.append(f"round {round_number}, {load.name} on {target.name}: {problem}")
+
+
+def warm_up_cluster(target: ClusterTarget, seconds: float) -> None:
+    """The same work for both until the time is over: records that three nodes hold."""
+    deadline = time.monotonic() + seconds
+    count = 20_000 if seconds >= 5 else 500
+    while time.monotonic() < deadline:
+        with replicated_topic(target, THROUGHPUT_PARTITIONS, expected_bytes=count * 1024 * 4) as topic:
+            producer = librdkafka.Producer(target.bootstrap, topic, acks="all")
+            for size in (1024, 100, 1024, 100):
+                producer.send(count, size)
+            producer.close()
 
 
 def warm_up(target: Target, seconds: float) -> None:

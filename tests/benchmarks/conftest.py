@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.compare.cluster_target import ClusterFactory, ClusterTarget, KafkaCluster, MillstreamCluster
 from benchmarks.compare.target import KafkaTarget, MillstreamTarget, Target, TargetFactory, start
 from tools import apache_kafka
 
@@ -34,3 +35,27 @@ def target(request: pytest.FixtureRequest, fresh_target: TargetFactory) -> Itera
     start(started)
     yield started
     started.stop()
+
+
+@pytest.fixture(scope="session")
+def fresh_cluster(tmp_path_factory: pytest.TempPathFactory) -> ClusterFactory:
+    def make(name: str) -> ClusterTarget:
+        directory = tmp_path_factory.mktemp(f"{name}-cluster")
+        if name == MillstreamCluster.name:
+            return MillstreamCluster(directory)
+        distribution = apache_kafka.installed()
+        if distribution is None:
+            pytest.skip("Apache Kafka is not in .cache (python tools/apache_kafka.py fetches it)")
+        return KafkaCluster(directory, distribution)
+
+    return make
+
+
+@pytest.fixture(scope="session", params=["millstream", pytest.param("kafka", marks=pytest.mark.slow)])
+def cluster(request: pytest.FixtureRequest, fresh_cluster: ClusterFactory) -> Iterator[ClusterTarget]:
+    started = fresh_cluster(request.param)
+    try:
+        start(started)
+        yield started
+    finally:
+        started.stop()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tools import apache_kafka
 
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 30.0
 _REPOSITORY = Path(__file__).resolve().parents[2]
 

@@ -1,7 +1,15 @@
-"""The loads, in the order they run. Memory comes last in a round because it reports what the others left behind."""
+"""The loads, in the order they run. Memory comes last in a round because it reports what the others left behind.
+
+The loads of a cluster are a group of their own, run after all others on three nodes of each kind; `cluster` names all.
+"""
 
 from __future__ import annotations
 
+from benchmarks.compare.cluster_target import ClusterFactory
+from benchmarks.compare.loads.cluster_election import ClusterElection
+from benchmarks.compare.loads.cluster_failover import ClusterFailover
+from benchmarks.compare.loads.cluster_metadata import ClusterMetadataLoad
+from benchmarks.compare.loads.cluster_produce import ClusterProduce
 from benchmarks.compare.loads.cold_catch_up import ColdCatchUp
 from benchmarks.compare.loads.consume_java import ConsumeJava
 from benchmarks.compare.loads.consume_librdkafka import ConsumeLibrdkafka
@@ -31,6 +39,13 @@ LOAD_NAMES = (
         Memory.name,
     ),
 )
+
+CLUSTER_GROUP = "cluster"
+CLUSTER_LOAD_NAMES = (ClusterProduce.name, ClusterFailover.name, ClusterElection.name, ClusterMetadataLoad.name)
+
+
+def build_cluster_loads(fresh_cluster: ClusterFactory) -> list[Load]:
+    return [ClusterProduce(), ClusterFailover(), ClusterElection(), ClusterMetadataLoad(fresh_cluster)]
 
 
 def build_loads(fresh_target: TargetFactory, *, with_groups: bool) -> list[Load]:

@@ -1,12 +1,13 @@
 """A producer at a fixed rate that notes how long each acknowledgement took, counted from when the message was due.
 
-Runs as a process of its own beside another load; used by the cold catch-up read.
+Runs as a process of its own: beside another load, as in the cold catch-up read, or as the load itself.
 """
 
 from __future__ import annotations
 
 import time
 from array import array
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Event
 
@@ -17,6 +18,21 @@ from benchmarks.compare.loads.latency import calm_process, connect_producer, pro
 
 def produce_until(bootstrap: str, topic: str, rate: int, size_bytes: int, stop: Event, parent: Connection) -> None:
     """Produce until `stop` is set, then send the parent the sorted acknowledgement delays in nanoseconds."""
+    delays_ns, failures = _produce(bootstrap, topic, rate, size_bytes, lambda _: not stop.is_set())
+    parent.send((sorted(delays_ns), failures))
+
+
+def produce_count(
+    bootstrap: str, topic: str, rate: int, size_bytes: int, warm_up: int, count: int, parent: Connection
+) -> None:
+    """The same for so many messages, without the delays of those that come first as a warm-up."""
+    delays_ns, failures = _produce(bootstrap, topic, rate, size_bytes, lambda sent: sent < warm_up + count)
+    parent.send((sorted(delays_ns[warm_up:]), failures))
+
+
+def _produce(
+    bootstrap: str, topic: str, rate: int, size_bytes: int, go_on: Callable[[int], bool]
+) -> tuple[array[int], list[str]]:
     calm_process()
     producer = prompt_producer(bootstrap)
     connect_producer(producer, topic)
@@ -37,11 +53,13 @@ def produce_until(bootstrap: str, topic: str, rate: int, size_bytes: int, stop: 
         producer.produce(topic, payload, partition=0, on_delivery=delivered)
 
     due_ns = time.monotonic_ns()
-    while not stop.is_set():
+    sent = 0
+    while go_on(sent):
         # Waiting inside poll() serves acknowledgements the moment they arrive.
         while (wait_ns := due_ns - time.monotonic_ns()) > 0:
             producer.poll(wait_ns / 1e9)
         send(due_ns)
         due_ns += interval_ns
+        sent += 1
     producer.flush(60)
-    parent.send((sorted(delays_ns), failures[:3]))
+    return delays_ns, failures[:3]

@@ -75,24 +75,27 @@ class ProduceJava(Load):
 
 
 def _run_tool(target: Target, variant: _Variant, count: int) -> float:
+    with temporary_topic(target, THROUGHPUT_PARTITIONS, count * variant.size_bytes) as topic:
+        settings = (f"acks={variant.acks}", *variant.settings)
+        return run_producer_performance(target, topic, variant.size_bytes, count, settings)
+
+
+def run_producer_performance(target: Target, topic: str, size_bytes: int, count: int, settings: Sequence[str]) -> float:
+    """MB/s of the tool's steady state."""
     distribution = require_distribution()
-    expected_bytes = count * variant.size_bytes
-    with (
-        tempfile.TemporaryDirectory() as directory,
-        temporary_topic(target, THROUGHPUT_PARTITIONS, expected_bytes) as topic,
-    ):
+    with tempfile.TemporaryDirectory() as directory:
         payloads = Path(directory) / "payloads"
-        lines = ["".join(chr(97 + (i * 7 + line) % 26) for i in range(variant.size_bytes)) for line in range(20)]
+        lines = ["".join(chr(97 + (i * 7 + line) % 26) for i in range(size_bytes)) for line in range(20)]
         payloads.write_text("\n".join(lines))
         run = distribution.run(
             apache_kafka.PRODUCER_PERFORMANCE,
             *("--topic", topic, "--num-records", str(count), "--throughput", "-1"),
             *("--warmup-records", str(int(count * _WARM_UP_SHARE)), "--bootstrap-server", target.bootstrap),
             *("--payload-file", str(payloads), "--command-property"),
-            *(f"acks={variant.acks}", *variant.settings),
+            *settings,
             jvm=apache_kafka.DEFAULT_PERF_TOOL_HEAP,
         )
     steady = _SUMMARY.search(run.stdout)
     if run.returncode != 0 or steady is None:
         raise RuntimeError(f"ProducerPerformance on {target.name} failed: {run.stdout[-500:]}{run.stderr[-1500:]}")
-    return float(steady[2]) * variant.size_bytes / 1e6
+    return float(steady[2]) * size_bytes / 1e6
