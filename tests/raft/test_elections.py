@@ -235,3 +235,15 @@ def test_a_vote_names_the_end_of_the_log() -> None:
     request = bench.sends(Vote)[0].request
     assert isinstance(request, Vote)
     assert (request.log_end, request.epoch) == (LogPosition(3, 2), 2)
+
+
+def test_a_split_vote_is_not_waited_out_when_the_dead_cannot_decide_it() -> None:
+    bench = Bench()
+    bench.after(2 * SETTINGS.election_timeout_ms)
+    bench.grant()
+    (second, dead) = bench.sends(Vote)
+    bench.answer(second, VoteAnswer(leader_epoch=1, granted=False))
+    assert bench.replica.next_deadline_ms > bench.now
+    bench.replica.on_request_failed(dead, refused=True, now_ms=bench.now)
+    bench.after(100)
+    assert bench.replica.role == Role.PROSPECTIVE

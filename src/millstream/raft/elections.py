@@ -59,7 +59,7 @@ class Elections(ReplicaCore):
             case Candidate() as candidate:
                 if ballot.won:
                     self._become_leader(ballot, now_ms)
-                elif ballot.lost:
+                elif ballot.hopeless:
                     if not candidate.lost:
                         candidate.lost = True
                         candidate.gives_up_ms = now_ms + self._election_backoff()

@@ -53,7 +53,7 @@ class RaftReplica(VoterChanges):
                     deadlines.append(election_ms)
             case Prospective(ballot, gives_up_ms) | Candidate(ballot, gives_up_ms):
                 deadlines = [gives_up_ms]
-                if not ballot.lost:
+                if not (isinstance(self._role, Candidate) and self._role.lost):
                     deadlines += [self._outbox.ready_ms(node_id, Vote) for node_id in ballot.unanswered]
             case Follower() as follower:
                 deadlines = [follower.fetch_timeout_ms]
@@ -182,9 +182,14 @@ class RaftReplica(VoterChanges):
         """A request got no answer. `refused`: nobody listens at that address, so the process is gone."""
         if self._outbox.is_current(send):
             self._outbox.failed(send, now_ms)
-            follower = self._role
-            if refused and isinstance(follower, Follower) and send.peer.id == follower.leader_id:
-                self._lost_leader(follower, now_ms)
+            match self._role:
+                case Follower() as follower if refused and send.peer.id == follower.leader_id:
+                    self._lost_leader(follower, now_ms)
+                case Candidate(ballot) if refused:
+                    ballot.gone.add(send.peer.id)
+                    self._count(ballot, now_ms)
+                case _:
+                    pass
         self.tick(now_ms)
 
     # --- Outputs

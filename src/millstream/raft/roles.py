@@ -40,6 +40,8 @@ class Ballot:
 
     voters: VoterSet
     votes: dict[int, bool] = field(default_factory=dict)
+    gone: set[int] = field(default_factory=set)
+    """Voters whose address refused the last connection: their process is not there."""
 
     @property
     def won(self) -> bool:
@@ -49,6 +51,12 @@ class Ballot:
     def lost(self) -> bool:
         refused = len(self.votes) - len(self.granting)
         return len(self.voters) - refused < self.voters.majority
+
+    @property
+    def hopeless(self) -> bool:
+        """Lost, unless somebody who is gone comes back: most often a split vote that the dead leader cannot decide."""
+        expected = [node_id for node_id in self.unanswered if node_id not in self.gone]
+        return len(self.granting) + len(expected) < self.voters.majority
 
     @property
     def granting(self) -> tuple[int, ...]:
