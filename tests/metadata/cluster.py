@@ -6,11 +6,11 @@ from uuid import UUID
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.loading import load_broker_config
 from millstream.metadata.application import apply
-from millstream.metadata.brokers import BrokerIntroduction, missing_features, register_broker
 from millstream.metadata.decision import Decision
+from millstream.metadata.features import missing_features
 from millstream.metadata.image import MetadataDelta, MetadataImage, PartitionState
 from millstream.metadata.isr import IsrAnswer, IsrChange, alter_partitions
-from millstream.metadata.membership import admit_broker, fence_broker, unfence_broker
+from millstream.metadata.membership import BrokerIntroduction, admit_broker, fence_broker, unfence_broker
 from millstream.metadata.record_codec import encode_record
 from millstream.metadata.records import Endpoint, FeatureLevelRecord, MetadataRecord
 from millstream.metadata.topics import NewTopic, create_topics
@@ -31,9 +31,12 @@ class Cluster:
         self.starts = 0
         self.write(missing_features(self.image))
         for number in range(1, broker_count + 1):
-            self.write(
-                register_broker(self.image, introduction(number), broker_epoch=len(self.log), fenced=False).records
-            )
+            self.add(introduction(number))
+
+    def add(self, broker: BrokerIntroduction) -> None:
+        """A broker registers and is unfenced."""
+        self.take(admit_broker(self.image, broker, self.config, next_offset=len(self.log)))
+        self.unfence(broker.broker_id)
 
     def write(self, records: tuple[MetadataRecord, ...] | list[MetadataRecord]) -> MetadataDelta:
         self.log += [encode_record(record) for record in records]

@@ -5,8 +5,9 @@ from uuid import UUID
 import pytest
 
 from millstream.metadata.application import apply
-from millstream.metadata.brokers import allocate_producer_ids, missing_features
+from millstream.metadata.features import missing_features
 from millstream.metadata.image import ConfigResource, MetadataImage, ResourceType
+from millstream.metadata.producer_ids import allocate_producer_ids
 from millstream.metadata.records import (
     BrokerRegistrationChangeRecord,
     ConfigRecord,

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.metadata.brokers import register_broker
 from millstream.metadata.placement import check_assignment, interleaved, new_partition, place_replicas
 from millstream.metadata.records import UNASSIGNED_DIRECTORY, BrokerRegistrationChangeRecord
 from millstream.model.errors import ErrorCode, KafkaError
@@ -85,8 +84,7 @@ def test_assignments_that_cannot_be(replicas: list[int], message: str) -> None:
 def in_racks(*racks: str | None) -> Cluster:
     cluster = Cluster(0)
     for number, rack in enumerate(racks, 1):
-        known = introduction(number, rack=rack)
-        cluster.take(register_broker(cluster.image, known, broker_epoch=len(cluster.log), fenced=False))
+        cluster.add(introduction(number, rack=rack))
     return cluster
 
 

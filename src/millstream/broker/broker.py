@@ -37,7 +37,7 @@ from millstream.broker.topic_creation import TopicCreator
 from millstream.config.table import network, node, share
 from millstream.controller.handlers.described_configs import DescribedConfigs
 from millstream.environment import Environment
-from millstream.metadata.brokers import SUPPORTED_FEATURES
+from millstream.metadata.features import SUPPORTED_FEATURES
 from millstream.metadata.image import MetadataDelta
 from millstream.protocol import fetch as fetch_codec
 from millstream.protocol import produce as produce_codec

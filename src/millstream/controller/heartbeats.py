@@ -18,11 +18,12 @@ from millstream.config.table import cluster
 from millstream.controller.active_controller import ActiveController
 from millstream.controller.broker_sessions import BrokerSession, BrokerSessions
 from millstream.environment import Environment
-from millstream.metadata.brokers import BrokerAdmission, BrokerIntroduction
 from millstream.metadata.decision import Decision
 from millstream.metadata.image import BrokerRegistration, MetadataImage
 from millstream.metadata.membership import (
+    BrokerAdmission,
     BrokerDeparture,
+    BrokerIntroduction,
     Heartbeat,
     HeartbeatAnswer,
     admit_broker,

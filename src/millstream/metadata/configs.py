@@ -103,7 +103,8 @@ def _decide(
             continue
         records += _difference(resource, image.configs.get(resource, {}), values)
         results.append(ConfigAlteration(resource=resource))
-    records += _eligible_leader_changes(image, records, config)
+    # First they lose the right to lead, then others may acknowledge without them, also if written in two batches.
+    records = [*_eligible_leader_changes(image, records, config), *records]
     return Decision(() if validate_only else tuple(records), tuple(results))
 
 

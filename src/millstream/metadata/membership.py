@@ -8,22 +8,45 @@ without a leader, `elect_leaderless` of `elections` finds).
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from uuid import UUID
 
 from millstream.config.broker_config import BrokerConfig
-from millstream.metadata.brokers import BrokerAdmission, BrokerIntroduction
 from millstream.metadata.decision import Decision, Outcome
-from millstream.metadata.features import check_feature_support
+from millstream.metadata.features import SUPPORTED_FEATURES, check_feature_support
 from millstream.metadata.image import BrokerRegistration, MetadataImage, TopicImage
 from millstream.metadata.partition_change import PartitionChanger
 from millstream.metadata.records import (
     NO_LEADER,
     BrokerRegistrationChangeRecord,
+    Endpoint,
     MetadataRecord,
     RegisterBrokerRecord,
+    SupportedFeature,
     UnregisterBrokerRecord,
 )
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import BrokerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerIntroduction:
+    """What a broker says of itself when it starts."""
+
+    broker_id: BrokerId
+    incarnation_id: UUID
+    """New for every start of the process."""
+    cluster_id: str
+    end_points: tuple[Endpoint, ...]
+    features: tuple[SupportedFeature, ...] = SUPPORTED_FEATURES
+    rack: str | None = None
+    log_dirs: tuple[UUID, ...] = ()
+    previous_broker_epoch: int = -1
+    """The epoch in which it ran before, if it stopped cleanly then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerAdmission(Outcome):
+    broker_epoch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

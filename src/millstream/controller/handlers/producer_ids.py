@@ -2,7 +2,7 @@
 
 from millstream.api.request import Context, Response
 from millstream.controller.active_controller import ActiveController
-from millstream.metadata.brokers import allocate_producer_ids
+from millstream.metadata.producer_ids import allocate_producer_ids
 from millstream.protocol.schema import Message
 
 
