@@ -1,7 +1,8 @@
 """The faults, each a small class: what it does to the cluster, for how long, and how it is undone.
 
-A nemesis picks its victim when it strikes, from the cluster as it is then. At most a minority of nodes is hurt at a
-time. `stale_reads_allowed` marks faults in which a deposed leader may still be asked and does not know that it is one:
+A nemesis picks its victim when it strikes, from the cluster as it is then. Most hurt one node, as a cluster of three is
+built to bear; those that kill more leave the disks alone, so that service may stop but nothing may be lost.
+`stale_reads_allowed` marks faults in which a deposed leader may still be asked and does not know that it is one:
 Kafka lets it answer reads from what it has.
 """
 
@@ -86,20 +87,75 @@ class KillAndStartAtOnce(_Kill):
         return self.some_leader()
 
 
-class PauseLeader(Nemesis):
-    """Longer than the broker's session, so that it wakes up deposed."""
+class _KillSeveral(Nemesis):
+    hold_s = 3.0
 
-    name = "pause of a leader"
-    hold_s = 11.0
-    stale_reads_allowed = True
+    @abstractmethod
+    def how_many(self) -> int: ...
 
     def strike(self) -> str:
-        self._victim = self.some_leader()
+        victims = self.random.sample(sorted(self.cluster.nodes), self.how_many())
+        for number in victims:
+            self.cluster.nodes[number].kill()
+        return f"nodes {', '.join(map(str, victims))}"
+
+    def heal(self) -> None:
+        for node in self.cluster.nodes.values():
+            if not node.running:
+                node.start()
+        for node in self.cluster.nodes.values():
+            node.wait_until_it_answers()
+
+
+class KillMajority(_KillSeveral):
+    """Nobody can decide anything until they are back."""
+
+    name = "kill -9 of a majority"
+
+    def how_many(self) -> int:
+        return len(self.cluster.nodes) // 2 + 1
+
+
+class KillEverybody(_KillSeveral):
+    name = "kill -9 of all nodes"
+
+    def how_many(self) -> int:
+        return len(self.cluster.nodes)
+
+
+class _Pause(Nemesis):
+    stale_reads_allowed = True
+
+    @abstractmethod
+    def victim(self) -> Node: ...
+
+    def strike(self) -> str:
+        self._victim = self.victim()
         self._victim.pause()
         return f"node {self._victim.number}"
 
     def heal(self) -> None:
         self._victim.resume()
+
+
+class PauseLeader(_Pause):
+    """Longer than the broker's session, so that it wakes up deposed."""
+
+    name = "pause of a leader"
+    hold_s = 11.0
+
+    def victim(self) -> Node:
+        return self.some_leader()
+
+
+class PauseController(_Pause):
+    """Long enough for another to be elected, with which it must not interfere when it wakes up."""
+
+    name = "pause of the controller"
+    hold_s = 5.0
+
+    def victim(self) -> Node:
+        return self.cluster.nodes[self.cluster.controller()]
 
 
 class _Partition(Nemesis):
@@ -255,7 +311,10 @@ ALL: tuple[type[Nemesis], ...] = (
     KillLeader,
     KillController,
     KillAndStartAtOnce,
+    KillMajority,
+    KillEverybody,
     PauseLeader,
+    PauseController,
     PartitionLeader,
     PartitionController,
     OneWayPartition,

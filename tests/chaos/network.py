@@ -69,7 +69,6 @@ class Bridged:
 
     def __init__(self, node_count: int) -> None:
         self._nodes = range(1, node_count + 1)
-        self._cut: set[tuple[int, int]] = set()
         _run("mount", "-t", "tmpfs", "tmpfs", "/run")  # where `ip netns` keeps its names
         _ip("link", "set", "lo", "up")
         _ip("link", "add", "hub", "type", "bridge")
