@@ -23,6 +23,8 @@ from millstream.storage.slice import Slice
 _SUPERSEDED = frozenset((ErrorCode.INVALID_REQUEST, ErrorCode.FENCED_STATE_EPOCH, ErrorCode.FENCED_LEADER_EPOCH))
 """Refusals of a write that say that the state is no longer the one that was loaded."""
 
+_TRUST_MS = 5000
+"""How long a state that nothing is written to is taken for the one that is kept."""
 _READ_BYTES = 4 << 20
 _INSPECTED_BYTES = 256 << 10
 """How much is read at once where records are looked at: the loop has others to serve."""
@@ -73,6 +75,7 @@ class LedSharePartition:
         self._environment = owner.environment
         self._reading = False
         self._missed = False
+        self._trusted_until_ms = owner.environment.clock.now_ms() + _TRUST_MS
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_ms = 0
         dead = machine.archiving()
@@ -114,6 +117,9 @@ class LedSharePartition:
             end = self.partition.high_watermark
             if offset is None or offset >= end:
                 return None
+            if now_ms >= self._trusted_until_ms:
+                await self._look_at_state()
+                continue
             records = log.read(offset, max_bytes, up_to=end, at_least_one=at_least_one)
             if not records.ready:
                 await self._environment.offload(records.prepare)
@@ -135,6 +141,22 @@ class LedSharePartition:
                 return None
             await asyncio.sleep(0)  # what was read was not for anyone yet: look further, after the others
         return None
+
+    def distrust(self) -> None:
+        """Somebody new reads: perhaps it is a new group of the same name."""
+        self._trusted_until_ms = 0
+
+    async def _look_at_state(self) -> None:
+        """Finds out whether the state is still the one that was loaded: the share coordinator may be elsewhere."""
+        try:
+            state = await self._owner.persister.summary(self.key)
+        except KafkaError as error:
+            # Nothing is lost by handing records out: what is said of them is refused, if the state is another.
+            _log.warning("share_state_not_looked_at key=%s error=%s", self.key, error)
+        else:
+            if state is None or state.state_epoch != self._state_epoch:
+                self._owner.forget(self)
+        self._trusted_until_ms = self._environment.clock.now_ms() + _TRUST_MS
 
     async def _look(self, records: Slice, offset: int, max_records: int, now_ms: int) -> list[BatchPlace]:
         """Tells the machine what lies in a slice, as far as it is needed."""
@@ -218,6 +240,7 @@ class LedSharePartition:
             complete_count=transition.complete_count,
             batches=transition.batches,
         )
+        self._trusted_until_ms = self._environment.clock.now_ms() + _TRUST_MS
 
     def _commit(self, transition: Transition) -> None:
         self.machine.commit(transition, self._environment.clock.now_ms())

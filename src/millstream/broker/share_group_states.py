@@ -36,6 +36,8 @@ class _Errand:
     shard: GroupShard
     makes: bool
     """Or else deletes."""
+    epoch: int = 0
+    """Of the state that is made."""
 
 
 class ShareGroupStates:
@@ -54,13 +56,15 @@ class ShareGroupStates:
         self._errands: dict[str, dict[TopicPartitionId, _Errand]] = {}
         self._tasks: dict[str, asyncio.Future[None]] = {}
         self._news: dict[str, asyncio.Future[None]] = {}
+        self._last_epoch = 0
         groups.on_share_state = self._changed
         groups.on_shard_closed = self._shard_closed
 
     def _changed(self, shard: GroupShard, group_id: str, begun: Partitions, gone: Partitions) -> None:
         errands = self._errands.setdefault(group_id, {})
+        self._last_epoch = max(self._last_epoch + 1, self._environment.clock.now_ms() // 1000 - _FIRST_SECOND)
         for at in begun:
-            errands[at] = _Errand(shard, makes=True)
+            errands[at] = _Errand(shard, makes=True, epoch=self._last_epoch)
         for at in gone:
             errands[at] = _Errand(shard, makes=False)
         self._forget(group_id, [*begun, *gone])
@@ -126,7 +130,7 @@ class ShareGroupStates:
     async def _do(self, key: ShareKey, errand: _Errand) -> bool:
         try:
             if errand.makes:
-                await self._make(key)
+                await self._make(key, errand.epoch)
             else:
                 await self._persister.delete(key)
         except KafkaError as error:
@@ -134,11 +138,11 @@ class ShareGroupStates:
             return False
         return True
 
-    async def _make(self, key: ShareKey) -> None:
+    async def _make(self, key: ShareKey, epoch: int) -> None:
         """In an epoch that no earlier state of the same name was in: a leader that still has it is refused."""
         earlier = await self._persister.summary(key)
-        seconds = self._environment.clock.now_ms() // 1000 - _FIRST_SECOND
-        epoch = max(0, seconds, -1 if earlier is None else earlier.state_epoch + 1)
+        if earlier is not None:
+            epoch = max(epoch, earlier.state_epoch + 1)
         await self._persister.initialize(key, min(epoch, _LARGEST_EPOCH), UNINITIALIZED)
 
     async def _note(self, group_id: str, made: "list[tuple[TopicPartitionId, _Errand]]") -> bool:

@@ -104,6 +104,8 @@ class ShareFetchHandlers:
             try:
                 self._shared.find(ShareKey(request.group_id, *at))
                 known.append(at)
+                if epoch == FIRST_EPOCH and (led := self._shared.loaded(ShareKey(request.group_id, *at))) is not None:
+                    led.distrust()
             except KafkaError as error:
                 rows[at] = SharePartitionResult(at[1], error.code, error.message)
         self.sessions.follow(
