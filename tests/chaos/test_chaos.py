@@ -15,10 +15,14 @@ SECONDS = 90
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command, environment = containment.command(arguments)
+    return subprocess.run(command, env=environment, cwd=REPOSITORY, capture_output=True, text=True)
+
+
 def campaign(seed: int, directory: Path, *, nodes: int = 3, seconds: int = SECONDS) -> None:
     arguments = ["--seed", str(seed), "--seconds", str(seconds), "--nodes", str(nodes), "--keep", str(directory)]
-    command, environment = containment.command(arguments)
-    done = subprocess.run(command, env=environment, cwd=REPOSITORY, capture_output=True, text=True)
+    done = run(*arguments)
     print(done.stdout)
     assert done.returncode == 0, f"python -m tests.chaos {' '.join(arguments)}\n{done.stdout}\n{done.stderr}"
 
@@ -26,6 +30,14 @@ def campaign(seed: int, directory: Path, *, nodes: int = 3, seconds: int = SECON
 @pytest.mark.timeout(600)
 def test_every_fault_once(tmp_path: Path) -> None:
     campaign(1, tmp_path)
+
+
+@pytest.mark.timeout(300)
+def test_data_that_is_really_lost_is_noticed(tmp_path: Path) -> None:
+    """The same damage to a node that has no replicas to be healed from: everything that watches must cry out."""
+    done = run("--nodes", "1", "--only", "CorruptTail", "--seconds", "1", "--keep", str(tmp_path))
+    assert done.returncode == 1, f"{done.stdout}\n{done.stderr}"
+    assert "INCONSISTENT_OFFSET" in done.stdout or "LOST_WRITE" in done.stdout, done.stdout
 
 
 @pytest.mark.slow
