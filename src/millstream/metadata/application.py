@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from millstream.metadata import records
@@ -20,6 +20,8 @@ from millstream.metadata.image import (
 from millstream.metadata.records import CorruptMetadataError, MetadataRecord
 from millstream.metadata.topic_names import folded
 from millstream.model.identifiers import BrokerId, TopicId, TopicName
+
+E = TypeVar("E")
 
 
 def apply(image: MetadataImage, batch: Iterable[MetadataRecord], *, offset: int, epoch: int) -> Applied:
@@ -48,25 +50,26 @@ def replay(image: MetadataImage, batches: Iterable[tuple[int, int, Iterable[Meta
 
 def changed(partition: PartitionState, record: records.PartitionChangeRecord) -> PartitionState:
     """The partition after one change of it."""
-    changes: dict[str, Any] = {
-        name: value
-        for name in (
-            "isr",
-            "replicas",
-            "removing_replicas",
-            "adding_replicas",
-            "directories",
-            "eligible_leader_replicas",
-            "last_known_elr",
-        )
-        if (value := getattr(record, name)) is not None
-    }
-    if record.leader != records.NO_LEADER_CHANGE:
-        changes["leader"] = record.leader
-        changes["leader_epoch"] = partition.leader_epoch + 1
-    if record.leader_recovery_state >= 0:
-        changes["leader_recovery_state"] = record.leader_recovery_state
-    return replace(partition, partition_epoch=partition.partition_epoch + 1, **changes)
+    new_leader = record.leader != records.NO_LEADER_CHANGE
+    recovery = record.leader_recovery_state
+    # Written out: when a broker dies, this runs for thousands of partitions while their clients wait.
+    return PartitionState(
+        replicas=_or(record.replicas, partition.replicas),
+        isr=_or(record.isr, partition.isr),
+        leader=record.leader if new_leader else partition.leader,
+        leader_epoch=partition.leader_epoch + new_leader,
+        partition_epoch=partition.partition_epoch + 1,
+        removing_replicas=_or(record.removing_replicas, partition.removing_replicas),
+        adding_replicas=_or(record.adding_replicas, partition.adding_replicas),
+        directories=_or(record.directories, partition.directories),
+        leader_recovery_state=recovery if recovery >= 0 else partition.leader_recovery_state,
+        eligible_leader_replicas=_or(record.eligible_leader_replicas, partition.eligible_leader_replicas),
+        last_known_elr=_or(record.last_known_elr, partition.last_known_elr),
+    )
+
+
+def _or(new: tuple[E, ...] | None, old: tuple[E, ...]) -> tuple[E, ...]:
+    return old if new is None else new
 
 
 class _Builder:
@@ -83,6 +86,7 @@ class _Builder:
         self._deleted: dict[TopicId, TopicImage] = {}
         self._configs: set[ConfigResource] = set()
         self._brokers: set[BrokerId] = set()
+        self._tuples: dict[tuple[Any, ...], tuple[Any, ...]] = {}
 
     def take(self, record: MetadataRecord) -> None:
         _APPLIERS[type(record)](self, record)
@@ -128,14 +132,14 @@ class _Builder:
     def partition(self, record: records.PartitionRecord) -> None:
         partitions = self._partitions_of(record.topic_id)
         state = PartitionState(
-            replicas=record.replicas,
-            isr=record.isr,
+            replicas=self._shared(record.replicas),
+            isr=self._shared(record.isr),
             leader=record.leader,
             leader_epoch=record.leader_epoch,
             partition_epoch=record.partition_epoch,
             removing_replicas=record.removing_replicas,
             adding_replicas=record.adding_replicas,
-            directories=record.directories,
+            directories=self._shared(record.directories),
             leader_recovery_state=record.leader_recovery_state,
             eligible_leader_replicas=record.eligible_leader_replicas or (),
             last_known_elr=record.last_known_elr or (),
@@ -245,6 +249,10 @@ class _Builder:
                 f"the metadata log belongs to cluster {cluster_id!r}, but this is cluster {self._cluster_id!r}"
             )
         self._cluster_id = cluster_id
+
+    def _shared(self, value: tuple[E, ...]) -> tuple[E, ...]:
+        """The same tuple for equal ones: thousands of partitions have one of a few dozen sets of replicas."""
+        return self._tuples.setdefault(value, value)
 
     def _map(self, name: str) -> dict[Any, Any]:
         changing = self._changes.get(name)
