@@ -78,7 +78,8 @@ def test_a_follower_has_the_same_bytes(node: DiskOfNode, make_node: MakeNode) ->
     append(leader, topic(1), epoch=3)
     sent = leader.read(0, 1 << 20, below=4)
     placed = follower.append_fetched(sent + sent[:100])  # a batch that is cut off is left out
-    assert placed == [PlacedControlRecord(1, KRaftVersionRecord(1)), PlacedControlRecord(2, VotersRecord(VOTERS))]
+    assert placed[0] == PlacedControlRecord(0, LeaderChangeRecord(1, (1,), (1,)))
+    assert placed[1:] == [PlacedControlRecord(1, KRaftVersionRecord(1)), PlacedControlRecord(2, VotersRecord(VOTERS))]
     assert list(follower.control_records()) == placed
     assert follower.read(0, 1 << 20, below=4) == sent
     assert follower.end == leader.end
@@ -258,9 +259,8 @@ def test_damage_in_the_middle_is_noticed_at_the_start(node: DiskOfNode) -> None:
     data[len(data) // 2] ^= 0xFF
     segment.write_bytes(data)
     log = node.open()
-    with pytest.raises((CorruptMetadataError, Exception)) as failure:
+    with pytest.raises(CorruptMetadataError):
         list(log.control_records())
-    assert "damaged" in str(failure.value) or "checksum" in str(failure.value) or "read" in str(failure.value)
 
 
 def test_committed_records_that_are_gone_are_refused(node: DiskOfNode) -> None:

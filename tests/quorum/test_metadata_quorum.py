@@ -294,3 +294,60 @@ def test_what_was_committed_stays_whoever_dies(tmp_path: Path) -> None:
             assert not any(node.fatal for node in cluster.nodes.values())
 
     run(test)
+
+
+def test_a_leader_without_room_lets_another_lead(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Cluster(tmp_path) as cluster:
+            disks = {id: FaultyDisk() for id in (1, 2, 3)}
+            for id, disk in disks.items():
+                cluster.start(id, disk=disk)
+            await cluster.write(1)
+            full = await cluster.elected()
+            disks[full.id].room = 0
+            with pytest.raises(KafkaError) as refusal:
+                full.quorum.append([topic(2)])
+            assert refusal.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+            await eventually(lambda: any(node.leads for node in cluster.nodes.values() if node is not full))
+            others = [node for node in cluster.nodes.values() if node is not full]
+            leader = next(node for node in others if node.leads)
+            offset = leader.quorum.append([topic(3)])
+            await eventually(lambda: all(node.loader.image.offset >= offset for node in others))
+            assert not any(node.fatal for node in others)
+
+    run(test)
+
+
+def test_a_follower_without_room_goes_on_when_there_is_some(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Cluster(tmp_path) as cluster:
+            disks = {id: FaultyDisk() for id in (1, 2, 3)}
+            for id, disk in disks.items():
+                cluster.start(id, disk=disk)
+            await cluster.write(1)
+            leader = await cluster.elected()
+            full = next(node for node in cluster.nodes.values() if node is not leader)
+            disks[full.id].room = 0
+            await cluster.write(2, 3)
+            assert full.topics == ["topic-1"] or full.topics == []
+            disks[full.id].room = None
+            await cluster.all_have([1, 2, 3])
+            assert not full.fatal
+
+    run(test)
+
+
+def test_an_alone_node_without_room_refuses_and_goes_on(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Cluster(tmp_path, voters=1) as cluster:
+            disk = FaultyDisk()
+            node = cluster.start(1, disk=disk)
+            disk.room = 0
+            with pytest.raises(KafkaError) as refusal:
+                node.quorum.append([topic(1)])
+            assert refusal.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+            disk.room = None
+            await cluster.write(2)
+            assert node.topics == ["topic-2"] and not node.fatal
+
+    run(test)

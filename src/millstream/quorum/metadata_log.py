@@ -30,7 +30,7 @@ from millstream.raft.log import (
 )
 from millstream.raft.messages import LogPosition
 from millstream.raft.voter_set import ReplicaKey
-from millstream.records.batch import HEADER_SIZE, PLACEMENT, iterate_headers, read_header
+from millstream.records.batch import PLACEMENT, BatchHeader, iterate_headers, read_header
 from millstream.records.record import Record, build_batch, read_batches
 from millstream.storage.disk import Disk
 from millstream.storage.job import Job
@@ -150,16 +150,11 @@ class MetadataLog:
         return LogPosition(end_offset, known)
 
     def control_records(self) -> Iterator[PlacedControlRecord]:
-        """Reads and checks the whole log, so this is also where a damaged one is noticed."""
+        """Reads and checks the whole log, so this is also where a damaged one is noticed: CorruptMetadataError."""
         if self._start.offset > 0:
             yield from _placed(self.snapshots.read(self._start), self._start)
-        position = self._start.offset
-        while position < self.partition.log_end_offset:
-            data = self.read(position, _READ_BYTES, below=self.partition.log_end_offset)
-            if not data:
-                raise CorruptMetadataError(f"nothing can be read at offset {position}")
+        for data in self._pieces(self._start.offset, self.partition.log_end_offset):
             yield from _control_records_of(data)
-            position = _end_of(data)
 
     # Appending
 
@@ -213,19 +208,24 @@ class MetadataLog:
 
     def batches(self, offset: int, below: int) -> Iterator[CommittedBatch]:
         """What is in the log, batch by batch; CorruptMetadataError if it cannot be read."""
+        for data in self._pieces(offset, below):
+            for header, rows in _records_of(data):
+                records = [] if header.is_control else [decode_record(row.value or b"") for row in rows]
+                yield CommittedBatch(
+                    header.last_offset, header.leader_epoch, header.max_timestamp, header.size, records
+                )
+
+    def _pieces(self, offset: int, below: int) -> Iterator[bytes]:
+        """Whole batches with sound checksums, a stretch at a time."""
         while offset < below:
             try:
                 data = self.read(offset, _READ_BYTES, below=below)
-                if not data:
-                    raise CorruptMetadataError(f"nothing can be read at offset {offset}")
-                for header, rows in read_batches(data):
-                    records = [] if header.is_control else [decode_record(row.value or b"") for row in rows]
-                    yield CommittedBatch(
-                        header.last_offset, header.leader_epoch, header.max_timestamp, header.size, records
-                    )
-                    offset = header.last_offset + 1
             except KafkaError as error:
                 raise CorruptMetadataError(error.message) from None
+            if not data:
+                raise CorruptMetadataError(f"nothing can be read at offset {offset}")
+            yield data
+            offset = max(header.last_offset for _, header in iterate_headers(data)) + 1
 
     # Snapshots
 
@@ -295,17 +295,23 @@ def _whole_length(data: bytes, below: int | None = None) -> int:
     return end
 
 
-def _end_of(data: bytes) -> int:
-    return max(header.last_offset for _, header in iterate_headers(data)) + 1
+def _records_of(data: bytes) -> Iterator[tuple[BatchHeader, list[Record]]]:
+    try:
+        yield from read_batches(data)
+    except KafkaError as error:
+        raise CorruptMetadataError(error.message) from None
 
 
 def _control_records_of(data: bytes) -> Iterator[PlacedControlRecord]:
     for position, header in iterate_headers(data):
         if not header.is_control:
             continue
-        for _, rows in read_batches(data[position : position + max(header.size, HEADER_SIZE)]):
+        for _, rows in _records_of(data[position : position + header.size]):
             for row in rows:
                 match decode_control(row):
+                    case LeaderChange(leader_id, voters_then, granting):
+                        ids = (tuple(key.id for key in keys) for keys in (voters_then, granting))
+                        yield PlacedControlRecord(row.offset, LeaderChangeRecord(leader_id, *ids))
                     case KRaftVersion(level):
                         yield PlacedControlRecord(row.offset, KRaftVersionRecord(level))
                     case Voters(voters):

@@ -90,6 +90,8 @@ class MetadataQuorum:
         self._is_starting = False
         self._is_closed = False
         self._failure: str | None = None
+        self._refused_by: set[int] = set()
+        """Who has refused this node since a leader was last known."""
 
     # What others look at
 
@@ -253,7 +255,13 @@ class MetadataQuorum:
             raise KafkaError(ErrorCode.NOT_CONTROLLER, f"node {self.node_id} is stopping")
         now_ms = self._environment.clock.now_ms()
         batch = new_batch(records, now_ms)
-        last_offset = self._raft.append(batch, self.now_ms())
+        try:
+            last_offset = self._raft.append(batch, self.now_ms())
+        except KafkaError as error:
+            if error.code == ErrorCode.KAFKA_STORAGE_ERROR and len(self.voters) > 1:
+                _log.error("leader_resigns node=%d reason=%s", self.node_id, error)
+                self.resign()  # a leader that cannot write is of no use to anybody; another may have room
+            raise
         self._publication.appended(CommittedBatch(last_offset, self._raft.epoch, now_ms, len(batch), list(records)))
         self._follow()
         return last_offset
@@ -365,9 +373,12 @@ class MetadataQuorum:
         publication = self._publication
         match event:
             case events.HighWatermarkAdvanced(offset):
+                self._refused_by.clear()
                 publication.advance(offset)
             case events.LeaderChanged(leader_id, epoch):
                 _log.info("leader_changed node=%d leader=%s epoch=%d", self.node_id, leader_id, epoch)
+                if leader_id is not None:
+                    self._refused_by.clear()
                 publication.leader_changed(leader_id, epoch)
             case events.BecameLeader(epoch, start_offset):
                 _log.info("became_leader node=%d epoch=%d start_offset=%d", self.node_id, epoch, start_offset)
@@ -389,7 +400,16 @@ class MetadataQuorum:
                 if future is not None and not future.done():
                     future.set_result(answer)
             case events.Refused(error, by):
-                self._fail(self._refusal(error, by))
+                self._refused(error, by)
+
+    def _refused(self, error: ErrorCode, by: int) -> None:
+        """Whoever refuses us may be the stranger himself: only the leader, or most voters, can turn a node away."""
+        raft = self._raft
+        self._refused_by.add(by)
+        if not raft.is_leader and (by == raft.leader_id or len(self._refused_by) > len(raft.voters) // 2):
+            self._fail(self._refusal(error, by))
+        else:
+            _log.warning("refused node=%d by=%d error=%s", self.node_id, by, error.name)
 
     def _refusal(self, error: ErrorCode, by: int) -> str:
         if error == ErrorCode.INCONSISTENT_CLUSTER_ID:
@@ -398,8 +418,8 @@ class MetadataQuorum:
                 "controller.quorum.voters, or start this node with an empty data directory"
             )
         return (
-            f"node {by} refuses this node as a voter ({error.name}): name the same controller.quorum.voters on every "
-            "node"
+            f"node {by} leads a quorum of other voters than controller.quorum.voters names here "
+            f"({', '.join(map(str, self.voters.ids))}): name the same voters on every node"
         )
 
     # Snapshots
