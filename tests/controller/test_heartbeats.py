@@ -189,3 +189,24 @@ def test_one_that_does_not_lead_answers_nothing(bench: Bench) -> None:
     with pytest.raises(KafkaError) as caught:
         bench.beat(1)
     assert caught.value.code is ErrorCode.NOT_CONTROLLER
+
+
+def test_a_listener_that_outlives_the_connection_by_a_moment_is_looked_at_again(bench: Bench) -> None:
+    bench.join(1)
+    bench.peer(1).close()
+    bench.pass_time(0.1)
+    assert bench.fenced() == set()
+    bench.network.refused.add(port_of(1))
+    bench.pass_time(1.5)
+    assert bench.fenced() == {1}
+
+
+def test_probes_end_when_the_broker_is_heard_of(bench: Bench) -> None:
+    bench.join(1)
+    bench.peer(1).close()
+    bench.pass_time(0.1)
+    bench.beat(1)
+    bench.pass_time(1)
+    probes = len(bench.network.probed)
+    bench.pass_time(5)
+    assert len(bench.network.probed) == probes

@@ -38,6 +38,8 @@ from millstream.net.service import Peer
 from millstream.protocol.schema import Message
 
 _PROBE_TIMEOUT_S = 1.0
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 1.0
 _DEAF_S = 1.0
 _RETRY_S = 0.5
 """Pause before a fencing that could not be written is tried again."""
@@ -51,7 +53,7 @@ class Heartbeats:
         self._environment = environment
         self._sessions = BrokerSessions()
         self._timer: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         controller.on_leading.append(self._begin)
         controller.on_resigned.append(self._end)
 
@@ -73,8 +75,7 @@ class Heartbeats:
             # The broker of this process is heard of at once, or has yet to register: then its former self is dead.
             if broker.fenced or broker.id == own_id:
                 continue
-            self._sessions.begin(broker.id, broker.epoch, now_s)
-            self._start(self._probe(broker.id, broker.epoch))
+            self._start(self._probe(self._sessions.begin(broker.id, broker.epoch, now_s)))
         self._schedule()
 
     def _end(self) -> None:
@@ -180,37 +181,47 @@ class Heartbeats:
             current = self._sessions.get(session.broker_id)
             if current is session and session.connection is peer:
                 session.connection_lost = True
-                self._start(self._probe(session.broker_id, session.broker_epoch))
+                self._start(self._probe(session))
 
         if peer.closed:
             closed()
         else:
             peer.on_close.add(closed)
 
-    async def _probe(self, broker_id: BrokerId, broker_epoch: int) -> None:
-        """Fences the broker if nobody listens at its address."""
-        broker = self._registration(broker_id, broker_epoch)
-        if broker is None or broker.fenced:
-            return
-        endpoint = _inter_broker_endpoint(broker, self._controller.config)
-        begun_s = self._environment.loop.time()
+    async def _probe(self, session: BrokerSession) -> None:
+        """Fences the broker if nobody listens at its address; looks again until it is heard of, or its time is up.
+
+        A process that is being ended may for a moment have closed its connection and yet have its listener.
+        """
+        last_contact_s = session.last_contact_s
+        pause_s = _FIRST_PAUSE_S
+        while self._sessions.get(session.broker_id) is session and session.last_contact_s == last_contact_s:
+            broker = self._registration(session)
+            if broker is None or broker.fenced:
+                return
+            refused = await self._refuses(_inter_broker_endpoint(broker, self._controller.config))
+            if refused and session.last_contact_s == last_contact_s:
+                await self._fence(session.broker_id, session.broker_epoch, "nobody listens at its address")
+                return
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    async def _refuses(self, endpoint: Endpoint) -> bool:
         try:
             async with asyncio.timeout(_PROBE_TIMEOUT_S):
                 transport = await self._environment.network.connect(endpoint.host, endpoint.port)
         except ConnectionRefusedError:
-            session = self._sessions.get(broker_id)
-            if session is None or session.last_contact_s <= begun_s:
-                await self._fence(broker_id, broker_epoch, "nobody listens at its address")
+            return True
         except OSError:
-            pass  # it may be cut off from here and yet live
-        else:
-            transport.close()
+            return False  # it may be cut off from here and yet live
+        transport.close()
+        return False
 
-    def _registration(self, broker_id: BrokerId, broker_epoch: int) -> BrokerRegistration | None:
+    def _registration(self, session: BrokerSession) -> BrokerRegistration | None:
         if not self._controller.is_active:
             return None
-        broker = self._controller.image.brokers.get(broker_id)
-        return broker if broker is not None and broker.epoch == broker_epoch else None
+        broker = self._controller.image.brokers.get(session.broker_id)
+        return broker if broker is not None and broker.epoch == session.broker_epoch else None
 
     def _schedule(self) -> None:
         if self._timer is not None:
@@ -257,8 +268,8 @@ class Heartbeats:
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._environment.loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
 
 def _inter_broker_endpoint(broker: BrokerRegistration, config: BrokerConfig) -> Endpoint:

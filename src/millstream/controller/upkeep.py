@@ -82,8 +82,20 @@ class Upkeep:
 
 
 def _add_missing_features(image: MetadataImage, config: BrokerConfig, _: Any) -> Decision[None]:
-    """Levels for features that an earlier version, which began the log, did not know."""
-    return Decision(missing_features(image), ())
+    """Levels for features that an earlier version, which began the log, did not know; once all brokers do."""
+    known_to_all = [
+        record
+        for record in missing_features(image)
+        if all(
+            any(
+                each.name == record.name
+                and each.min_supported_version <= record.feature_level <= each.max_supported_version
+                for each in broker.features
+            )
+            for broker in image.brokers.values()
+        )
+    ]
+    return Decision(tuple(known_to_all), ())
 
 
 def _grow_internal_topics(image: MetadataImage, config: BrokerConfig, _: Any) -> Decision[ReassignmentAnswer]:
