@@ -3,7 +3,7 @@
 from millstream.model.errors import ErrorCode
 from millstream.raft.events import BecameLeader, LeaderChanged, Refused
 from millstream.raft.log import LeaderChangeRecord, QuorumState
-from millstream.raft.messages import NO_LEADER, LogPosition, Vote, VoteAnswer
+from millstream.raft.messages import NO_LEADER, Fetch, LogPosition, Vote, VoteAnswer
 from millstream.raft.roles import Role
 from millstream.raft.voter_set import ReplicaKey
 from tests.raft.bench import SETTINGS, Bench
@@ -247,3 +247,18 @@ def test_a_split_vote_is_not_waited_out_when_the_dead_cannot_decide_it() -> None
     bench.replica.on_request_failed(dead, refused=True, now_ms=bench.now)
     bench.after(100)
     assert bench.replica.role == Role.PROSPECTIVE
+
+
+def test_a_candidate_that_is_not_in_the_voter_set_here_may_be_one_elsewhere() -> None:
+    """This replica may not have seen yet that the voters changed."""
+    assert Bench().asked(1, candidate=4).granted
+
+
+def test_nothing_is_due_while_records_are_on_their_way_to_disk() -> None:
+    bench = Bench()
+    bench.log.append_records(0, ["a"], 0)
+    bench.replica.drain_sends()
+    bench.asked(1, candidate=2)
+    assert bench.replica.role == Role.UNATTACHED
+    assert bench.replica.next_deadline_ms > bench.now
+    assert bench.sends(Fetch) == []

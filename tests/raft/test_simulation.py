@@ -34,8 +34,8 @@ def _bad_day(cluster: Cluster, dynamic: bool) -> None:
         max_delay_ms=random.choice([2, 20, 200, 800]),
         max_flush_ms=random.choice([0, 5, 50, 400]),
     )
-    for _ in range(random.randint(10, 60)):
-        cluster.run(random.choice([1, 10, 50, 300, 1500]))
+    for _ in range(random.randint(10, 30)):
+        cluster.run(random.choice([1, 10, 50, 200, 1000]))
         node_id = random.choice(ids)
         node = cluster.nodes[node_id]
         match random.randrange(14 if dynamic else 11):

@@ -95,8 +95,11 @@ class Leadership:
         """A static voter names no directory: whoever fetched last under its id."""
         if voter.key.directory_id is not None:
             return self.progress.get(voter.key)
-        named = [progress for key, progress in self.progress.items() if key.id == voter.id]
-        return max(named, key=lambda progress: progress.last_fetch_ms, default=None)
+        latest = None
+        for key, progress in self.progress.items():
+            if key.id == voter.key.id and (latest is None or progress.last_fetch_ms > latest.last_fetch_ms):
+                latest = progress
+        return latest
 
     def is_impostor(self, key: ReplicaKey, now_ms: int, window_ms: int) -> bool:
         """Two live nodes under one static id: an older one went on fetching after this one came. This one has to go."""

@@ -70,4 +70,7 @@ class Outbox:
             line.in_flight = None
 
     def _line(self, peer_id: int, kind: type[PeerRequest]) -> _Line:
-        return self._lines.setdefault((peer_id, kind), _Line())
+        line = self._lines.get((peer_id, kind))
+        if line is None:
+            line = self._lines[peer_id, kind] = _Line()
+        return line
