@@ -7,9 +7,8 @@ leadership in which they were asked for.
 
 import asyncio
 import logging
-from collections.abc import Iterable
-from typing import Any, Protocol
-from uuid import UUID
+from collections.abc import Coroutine, Iterable
+from typing import Any, Protocol, TypeVar
 
 from millstream.broker.partition import Partition
 from millstream.broker.replica_throttle import ReplicaThrottle
@@ -18,6 +17,16 @@ from millstream.config.table import cluster
 from millstream.environment import Environment
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.net.channel import Channel
+from millstream.protocol.primitives import MalformedMessage
+from millstream.protocol.replica_fetch import (
+    FIRST_VERSION,
+    FetchAnswer,
+    Fetched,
+    FetchHead,
+    FetchRow,
+    encode_request,
+    parse_response,
+)
 from millstream.protocol.schema import Message
 from millstream.records.batch import LOG_OVERHEAD, PLACEMENT
 from millstream.replication.follower import FollowerPosition, PartitionFollower, Reaction
@@ -25,9 +34,13 @@ from millstream.replication.follower import FollowerPosition, PartitionFollower,
 FIRST_BACKOFF_S = 0.02
 """Doubled up to `replica.fetch.backoff.ms`. When a leader has changed, one of us may not have heard of it yet."""
 _LATEST, _EARLIEST = -1, -2
+_LARGEST_EPOCH = (1 << 31) - 1
+_THROTTLE_PAUSE_S = 0.2
 _log = logging.getLogger("millstream.replication")
 
-Key = tuple[UUID, int]
+Key = tuple[bytes, int]
+"""Topic id and partition, as the wire spells them."""
+T = TypeVar("T")
 
 
 class Node(Protocol):
@@ -69,11 +82,17 @@ class ReplicaFetcher:
         self._environment = environment
         self._loop = environment.loop
         self._followed: dict[Key, _Followed] = {}
+        self._moved: dict[Key, _Followed] = {}
+        """Those of whose position the session at the leader may not know."""
+        self._resting: dict[Key, _Followed] = {}
+        """Those that are made to wait."""
         self._forgotten: dict[Key, None] = {}
+        """Those of which the session should no longer speak."""
         self._session_id = 0
         self._session_epoch = 0
         self._channel: Channel | None = None
-        self._asked: asyncio.Task[Message] | None = None
+        self._version = 0
+        self._asked: asyncio.Task[Any] | None = None
         self._changed = asyncio.Event()
         self._closed = False
         self._task = asyncio.ensure_future(self._run(), loop=environment.loop)
@@ -84,22 +103,24 @@ class ReplicaFetcher:
         return len(self._followed)
 
     def add(self, partition: Partition) -> None:
-        key = partition.topic_id, partition.topic_partition.partition
+        key = _key(partition)
         self._forgotten.pop(key, None)
+        self._resting.pop(key, None)
         known = self._followed.get(key)
-        sent = known.sent if known is not None else None
-        followed = self._followed[key] = _Followed(partition)
-        followed.sent = sent
+        followed = self._followed[key] = self._moved[key] = _Followed(partition)
+        followed.sent = known.sent if known is not None else None
         self._interrupt()
 
     def remove(self, partition: Partition) -> None:
-        key = partition.topic_id, partition.topic_partition.partition
+        key = _key(partition)
+        self._moved.pop(key, None)
+        self._resting.pop(key, None)
         followed = self._followed.pop(key, None)
         if followed is not None and followed.sent is not None:
             self._forgotten[key] = None
 
     def follows(self, partition: Partition) -> bool:
-        return (partition.topic_id, partition.topic_partition.partition) in self._followed
+        return _key(partition) in self._followed
 
     def _interrupt(self) -> None:
         """A fetch may wait at the leader for half a second, and a new partition should not wait with it."""
@@ -109,7 +130,7 @@ class ReplicaFetcher:
             if asked is not None:
                 self._loop.call_soon(self._give_up, asked)
 
-    def _give_up(self, asked: "asyncio.Task[Message]") -> None:
+    def _give_up(self, asked: "asyncio.Task[Any]") -> None:
         if not asked.done():
             asked.cancel()
 
@@ -152,162 +173,179 @@ class ReplicaFetcher:
         """One fetch and what follows from it; False if there was nothing to ask or it was given up."""
         self._changed.clear()
         now = self._loop.time()
-        wanted = self._positions(now)
-        if not wanted:
+        rows, forgotten = self._rows(now)
+        if all(followed.sent is None for followed in self._followed.values()):
             await self._pause(self._idle_s(now))
             return False
-        fields = self._request(wanted)
         config = self._node.config
         timeout_s = (config[cluster.REPLICA_SOCKET_TIMEOUT_MS] + config[cluster.REPLICA_FETCH_WAIT_MAX_MS]) / 1000
-        answer = await self._ask("fetch", fields, timeout_s)
+        answer = await self._unless_given_up(self._ask(encode_request(self._head(now), rows, forgotten), timeout_s))
         if answer is None:
             return False
-        if answer.error_code:
+        if answer.error:
             self._begin_session()
-            if answer.error_code not in (
+            if answer.error not in (
                 ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
                 ErrorCode.INVALID_FETCH_SESSION_EPOCH,
                 ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
             ):
-                raise ConnectionError(f"the leader refused: {ErrorCode(answer.error_code).name}")
+                raise ConnectionError(f"the leader refused: {ErrorCode(answer.error).name}")
             return True
-        self._answered(answer)
-        await self._handle(answer)
+        self._session_id = answer.session_id
+        self._session_epoch = 1 if self._session_epoch == _LARGEST_EPOCH else self._session_epoch + 1
+        out_of_range = self._handle(answer)
+        if answer.session_id == 0:
+            self._begin_session()  # the leader has no room for one: the next request is a whole one again
+        for followed, sent in out_of_range:
+            await self._ask_range(followed, sent)
         return True
 
-    async def _ask(self, api: str, fields: dict[str, Any], timeout_s: float) -> Message | None:
-        """The answer; None if the request was given up because there is more to ask for."""
+    async def _ask(self, body: bytearray, timeout_s: float) -> FetchAnswer:
+        channel = self._connected()
+        if not self._version:
+            self._version = await channel.best_version("fetch", timeout_s=timeout_s)
+            if self._version < FIRST_VERSION:
+                raise ConnectionError(f"the leader speaks Fetch only up to version {self._version}")
+        frame, position = await channel.exchange("fetch", self._version, body, timeout_s=timeout_s)
+        try:
+            return parse_response(frame, position)
+        except MalformedMessage as error:
+            raise ConnectionError(f"the leader's answer cannot be read: {error}") from None
+
+    def _connected(self) -> Channel:
         if self._channel is None:
             host, port = self._node.address_of(self.leader_id)
             environment = self._environment
             client_id = f"broker-{self._node.node_id}-fetcher"
             self._channel = Channel(host, port, environment.network, environment.loop, client_id=client_id)
-        self._asked = asyncio.ensure_future(self._channel.request(api, fields, timeout_s=timeout_s))
+        return self._channel
+
+    async def _unless_given_up(self, request: "Coroutine[Any, Any, T]") -> T | None:
+        """The answer; None if the request was given up because there is more to ask for."""
+        asked: asyncio.Task[T] = asyncio.ensure_future(request)
+        self._asked = asked
         try:
-            return await self._asked
+            return await asked
         except asyncio.CancelledError:
-            if self._closed or not self._asked.cancelled():
+            if self._closed or not asked.cancelled():
                 raise
             # The leader still holds on to the request: only a new connection gets ahead of it.
             self._hang_up()
             return None
         finally:
-            if not self._asked.done():
-                self._asked.cancel()
+            if not asked.done():
+                asked.cancel()
             self._asked = None
 
     def _hang_up(self) -> None:
         if self._channel is not None:
             self._channel.close()
             self._channel = None
+        self._version = 0
         self._begin_session()
 
     # Requests
 
-    def _positions(self, now: float) -> dict[Key, tuple[_Followed, FollowerPosition]]:
-        """Where to fetch next in all partitions that are not made to wait."""
-        wanted: dict[Key, tuple[_Followed, FollowerPosition]] = {}
-        is_exceeded = self._throttle.is_exceeded()
-        for key, followed in self._followed.items():
-            if followed.not_before > now:
-                continue
-            partition = followed.partition
-            if is_exceeded and self._is_held_up(partition):
-                continue
-            try:
-                follower = partition.follower
-            except (KafkaError, OSError) as error:
-                _log.error("log_not_opened partition=%s error=%s", partition.topic_partition, error)
-                self._back_off(followed, longest=True)
-                continue
-            if follower is not None and follower.leader_id == self.leader_id:
-                wanted[key] = followed, follower.position()
-        return wanted
+    def _head(self, now: float) -> FetchHead:
+        config, node = self._node.config, self._node
+        # Who rests a little should not have to wait for the others to get news.
+        longest_ms = max(1, int(self._idle_s(now) * 1000))
+        return FetchHead(
+            node.cluster_id(),
+            node.node_id,
+            node.broker_epoch(),
+            min(config[cluster.REPLICA_FETCH_WAIT_MAX_MS], longest_ms),
+            config[cluster.REPLICA_FETCH_MIN_BYTES],
+            config[cluster.REPLICA_FETCH_RESPONSE_MAX_BYTES],
+            self._session_id,
+            self._session_epoch,
+        )
 
-    def _is_held_up(self, partition: Partition) -> bool:
-        at = partition.topic_partition
-        return self._throttle.is_throttled(at.topic, at.partition) and self._node.node_id not in partition.in_sync()
+    def _rows(self, now: float) -> tuple[dict[bytes, list[FetchRow]], dict[bytes, list[int]]]:
+        """What to tell the session: partitions with a position that is new to it, and those to leave out."""
+        for key, followed in [item for item in self._resting.items() if item[1].not_before <= now]:
+            del self._resting[key]
+            self._moved[key] = followed
+        if self._throttle.is_exceeded():
+            self._hold_up()
+        rows: dict[bytes, list[FetchRow]] = {}
+        partition_max_bytes = self._node.config[cluster.REPLICA_FETCH_MAX_BYTES]
+        moved, self._moved = self._moved, {}
+        for key, followed in moved.items():
+            position = self._position(followed)
+            if position is None or position == followed.sent:
+                continue
+            followed.sent = position
+            self._forgotten.pop(key, None)
+            rows.setdefault(key[0], []).append((key[1], *position, partition_max_bytes))
+        forgotten: dict[bytes, list[int]] = {}
+        if self._session_epoch:
+            for topic_id, index in self._forgotten:
+                forgotten.setdefault(topic_id, []).append(index)
+        self._forgotten.clear()
+        return rows, forgotten
+
+    def _position(self, followed: _Followed) -> FollowerPosition | None:
+        partition = followed.partition
+        try:
+            follower = partition.follower
+        except (KafkaError, OSError) as error:
+            _log.error("log_not_opened partition=%s error=%s", partition.topic_partition, error)
+            self._rest(followed, self._longest_backoff_s())
+            return None
+        return follower.position() if follower is not None and follower.leader_id == self.leader_id else None
+
+    def _hold_up(self) -> None:
+        for followed in self._followed.values():
+            at = followed.partition.topic_partition
+            if (
+                self._throttle.is_throttled(at.topic, at.partition)
+                and self._node.node_id not in followed.partition.in_sync()
+            ):
+                self._rest(followed, _THROTTLE_PAUSE_S)
+
+    def _rest(self, followed: _Followed, seconds: float) -> None:
+        """Leaves a partition out for a while; meanwhile the session must not speak of it."""
+        key = _key(followed.partition)
+        if self._followed.get(key) is not followed:
+            return
+        followed.not_before = self._loop.time() + seconds
+        self._moved.pop(key, None)
+        self._resting[key] = followed
+        if followed.sent is not None:
+            followed.sent = None
+            self._forgotten[key] = None
+
+    def _back_off(self, followed: _Followed) -> None:
+        self._rest(followed, followed.backoff_s)
+        followed.backoff_s = min(2 * followed.backoff_s, self._longest_backoff_s())
 
     def _idle_s(self, now: float) -> float:
-        waiting = [followed.not_before - now for followed in self._followed.values() if followed.not_before > now]
-        longest = 0.2 if self._followed else 3600.0
-        return max(0.001, min([*waiting, longest]))
-
-    def _request(self, wanted: dict[Key, tuple[_Followed, FollowerPosition]]) -> dict[str, Any]:
-        config, node = self._node.config, self._node
-        partition_max_bytes = config[cluster.REPLICA_FETCH_MAX_BYTES]
-        topics: dict[UUID, list[dict[str, Any]]] = {}
-        for key, (followed, position) in wanted.items():
-            if followed.sent == position:
-                continue  # the session knows
-            topics.setdefault(key[0], []).append(
-                {
-                    "partition": key[1],
-                    "current_leader_epoch": position.leader_epoch,
-                    "fetch_offset": position.offset,
-                    "last_fetched_epoch": position.last_fetched_epoch,
-                    "log_start_offset": position.log_start_offset,
-                    "partition_max_bytes": partition_max_bytes,
-                }
-            )
-        forgotten: dict[UUID, list[int]] = {}
-        if self._session_epoch:
-            for topic_id, index in (*self._forgotten, *self._left_out(wanted)):
-                forgotten.setdefault(topic_id, []).append(index)
-        for followed, position in wanted.values():
-            followed.sent = position
-        self._forgotten.clear()
-        return {
-            "cluster_id": node.cluster_id(),
-            "replica_id": node.node_id,
-            "replica_state": {"replica_id": node.node_id, "replica_epoch": node.broker_epoch()},
-            "max_wait_ms": config[cluster.REPLICA_FETCH_WAIT_MAX_MS],
-            "min_bytes": config[cluster.REPLICA_FETCH_MIN_BYTES],
-            "max_bytes": config[cluster.REPLICA_FETCH_RESPONSE_MAX_BYTES],
-            "isolation_level": 0,
-            "session_id": self._session_id,
-            "session_epoch": self._session_epoch,
-            "topics": [{"topic_id": topic_id, "partitions": rows} for topic_id, rows in topics.items()],
-            "forgotten_topics_data": [
-                {"topic_id": topic_id, "partitions": indexes} for topic_id, indexes in forgotten.items()
-            ],
-            "rack_id": "",
-        }
-
-    def _left_out(self, wanted: dict[Key, tuple[_Followed, FollowerPosition]]) -> Iterable[Key]:
-        """Partitions that wait: until they are asked for again, the session must not speak of them."""
-        for key, followed in self._followed.items():
-            if followed.sent is not None and key not in wanted:
-                followed.sent = None
-                yield key
-
-    # The session
+        """How long there is nothing to do, unless something is added."""
+        return max(0.001, min((followed.not_before - now for followed in self._resting.values()), default=3600.0))
 
     def _begin_session(self) -> None:
         # The old one is named once more, so that the leader can forget it.
         self._session_epoch = 0
         self._forgotten.clear()
-        for followed in self._followed.values():
+        for key, followed in self._followed.items():
             followed.sent = None
-
-    def _answered(self, answer: Message) -> None:
-        self._session_id = answer.session_id
-        if answer.session_id == 0:
-            self._session_epoch = 0  # the leader has no room for a session: the next request is a full one again
-        else:
-            self._session_epoch = 1 if self._session_epoch == (1 << 31) - 1 else self._session_epoch + 1
+            if key not in self._resting:
+                self._moved[key] = followed
 
     # Answers
 
-    async def _handle(self, answer: Message) -> None:
+    def _handle(self, answer: FetchAnswer) -> list[tuple[_Followed, FollowerPosition]]:
+        """Takes what came; returns the partitions of which the leader has nothing at our offset."""
         out_of_range: list[tuple[_Followed, FollowerPosition]] = []
-        for topic in answer.responses:
-            for row in topic.partitions:
-                followed = self._followed.get((topic.topic_id, row.partition_index))
+        for topic_id, rows in answer.topics:
+            for row in rows:
+                key = topic_id, row.partition
+                followed = self._followed.get(key)
                 if followed is None or followed.sent is None:
                     continue
-                sent = followed.sent
-                follower = followed.partition.follower
+                sent, follower = followed.sent, followed.partition.follower
+                self._moved[key] = followed
                 if follower is None or follower.leader_id != self.leader_id or not follower.is_current(sent):
                     continue  # the answer is to a question of another leadership
                 reaction = self._take(followed, follower, row)
@@ -317,28 +355,23 @@ class ReplicaFetcher:
                     self._back_off(followed)
                 else:
                     followed.backoff_s = FIRST_BACKOFF_S
-        if self._session_id == 0:
-            for followed in self._followed.values():
-                followed.sent = None
-        for followed, sent in out_of_range:
-            await self._ask_range(followed, sent)
+        return out_of_range
 
-    def _take(self, followed: _Followed, follower: PartitionFollower, row: Message) -> Reaction:
+    def _take(self, followed: _Followed, follower: PartitionFollower, row: Fetched) -> Reaction:
         partition = followed.partition
-        if row.error_code:
+        if row.error:
             _log.info(
                 "fetch_refused partition=%s leader=%d epoch=%d error=%s",
                 partition.topic_partition,
                 self.leader_id,
                 follower.leader_epoch,
-                ErrorCode(row.error_code).name,
+                ErrorCode(row.error).name,
             )
-            return follower.refused(row.error_code)
+            return follower.refused(row.error)
         try:
-            diverging = row.diverging_epoch
-            if diverging.epoch >= 0 or diverging.end_offset >= 0:
+            if row.diverging_epoch is not None:
                 before = partition.log.log_end_offset
-                end = follower.diverged(diverging.epoch, diverging.end_offset)
+                end = follower.diverged(*row.diverging_epoch)
                 _log.warning(
                     "log_truncated partition=%s from=%d to=%d leader=%d epoch=%d",
                     partition.topic_partition,
@@ -350,7 +383,7 @@ class ReplicaFetcher:
                 partition.followed()
                 return Reaction.CONTINUE if end < before else Reaction.BACK_OFF
             if row.records:
-                self._append(partition, memoryview(row.records))
+                self._append(partition, row.records)
             follower.advanced(row.high_watermark, row.log_start_offset)
             partition.followed()
             start = min(row.log_start_offset, follower.high_watermark)
@@ -371,11 +404,6 @@ class ReplicaFetcher:
         for piece in _pieces(records, log.config.segment_bytes):
             log.append_as_follower(piece, now_ms=now_ms)
 
-    def _back_off(self, followed: _Followed, *, longest: bool = False) -> None:
-        pause_s = self._longest_backoff_s() if longest else followed.backoff_s
-        followed.not_before = self._loop.time() + pause_s
-        followed.backoff_s = min(2 * pause_s, self._longest_backoff_s())
-
     async def _ask_range(self, followed: _Followed, sent: FollowerPosition) -> None:
         """The leader has nothing at our offset: find out what it has."""
         partition = followed.partition
@@ -395,8 +423,9 @@ class ReplicaFetcher:
             after = follower.leader_range(start, end, self._environment.clock.now_ms())
         except (KafkaError, OSError) as error:
             _log.error("log_not_reset partition=%s error=%s", partition.topic_partition, error)
-            self._back_off(followed, longest=True)
+            self._rest(followed, self._longest_backoff_s())
             return
+        self._moved[_key(partition)] = followed
         partition.followed()
         _log.warning(
             "out_of_range partition=%s from=%d to=%d leader=%d start=%d end=%d",
@@ -417,11 +446,18 @@ class ReplicaFetcher:
             "replica_id": self._node.node_id,
             "topics": [{"name": at.topic, "partitions": [row]}],
         }
-        answer = await self._ask("list_offsets", fields, self._node.config[cluster.REPLICA_SOCKET_TIMEOUT_MS] / 1000)
+        timeout_s = self._node.config[cluster.REPLICA_SOCKET_TIMEOUT_MS] / 1000
+        answer: Message | None = await self._unless_given_up(
+            self._connected().request("list_offsets", fields, timeout_s=timeout_s)
+        )
         if answer is None or not answer.topics or not answer.topics[0].partitions:
             return None
         found = answer.topics[0].partitions[0]
         return None if found.error_code else int(found.offset)
+
+
+def _key(partition: Partition) -> Key:
+    return partition.topic_id.bytes, partition.topic_partition.partition
 
 
 def _pieces(records: memoryview, segment_bytes: int) -> Iterable[memoryview]:

@@ -65,6 +65,36 @@ class Channel:
             self._drop()
             raise ConnectionError(f"{self.host}:{self.port} answered {api} with what cannot be read: {error}") from None
 
+    async def exchange(self, api: str, version: int, body: bytearray, *, timeout_s: float) -> tuple[bytearray, int]:
+        """Sends a body that the caller has encoded; returns the answer's frame, and where its body begins."""
+        schema = request_schema(api)
+        try:
+            async with asyncio.timeout(timeout_s):
+                link = await self._connected()
+                flexible = schema.is_flexible(version)
+                frame = await link.ask(schema.api_key, version, flexible, self._client_id, body)
+        except TimeoutError:
+            self._drop()
+            raise TimeoutError(f"{self.host}:{self.port} did not answer {api} within {timeout_s:g} s") from None
+        cursor = Cursor(frame)
+        try:
+            _skip_response_header(cursor, response_schema(api).is_flexible(version))
+        except MalformedMessage as error:
+            self._drop()
+            raise ConnectionError(f"{self.host}:{self.port} answered {api} with what cannot be read: {error}") from None
+        return frame, cursor.position
+
+    async def best_version(self, api: str, *, timeout_s: float) -> int:
+        """The newest version of an API that both sides speak."""
+        schema = request_schema(api)
+        try:
+            async with asyncio.timeout(timeout_s):
+                link = await self._connected()
+        except TimeoutError:
+            self._drop()
+            raise TimeoutError(f"{self.host}:{self.port} cannot be reached within {timeout_s:g} s") from None
+        return link.best_version(schema.api_key, schema.versions.low, schema.versions.high)
+
     async def _connected(self) -> "_Link":
         if self._closed:
             raise ConnectionError("the channel is closed")
