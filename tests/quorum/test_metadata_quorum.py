@@ -1,5 +1,6 @@
 """The driver of raft: real logs, real files, real sockets."""
 
+import asyncio
 import json
 import random
 import shutil
@@ -349,5 +350,28 @@ def test_an_alone_node_without_room_refuses_and_goes_on(tmp_path: Path) -> None:
             disk.room = None
             await cluster.write(2)
             assert node.topics == ["topic-2"] and not node.fatal
+
+    run(test)
+
+
+def test_votes_that_cannot_be_written_down_are_not_given(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Cluster(tmp_path) as cluster:
+            disks = {id: FaultyDisk() for id in (1, 2, 3)}
+            for id, disk in disks.items():
+                cluster.start(id, disk=disk)
+            await cluster.write(1)
+            await cluster.all_have([1])
+            leader = await cluster.elected()
+            cluster.kill(leader.id)
+            for disk in disks.values():
+                disk.room = 0
+            await asyncio.sleep(1.5)  # elections are tried, in vain
+            assert cluster.leader is None
+            assert not any(node.fatal for node in cluster.nodes.values())
+            for disk in disks.values():
+                disk.room = None
+            await cluster.write(2)
+            await cluster.all_have([1, 2])
 
     run(test)

@@ -122,10 +122,9 @@ class QuorumHandlers:
     ) -> Answer:
         """Reads the request, lets raft answer it, now or later, and writes the answer."""
         try:
-            asked = read()
+            answer = self._quorum.ask(step, read())
         except KafkaError as error:
             return {"error_code": error.code}
-        answer = self._quorum.ask(step, asked)
         return _written(answer, write) if isinstance(answer, asyncio.Future) else write(answer)
 
 

@@ -34,6 +34,7 @@ from millstream.storage.job import Job
 _log = logging.getLogger("millstream.quorum")
 _FAREWELL_SECONDS = 0.25
 _LONGEST_WAIT_MS = 60_000
+_AFTER_FAILURE_MS = 500
 Answer = TypeVar("Answer")
 Request = TypeVar("Request")
 
@@ -232,7 +233,7 @@ class MetadataQuorum:
     async def stop(self) -> None:
         """Hands leadership over, if this node has it, and closes."""
         if self._replica is not None and not self._is_closed:
-            self._run(self._replica.shutdown)
+            self._from_loop(self._replica.shutdown)
             await self.peers.settle(_FAREWELL_SECONDS)
         self.close()
 
@@ -303,11 +304,14 @@ class MetadataQuorum:
         self._follow()
 
     def _step(self, step: Callable[[int], Answer]) -> Answer:
-        """One input of raft's. What fails in it (the quorum-state file, the log) leaves raft in no state to go on."""
+        """One input of raft's. What could not be written did not happen, and is tried again when it is due again."""
         try:
             return step(self.now_ms())
-        except (OSError, KafkaError) as error:
-            self._fail(f"the metadata quorum cannot write to {self.log.partition.directory}: {error}", error)
+        except OSError as error:
+            self._not_written(error)
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.log.partition.directory}: {error}") from error
+        except KafkaError as error:
+            self._not_written(error)
             raise
         except CommittedLostError as error:
             self._fail(
@@ -315,7 +319,18 @@ class MetadataQuorum:
                 "older data directory; restore it there",
                 error,
             )
-            raise
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from error
+
+    def _not_written(self, error: OSError | KafkaError) -> None:
+        log, raft = self.log, self._raft
+        if log.partition.failure is not None:
+            self._fail(_not_durable(log, log.partition.failure), error)
+        elif isinstance(error, KafkaError) and error.code == ErrorCode.CORRUPT_MESSAGE:
+            self._fail(unreadable(log.partition.directory, error.message).message, error)
+        elif not self._is_starting:
+            _log.error("quorum_not_written node=%d directory=%s error=%s", self.node_id, log.partition.directory, error)
+            if raft.is_leader and log.end.epoch != raft.epoch:
+                raft.resign(self.now_ms())  # a leader has to begin its epoch with a record that says so
 
     def _from_loop(self, step: Callable[[int], None]) -> None:
         """An input that the loop brings: there is nobody to raise to."""
@@ -323,8 +338,11 @@ class MetadataQuorum:
             return
         try:
             self._run(step)
-        except (OSError, KafkaError, CommittedLostError):
-            pass  # `_fail` has said so
+        except KafkaError:
+            if self._is_starting:
+                raise
+            self._follow()
+            self._arm(at_least_ms=_AFTER_FAILURE_MS)
 
     # Outputs
 
@@ -463,20 +481,16 @@ class MetadataQuorum:
         if self._is_closed:
             return
         if failure is not None:
-            self._fail(
-                f"the metadata log in {self.log.partition.directory} cannot be brought to disk: {failure}; look at the "
-                "disk, then start this node again",
-                failure,
-            )
+            self._fail(_not_durable(self.log, failure), failure)
             return
         self._from_loop(self._raft.on_flushed)
 
     # Time
 
-    def _arm(self) -> None:
+    def _arm(self, at_least_ms: int = 0) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        wait_ms = max(self._raft.next_deadline_ms - self.now_ms(), 0)
+        wait_ms = max(self._raft.next_deadline_ms - self.now_ms(), at_least_ms)
         delay_ms = min(wait_ms + 1, _LONGEST_WAIT_MS)  # never a moment too early
         self._timer = self._environment.loop.call_later(delay_ms / 1000, self._tick)
 
@@ -500,6 +514,13 @@ class MetadataQuorum:
         assert self._failure is not None
         try:
             self._run(self._raft.shutdown)
-        except (OSError, KafkaError, AssertionError) as error:
+        except KafkaError as error:
             _log.error("quorum_not_left node=%d error=%s", self.node_id, error)
         self._on_fatal(self._failure)
+
+
+def _not_durable(log: MetadataLog, failure: OSError | str) -> str:
+    return (
+        f"the metadata log in {log.partition.directory} cannot be brought to disk: {failure}; look at the disk, then "
+        "start this node again"
+    )
