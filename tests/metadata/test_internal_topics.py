@@ -1,6 +1,7 @@
 """Internal topics get the replicas they lack when brokers are added."""
 
 from millstream.metadata.internal_topics import grow_internal_topics
+from millstream.metadata.records import ConfigRecord
 from millstream.metadata.topics import NewTopic, internal_topic
 from millstream.model.errors import ErrorCode
 from tests.metadata.cluster import Cluster, introduction
@@ -52,3 +53,13 @@ def test_only_brokers_that_are_there_count_and_racks_differ() -> None:
     cluster.unfence(2, 3)
     cluster.take(grow_internal_topics(cluster.image, cluster.config))
     assert cluster.partition(OFFSETS, 0).replicas == cluster.partition(OFFSETS, 1).replicas == (1, 3)
+
+
+def test_a_cordoned_broker_gets_none() -> None:
+    cluster = Cluster(1)
+    cluster.create(internal_topic(OFFSETS, cluster.image, 1, 3, {}))
+    add(cluster, 2)
+    add(cluster, 3)
+    cluster.write([ConfigRecord(resource_type=4, resource_name="3", name="cordoned.log.dirs", value="*")])
+    cluster.take(grow_internal_topics(cluster.image, cluster.config))
+    assert cluster.partition(OFFSETS).replicas == (1, 2)

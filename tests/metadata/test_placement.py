@@ -7,8 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millstream.metadata.configs import ConfigChange, Operation, incremental_alter_configs
+from millstream.metadata.image import ConfigResource, ResourceType
+from millstream.metadata.membership import unregister_broker
 from millstream.metadata.placement import check_assignment, interleaved, new_partition, place_replicas
+from millstream.metadata.reassignment import Reassignment, alter_reassignments
 from millstream.metadata.records import UNASSIGNED_DIRECTORY, BrokerRegistrationChangeRecord
+from millstream.metadata.topics import NewTopic, internal_topic
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import NO_TOPIC_ID, BrokerId
 from tests.metadata.cluster import Cluster, introduction
@@ -128,3 +133,38 @@ def test_brokers_that_are_away_come_last_even_if_they_have_a_rack_of_their_own()
 def test_racks_take_turns() -> None:
     racks = {1: "a", 2: "a", 3: "a", 4: "b", 5: "b", 6: None}
     assert interleaved(racks, racks) == [1, 4, 6, 2, 5, 3]
+
+
+def cordon(cluster: Cluster, number: int, value: str | None = "*") -> ErrorCode:
+    operation = Operation.DELETE if value is None else Operation.SET
+    change = ConfigChange("cordoned.log.dirs", operation, value)
+    resource = ConfigResource(ResourceType.BROKER, str(number))
+    decision = incremental_alter_configs(cluster.image, [(resource, [change])], cluster.config)
+    cluster.take(decision)
+    return decision.results[0].error
+
+
+def test_a_cordoned_broker_gets_nothing_new() -> None:
+    cluster = Cluster(3)
+    cluster.create(NewTopic(name="a", assignments=[(0, (3, 1)), (1, (1, 2))]))
+    assert cordon(cluster, 3) is ErrorCode.NONE
+    assert all(set(replicas) == {1, 2} for replicas in place_replicas(cluster.image, 9, 2, Random(1)))
+    with pytest.raises(KafkaError, match=r"only 2 broker\(s\) are registered and may get new replicas"):
+        place_replicas(cluster.image, 1, 3, Random(1))
+    with pytest.raises(KafkaError, match="Broker 3 gets no new replicas"):
+        check_assignment(cluster.image, (3,), None)
+    assert internal_topic("__consumer_offsets", cluster.image, 1, 3, {}).replication_factor == 2
+    keep = Reassignment(topic="a", partition=0, replicas=(1, 3))
+    take = Reassignment(topic="a", partition=1, replicas=(1, 3))
+    results = alter_reassignments(cluster.image, [keep, take], cluster.config).results
+    assert [answer.error for answer in results] == [ErrorCode.NONE, ErrorCode.INVALID_REPLICA_ASSIGNMENT]
+    cordon(cluster, 3, None)
+    assert len(place_replicas(cluster.image, 1, 3, Random(1))[0]) == 3
+
+
+def test_a_broker_that_leaves_is_no_longer_cordoned() -> None:
+    cluster = Cluster(2)
+    cordon(cluster, 2)
+    cluster.take(unregister_broker(cluster.image, BrokerId(2), cluster.config))
+    assert not cluster.image.cordoned(2)
+    assert cluster.image.configs == {}

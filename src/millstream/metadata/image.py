@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from millstream.config.table import cluster
 from millstream.metadata.records import NO_LEADER, Endpoint, SupportedFeature
 from millstream.model.identifiers import BrokerId, TopicId, TopicName, TopicPartition
 
@@ -125,6 +126,11 @@ class MetadataImage:
     @property
     def default_broker_config(self) -> Mapping[str, str]:
         return self.configs.get(ALL_BROKERS, _EMPTY)
+
+    def cordoned(self, broker_id: int) -> bool:
+        """Whether the broker shall get no new replicas (KIP-1066; a broker has one directory here)."""
+        name = cluster.CORDONED_LOG_DIRS.name
+        return bool(self.broker_config(broker_id).get(name, self.default_broker_config.get(name)))
 
     @property
     def partition_count(self) -> int:

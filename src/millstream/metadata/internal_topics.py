@@ -29,7 +29,7 @@ def grow_internal_topics(image: MetadataImage, config: BrokerConfig) -> Decision
 
     Partitions that are being reassigned are left alone: they are looked at again when that is done.
     """
-    active = [broker for broker in image.brokers.values() if broker.active]
+    active = [broker for broker in image.brokers.values() if broker.active and not image.cordoned(broker.id)]
     racks: dict[int, str | None] = {broker.id: broker.rack for broker in active}
     held: Counter[int] = Counter()
     asked: list[Reassignment] = []

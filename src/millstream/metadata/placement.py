@@ -7,7 +7,7 @@ fewest new replicas gets the next.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import zip_longest
 from random import Random
 
@@ -22,20 +22,22 @@ def place_replicas(
     image: MetadataImage, partition_count: int, replication_factor: int, random: Random
 ) -> list[tuple[int, ...]]:
     """Replicas for each new partition, the preferred leader first; INVALID_REPLICATION_FACTOR if it cannot be."""
-    if replication_factor > len(image.brokers):
+    brokers = [broker for broker in image.brokers.values() if not image.cordoned(broker.id)]
+    if replication_factor > len(brokers):
+        cordoned = "" if len(brokers) == len(image.brokers) else " and may get new replicas (cordoned.log.dirs)"
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"Unable to replicate the partition {replication_factor} time(s): only {len(image.brokers)} broker(s) are "
-            f"registered. Ask for a replication factor of at most {len(image.brokers)}.",
+            f"Unable to replicate the partition {replication_factor} time(s): only {len(brokers)} broker(s) are "
+            f"registered{cordoned}. Ask for a replication factor of at most {len(brokers)}.",
         )
-    active = sorted(broker.id for broker in image.brokers.values() if broker.active)
+    active = sorted(broker.id for broker in brokers if broker.active)
     if not active:
         raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, "All brokers are currently fenced. Try again later.")
     # Brokers that are away get replicas only where the others are too few, and never lead at first.
-    away = sorted(image.brokers.keys() - set(active))
+    away = sorted({broker.id for broker in brokers} - set(active))
     near = min(replication_factor, len(active))
     start, distance = random.randrange(len(active)), random.randrange(len(active))
-    racks: dict[int, str | None] = {broker.id: broker.rack for broker in image.brokers.values()}
+    racks: dict[int, str | None] = {broker.id: broker.rack for broker in brokers}
     if len(set(racks.values())) > 1:
         return _placed_by_rack(racks, active, away, partition_count, replication_factor, start, distance)
     placements = []
@@ -100,8 +102,13 @@ def _striped(brokers: Sequence[int], first: int, distance: int, count: int) -> t
     return (brokers[first % size], *(brokers[index] for index in followers))
 
 
-def check_assignment(image: MetadataImage, replicas: Sequence[int], replication_factor: int | None) -> None:
-    """Refuses, with INVALID_REPLICA_ASSIGNMENT, replicas that a person chose and that cannot be."""
+def check_assignment(
+    image: MetadataImage, replicas: Sequence[int], replication_factor: int | None, present: Collection[int] = ()
+) -> None:
+    """Refuses, with INVALID_REPLICA_ASSIGNMENT, replicas that a person chose and that cannot be.
+
+    Those at `present` are there already.
+    """
     problem = None
     if not replicas:
         problem = "The manual partition assignment includes an empty replica list."
@@ -109,6 +116,8 @@ def check_assignment(image: MetadataImage, replicas: Sequence[int], replication_
         problem = f"The manual partition assignment includes a broker more than once: {list(replicas)}."
     elif unknown := [broker for broker in replicas if broker not in image.brokers]:
         problem = f"The manual partition assignment includes broker {unknown[0]}, but no such broker is registered."
+    elif cordoned := [broker for broker in replicas if broker not in present and image.cordoned(broker)]:
+        problem = f"Broker {cordoned[0]} gets no new replicas: it is cordoned (cordoned.log.dirs)."
     elif replication_factor is not None and len(replicas) != replication_factor:
         problem = (
             f"The manual partition assignment includes a partition with {len(replicas)} replica(s), but this is not "

@@ -64,7 +64,7 @@ def alter_reassignments(
             if asked.replicas is None:
                 record = _cancelled(changer, rules, topic, asked.partition, partition)
             else:
-                check_assignment(image, asked.replicas, None)
+                check_assignment(image, asked.replicas, None, present=partition.replicas)
                 if not allow_replication_factor_change:
                     _check_factor(partition, asked.replicas)
                 record = _begun(changer, topic, asked.partition, partition, asked.replicas)

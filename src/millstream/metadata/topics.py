@@ -176,7 +176,7 @@ def internal_topic(
     name: str, image: MetadataImage, partition_count: int, replication_factor: int, configs: Mapping[str, str]
 ) -> NewTopic:
     """A topic that the cluster makes for itself: as many replicas as asked for, or one on each broker there is."""
-    live = sum(broker.active for broker in image.brokers.values())
+    live = sum(broker.active and not image.cordoned(broker.id) for broker in image.brokers.values())
     return NewTopic(
         name=name,
         partition_count=partition_count,

@@ -1,7 +1,7 @@
 """Nodes that form a cluster: the metadata quorum, brokers and their controller, replication."""
 
 from millstream.config.setting import LONG_MAX, Importance, Update, at_least
-from millstream.config.table.declare import boolean, declared, integer, long, optional_string
+from millstream.config.table.declare import boolean, declared, integer, listed, long, optional_string
 
 # The metadata quorum
 
@@ -233,6 +233,14 @@ FOLLOWER_REPLICATION_THROTTLED_RATE = long(
     "How many bytes a second may be copied to the replicas that `follower.replication.throttled.replicas` names.",
     unit="bytes",
     allowed=at_least(0),
+    importance=Importance.MEDIUM,
+    update=Update.PER_BROKER,
+)
+CORDONED_LOG_DIRS = listed(
+    "cordoned.log.dirs",
+    (),
+    "`*`, or the data directory, for a broker that shall get no new replicas, as `millstream broker drain` sets it. It "
+    "is for running brokers: in a file it has no effect.",
     importance=Importance.MEDIUM,
     update=Update.PER_BROKER,
 )

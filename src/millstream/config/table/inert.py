@@ -232,7 +232,6 @@ _GROUPS = {
         allow.everyone.if.no.acl.found boolean false low
     """,
     "a disk that fails is reported by the requests that meet it": """
-        cordoned.log.dirs list "" medium
         log.dir.failure.timeout.ms long 30000 low 1..
     """,
     "client metrics are not collected in this version": """
