@@ -76,6 +76,10 @@ class Follower:
         self.leader_end_then = max(leader_end, self.leader_end_then)
         self.fetched_ms = now_ms
 
+    def level(self, now_ms: int) -> None:
+        """It has fetched once more where it was, and that is still the leader's end."""
+        self.caught_up_ms = self.fetched_ms = now_ms
+
     def is_caught_up(self, leader_end: int, now_ms: int, lag_max_ms: int) -> bool:
         if self.log_end == leader_end:
             return True

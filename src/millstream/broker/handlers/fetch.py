@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from millstream.broker.fetch_sessions import FetchSession, FetchSessions, Key, SessionPartition
-from millstream.broker.partition import Partition, Role, Waiter
+from millstream.broker.partition import Partition, ReplicaWaiter, Role, Waiter
 from millstream.broker.partition_table import PartitionTable
 from millstream.broker.replica_throttle import ReplicaThrottle
 from millstream.environment import Environment
@@ -283,7 +283,19 @@ class ReadResult:
 class FetchWait:
     """One fetch from its arrival to its answer."""
 
-    __slots__ = ("_deliver", "_handler", "_request", "_session", "_state", "_timer", "_version", "_watched")
+    __slots__ = (
+        "_deliver",
+        "_grown",
+        "_handler",
+        "_looks_at_all",
+        "_request",
+        "_session",
+        "_state",
+        "_timer",
+        "_version",
+        "_watched",
+        "_watched_as_replica",
+    )
 
     def __init__(
         self,
@@ -300,6 +312,10 @@ class FetchWait:
         self._deliver = deliver
         self._timer: asyncio.TimerHandle | None = None
         self._watched: list[set[Waiter]] = []
+        self._watched_as_replica: list[set[ReplicaWaiter]] = []
+        self._grown: dict[Key, None] = {}
+        """For a follower: which partitions woke it."""
+        self._looks_at_all = False
         self._state = "reading"  # reading -> waiting -> woken -> done
 
     def _wanted(self) -> Iterator[tuple[Key, FetchPartition]]:
@@ -360,7 +376,32 @@ class FetchWait:
             self._wait()
 
     def _read(self, *, is_arrival: bool = False) -> ReadResult:
-        return self._handler.read(self._wanted(), self._request, self._version, is_arrival=is_arrival)
+        request, session = self._request, self._session
+        wanted: Iterable[tuple[Key, FetchPartition]] = self._wanted()
+        if is_arrival and session is not None and request.replica_id >= 0 and request.session_epoch > 0:
+            wanted = self._not_level(session)
+        return self._handler.read(wanted, request, self._version, is_arrival=is_arrival)
+
+    def _not_level(self, session: FetchSession) -> list[tuple[Key, FetchPartition]]:
+        """The partitions of a follower's session that there is something to say or to note of."""
+        partitions, request = self._handler.partitions, self._request
+        broker_id, broker_epoch = request.replica_id, request.replica_epoch
+        if self._handler.cluster.is_of_the_past(broker_id, broker_epoch):
+            return list(self._wanted())
+        topics = partitions.by_id if session.by_id else partitions.by_name
+        found = []
+        for key, known in session.partitions.items():
+            fetch = known.fetch
+            partition = topics.get(key[0], {}).get(key[1])
+            if (
+                partition is None
+                or not partition.is_level(broker_id, broker_epoch, fetch.fetch_offset, fetch.current_leader_epoch)
+                or known.high_watermark != partition.high_watermark
+                or known.log_start_offset != partition.log.log_start_offset
+                or known.log_start_offset != fetch.log_start_offset
+            ):
+                found.append((key, fetch))
+        return found
 
     def _is_enough(self, found: ReadResult) -> bool:
         return (
@@ -385,16 +426,26 @@ class FetchWait:
         is_replica, tells_committed = self._request.replica_id >= 0, self._tells_committed
         for partition in self._partitions():
             if is_replica:
-                self._watched.append(partition.replica_waiters)
+                self._watched_as_replica.append(partition.replica_waiters)
+                partition.replica_waiters.add(self)
             if not is_replica or tells_committed:
                 self._watched.append(partition.waiters)
-        for waiters in self._watched:
-            waiters.add(self)
+                partition.waiters.add(self)
         loop = self._handler.environment.loop
         self._timer = loop.call_later(self._request.max_wait_ms / 1000, self._guarded(self._time_is_up))
 
     def wake(self) -> None:
         """A partition moved. The look at it is put off to the end of this turn, when more may have arrived."""
+        self._looks_at_all = True
+        self._wake()
+
+    def grown(self, partition: Partition) -> None:
+        by_id = self._version >= FIRST_WITH_TOPIC_ID
+        topic = partition.topic_id.bytes if by_id else partition.topic_partition.topic.encode()
+        self._grown[topic, partition.topic_partition.partition] = None
+        self._wake()
+
+    def _wake(self) -> None:
         if self._state == "waiting":
             self._state = "woken"
             self._handler.environment.loop.call_soon(self._guarded(self._look_again))
@@ -402,11 +453,18 @@ class FetchWait:
     def _look_again(self) -> None:
         if self._state != "woken":
             return
-        found = self._read()
+        found = self._read() if self._looks_at_all or self._session is None else self._read_grown(self._session)
+        self._looks_at_all = False
+        self._grown.clear()
         if self._is_enough(found):
             self._answer(found)
         else:
             self._state = "waiting"
+
+    def _read_grown(self, session: FetchSession) -> ReadResult:
+        """Only what woke a follower: it may follow thousands, and of the others its session says nothing."""
+        wanted = [(key, session.partitions[key].fetch) for key in self._grown if key in session.partitions]
+        return self._handler.read(wanted, self._request, self._version, is_arrival=False)
 
     def _time_is_up(self) -> None:
         if self._state in ("waiting", "woken"):
@@ -420,7 +478,10 @@ class FetchWait:
         self._state = "done"
         for waiters in self._watched:
             waiters.discard(self)
+        for followers in self._watched_as_replica:
+            followers.discard(self)
         self._watched.clear()
+        self._watched_as_replica.clear()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
