@@ -63,8 +63,9 @@ def test_separate_roles(tmp_path: Path) -> None:
         assert cluster_ids(cluster) == {"4L6g3nShT-eMCtK--X86sw"}
         assert brokers_seen(cluster.address(1)) == {1, 2}
         create_topic(cluster, "t", replicas=2)
-        Writer(cluster.bootstrap_servers).write("t", 10)
+        writer = Writer(cluster.bootstrap_servers)
+        writer.write("t", 10)
         cluster.kill(3)
-        Writer(cluster.bootstrap_servers).write("t", 10)  # what is decided already needs no controller
+        writer.write("t", 10)  # what is decided already needs no controller
         cluster.start(3)
         create_topic(cluster, "later", replicas=2)
