@@ -343,7 +343,7 @@ class Partition:
         if self._deletion_waiters:
             self._look_at_low_watermark()
 
-    def is_level(self, broker_id: int, broker_epoch: int, offset: int, leader_epoch: int) -> bool:
+    def is_level(self, broker_id: int, broker_epoch: int, offset: int, log_start: int, leader_epoch: int) -> bool:
         """Whether a follower that is in sync fetches again where it was, at the end: then that is noted, and is all.
 
         Most partitions of most fetches are so, and this costs a fraction of the whole way.
@@ -356,6 +356,7 @@ class Partition:
             follower is None
             or offset != log.log_end_offset
             or follower.log_end != offset
+            or follower.log_start != log_start
             or follower.broker_epoch != broker_epoch
         ):
             return False

@@ -395,10 +395,11 @@ class FetchWait:
             partition = topics.get(key[0], {}).get(key[1])
             if (
                 partition is None
-                or not partition.is_level(broker_id, broker_epoch, fetch.fetch_offset, fetch.current_leader_epoch)
+                or not partition.is_level(
+                    broker_id, broker_epoch, fetch.fetch_offset, fetch.log_start_offset, fetch.current_leader_epoch
+                )
                 or known.high_watermark != partition.high_watermark
                 or known.log_start_offset != partition.log.log_start_offset
-                or known.log_start_offset != fetch.log_start_offset
             ):
                 found.append((key, fetch))
         return found
