@@ -436,8 +436,9 @@ class MetadataQuorum:
                 "controller.quorum.voters, or start this node with an empty data directory"
             )
         return (
-            f"node {by} leads a quorum of other voters than controller.quorum.voters names here "
-            f"({', '.join(map(str, self.voters.ids))}): name the same voters on every node"
+            f"node {by} leads a quorum in which another node has node.id={self.node_id}, or of other voters than "
+            f"controller.quorum.voters names here ({', '.join(map(str, self.voters.ids))}): give each node its own "
+            "node.id, and name the same voters on every node"
         )
 
     # Snapshots
