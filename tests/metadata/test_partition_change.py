@@ -197,3 +197,14 @@ def test_who_shuts_down_neither_leads_nor_is_in_sync() -> None:
     cluster.write([BrokerRegistrationChangeRecord(broker_id=BrokerId(2), broker_epoch=epoch, in_controlled_shutdown=1)])
     cluster.fence(1)
     assert summary(cluster.partition()) == (3, (2, 3), (), ())
+
+
+def test_a_leader_that_is_enough_by_itself_leaves_no_one_else_eligible() -> None:
+    cluster = cluster_with(1, 2, min_insync=2)
+    cluster.fence(2)
+    cluster.fence(1)
+    lower = ConfigRecord(resource_type=2, resource_name="a", name="min.insync.replicas", value="1")
+    cluster.write([lower])
+    assert summary(cluster.partition()) == (NO_LEADER, (), (2, 1), (1,))
+    cluster.unfence(2)
+    assert summary(cluster.partition()) == (2, (2,), (), ())

@@ -100,10 +100,9 @@ class PartitionChanger:
             new_replicas, new_isr = done
             new_adding = new_removing = ()
 
+        minimum = min(rules.min_insync_replicas(topic.name), len(new_replicas))
         eligible: tuple[int, ...] = ()
-        if rules.eligible_leader_replicas and len(new_isr) < min(
-            rules.min_insync_replicas(topic.name), len(new_replicas)
-        ):
+        if rules.eligible_leader_replicas and len(new_isr) < minimum:
             eligible = self._eligible(old, new_isr, new_replicas)
 
         leader, unclean = self._elect(old, new_replicas, new_isr, eligible, election)
@@ -112,7 +111,9 @@ class PartitionChanger:
                 # All that is known to be complete is given up: the new leader alone is in sync, with itself.
                 new_isr, eligible, recovery = (leader,), (), RECOVERING
             elif leader in eligible:
-                new_isr, eligible = (leader,), tuple(each for each in eligible if each != leader)
+                new_isr = (leader,)
+                # If it is enough by itself, it acknowledges from now on what the others do not have.
+                eligible = tuple(each for each in eligible if each != leader) if minimum > 1 else ()
         if not new_isr and not rules.eligible_leader_replicas:
             new_isr = tuple(each for each in old.isr if each in new_replicas)
             if not new_isr:
