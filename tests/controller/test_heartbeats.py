@@ -210,3 +210,28 @@ def test_probes_end_when_the_broker_is_heard_of(bench: Bench) -> None:
     probes = len(bench.network.probed)
     bench.pass_time(5)
     assert len(bench.network.probed) == probes
+
+
+def test_the_only_broker_goes_on_after_a_clean_stop_as_if_nothing_had_been(bench: Bench) -> None:
+    bench.join(1)
+    make_topic(bench, 1)
+    before = bench.image.topics
+    epoch = bench.image.brokers[BrokerId(1)].epoch
+    bench.peer(1).close()
+    bench.register(1, process=2, previous_epoch=epoch)
+    assert not bench.beat(1).is_fenced
+    assert bench.image.topics == before
+    bench.peer(1).close()
+    bench.register(1, process=3, previous_epoch=epoch)
+    assert bench.fenced() == {1}, "an unclean stop"
+    assert leader(bench) == -1
+
+
+def test_one_of_two_is_out_of_the_isr_after_a_restart_however_quick(bench: Bench) -> None:
+    bench.join(1, 2)
+    make_topic(bench, 1, 2)
+    epoch = bench.image.brokers[BrokerId(1)].epoch
+    bench.peer(1).close()
+    bench.register(1, process=2, previous_epoch=epoch)
+    assert bench.fenced() == {1}
+    assert bench.image.topics[TopicName("t")].partitions[0].isr == (2,)

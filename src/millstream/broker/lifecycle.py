@@ -116,6 +116,7 @@ class BrokerLifecycle:
             while not self._left.done():
                 if not await self._register():
                     return
+                await self._until_able()
                 await self._keep_telling()
         except asyncio.CancelledError:
             raise
@@ -269,6 +270,13 @@ class BrokerLifecycle:
         if self._leaving:
             return _LEAVING_INTERVAL_S
         return self._view.config[cluster.BROKER_HEARTBEAT_INTERVAL_MS] / 1000
+
+    async def _until_able(self) -> None:
+        """Mostly it is only a moment, which saves the controller a heartbeat that asks to be fenced."""
+        deadline_s = self._environment.loop.time() + self._interval_s()
+        while not (self._able or self._leaving) and (left_s := deadline_s - self._environment.loop.time()) > 0:
+            self._news.clear()
+            await self._wait(left_s)
 
     async def _wait(self, seconds: float) -> None:
         """Until there is news, but not longer."""
