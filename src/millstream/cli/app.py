@@ -4,7 +4,20 @@ from typing import Annotated
 
 import typer
 
-from millstream.cli import bench, consume, exit_codes, group, log_dump, produce, settings, share, topic
+from millstream.cli import (
+    bench,
+    broker,
+    cluster,
+    consume,
+    exit_codes,
+    group,
+    log_dump,
+    produce,
+    settings,
+    share,
+    simulate,
+    topic,
+)
 from millstream.cli.options import Json
 from millstream.cli.serve import ServeOptions
 from millstream.cli.serve import run as run_serve
@@ -56,11 +69,14 @@ def serve(
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
 app.add_typer(share.app, name="share")
+app.add_typer(cluster.app, name="cluster")
+app.add_typer(broker.app, name="broker")
 app.add_typer(log_dump.app, name="log")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.command("bench")(bench.bench)
 app.command("settings")(settings.settings)
+app.command("simulate")(simulate.simulate)
 
 
 @app.command()

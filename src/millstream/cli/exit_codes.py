@@ -15,10 +15,12 @@ TIMED_OUT = 6
 """The broker answered too late, or not at all."""
 DAMAGED = 7
 """Bytes in a log are not what they should be: found by `log dump`, or by the broker while reading."""
+UNWELL = 8
+"""The cluster works, but not all of it is well: `cluster status` found brokers, replicas or voters missing."""
 INTERRUPTED = 130
 """Ctrl-C."""
 
 EXPLANATION = (
     "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no broker at the address, 4 not found, 5 exists already, "
-    "6 timed out, 7 damaged data found, 130 interrupted."
+    "6 timed out, 7 damaged data found, 8 cluster not well, 130 interrupted."
 )

@@ -105,7 +105,7 @@ class WireCluster:
 
     def __init__(self, connection: "Connection") -> None:
         if (connection.setting("security.protocol") or "plaintext").lower() != "plaintext":
-            raise CommandFailedError("share groups can be managed over plaintext connections only, so far")
+            raise CommandFailedError("this command works over plaintext connections only, so far")
         self._connection = connection
 
     def any_broker(self) -> WireClient:

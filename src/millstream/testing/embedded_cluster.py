@@ -27,6 +27,7 @@ class EmbeddedCluster:
     node_settings  and for single ones, by number: {2: {"broker.rack": "b"}}
     controllers    so many more nodes that are controllers only; the others then are brokers only
     data_dir       keep everything there, and after the end; by default a temporary directory, removed at the end
+    first_port     brokers listen on this and the following ports, controllers on those behind; by default on free ones
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class EmbeddedCluster:
         node_settings: Mapping[int, Mapping[str, Any]] | None = None,
         controllers: int = 0,
         data_dir: str | os.PathLike[str] | None = None,
+        first_port: int | None = None,
         start_timeout: float = 60.0,
         stop_timeout: float = 30.0,
     ) -> None:
@@ -47,6 +49,7 @@ class EmbeddedCluster:
         self._node_settings = {number: dict(own) for number, own in (node_settings or {}).items()}
         self._given_data_dir = None if data_dir is None else Path(data_dir)
         self._scratch: Path | None = None
+        self._first_port = first_port
         self._start_timeout = start_timeout
         self._stop_timeout = stop_timeout
         self._ports: dict[tuple[str, int], int] = {}
@@ -92,6 +95,10 @@ class EmbeddedCluster:
     def pid(self, number: int) -> int:
         return self._process(number).pid
 
+    def started(self, number: int) -> bool:
+        """Whether it was started and not stopped by us since; it may have ended by itself."""
+        return self._process(number).started
+
     def running(self, number: int) -> bool:
         return self._process(number).running
 
@@ -121,6 +128,10 @@ class EmbeddedCluster:
         """Stops nodes cleanly (SIGTERM), one after another; all, in no time for a hand-over, if none is named."""
         for number in numbers or self.nodes:
             self._process(number).reap(signal.SIGTERM)
+
+    def terminate(self, number: int) -> None:
+        """Tells a node to stop, without waiting for it; `stop` does."""
+        os.kill(self.pid(number), signal.SIGTERM)
 
     def kill(self, *numbers: int) -> None:
         """Kill -9."""
@@ -188,7 +199,9 @@ class EmbeddedCluster:
     def _port(self, kind: str, number: int) -> int:
         if not self._ports:
             wanted = [("client", each) for each in self.brokers] + [("controller", each) for each in self.controllers]
-            self._ports = dict(zip(wanted, free_ports(len(wanted)), strict=True))
+            first = self._first_port
+            ports = free_ports(len(wanted)) if first is None else range(first, first + len(wanted))
+            self._ports = dict(zip(wanted, ports, strict=True))
         return self._ports[kind, number]
 
 

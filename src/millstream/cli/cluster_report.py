@@ -1,0 +1,257 @@
+"""How a cluster, a plan and a quorum are shown: tables for people, documents for scripts."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from millstream.cli.cluster_reading import Broker, Cluster, Partition, Quorum
+from millstream.cli.terminal import note, print_table
+from millstream.metadata.balance import PlannedReassignment
+
+_SHOWN_PROBLEMS = 20
+_LAG_OF_A_LIVE_VOTER = 1000
+"""Metadata records that a voter may be behind without anyone worrying: it is a matter of milliseconds."""
+_UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+def shown_bytes(count: int | None) -> str:
+    if count is None:
+        return "?"
+    size = float(count)
+    for unit in _UNITS:
+        if size < 1000 or unit == _UNITS[-1]:
+            return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
+        size /= 1000
+    raise AssertionError
+
+
+class Health:
+    """What is not as it should be."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        partitions = cluster.partitions
+        self.offline = [each for each in partitions if each.is_offline]
+        self.under_min_in_sync = [each for each in partitions if cluster.is_under_min_in_sync(each)]
+        self.under_replicated = [each for each in partitions if each.is_under_replicated]
+        self.fenced = [broker.id for broker in cluster.brokers if broker.fenced]
+        self.silent = cluster.silent
+        self.lagging_voters = [
+            node.id for node in cluster.quorum.voters if node.lag is None or node.lag > _LAG_OF_A_LIVE_VOTER
+        ]
+        self.no_quorum_leader = cluster.quorum.leader < 0
+        self.not_preferred = [each for each in partitions if not each.is_led_as_preferred]
+        self.leader_skew = leader_skew(cluster)
+
+    @property
+    def is_well(self) -> bool:
+        missing = (self.offline, self.under_min_in_sync, self.under_replicated, self.fenced, self.silent)
+        return not any(missing) and not self.lagging_voters and not self.no_quorum_leader
+
+    def problem(self, partition: Partition) -> str:
+        if partition in self.offline:
+            return "offline"
+        return "under min.insync.replicas" if partition in self.under_min_in_sync else "under-replicated"
+
+
+def leader_skew(cluster: Cluster) -> float:
+    """How much more than its share the broker leads that leads most: 0 if all lead the same, 1 if it leads twice that.
+
+    What is within one partition of even counts as even.
+    """
+    counts = Counter(each.leader for each in cluster.partitions if not each.is_offline)
+    live = [broker.id for broker in cluster.live]
+    if not live or not counts:
+        return 0.0
+    share = counts.total() / len(live)
+    most = max(counts[number] for number in live)
+    return 0.0 if most <= share + 1 else most / share - 1
+
+
+def broker_rows(cluster: Cluster) -> list[dict[str, Any]]:
+    leaders = Counter(each.leader for each in cluster.partitions)
+    replicas = Counter(number for each in cluster.partitions for number in each.replicas)
+    return [
+        {
+            "id": broker.id,
+            "address": broker.address,
+            "rack": broker.rack,
+            "state": _state(broker, cluster),
+            "leaders": leaders[broker.id],
+            "replicas": replicas[broker.id],
+            "bytes": cluster.bytes_on(broker.id),
+        }
+        for broker in cluster.brokers
+    ]
+
+
+def _state(broker: Broker, cluster: Cluster) -> str:
+    if broker.fenced:
+        return "fenced"
+    return "silent" if broker.id in cluster.silent else "live"
+
+
+def show_brokers(rows: Sequence[dict[str, Any]]) -> None:
+    print_table(
+        ("broker", "address", "rack", "state", "leaders", "replicas", "data"),
+        [
+            (
+                row["id"],
+                row["address"],
+                row["rack"],
+                row["state"],
+                row["leaders"],
+                row["replicas"],
+                shown_bytes(row["bytes"]),
+            )
+            for row in rows
+        ],
+    )
+
+
+def quorum_document(quorum: Quorum) -> dict[str, Any]:
+    return {
+        "leader": quorum.leader,
+        "epoch": quorum.epoch,
+        "high_watermark": quorum.high_watermark,
+        "nodes": [
+            {
+                "id": node.id,
+                "role": "leader" if node.is_leader else "voter" if node.is_voter else "observer",
+                "directory_id": str(node.directory_id),
+                "log_end_offset": node.log_end_offset,
+                "lag": node.lag,
+                "last_caught_up_ms": node.caught_up_ms,
+                "address": quorum.addresses.get(node.id),
+            }
+            for node in quorum.nodes
+        ],
+    }
+
+
+def show_quorum(quorum: Quorum) -> None:
+    document = quorum_document(quorum)
+    print_table(
+        ("quorum", "role", "log end", "lag", "address"),
+        [(row["id"], row["role"], row["log_end_offset"], row["lag"], row["address"]) for row in document["nodes"]],
+    )
+
+
+def status_document(cluster: Cluster, health: Health) -> dict[str, Any]:
+    return {
+        "cluster_id": cluster.cluster_id,
+        "well": health.is_well,
+        "quorum": quorum_document(cluster.quorum),
+        "brokers": broker_rows(cluster),
+        "partitions": len(cluster.partitions),
+        "offline": [_document(each) for each in health.offline],
+        "under_min_in_sync": [_document(each) for each in health.under_min_in_sync],
+        "under_replicated": [_document(each) for each in health.under_replicated],
+        "not_led_by_preferred": len(health.not_preferred),
+        "leader_skew": round(health.leader_skew, 3),
+    }
+
+
+def _document(partition: Partition) -> dict[str, Any]:
+    return {
+        "topic": partition.topic,
+        "partition": partition.number,
+        "leader": partition.leader,
+        "replicas": list(partition.replicas),
+        "isr": list(partition.isr),
+    }
+
+
+def show_status(cluster: Cluster, health: Health) -> None:
+    quorum = cluster.quorum
+    leader = "no leader" if health.no_quorum_leader else f"leader {quorum.leader}"
+    print(f"cluster {cluster.cluster_id}  quorum {leader}, epoch {quorum.epoch}")
+    print()
+    show_quorum(quorum)
+    print()
+    show_brokers(broker_rows(cluster))
+    print()
+    troubled = sorted(
+        {each.place: each for each in (*health.offline, *health.under_min_in_sync, *health.under_replicated)}.values(),
+        key=lambda each: (not each.is_offline, each.place),
+    )
+    if troubled:
+        print_table(
+            ("topic", "partition", "leader", "in sync", "replicas", "problem"),
+            [
+                (
+                    each.topic,
+                    each.number,
+                    "none" if each.is_offline else each.leader,
+                    _numbers(each.isr),
+                    _numbers(each.replicas),
+                    health.problem(each),
+                )
+                for each in troubled[:_SHOWN_PROBLEMS]
+            ],
+        )
+        if len(troubled) > _SHOWN_PROBLEMS:
+            print(f"and {len(troubled) - _SHOWN_PROBLEMS} more; --json lists all")
+        print()
+    print(
+        f"{len(cluster.partitions)} partitions: {len(health.offline)} offline, "
+        f"{len(health.under_min_in_sync)} under min.insync.replicas, {len(health.under_replicated)} under-replicated, "
+        f"{len(health.not_preferred)} not led by the preferred replica, leader skew {health.leader_skew:.0%}"
+    )
+    for line in _advice(cluster, health):
+        note(line)
+
+
+def _advice(cluster: Cluster, health: Health) -> list[str]:
+    """What to do about it, for a person."""
+    lines = []
+    if health.fenced:
+        numbers = ", ".join(map(str, health.fenced))
+        lines.append(f"fenced: {numbers}. Start what has stopped; `millstream broker drain ID` gives up what is lost.")
+    if health.silent:
+        lines.append(f"no answer from {', '.join(map(str, health.silent))} at the address it advertises")
+    if health.lagging_voters:
+        lines.append(f"voters behind or away: {', '.join(map(str, health.lagging_voters))}")
+    if health.is_well and len(cluster.live) > 1 and (health.leader_skew > 0.2 or health.not_preferred):
+        lines.append("leaders are uneven: `millstream cluster balance` evens them out")
+    return lines
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    return ",".join(map(str, numbers))
+
+
+def plan_document(plan: Sequence[PlannedReassignment], cluster: Cluster) -> list[dict[str, Any]]:
+    before = {each.place: each.replicas for each in cluster.partitions}
+    return [
+        {
+            "topic": each.topic,
+            "partition": each.partition,
+            "from": list(before[each.topic, each.partition]),
+            "to": list(each.replicas),
+            "moved_bytes": each.moved_bytes,
+        }
+        for each in plan
+    ]
+
+
+def show_plan(plan: Sequence[PlannedReassignment], cluster: Cluster) -> None:
+    rows = plan_document(plan, cluster)
+    print_table(
+        ("topic", "partition", "from", "", "to", "data"),
+        [
+            (
+                row["topic"],
+                row["partition"],
+                _numbers(row["from"]),
+                "->",
+                _numbers(row["to"]),
+                shown_bytes(row["moved_bytes"]) if row["moved_bytes"] else "order only" if _same(row) else "0 B",
+            )
+            for row in rows
+        ],
+    )
+    print(f"{len(rows)} partitions, {shown_bytes(sum(row['moved_bytes'] for row in rows))} to copy")
+
+
+def _same(row: dict[str, Any]) -> bool:
+    return sorted(row["from"]) == sorted(row["to"])

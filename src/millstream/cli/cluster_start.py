@@ -1,0 +1,177 @@
+"""A local cluster for trying things out: `millstream serve` processes with files as Kafka's documentation writes them.
+
+What was chosen at the first start (how many nodes, which ports) is kept in the directory, so that the next start goes
+on with the same cluster. The nodes end with this command, however it ends.
+"""
+
+import json
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+
+from millstream.cli import exit_codes
+from millstream.cli.terminal import CommandFailedError, complain, note, print_json
+from millstream.testing.embedded_cluster import EmbeddedCluster
+from millstream.testing.node_process import NodeProcessError
+
+CHOICE_FILE = "cluster.json"
+DEFAULT_NODES = 3
+DEFAULT_PORT = 9092
+_MOST_NODES = 9
+_LOOK_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    nodes: int
+    port: int
+
+
+class _Stop(Exception):
+    """Somebody wants the cluster to end."""
+
+
+def run(directory: Path, nodes: int | None, port: int | None, settings: dict[str, str], *, as_json: bool) -> int:
+    """Runs the cluster until it is told to stop; the command's exit code."""
+    choice = choose(directory, nodes, port)
+    _check_ports(choice)
+    cluster = EmbeddedCluster(choice.nodes, settings, data_dir=directory, first_port=choice.port)
+    with _told_to_stop():
+        try:
+            try:
+                note(f"starting {choice.nodes} nodes")
+                cluster.start()
+            except NodeProcessError as error:
+                raise CommandFailedError(str(error)) from error
+            (directory / CHOICE_FILE).write_text(json.dumps(asdict(choice)) + "\n")
+            _announce(cluster, directory, as_json=as_json)
+            return _watch(cluster)
+        except _Stop:
+            return exit_codes.OK
+        finally:
+            _stop(cluster)
+
+
+def choose(directory: Path, nodes: int | None, port: int | None) -> Choice:
+    """What the directory was begun with; what is said on the command line must not contradict it."""
+    file = directory / CHOICE_FILE
+    if not file.exists():
+        wanted = Choice(DEFAULT_NODES if nodes is None else nodes, DEFAULT_PORT if port is None else port)
+        if not 1 <= wanted.nodes <= _MOST_NODES:
+            raise CommandFailedError(f"--nodes {wanted.nodes}: from 1 to {_MOST_NODES}", exit_codes.USAGE)
+        if not 1 <= wanted.port <= 65536 - 2 * wanted.nodes:
+            raise CommandFailedError(f"--port {wanted.port}: {2 * wanted.nodes} ports from there on", exit_codes.USAGE)
+        return wanted
+    try:
+        begun = Choice(**json.loads(file.read_text()))
+    except (ValueError, TypeError) as error:
+        raise CommandFailedError(f"{file} cannot be read ({error}): remove it, and say --nodes as before") from error
+    if nodes not in (None, begun.nodes):
+        raise CommandFailedError(
+            f"{directory} has a cluster of {begun.nodes} nodes: leave --nodes out, or take another --dir",
+            exit_codes.EXISTS,
+        )
+    # Addresses may change: every node reads those of the others from its file.
+    return begun if port is None else Choice(begun.nodes, port)
+
+
+def _check_ports(choice: Choice) -> None:
+    for port in range(choice.port, choice.port + 2 * choice.nodes):
+        try:
+            # As a listener binds, or a port that was in use a moment ago would count as taken.
+            with socket.create_server(("127.0.0.1", port)):
+                pass
+        except OSError as error:
+            raise CommandFailedError(
+                f"port {port} is in use ({error.strerror}): stop what listens there, or say --port with "
+                f"{2 * choice.nodes} free ports from there on"
+            ) from error
+
+
+@contextmanager
+def _told_to_stop() -> Iterator[None]:
+    """SIGTERM and Ctrl-C end the cluster; only the first counts, so that stopping is not interrupted."""
+    told = False
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        nonlocal told
+        if not told:
+            told = True
+            raise _Stop
+
+    before = {each: signal.signal(each, stop) for each in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def _announce(cluster: EmbeddedCluster, directory: Path, *, as_json: bool) -> None:
+    bootstrap = cluster.bootstrap_servers
+    if as_json:
+        nodes = [
+            {
+                "id": number,
+                "address": cluster.address(number),
+                "pid": cluster.pid(number),
+                "log": str(cluster.log_file(number)),
+            }
+            for number in cluster.nodes
+        ]
+        print_json({"bootstrap": bootstrap, "nodes": nodes})
+    else:
+        print(f"ready kafka={bootstrap}", flush=True)
+    first = cluster.address(cluster.nodes[0])
+    option = "" if first.endswith(":9092") else f" -b {first}"
+    note(
+        f"\n{len(cluster.nodes)} nodes run. Try, in another terminal:\n"
+        f"  millstream cluster status{option}\n"
+        f"  millstream topic create orders --partitions 6 --replication {min(3, len(cluster.brokers))}{option}\n"
+        f"  kill -9 {cluster.pid(cluster.nodes[0])}    # node {cluster.nodes[0]}: the others go on\n"
+        f"Each has its server.properties, data and node.log under {directory}.\n"
+        "Ctrl-C stops them all; the data stays, and the same command goes on with it."
+    )
+
+
+def _watch(cluster: EmbeddedCluster) -> int:
+    """Reports nodes that end by themselves; returns when none is left."""
+    living = set(cluster.nodes)
+    while living:
+        time.sleep(_LOOK_S)
+        for number in sorted(living):
+            if not cluster.running(number):
+                living.discard(number)
+                left = f"{len(living)} still run" if living else "none is left"
+                complain(
+                    f"node {number} ended ({_ending(cluster.exit_code(number))}), {left}: {cluster.log_file(number)}"
+                )
+    return exit_codes.FAILED
+
+
+def _ending(code: int | None) -> str:
+    if code is not None and code < 0:
+        try:
+            return signal.Signals(-code).name
+        except ValueError:
+            return f"signal {-code}"
+    return f"exit code {code}"
+
+
+def _stop(cluster: EmbeddedCluster) -> None:
+    """All at once: one after another, the last would wait for others to take over what it leads."""
+    note("stopping")
+    living = [number for number in cluster.nodes if cluster.started(number) and cluster.running(number)]
+    for number in living:
+        cluster.terminate(number)
+    for number in living:
+        try:
+            cluster.stop(number)
+        except NodeProcessError as error:
+            complain(str(error).splitlines()[0])
+    cluster.close()
