@@ -28,6 +28,9 @@ class Violation(Exception):
         self.invariant = invariant
         self.what = what
 
+    def __reduce__(self) -> tuple[type["Violation"], tuple[str, str]]:
+        return Violation, (self.invariant, self.what)
+
 
 class Invariant(Protocol):
     def check(self, sight: Sight) -> None: ...

@@ -37,7 +37,7 @@ _PASSING = "passing-"
 @dataclass(frozen=True, slots=True)
 class Options:
     nodes: int = 3
-    trouble_seconds: float = 12.0
+    trouble_seconds: float = 8.0
     separate_roles: bool | None = None
     """Controllers apart from brokers; None leaves it to the seed."""
     log_level: int = logging.WARNING
@@ -283,7 +283,10 @@ class Simulation:
                 return [f"{plan.name} is not there"]
             for index, state in enumerate(topic.partitions):
                 if set(state.isr) != set(state.replicas) or not state.has_leader or state.adding_replicas:
-                    missing.append(f"{plan.name}-{index} has {state.isr} of {state.replicas}, leader {state.leader}")
+                    missing.append(
+                        f"{plan.name}-{index} has {state.isr} of {state.replicas}, leader {state.leader}, eligible "
+                        f"{state.eligible_leader_replicas}, last known {state.last_known_elr}"
+                    )
         return missing
 
     def _what_is_missing(self, since: float) -> str:

@@ -1,0 +1,127 @@
+"""`millstream simulate`: clusters on virtual time with every kind of fault; a failing seed can be replayed."""
+
+import os
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from millstream.cli.options import Json
+from millstream.cli.terminal import CommandFailedError, print_json, progress
+
+if TYPE_CHECKING:
+    from millstream.testing.simulation.simulation import Options, Result
+
+_SHOWN_FAILURES = 10
+
+
+def simulate(
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="The seed, or the first of several.")] = 1,
+    seeds: Annotated[int, typer.Option("--seeds", metavar="N", min=1, help="How many seeds to run.")] = 1,
+    nodes: Annotated[int, typer.Option("--nodes", metavar="N", min=3, max=7, help="Nodes of the cluster.")] = 3,
+    trouble: Annotated[
+        float, typer.Option("--trouble", metavar="SECONDS", min=1.0, help="Virtual time for faults.")
+    ] = 8.0,
+    trace: Annotated[bool, typer.Option("--trace", help="Print the run as a story.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="With --trace: also what the nodes log.")] = False,
+    processes: Annotated[
+        int, typer.Option("--processes", metavar="N", min=0, help="Runs at once. [default: one per core]")
+    ] = 0,
+    json: Json = False,
+) -> None:
+    """Run clusters of real nodes in virtual time, with crashes, partitions and broken disks, and check that no
+    acknowledged write is lost and that they recover.
+
+    The same seed gives the same run, event for event.
+
+    \b
+    Examples:
+      millstream simulate --seeds 200
+      millstream simulate --seed 42 --trace
+    """
+    import logging
+
+    from millstream.testing.simulation.campaign import run_seeds
+    from millstream.testing.simulation.simulation import Options
+    from millstream.testing.simulation.simulation import simulate as run_seed
+
+    options = Options(nodes=nodes, trouble_seconds=trouble, log_level=logging.INFO if verbose else logging.WARNING)
+    failures: list[Result] = []
+    totals = _Totals()
+    if trace:
+        for number in range(seed, seed + seeds):
+            result = run_seed(number, options, print)
+            _take(result, totals, failures, options)
+    else:
+        with progress(wanted=not json) as display:
+            task = display.add_task("seeds", total=seeds, info="") if display is not None else None
+            every = run_seeds(range(seed, seed + seeds), options, processes=processes or os.cpu_count() or 1)
+            for result in every:
+                _take(result, totals, failures, options)
+                if display is not None and task is not None:
+                    info = f"{totals.acked:,} acked, {totals.faults:,} faults, {len(failures)} failed"
+                    display.update(task, advance=1, info=info)
+    if json:
+        print_json(
+            {
+                "seeds": seeds,
+                "failed": [
+                    {"seed": each.seed, "invariant": each.violation.invariant, "what": each.violation.what}
+                    for each in failures
+                    if each.violation is not None
+                ],
+                **totals.document(),
+            }
+        )
+    else:
+        print(totals.sentence(seeds, len(failures)))
+    if failures:
+        raise CommandFailedError(f"{len(failures)} of {seeds} seeds failed: {_some(failures)}")
+
+
+class _Totals:
+    def __init__(self) -> None:
+        self.acked = self.faults = self.elections = 0
+        self.virtual_seconds = self.cpu_seconds = 0.0
+
+    def add(self, result: "Result") -> None:
+        self.acked += result.acked
+        self.faults += sum(result.faults.values())
+        self.elections += result.elections
+        self.virtual_seconds += result.virtual_seconds
+        self.cpu_seconds += result.cpu_seconds
+
+    def sentence(self, seeds: int, failed: int) -> str:
+        outcome = f"{failed:,} failed" if failed else "all invariants held"
+        return (
+            f"{seeds:,} {'seed' if seeds == 1 else 'seeds'}: {outcome}; {self.acked:,} batches acknowledged, "
+            f"{self.faults:,} faults, {self.elections:,} controllers elected, in {self.virtual_seconds / 60:,.1f} "
+            f"virtual minutes ({self.cpu_seconds:,.1f} s of CPU)"
+        )
+
+    def document(self) -> dict[str, float]:
+        return {
+            "acked": self.acked,
+            "faults": self.faults,
+            "elections": self.elections,
+            "virtual_seconds": round(self.virtual_seconds, 1),
+            "cpu_seconds": round(self.cpu_seconds, 1),
+        }
+
+
+def _take(result: "Result", totals: _Totals, failures: "list[Result]", options: "Options") -> None:
+    totals.add(result)
+    if result.violation is None:
+        return
+    failures.append(result)
+    if len(failures) <= _SHOWN_FAILURES:
+        again = f"millstream simulate --seed {result.seed}"
+        if options.nodes != 3:
+            again += f" --nodes {options.nodes}"
+        if options.trouble_seconds != 8.0:
+            again += f" --trouble {options.trouble_seconds:g}"
+        print(f"seed {result.seed}: {result.violation}\n  replay: {again} --trace")
+
+
+def _some(failures: "list[Result]") -> str:
+    shown = ", ".join(str(each.seed) for each in failures[:_SHOWN_FAILURES])
+    return shown + (" …" if len(failures) > _SHOWN_FAILURES else "")
