@@ -1,5 +1,6 @@
 """The settings of a topic. Each takes its value from the topic, else from the broker settings named as its synonyms."""
 
+import re
 from typing import Any
 
 from millstream.config.setting import LONG_MAX, Allowed, Setting, Synonym, at_least, between, one_of, some_of
@@ -9,7 +10,10 @@ from millstream.config.table.declare import boolean, declared, double, integer, 
 _DAY_MS = 24 * 60 * 60 * 1000
 _MINUTE_MS = 60_000
 _HOUR_MS = 60 * _MINUTE_MS
-_NO_THROTTLE = "replication throttles are not part of this version"
+_THROTTLED = Allowed(
+    "`partition:broker` each, or `*` for all",
+    lambda replicas: all(replica == "*" or re.fullmatch(r"\d+:\d+", replica) for replica in replicas),
+)
 
 
 def _from(*settings: Setting[Any]) -> tuple[Synonym, ...]:
@@ -94,8 +98,8 @@ FLUSH_MS = long(
 FOLLOWER_REPLICATION_THROTTLED_REPLICAS = listed(
     "follower.replication.throttled.replicas",
     (),
-    "The replicas whose copying is throttled on the follower.",
-    only_default=_NO_THROTTLE,
+    "The replicas whose copying is throttled on the follower, by `follower.replication.throttled.rate` of its broker.",
+    allowed=_THROTTLED,
 )
 INDEX_INTERVAL_BYTES = integer(
     "index.interval.bytes",
@@ -114,8 +118,8 @@ INTERNAL_SEGMENT_BYTES = optional_integer(
 LEADER_REPLICATION_THROTTLED_REPLICAS = listed(
     "leader.replication.throttled.replicas",
     (),
-    "The replicas whose copying is throttled on the leader.",
-    only_default=_NO_THROTTLE,
+    "The replicas whose copying is throttled on the leader, by `leader.replication.throttled.rate` of its broker.",
+    allowed=_THROTTLED,
 )
 LOCAL_RETENTION_BYTES = long(
     "local.retention.bytes",
