@@ -36,6 +36,7 @@ FIRST_BACKOFF_S = 0.02
 _LATEST, _EARLIEST = -1, -2
 _LARGEST_EPOCH = (1 << 31) - 1
 _THROTTLE_PAUSE_S = 0.2
+_OPENED_AT_ONCE = 32
 _log = logging.getLogger("millstream.replication")
 
 Key = tuple[bytes, int]
@@ -248,7 +249,7 @@ class ReplicaFetcher:
 
     def _head(self, now: float) -> FetchHead:
         config, node = self._node.config, self._node
-        # Who rests a little should not have to wait for the others to get news.
+        # Who rests a little, or is yet to be opened, should not have to wait until there is news of the others.
         longest_ms = max(1, int(self._idle_s(now) * 1000))
         return FetchHead(
             node.cluster_id(),
@@ -271,7 +272,13 @@ class ReplicaFetcher:
         rows: dict[bytes, list[FetchRow]] = {}
         partition_max_bytes = self._node.config[cluster.REPLICA_FETCH_MAX_BYTES]
         moved, self._moved = self._moved, {}
+        openings = 0
         for key, followed in moved.items():
+            if followed.partition.opened_log is None:
+                openings += 1
+                if openings > _OPENED_AT_ONCE:
+                    self._moved[key] = followed  # opening a log reads a few files, and others want a turn, too
+                    continue
             position = self._position(followed)
             if position is None or position == followed.sent:
                 continue
@@ -322,6 +329,8 @@ class ReplicaFetcher:
 
     def _idle_s(self, now: float) -> float:
         """How long there is nothing to do, unless something is added."""
+        if self._moved:
+            return 0.001
         return max(0.001, min((followed.not_before - now for followed in self._resting.values()), default=3600.0))
 
     def _begin_session(self) -> None:
