@@ -11,6 +11,8 @@ import pytest
 from millstream.config.errors import ConfigError
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.quorum.snapshot_writer import Retention
+from millstream.raft.messages import Peer
+from millstream.raft.voter_set import Endpoint, VoterSet
 
 from ..storage.faulty_disk import FaultyDisk
 from .cluster import Cluster, QuorumNode, eventually, run
@@ -136,6 +138,28 @@ def test_observers_follow(tmp_path: Path) -> None:
     run(test)
 
 
+def test_an_observer_that_knows_only_addresses(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Cluster(tmp_path) as cluster:
+            # The first of them is nobody's.
+            addresses = [Endpoint("CONTROLLER", "127.0.0.1", cluster.ports[id]) for id in (8, 1, 2, 3)]
+            bootstrap = tuple(Peer(-2 - at, (address,)) for at, address in enumerate(addresses))
+            observer = cluster.start(7, may_vote=False, voters=VoterSet(), bootstrap=bootstrap)
+            cluster.start_all()
+            await cluster.write(1, 2)
+            await cluster.all_have([1, 2])
+            leader = await cluster.elected()
+            assert observer.quorum.leader_address() == ("127.0.0.1", leader.port)
+            cluster.kill(leader.id)
+            await cluster.write(3)
+            await cluster.all_have([1, 2, 3])
+            await cluster.nodes.pop(7).stop()
+            cluster.start(7, may_vote=False, voters=VoterSet(), bootstrap=bootstrap)
+            await cluster.all_have([1, 2, 3])
+
+    run(test)
+
+
 def test_a_newcomer_gets_a_snapshot(tmp_path: Path) -> None:
     async def test() -> None:
         async with Cluster(tmp_path) as cluster:
@@ -194,6 +218,22 @@ def test_a_listener_may_append_while_it_is_told(tmp_path: Path) -> None:
 
 
 # Bad days
+
+
+def test_a_disk_without_room_at_the_start(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Cluster(tmp_path, voters=1) as cluster:
+            cluster.start(1)
+            await cluster.nodes.pop(1).stop()
+            disk = FaultyDisk()
+            node = QuorumNode(cluster, 1, port=cluster.ports[1], voters=cluster.voters, disk=disk)
+            disk.room = 0
+            with pytest.raises(ConfigError) as refusal:
+                node.start()
+            assert "no space left" in refusal.value.message and "\n" not in refusal.value.message
+            node.kill()
+
+    run(test)
 
 
 def test_other_voters_than_before_are_refused(tmp_path: Path) -> None:

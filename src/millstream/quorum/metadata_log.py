@@ -16,7 +16,7 @@ from millstream.environment import Environment
 from millstream.metadata.record_codec import decode_record, encode_record
 from millstream.metadata.records import CorruptMetadataError, MetadataRecord
 from millstream.metadata.topic_names import CLUSTER_METADATA_TOPIC
-from millstream.model.errors import KafkaError
+from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import TopicName, TopicPartition
 from millstream.quorum.control_records import KRaftVersion, LeaderChange, Voters, decode_control, encode_control
 from millstream.quorum.snapshots import IncomingSnapshot, SnapshotContent, Snapshots
@@ -277,7 +277,14 @@ class MetadataLog:
 
 
 def unreadable(directory: str, error: Exception | str) -> ConfigError:
-    """One clear line for a log that this node cannot start with."""
+    """One clear line for a log that this node cannot start or go on with."""
+    if isinstance(error, OSError) or (isinstance(error, KafkaError) and error.code == ErrorCode.KAFKA_STORAGE_ERROR):
+        reason = error.message if isinstance(error, KafkaError) else error
+        return ConfigError(
+            f"the disk does not let the metadata log in {directory} be read or written: {reason}; see to it, then "
+            "start this node again",
+            name="log.dirs",
+        )
     return ConfigError(
         f"the metadata log in {directory} cannot be read: {error}; restore it from a copy, or start with an empty data "
         "directory: a node of a cluster then fetches everything from the others",
