@@ -285,6 +285,9 @@ def test_drain_empties_a_broker_and_refuses_what_cannot_be(run: Run, cluster: Em
     assert drained.code == 0, drained.err
     assert drained.json()["executed"]
     assert (brokers(run)[3]["replicas"], brokers(run)[3]["leaders"]) == (0, 0)
+    assert brokers(run)[3]["state"] == "cordoned"
+    assert run("broker", "drain", 3, "--undo").code == 0
+    assert brokers(run)[3]["state"] == "live"
     late = run("broker", "drain", 3, "--unregister", "--timeout", 1)
     assert late.code == 6 and "stop it" in late.err
     cluster.stop(3)

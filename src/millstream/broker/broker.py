@@ -134,7 +134,9 @@ class Broker:
         classic = ClassicGroupHandlers(self.groups)
         consumer = ConsumerGroupHandlers(self.groups)
         group_admin = GroupAdminHandlers(self.groups)
-        log_dirs = LogDirHandlers(partitions, environment, view.config.data_dir)
+        log_dirs = LogDirHandlers(
+            partitions, environment, view.config.data_dir, lambda: view.image.cordoned(view.node_id)
+        )
         producer_ids = ProducerIdHandlers(self.link, view.node_id, lambda: view.broker_epoch)
         log_ends = LogEnds(view, partitions, self.peers)
         share_groups = ShareGroupHandlers(self.groups, self.share_states, self.share_persister, self.shared, log_ends)

@@ -49,6 +49,9 @@ def drain(
         bool,
         typer.Option("--unregister", help="Then wait until the broker is stopped, and make the cluster forget it."),
     ] = False,
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Let it have new replicas again; `cluster balance` gives it some.")
+    ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -56,21 +59,29 @@ def drain(
 ) -> None:
     """Move everything off a broker, which then can be stopped for good. Works for one that is dead, too.
 
-    Waits until all is moved. With --unregister it goes on waiting, up to --timeout seconds, for the broker to be
-    stopped; without, do that later: the command finds nothing left to move.
+    From the start on the broker gets no new replicas (it is cordoned). Waits until all is moved. With --unregister it
+    goes on waiting, up to --timeout seconds, for the broker to be stopped; without, do that later: the command finds
+    nothing left to move.
 
     \b
     Examples:
       millstream broker drain 3 --dry-run
       millstream broker drain 3 --throttle 50000000
       millstream broker drain 3 --unregister
+      millstream broker drain 3 --undo
     """
     admin = open_admin(bootstrap, timeout, settings)
     cluster = admin.read()
     cluster.broker(broker)
-    if not dry_run and Mover(admin, cluster, throttle).settle():
-        cluster = admin.read()
+    if undo:
+        _undo(admin, broker, json=json)
+        return
     plan = _plan(cluster, broker)
+    if not dry_run:
+        admin.cordon(broker)
+        Mover(admin, cluster, throttle).settle()
+        cluster = admin.read()
+        plan = _plan(cluster, broker)
     if plan and not json:
         show_plan(plan, cluster)
     if plan and not dry_run:
@@ -92,6 +103,14 @@ def drain(
         print(f"broker {broker} is gone")
     else:
         print(f"broker {broker} holds nothing now: it can be stopped")
+
+
+def _undo(admin: ClusterAdmin, broker: int, *, json: bool) -> None:
+    admin.cordon(broker, lift=True)
+    if json:
+        print_json({"broker": broker, "cordoned": False})
+    else:
+        print(f"broker {broker} may have new replicas again: `millstream cluster balance` gives it its share")
 
 
 def _plan(cluster: Cluster, broker: int) -> list[PlannedReassignment]:

@@ -21,7 +21,7 @@ _POLL_S = 0.2
 
 def places(cluster: Cluster) -> list[BrokerPlace]:
     """The brokers that replicas can be moved to."""
-    return [BrokerPlace(id=broker.id, rack=broker.rack) for broker in cluster.live]
+    return [BrokerPlace(id=broker.id, rack=broker.rack) for broker in cluster.live if broker.id not in cluster.cordoned]
 
 
 def loads(cluster: Cluster) -> list[PartitionLoad]:

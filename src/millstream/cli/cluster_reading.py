@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 NO_LEADER = -1
 _TOPIC, _BROKER = 2, 4
 _MIN_IN_SYNC = "min.insync.replicas"
+_CORDON, _ALL_DIRECTORIES = "cordoned.log.dirs", "*"
 _TOPICS_PER_REQUEST = 500
 
 Place = tuple[str, int]
@@ -107,6 +108,8 @@ class Cluster:
     """Bytes by topic, partition and broker, of brokers that answered."""
     silent: list[int] = field(default_factory=list)
     """Brokers that should answer and do not."""
+    cordoned: list[int] = field(default_factory=list)
+    """Brokers that get no new replicas, since they are to be emptied."""
 
     @property
     def live(self) -> list[Broker]:
@@ -152,16 +155,26 @@ class ClusterAdmin:
         cluster_id, brokers = self.brokers()
         partitions = self.partitions()
         sizes: dict[tuple[str, int, int], int] = {}
-        silent = []
+        silent: list[int] = []
+        cordoned: list[int] = []
         for broker in brokers:
             if broker.fenced:
                 continue
             try:
-                sizes.update(self._sizes(broker))
+                directories = self._directories(broker)
             except CommandFailedError:
                 silent.append(broker.id)
+                continue
+            for directory in directories:
+                if getattr(directory, "is_cordoned", False) and broker.id not in cordoned:
+                    cordoned.append(broker.id)
+                for topic in directory.topics:
+                    for row in topic.partitions:
+                        sizes[topic.name, row.partition_index, broker.id] = row.partition_size
         names = list(dict.fromkeys(partition.topic for partition in partitions))
-        return Cluster(cluster_id, self.quorum(), brokers, partitions, self._min_in_sync(names), sizes, silent)
+        return Cluster(
+            cluster_id, self.quorum(), brokers, partitions, self._min_in_sync(names), sizes, silent, cordoned
+        )
 
     def brokers(self) -> tuple[str, list[Broker]]:
         answer = self.call("describe_cluster", include_fenced_brokers=True)
@@ -213,15 +226,9 @@ class ClusterAdmin:
         found = [*nodes(row.current_voters, voters=True), *nodes(row.observers, voters=False)]
         return Quorum(row.leader_id, row.leader_epoch, row.high_watermark, sorted(found, key=_voters_first), addresses)
 
-    def _sizes(self, broker: Broker) -> dict[tuple[str, int, int], int]:
+    def _directories(self, broker: Broker) -> list[Message]:
         with WireClient((broker.host, broker.port), self._timeout) as wire:
-            answer = wire.call("describe_log_dirs", topics=None)
-        return {
-            (topic.name, row.partition_index, broker.id): row.partition_size
-            for directory in answer.results
-            for topic in directory.topics
-            for row in topic.partitions
-        }
+            return list(wire.call("describe_log_dirs", topics=None).results)
 
     def _min_in_sync(self, topics: Sequence[str]) -> dict[str, int]:
         found: dict[str, int] = {}
@@ -294,6 +301,10 @@ class ClusterAdmin:
         )
         for row in answer.responses:
             check(row.error_code, row.error_message)
+
+    def cordon(self, number: int, *, lift: bool = False) -> None:
+        """Sees to it that a broker gets no new replicas, or may get some again."""
+        self.alter_configs({}, {number: {_CORDON: None if lift else _ALL_DIRECTORIES}})
 
     def unregister(self, number: int) -> None:
         answer = self.call("unregister_broker", broker_id=number)

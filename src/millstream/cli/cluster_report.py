@@ -87,7 +87,9 @@ def broker_rows(cluster: Cluster) -> list[dict[str, Any]]:
 def _state(broker: Broker, cluster: Cluster) -> str:
     if broker.fenced:
         return "fenced"
-    return "silent" if broker.id in cluster.silent else "live"
+    if broker.id in cluster.silent:
+        return "silent"
+    return "cordoned" if broker.id in cluster.cordoned else "live"
 
 
 def show_brokers(rows: Sequence[dict[str, Any]]) -> None:

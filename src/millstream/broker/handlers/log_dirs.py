@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from collections.abc import Callable
 from typing import Any
 
 from millstream.api.request import Context, Response
@@ -14,8 +15,11 @@ _TURN = 200  # partitions looked at before others get a turn
 
 
 class LogDirHandlers:
-    def __init__(self, partitions: PartitionTable, environment: Environment, directory: str) -> None:
+    def __init__(
+        self, partitions: PartitionTable, environment: Environment, directory: str, is_cordoned: Callable[[], bool]
+    ) -> None:
         self._partitions = partitions
+        self._is_cordoned = is_cordoned
         self._environment = environment
         self._directory = os.path.abspath(directory)
 
@@ -44,6 +48,7 @@ class LogDirHandlers:
                     "topics": [{"name": name, "partitions": rows} for name, rows in topics.items()],
                     "total_bytes": space.f_blocks * space.f_frsize,
                     "usable_bytes": space.f_bavail * space.f_frsize,
+                    "is_cordoned": self._is_cordoned(),
                 }
             ]
         }
