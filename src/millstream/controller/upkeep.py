@@ -7,13 +7,13 @@ from typing import Any
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.table import cluster
 from millstream.controller.active_controller import ActiveController, Decide
-from millstream.controller.internal_topics import grow_internal_topics
 from millstream.controller.metadata_source import ImageSource
 from millstream.environment import Environment
 from millstream.metadata.decision import Decision
 from millstream.metadata.elections import MAX_ELECTIONS_AT_ONCE, ElectionAnswer, balance_leaders, elect_leaderless
 from millstream.metadata.features import missing_features
 from millstream.metadata.image import MetadataDelta, MetadataImage
+from millstream.metadata.internal_topics import grow_internal_topics
 from millstream.metadata.reassignment import ReassignmentAnswer
 from millstream.model.errors import ErrorCode, KafkaError
 
