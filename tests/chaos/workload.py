@@ -1,12 +1,14 @@
 """The clients: idempotent producers, consumers with and without a group, a reader of end offsets. All write history.
 
-One topic, whose every partition gets a steady stream of unique numbers from every producer. One producer is impatient:
-it sends each record once and gives up soon, so during faults many of its outcomes are unknown. (One that is idempotent
-would not do: librdkafka then begins a new epoch and sends what was under way again, which may be there already.) What a
-client must never be told, such as a fatal error of an idempotent producer or an offset out of range, is noted in
-`problems`.
+One topic, whose every partition gets a steady stream of unique numbers from every producer. One producer is forgetful:
+every few seconds it is thrown away with all that is under way, as by a crash, and another takes its place, so that many
+outcomes are unknown. (A short timeout would not do: librdkafka then begins a new epoch and sends what was under way
+again, which may be in the log already. Nor would a producer without retries: it still sends again what a leader that
+resigns has appended and refused.) What a client must never be told, such as a fatal error of an idempotent producer or
+an offset out of range, is noted in `problems`.
 """
 
+import math
 import random
 import threading
 import time
@@ -38,20 +40,21 @@ _CLIENT_SETTINGS: dict[str, Any] = {
     "socket.timeout.ms": 10_000,
     "socket.connection.setup.timeout.ms": 3_000,
 }
-_PRODUCER_SETTINGS: dict[str, Any] = {**_CLIENT_SETTINGS, "acks": "all", "linger.ms": 5}
-_PATIENT: dict[str, Any] = {"enable.idempotence": True, "request.timeout.ms": 5_000, "message.timeout.ms": 120_000}
-_IMPATIENT: dict[str, Any] = {
-    "enable.idempotence": False,
-    "retries": 0,
-    "request.timeout.ms": 2_000,
-    "message.timeout.ms": 4_000,
+_MESSAGE_TIMEOUT_S = 120
+_PRODUCER_SETTINGS: dict[str, Any] = {
+    **_CLIENT_SETTINGS,
+    "acks": "all",
+    "enable.idempotence": True,
+    "linger.ms": 5,
+    "request.timeout.ms": 5_000,
+    "message.timeout.ms": _MESSAGE_TIMEOUT_S * 1000,
 }
 _CONSUMER_SETTINGS: dict[str, Any] = {
     **_CLIENT_SETTINGS,
     "enable.auto.commit": False,
     "fetch.wait.max.ms": 200,
 }
-_NEVER_SENT = (KafkaError._PURGE_QUEUE, KafkaError._QUEUE_FULL, KafkaError.MSG_SIZE_TOO_LARGE)
+_NEVER_SENT = (KafkaError._QUEUE_FULL, KafkaError.MSG_SIZE_TOO_LARGE)
 _POLL_S = 0.2
 
 
@@ -88,7 +91,7 @@ class ProducerWorker(Worker):
         bootstrap: str,
         partitions: int,
         rate: float,
-        patient: bool,
+        is_forgetful: bool,
         recorder: Recorder,
         problems: list[str],
         seed: int,
@@ -97,7 +100,7 @@ class ProducerWorker(Worker):
         self._servers = bootstrap
         self._partitions = partitions
         self._rate = rate
-        self._patient = patient
+        self._is_forgetful = is_forgetful
         self._next_value = number * 1_000_000_000
         self._fatal: KafkaError | None = None
 
@@ -105,30 +108,36 @@ class ProducerWorker(Worker):
         incarnation = 0
         while not self.ending.is_set():
             incarnation += 1
-            self._produce_until_fatal(f"{self.name}.{incarnation}")
+            name = f"{self.name}.{incarnation}"
+            try:
+                self._produce(name)
+            except KafkaException as problem:
+                self.problems.append(f"{name}: {problem.args[0].str()}")
 
-    def _produce_until_fatal(self, producer_name: str) -> None:
+    def _produce(self, producer_name: str) -> None:
+        """Until it is time to end, or to be forgotten, or a fatal error has come."""
         self._fatal = None
-        settings = {**_PRODUCER_SETTINGS, **(_PATIENT if self._patient else _IMPATIENT), "error_cb": self._on_error}
+        settings = {**_PRODUCER_SETTINGS, "error_cb": self._on_error}
         producer = Producer({"bootstrap.servers": self._servers, **settings})
         due = time.monotonic()
-        while not self.ending.is_set() and self._fatal is None:
+        until = due + self.random.uniform(2, 8) if self._is_forgetful else math.inf
+        while not self.ending.is_set() and self._fatal is None and due < until:
             partition = self._next_value % self._partitions
             self._send(producer, producer_name, partition)
             due = max(due + 1 / self._rate, time.monotonic() - 0.5)
             producer.poll(max(0.0, due - time.monotonic()))
         if self._fatal is not None:
             self.problems.append(f"{producer_name} got a fatal error: {self._fatal.str()}")
-        left = producer.flush(settings["message.timeout.ms"] / 1000 + 15)
-        if left:
+        if self._is_forgetful:
+            producer.purge()
+            producer.poll(0)
+        elif left := producer.flush(_MESSAGE_TIMEOUT_S + 15):
             self.problems.append(f"{producer_name} could not tell the outcome of {left} sends")
 
     def _send(self, producer: Producer, producer_name: str, partition: int) -> None:
         value = self._next_value
         self._next_value += 1
-        # What is not idempotent has no order either: each of its records is as if from a producer of its own.
-        sender = producer_name if self._patient else f"{producer_name} {value}"
-        operation = self.recorder.send(sender, partition_name(partition), value)
+        operation = self.recorder.send(producer_name, partition_name(partition), value)
         try:
             producer.produce(TOPIC, b"%d" % value, partition=partition, on_delivery=self._delivery(operation))
         except (BufferError, KafkaException):
@@ -316,9 +325,9 @@ class Workload:
         self._servers = bootstrap
         common = (self.recorder, self.problems, seed)
         self._producers: list[Worker] = [
-            ProducerWorker(1, bootstrap, partitions, rate, True, *common),
-            ProducerWorker(2, bootstrap, partitions, rate, True, *common),
-            ProducerWorker(3, bootstrap, partitions, rate, False, *common),
+            ProducerWorker(1, bootstrap, partitions, rate, False, *common),
+            ProducerWorker(2, bootstrap, partitions, rate, False, *common),
+            ProducerWorker(3, bootstrap, partitions, rate, True, *common),
         ]
         self._readers: list[Worker] = [
             AssignedConsumer(1, bootstrap, partitions, *common),
