@@ -55,6 +55,8 @@ class BrokerLifecycle:
         self._told_offset = -1
         self._able = False
         self._leaving = False
+        self._refused_since_s: float | None = None
+        """Since when the present controller says that another process has our number."""
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.registered: asyncio.Future[None] = environment.loop.create_future()
@@ -73,7 +75,8 @@ class BrokerLifecycle:
         self._news.set()
 
     def leader_changed(self) -> None:
-        """Another controller knows nothing of this broker's heartbeats yet."""
+        """Another controller knows nothing of this broker's heartbeats yet, and waits for those of its former self."""
+        self._refused_since_s = None
         self._news.set()
 
     async def shut_down(self, timeout_s: float) -> None:
@@ -128,10 +131,10 @@ class BrokerLifecycle:
         """Registers this process; False if that will never be possible, or was not in time."""
         loop, config = self._environment.loop, self._view.config
         first = not self.serving.done()
-        begun_s = loop.time()
-        deadline_s = begun_s + config[cluster.INITIAL_BROKER_REGISTRATION_TIMEOUT_MS] / 1000
-        # Who has our number may be our own former self, of whose death the controller has not heard.
-        patience_s = (config[cluster.BROKER_SESSION_TIMEOUT_MS] + config[cluster.BROKER_HEARTBEAT_INTERVAL_MS]) / 1000
+        deadline_s = loop.time() + config[cluster.INITIAL_BROKER_REGISTRATION_TIMEOUT_MS] / 1000
+        # Who has our number may be our own former self: a controller gives it up after one session, and any new
+        # controller begins to count anew.
+        patience_s = 2 * config[cluster.BROKER_SESSION_TIMEOUT_MS] / 1000
         problem = "the metadata quorum has no leader, or it cannot be reached"
         while not first or loop.time() < deadline_s:
             self._news.clear()
@@ -147,6 +150,7 @@ class BrokerLifecycle:
                 )
             except KafkaError as error:
                 problem = error.message
+                self._refused_since_s = None
                 await self._wait(_RETRY_S)
                 continue
             code = ErrorCode(answer.error_code)
@@ -158,7 +162,10 @@ class BrokerLifecycle:
                 _log.info("registered broker=%d epoch=%d", self._view.node_id, self.broker_epoch)
                 return True
             fatal = self._refusal(code)
-            if fatal and (code is not ErrorCode.DUPLICATE_BROKER_REGISTRATION or loop.time() > begun_s + patience_s):
+            if self._refused_since_s is None:
+                self._refused_since_s = loop.time()
+            is_patient = code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+            if fatal and not (is_patient and loop.time() < self._refused_since_s + patience_s):
                 self._on_fatal(fatal)
                 return False
             problem = fatal or f"the controller answers {code.name}"

@@ -61,7 +61,8 @@ class Cluster:
         self._configs: dict[int, BrokerConfig] = {}
         self.exits: list[tuple[int, BaseException | None]] = []
         """Nodes that ended by themselves although nothing was wrong with their disks."""
-        self.fully_in_sync: Callable[[], bool] = lambda: True
+        self.out_of_sync: Callable[[], set[int]] = set
+        """Nodes that are missing from some in-sync set, as the active controller has it; all, while there is none."""
         rates = clock_rates or [1.0] * len(roles)
         hosts = [f"node{node_id}" for node_id in range(1, len(roles) + 1)]
         voters = [
@@ -116,11 +117,11 @@ class Cluster:
         process = self.machines[node_id].process
         return process.program if process is not None and isinstance(process.program, Node) else None
 
-    def may_lose_power(self) -> bool:
-        """Whether everything is on enough machines for one of them to forget what it did not sync."""
-        if self._power_lost and self.fully_in_sync():
+    def is_power_loss_felt(self) -> bool:
+        """Whether a machine has lost power, and not everything is fully in sync again since."""
+        if self._power_lost and not self.out_of_sync():
             self._power_lost = False
-        return not self._power_lost
+        return self._power_lost
 
     def expect_exit(self, node_id: int, seconds: float) -> None:
         """Its disk is broken for so long: the node may give up, then or when it notices."""

@@ -1,8 +1,9 @@
 """What goes wrong in a run: a plan of faults, made from the seed.
 
 Machines that lose power lose what was not synced. acks=all without fsync promises only what several page caches hold,
-so the power goes at one machine at a time, and at the next only when every partition is fully in sync again. Processes
-that are merely killed keep their page cache: those may be any minority. Everything else may hit anybody at any time.
+so the power goes only while every partition is fully in sync, and until that is so again no other process is killed:
+the controller takes for complete what the lost machine held until it hears of its end. Processes that are merely killed
+keep their page cache: those may be any minority. Everything else may hit anybody at any time.
 """
 
 import random
@@ -106,11 +107,23 @@ class Saboteur:
         for node_id, machine in cluster.machines.items():
             machine.disk.heal()
             machine.resume()
-            if node_id in self._needs_restart and machine.is_up:
-                # A log whose fsync failed takes no writes until somebody has looked at the disk and starts the node.
-                cluster.kill(node_id)
             if not machine.is_up:
                 cluster.start_node(node_id)
+        self._mend()
+
+    def _mend(self) -> None:
+        """Starts nodes anew, one after another, whose logs have failed: they take no writes until somebody does."""
+        cluster = self._cluster
+        if not self._needs_restart:
+            return
+        waiting = [node_id for node_id in cluster.machines if not cluster.is_ready(node_id)]
+        if not waiting and cluster.out_of_sync() <= self._needs_restart:
+            node_id = min(self._needs_restart)
+            self._needs_restart.discard(node_id)
+            cluster.tell("faults", f"node {node_id}, whose disk had failed, is started anew")
+            cluster.kill(node_id)
+            cluster.start_node(node_id)
+        cluster.scheduler.after(0.5, self._mend)
 
     def _carry_out(self, planned: PlannedFault) -> None:
         if self._is_over:
@@ -151,7 +164,7 @@ class Saboteur:
         """A running node that may go without taking the majority along."""
         cluster = self._cluster
         up = [node_id for node_id, machine in cluster.machines.items() if machine.is_up]
-        if len(cluster.machines) - len(up) >= cluster.most_down:
+        if len(cluster.machines) - len(up) >= cluster.most_down or cluster.is_power_loss_felt():
             return None
         return self._randomness.choice(up)
 
@@ -186,8 +199,10 @@ class Saboteur:
 
     def _lose_power(self, seconds: float) -> str | None:
         node_id = self._one_to_stop()
-        if node_id is None or not self._cluster.may_lose_power():
+        if node_id is None or self._needs_restart or self._cluster.out_of_sync():
             return None
+        for machine in self._cluster.machines.values():
+            machine.disk.heal()
         self._cluster.kill(node_id, power_lost=True)
         self._start_again(node_id, seconds)
         return f"node {node_id} for {seconds:.1f} s"
@@ -287,7 +302,9 @@ class Saboteur:
 
     # Disks and clocks
 
-    def _fill_disk(self, seconds: float) -> str:
+    def _fill_disk(self, seconds: float) -> str | None:
+        if self._cluster.is_power_loss_felt():
+            return None
         node_id = self._any_node()
         disk = self._cluster.machines[node_id].disk
         disk.room = self._randomness.choice((0, 100, 1000))
@@ -310,7 +327,9 @@ class Saboteur:
         self._later(seconds, undo, f"the disk of node {node_id} is quick again")
         return f"node {node_id}, {disk.slowness:g} times, for {seconds:.1f} s"
 
-    def _fail_writes(self, seconds: float) -> str:
+    def _fail_writes(self, seconds: float) -> str | None:
+        if self._cluster.is_power_loss_felt():
+            return None
         node_id = self._any_node()
         disk = self._cluster.machines[node_id].disk
         disk.writes_fail = True
@@ -323,7 +342,9 @@ class Saboteur:
         self._needs_restart.add(node_id)
         return f"node {node_id} for {seconds:.1f} s"
 
-    def _fail_syncs(self, seconds: float) -> str:
+    def _fail_syncs(self, seconds: float) -> str | None:
+        if self._cluster.is_power_loss_felt():
+            return None
         node_id = self._any_node()
         disk = self._cluster.machines[node_id].disk
         disk.syncs_fail = True

@@ -16,6 +16,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from millstream.metadata.image import MetadataImage, PartitionState
+from millstream.model.identifiers import BrokerId, TopicName
+from millstream.runtime.node import Node
 from millstream.testing.history.checker import check
 from millstream.testing.history.recorder import Recorder
 from millstream.testing.simulation.cluster import Cluster
@@ -139,7 +142,7 @@ class Simulation:
 
     def run(self) -> Result:
         cluster, result = self.cluster, self._result
-        self.cluster.fully_in_sync = self._is_fully_in_sync
+        self.cluster.out_of_sync = self._nodes_out_of_sync
         with LogCapture(self._heard, self._options.log_level):
             try:
                 self._phases()
@@ -261,33 +264,39 @@ class Simulation:
     def _is_fully_in_sync(self) -> bool:
         return not self._out_of_sync()
 
+    def _image(self) -> MetadataImage | None:
+        """The metadata of the active controller."""
+        newest: Node | None = None
+        for node_id in self.cluster.voter_ids:
+            node = self.cluster.node(node_id)
+            if node is None or node.quorum is None or not node.quorum.is_started or not node.quorum.is_leader:
+                continue
+            if newest is None or newest.quorum is None or node.quorum.epoch > newest.quorum.epoch:
+                newest = node
+        return newest.loader.image if newest is not None and newest.loader is not None else None
+
+    def _states(self, image: MetadataImage) -> list[tuple[str, PartitionState]]:
+        topics = [image.topics[TopicName(plan.name)] for plan in self._topics if plan.name in image.topics]
+        return [(f"{each.name}-{index}", state) for each in topics for index, state in enumerate(each.partitions)]
+
+    def _nodes_out_of_sync(self) -> set[int]:
+        image = self._image()
+        if image is None or len(states := self._states(image)) < len(self._partitions()):
+            return set(self.cluster.machines)
+        missing = {replica for _, state in states for replica in state.replicas if replica not in state.isr}
+        return missing | {broker_id for broker_id in self.cluster.broker_ids if not _is_active(image, broker_id)}
+
     def _out_of_sync(self) -> list[str]:
-        """Partitions of which some replica is missing, as the active controller has it."""
-        leading = [
-            node
-            for node_id in self.cluster.voter_ids
-            if (node := self.cluster.node(node_id)) is not None
-            and node.quorum is not None
-            and node.quorum.is_started
-            and node.quorum.is_leader
-            and node.loader is not None
-        ]
-        if not leading:
+        """What is wrong with which partition, as the active controller has it."""
+        image = self._image()
+        if image is None:
             return ["nobody leads the quorum"]
-        newest = max(leading, key=lambda node: node.quorum.epoch if node.quorum is not None else -1)
-        assert newest.loader is not None
-        missing = []
-        for plan in self._topics:
-            topic = newest.loader.image.topics.get(plan.name)  # type: ignore[call-overload]
-            if topic is None:
-                return [f"{plan.name} is not there"]
-            for index, state in enumerate(topic.partitions):
-                if set(state.isr) != set(state.replicas) or not state.has_leader or state.adding_replicas:
-                    missing.append(
-                        f"{plan.name}-{index} has {state.isr} of {state.replicas}, leader {state.leader}, eligible "
-                        f"{state.eligible_leader_replicas}, last known {state.last_known_elr}"
-                    )
-        return missing
+        return [
+            f"{name} has {state.isr} of {state.replicas}, leader {state.leader}, adding {state.adding_replicas}, "
+            f"eligible {state.eligible_leader_replicas}, last known {state.last_known_elr}"
+            for name, state in self._states(image)
+            if set(state.isr) != set(state.replicas) or not state.has_leader or state.adding_replicas
+        ]
 
     def _what_is_missing(self, since: float) -> str:
         silent = [
@@ -296,6 +305,11 @@ class Simulation:
             if self.workload.acked_at.get((plan.name, number), 0.0) <= since
         ]
         return "; ".join([*silent, *self._out_of_sync()])
+
+
+def _is_active(image: MetadataImage, broker_id: int) -> bool:
+    broker = image.brokers.get(BrokerId(broker_id))
+    return broker is not None and broker.active
 
 
 def _settings(randomness: random.Random) -> dict[str, str]:
