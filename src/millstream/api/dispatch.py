@@ -10,7 +10,16 @@ import logging
 import struct
 from collections.abc import Awaitable, Iterable, Mapping
 
-from millstream.api.request import Api, Context, FetchService, FetchTopics, ProduceResults, ProduceService, Response
+from millstream.api.request import (
+    BROKER_CLIENT_ID,
+    Api,
+    Context,
+    FetchService,
+    FetchTopics,
+    ProduceResults,
+    ProduceService,
+    Response,
+)
 from millstream.model.errors import ErrorCode
 from millstream.net.service import Parts, Peer, Pending, Refused
 from millstream.protocol import fetch as fetch_codec
@@ -27,6 +36,7 @@ _SMALL_REQUEST_BYTES = 16 << 20
 _REQUEST_HEAD = struct.Struct(">hhih")
 _RESPONSE_HEAD = struct.Struct(">ii")
 _SIZE = struct.Struct(">i")
+_BROKER_CLIENT_ID = BROKER_CLIENT_ID.encode()
 _log = logging.getLogger("millstream.broker")
 
 
@@ -71,7 +81,8 @@ class Dispatcher:
         if position > end:
             raise Refused("client id runs past the end of the request")
         if key == PRODUCE_KEY and version >= produce_codec.FIRST_VERSION and self._produce is not None:
-            return self._handle_produce(self._produce, buffer, position, end, version, correlation_id, peer)
+            by_broker = length > 0 and buffer.startswith(_BROKER_CLIENT_ID, position - length, position)
+            return self._handle_produce(self._produce, buffer, position, end, version, correlation_id, peer, by_broker)
         if key == FETCH_KEY and self._fetch is not None:
             return self._handle_fetch(self._fetch, buffer, position, end, version, correlation_id, peer)
         api = self._apis.get(key)
@@ -99,6 +110,7 @@ class Dispatcher:
         version: int,
         correlation_id: int,
         peer: Peer,
+        by_broker: bool,
     ) -> Parts | Pending | None:
         if version > produce_codec.LAST_VERSION:
             raise Refused(f"produce version {version} is not offered")
@@ -106,7 +118,7 @@ class Dispatcher:
         if flexible:
             position = _skip_header_tags(buffer, position, end)
         request = produce_codec.parse(buffer, position, end, version)
-        results, wait = produce.append(request, version, buffer)
+        results, wait = produce.append(request, version, buffer, by_broker=by_broker)
         if request.acks == 0:
             for _, rows in results:
                 for row in rows:

@@ -58,12 +58,16 @@ ProduceResults = list[tuple[bytes, list[produce_codec.PartitionResult]]]
 FetchTopics = list[tuple[bytes, list[fetch_codec.PartitionResult]]]
 
 
+BROKER_CLIENT_ID = "millstream-broker-"
+"""How the client ids begin that brokers use among each other."""
+
+
 class ProduceService(Protocol):
     def append(
-        self, request: produce_codec.ProduceRequest, version: int, buffer: bytearray
+        self, request: produce_codec.ProduceRequest, version: int, buffer: bytearray, *, by_broker: bool = False
     ) -> "tuple[ProduceResults, Callable[[Callable[[ProduceResults], None]], None] | None]":
         """Appends everything while the buffer is at hand. Results that have to wait for replicas or the disk come with
-        a function that takes whom to tell."""
+        a function that takes whom to tell. `by_broker` says that another broker asks, for topics of its own."""
         ...
 
 

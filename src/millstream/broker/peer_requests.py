@@ -6,6 +6,7 @@ What is sent is decided elsewhere, and so is what to do about failures: an OSErr
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from millstream.api.request import BROKER_CLIENT_ID
 from millstream.environment import Environment
 from millstream.metadata.image import BrokerRegistration, MetadataImage
 from millstream.model.identifiers import BrokerId
@@ -21,7 +22,7 @@ class PeerRequests:
         self._image = image
         self._listener = listener
         self._environment = environment
-        self._client_id = f"millstream-broker-{node_id}"
+        self._client_id = f"{BROKER_CLIENT_ID}{node_id}"
         self._channels: dict[int, Channel] = {}
 
     async def request(

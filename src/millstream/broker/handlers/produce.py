@@ -48,7 +48,7 @@ class ProduceHandler:
         self._cluster = cluster
 
     def append(
-        self, request: ProduceRequest, version: int, buffer: bytearray
+        self, request: ProduceRequest, version: int, buffer: bytearray, *, by_broker: bool = False
     ) -> tuple[Results, Callable[[Answer], None] | None]:
         """Appends everything and returns the results, with a way to wait for them if they are not final yet."""
         results: Results = []
@@ -71,8 +71,8 @@ class ProduceHandler:
                     topic_results.append(self._not_here(topic, by_id, index, known is None))
                     continue
                 try:
-                    if partition.is_internal:
-                        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "only the broker writes to internal topics")
+                    if partition.is_internal and not by_broker:
+                        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "only brokers write to internal topics")
                     if not partition.is_leader:
                         raise partition.not_leader()
                     log = partition.log

@@ -40,19 +40,19 @@ class FeatureHandlers:
         ]
         plain = [update for update in updates if update.name != KRAFT_VERSION]
         own = [update for update in updates if update.name == KRAFT_VERSION]
-        if own and plain:
-            raise KafkaError(
-                ErrorCode.INVALID_REQUEST, f"{KRAFT_VERSION} belongs to the quorum: update it in a request of its own."
-            )
         if own:
+            # It is the quorum's and thus no part of the decision: made first, once the rest is known to be possible.
+            if plain:
+                await self._update(plain, validate_only=True)
             await self._upgrade_quorum(own, validate_only=request.validate_only)
-        else:
-            await self._controller.decide(
-                lambda image, config, randomness: update_features(
-                    image, plain, config, validate_only=request.validate_only
-                )
-            )
+        if plain:
+            await self._update(plain, validate_only=request.validate_only)
         return {"results": [{"feature": update.name} for update in updates]}
+
+    async def _update(self, updates: Sequence[FeatureUpdate], *, validate_only: bool) -> None:
+        await self._controller.decide(
+            lambda image, config, randomness: update_features(image, updates, config, validate_only=validate_only)
+        )
 
     async def _upgrade_quorum(self, updates: Sequence[FeatureUpdate], *, validate_only: bool) -> None:
         controller, quorum = self._controller, self._quorum
