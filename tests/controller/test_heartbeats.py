@@ -235,3 +235,16 @@ def test_one_of_two_is_out_of_the_isr_after_a_restart_however_quick(bench: Bench
     bench.register(1, process=2, previous_epoch=epoch)
     assert bench.fenced() == {1}
     assert bench.image.topics[TopicName("t")].partitions[0].isr == (2,)
+
+
+def test_after_a_takeover_a_new_process_waits_only_as_long_as_the_old_one_has_to_turn_up(bench: Bench) -> None:
+    bench.join(2, 3)
+    bench.quorum.epoch = 2
+    bench.controller.leading(2)
+    bench.beat(3)
+    with pytest.raises(KafkaError):
+        bench.register(2, process=2)
+    bench.pass_time(4.1)  # twice the interval of heartbeats
+    bench.register(2, process=2)
+    with pytest.raises(KafkaError):
+        bench.register(3, process=2, peer=Peer(host="127.0.0.1", port=1, listener="CONTROLLER"))

@@ -17,6 +17,8 @@ class BrokerSession:
     """The record after which nobody asks this broker any more: it may stop when all others have applied it."""
     connection: object | None = None
     """The connection that the last heartbeat came over."""
+    heard: bool = True
+    """False from a controller's takeover until the broker says something."""
     connection_lost: bool = False
     """Whether it has ended, and nothing was heard since."""
 
@@ -28,9 +30,9 @@ class BrokerSessions:
     def get(self, broker_id: BrokerId) -> BrokerSession | None:
         return self._sessions.get(broker_id)
 
-    def begin(self, broker_id: BrokerId, broker_epoch: int, now_s: float) -> BrokerSession:
+    def begin(self, broker_id: BrokerId, broker_epoch: int, now_s: float, *, heard: bool = True) -> BrokerSession:
         """A session of the process that registered in this epoch, in place of any other's."""
-        session = self._sessions[broker_id] = BrokerSession(broker_id, broker_epoch, now_s)
+        session = self._sessions[broker_id] = BrokerSession(broker_id, broker_epoch, now_s, heard=heard)
         return session
 
     def touch(self, broker_id: BrokerId, broker_epoch: int, now_s: float, metadata_offset: int) -> BrokerSession:
@@ -38,6 +40,7 @@ class BrokerSessions:
         if session is None or session.broker_epoch != broker_epoch:
             session = self.begin(broker_id, broker_epoch, now_s)
         session.last_contact_s = now_s
+        session.heard = True
         session.connection_lost = False
         session.metadata_offset = max(session.metadata_offset, metadata_offset)
         return session
@@ -48,14 +51,17 @@ class BrokerSessions:
     def clear(self) -> None:
         self._sessions.clear()
 
-    def is_alive(self, broker_id: BrokerId, now_s: float, timeout_s: float) -> bool:
+    def is_alive(self, broker_id: BrokerId, now_s: float, timeout_s: float, takeover_timeout_s: float) -> bool:
         """Whether the process that registered last is still there.
 
         One whose connection has ended is not: a node that was killed and comes back at once need not wait for a session
-        of its own to run out. Should it live after all, it learns that its epoch is over.
+        of its own to run out. Nor is one that did not soon turn to a controller that took over, as brokers do. Should
+        it live after all, it learns that its epoch is over.
         """
         session = self._sessions.get(broker_id)
-        return session is not None and not session.connection_lost and now_s - session.last_contact_s < timeout_s
+        if session is None or session.connection_lost:
+            return False
+        return now_s - session.last_contact_s < (timeout_s if session.heard else takeover_timeout_s)
 
     def expired(self, now_s: float, timeout_s: float) -> list[BrokerId]:
         return [each.broker_id for each in self._sessions.values() if now_s - each.last_contact_s >= timeout_s]

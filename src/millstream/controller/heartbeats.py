@@ -61,6 +61,11 @@ class Heartbeats:
     def _timeout_s(self) -> float:
         return self._controller.config[cluster.BROKER_SESSION_TIMEOUT_MS] / 1000
 
+    @property
+    def _takeover_timeout_s(self) -> float:
+        """Brokers turn to a new controller at once; if that got lost, with the next heartbeat."""
+        return min(self._timeout_s, 2 * self._controller.config[cluster.BROKER_HEARTBEAT_INTERVAL_MS] / 1000)
+
     def close(self) -> None:
         self._end()
         for task in tuple(self._tasks):
@@ -75,7 +80,7 @@ class Heartbeats:
             # The broker of this process is heard of at once, or has yet to register: then its former self is dead.
             if broker.fenced or broker.id == own_id:
                 continue
-            self._start(self._probe(self._sessions.begin(broker.id, broker.epoch, now_s)))
+            self._start(self._probe(self._sessions.begin(broker.id, broker.epoch, now_s, heard=False)))
         self._schedule()
 
     def _end(self) -> None:
@@ -115,7 +120,9 @@ class Heartbeats:
                 introduction,
                 config,
                 next_offset=self._controller.next_offset,
-                session_alive=self._sessions.is_alive(broker_id, loop.time(), self._timeout_s),
+                session_alive=self._sessions.is_alive(
+                    broker_id, loop.time(), self._timeout_s, self._takeover_timeout_s
+                ),
             )
             session = self._sessions.begin(broker_id, decision.results[0].broker_epoch, loop.time())
             self._watch(session, context.peer)
