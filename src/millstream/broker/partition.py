@@ -171,7 +171,11 @@ class Partition:
         self.role, self.is_leader = Role.LEADER, True
         self.leader_id, self.leader_epoch = state.leader, state.leader_epoch
         if self._log is not None:
-            self._begin_leading(self._log)
+            try:
+                self._begin_leading(self._log)
+            except BaseException:
+                self._log = None  # whoever needs it next tries again; until then nothing is taken
+                raise
         self.wake_all()
 
     def become_follower(self, state: PartitionState) -> None:

@@ -98,6 +98,8 @@ class ReplicaRoles:
         known = self.partitions.by_name.get(topic.name.encode(), {})
         for index, state in enumerate(topic.partitions):
             partition = known.get(index)
+            if partition is not None and partition.state is state:
+                continue  # images share what did not change
             if self._replicas.node_id not in state.replicas:
                 if partition is not None:
                     self._drop(partition)

@@ -1,0 +1,111 @@
+"""Proposals on their way to the controller: together, in turn, and again until they are settled."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from millstream.broker import isr_changes
+from millstream.broker.isr_changes import IsrChanges
+from millstream.model.errors import ErrorCode, KafkaError
+from millstream.model.identifiers import TopicPartition
+from millstream.protocol.messages import response_schema
+from millstream.protocol.schema import Message
+from millstream.replication.leader import Confirmed, NextStep, Proposal
+from millstream.runtime.world import real_environment
+
+
+class Link:
+    """The controller: answers by the next of its reactions, with success when there are no more."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[tuple[UUID, int], list[int]]] = []
+        self.reactions: list[KafkaError | int] = []
+        self.row_errors: list[int] = []
+
+    async def request(self, api: str, fields: Mapping[str, Any]) -> Message:
+        assert api == "alter_partition" and fields["broker_id"] == 1 and fields["broker_epoch"] == 10
+        await asyncio.sleep(0)
+        asked = {
+            (topic["topic_id"], row["partition_index"]): row["new_isr"]
+            for topic in fields["topics"]
+            for row in topic["partitions"]
+        }
+        self.asked.append(asked)
+        reaction = self.reactions.pop(0) if self.reactions else 0
+        if isinstance(reaction, KafkaError):
+            raise reaction
+        topics = [
+            {
+                "topic_id": topic_id,
+                "partitions": [
+                    {
+                        "partition_index": index,
+                        "error_code": self.row_errors.pop(0) if self.row_errors else 0,
+                        "leader_epoch": 5,
+                        "isr": isr,
+                        "partition_epoch": 8,
+                    }
+                ],
+            }
+            for (topic_id, index), isr in asked.items()
+        ]
+        schema = response_schema("alter_partition")
+        return schema.decode(schema.encode({"error_code": reaction, "topics": topics}, 3), 3)
+
+
+class Partition:
+    def __init__(self, number: int) -> None:
+        self.topic_id = UUID(int=number)
+        self.topic_partition = TopicPartition(f"t{number}", 0)
+        self.answers: list[tuple[int, Confirmed | None]] = []
+
+    def proposal_answered(self, proposal: Proposal, error: int, confirmed: Confirmed | None) -> NextStep:
+        self.answers.append((error, confirmed))
+        return NextStep.SEND_AGAIN if error == ErrorCode.REQUEST_TIMED_OUT else NextStep.NOTHING
+
+
+PROPOSAL = Proposal(((1, 10), (2, 20)), 5, 7)
+
+
+def run(link: Link, partitions: list[Partition], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(isr_changes, "RETRY_S", 0.001)
+
+    async def main() -> None:
+        changes = IsrChanges(link, 1, lambda: 10, real_environment(asyncio.get_running_loop()))
+        for partition in partitions:
+            changes.submit(partition, PROPOSAL)  # type: ignore[arg-type]
+        async with asyncio.timeout(5):
+            while not all(each.answers and not each.answers[-1][0] for each in partitions):  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        changes.close()
+
+    asyncio.run(main())
+
+
+def test_all_that_wait_go_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    link, partitions = Link(), [Partition(number) for number in range(3)]
+    run(link, partitions, monkeypatch)
+    (asked,) = link.asked
+    assert asked == {(partition.topic_id, 0): [1, 2] for partition in partitions}
+    assert all(partition.answers == [(0, Confirmed(5, 8, (1, 2)))] for partition in partitions)
+
+
+@pytest.mark.parametrize(
+    "reaction", [KafkaError(ErrorCode.REQUEST_TIMED_OUT, "nobody there"), ErrorCode.STALE_BROKER_EPOCH]
+)
+def test_what_was_not_answered_is_asked_again(reaction: KafkaError | int, monkeypatch: pytest.MonkeyPatch) -> None:
+    link, partition = Link(), Partition(1)
+    link.reactions = [reaction, reaction]
+    run(link, [partition], monkeypatch)
+    assert len(link.asked) == 3
+    assert [error for error, _ in partition.answers] == [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.REQUEST_TIMED_OUT, 0]
+
+
+def test_only_what_is_not_settled_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    link, partitions = Link(), [Partition(1), Partition(2)]
+    link.row_errors = [0, ErrorCode.REQUEST_TIMED_OUT]
+    run(link, partitions, monkeypatch)
+    assert list(link.asked[1]) == [(partitions[1].topic_id, 0)]
