@@ -30,6 +30,7 @@ COMMANDS = [
     ["cluster", "status"],
     ["cluster", "balance"],
     ["cluster", "quorum", "show"],
+    ["cluster", "quorum", "upgrade"],
     ["cluster", "quorum", "add"],
     ["cluster", "quorum", "remove"],
     ["broker", "list"],
@@ -250,6 +251,20 @@ def test_status_and_quorum(run: Run, cluster: EmbeddedCluster) -> None:
     assert "high watermark" in run("cluster", "quorum", "show").out
 
 
+def test_votes_are_taken_away_and_given(run: Run, cluster: EmbeddedCluster) -> None:
+    assert run("cluster", "quorum", "remove", 9).code == 4
+    assert run("cluster", "quorum", "add", 1, "--address", "127.0.0.1:1").code == 5
+    assert run("cluster", "quorum", "add", 1, "--address", "nowhere").code == 2
+    static = run("cluster", "quorum", "remove", 3)
+    assert static.code == 1 and "quorum upgrade" in static.err
+    assert run("cluster", "quorum", "upgrade").code == 0
+    assert "voters: 1, 2\n" in run("cluster", "quorum", "remove", 3).out
+    assert run("cluster", "quorum", "remove", 3).code == 4
+    added = run("cluster", "quorum", "add", 3, "--address", cluster.controller_address(3), "--json")
+    assert added.code == 0, added.err
+    assert "observer" not in [node["role"] for node in added.json()["nodes"]]
+
+
 def test_balance_spreads_what_is_on_one_broker(run: Run, cluster: EmbeddedCluster) -> None:
     place_topic(cluster, "heavy", *[(1,)] * 6)
     before = brokers(run)
@@ -296,9 +311,3 @@ def test_drain_empties_a_broker_and_refuses_what_cannot_be(run: Run, cluster: Em
     gone = run("broker", "drain", 3, "--unregister")
     assert gone.code == 0 and "gone" in gone.out
     assert list(brokers(run)) == [1, 2]
-
-
-def test_votes_of_a_quorum_that_is_written_in_files(run: Run, cluster: EmbeddedCluster) -> None:
-    assert run("cluster", "quorum", "remove", 9).code == 4
-    assert run("cluster", "quorum", "add", 1, "--address", "127.0.0.1:1").code == 5
-    assert run("cluster", "quorum", "add", 1, "--address", "nowhere").code == 2

@@ -171,6 +171,26 @@ def show(
         print(f"leader {quorum.leader}, epoch {quorum.epoch}, high watermark {quorum.high_watermark}")
 
 
+@quorum_app.command("upgrade")
+def upgrade(
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    settings: ClientSettings = None,
+) -> None:
+    """Let voters be added and removed while the cluster runs (kraft.version 1). There is no way back.
+
+    From then on the metadata log says who votes; controller.quorum.voters only says where to find the quorum.
+
+    \b
+    Example:
+      millstream cluster quorum upgrade
+    """
+    admin = open_admin(bootstrap, timeout, settings)
+    admin.upgrade_quorum()
+    _report(admin, "voters can be added and removed now", json=json)
+
+
 NodeId = Annotated[int, typer.Argument(metavar="ID", help="The node's id (node.id).", show_default=False)]
 
 
@@ -189,7 +209,7 @@ def add(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     settings: ClientSettings = None,
 ) -> None:
-    """Let a controller vote. It must run already and follow the quorum; needs controller.quorum.bootstrap.servers.
+    """Let a controller vote. It must run already and follow the quorum, of which `cluster quorum show` tells.
 
     \b
     Example:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 NO_LEADER = -1
 _TOPIC, _BROKER = 2, 4
 _MIN_IN_SYNC = "min.insync.replicas"
+_QUORUM_FEATURE, _DYNAMIC = "kraft.version", 1
 _CORDON, _ALL_DIRECTORIES = "cordoned.log.dirs", "*"
 _TOPICS_PER_REQUEST = 500
 
@@ -310,6 +311,14 @@ class ClusterAdmin:
         answer = self.call("unregister_broker", broker_id=number)
         check(answer.error_code, answer.error_message)
 
+    def upgrade_quorum(self) -> None:
+        """From now on voters are what the log says, not what the files say."""
+        update = {"feature": _QUORUM_FEATURE, "max_version_level": _DYNAMIC, "upgrade_type": 1}
+        answer = self.call("update_features", timeout_ms=int(self._timeout * 1000), feature_updates=[update])
+        check(answer.error_code, answer.error_message)
+        for row in answer.results:
+            check(row.error_code, row.error_message)
+
     def add_voter(self, number: int, directory_id: UUID, listener: str, host: str, port: int) -> None:
         answer = self.call(
             "add_raft_voter",
@@ -319,11 +328,11 @@ class ClusterAdmin:
             voter_directory_id=directory_id,
             listeners=[{"name": listener, "host": host, "port": port}],
         )
-        check(answer.error_code, answer.error_message)
+        _check_dynamic(answer)
 
     def remove_voter(self, number: int, directory_id: UUID) -> None:
         answer = self.call("remove_raft_voter", cluster_id=None, voter_id=number, voter_directory_id=directory_id)
-        check(answer.error_code, answer.error_message)
+        _check_dynamic(answer)
 
 
 def check(code: int, message: str | None) -> None:
@@ -331,6 +340,15 @@ def check(code: int, message: str | None) -> None:
     if code:
         name = ErrorCode(code).name
         raise CommandFailedError(f"refused: {message} ({name})" if message else f"refused: {name}")
+
+
+def _check_dynamic(answer: Message) -> None:
+    if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
+        raise CommandFailedError(
+            "the voters of this quorum are those that controller.quorum.voters names: "
+            "`millstream cluster quorum upgrade` lets them be changed while it runs"
+        )
+    check(answer.error_code, answer.error_message)
 
 
 def _voters_first(node: QuorumNode) -> tuple[bool, int]:

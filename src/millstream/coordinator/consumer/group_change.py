@@ -105,7 +105,7 @@ class GroupChange:
         if not self.patterns:
             return
         used = {member.pattern for member in self.members.values()}
-        for pattern in self.patterns.keys() - used:
+        for pattern in sorted(self.patterns.keys() - used):
             del self.patterns[pattern]
             self.writes.add(records.pattern_tombstone(self.group.group_id, pattern))
 

@@ -47,7 +47,7 @@ class Forgetting:
 
     def _offsets_of_deleted(self, deleted: frozenset[str]) -> Iterator[CoordinatorRecord]:
         for group_id, topics in self._by_group.items():
-            for name in deleted & topics.keys():
+            for name in sorted(deleted & topics.keys()):
                 topic = self._shard.topics.get(name)  # there may be a new one of the same name by now
                 for index, committed in topics[name].items():
                     if topic is None or committed.topic_id != topic.id:
