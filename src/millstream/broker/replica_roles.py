@@ -142,7 +142,11 @@ class ReplicaRoles:
         self._fetchers.stop(partition)
         partition.go_offline()
         if partition.topic_partition in self._logs.partitions:
-            self._run(self._logs.delete(partition.topic_partition))
+            try:
+                self._run(self._logs.delete(partition.topic_partition))
+            except KafkaError as error:
+                # What is left is a stray at the next start.
+                _log.error("log_not_deleted partition=%s error=%s", partition.topic_partition, error)
 
     # Logs
 

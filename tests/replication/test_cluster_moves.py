@@ -1,0 +1,66 @@
+"""A replica that moves: its copy is made under a throttle, and what is left behind is removed."""
+
+import time
+
+import pytest
+
+from tests.replication.conftest import Replicated, eventually
+from tests.wire import batch, values
+
+TOPIC, BROKER = 2, 4
+NO_LIMIT = str((1 << 63) - 1)
+
+
+def alter(replicated: Replicated, kind: int, name: str, **settings: str) -> None:
+    configs = [
+        {"name": key.replace("_", "."), "config_operation": 0, "value": value} for key, value in settings.items()
+    ]
+    resource = {"resource_type": kind, "resource_name": name, "configs": configs}
+    (row,) = (
+        replicated.wire(1).call("incremental_alter_configs", 1, resources=[resource], validate_only=False).responses
+    )
+    assert row.error_code == 0, row
+
+
+def reassign(replicated: Replicated, topic: str, replicas: list[int]) -> None:
+    answer = replicated.wire(1).call(
+        "alter_partition_reassignments",
+        0,
+        timeout_ms=20_000,
+        topics=[{"name": topic, "partitions": [{"partition_index": 0, "replicas": replicas}]}],
+    )
+    assert answer.error_code == 0 and answer.responses[0].partitions[0].error_code == 0, answer
+
+
+@pytest.mark.parametrize(("side", "broker"), [("leader", "1"), ("follower", "2")])
+def test_a_throttle_holds_a_new_replica_up_until_it_is_lifted(side: str, broker: str, replicated: Replicated) -> None:
+    topic = replicated.create([1], max_message_bytes="2000000")
+    for _ in range(4):
+        assert replicated.wire(1).produce(topic, batch(b"x" * 900_000)).error_code == 0
+    rate = f"{side}_replication_throttled_rate"
+    alter(replicated, TOPIC, topic, **{f"{side}_replication_throttled_replicas": "*"})
+    alter(replicated, BROKER, broker, **{rate: "1"})
+    time.sleep(0.3)  # the setting has to get to the broker before the copying begins
+    reassign(replicated, topic, [1, 2])
+    deadline = time.monotonic() + 2
+    while time.monotonic() < deadline:
+        assert replicated.partition(topic, asked=1).isr_nodes == [1]
+        time.sleep(0.05)
+    alter(replicated, BROKER, broker, **{rate: NO_LIMIT})
+    replicated.wait_for(topic, isr={1, 2}, asked=1)
+
+
+def test_a_replica_that_is_no_longer_one_is_removed(replicated: Replicated) -> None:
+    topic = replicated.create([1, 2])
+    for number in range(10):
+        assert replicated.wire(1).produce(topic, batch(b"%d" % number)).error_code == 0
+    reassign(replicated, topic, [3, 2])
+    replicated.wait_for(topic, isr={2, 3}, asked=2, leader=3)
+    assert values(replicated.fetch(3, topic, 0).records) == [b"%d" % number for number in range(10)]
+    directory = replicated.cluster.data_dir(1) / f"{topic}-0"
+
+    def check() -> None:
+        assert not directory.exists()
+
+    eventually(check)
+    assert replicated.wire(3).produce(topic, batch(b"new leader")).error_code == 0
