@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from millstream.broker.broker import Broker
 from millstream.config.loading import load_broker_config
-from millstream.metadata.topics import NewTopic, create_topics
+from millstream.metadata.topics import NewTopic
 from millstream.net.service import Peer
 from millstream.protocol.messages import request_schema
 from millstream.records.record import Record, build_batch
@@ -46,11 +46,7 @@ def main(count: int = 50_000) -> None:
         loop.run_until_complete(node.start())
         broker = node.broker
         assert isinstance(broker, Broker)
-        loop.run_until_complete(
-            broker.controller.decide(
-                lambda image, config, rng: create_topics(image, [NewTopic(name="t", partition_count=1)], config, rng)
-            )
-        )
+        loop.run_until_complete(broker.link.create_topics([NewTopic(name="t", partition_count=1)]))
         peer = Peer("127.0.0.1", 1, "PLAINTEXT")
         handle = broker.dispatcher.handle
         for size in (100, 16_000):
