@@ -167,3 +167,12 @@ def test_a_controller_that_does_not_lead_says_so_for_each_topic() -> None:
         assert [row.error_code for row in answer.topics] == [ErrorCode.NOT_CONTROLLER] * 2
 
     run(test)
+
+
+def test_a_refusal_reads_the_same_from_here_and_from_afar() -> None:
+    async def test(world: World) -> None:
+        for local in (None, world.controller.apis):
+            answer = await world.new_link(local).request("allocate_producer_ids", {"broker_id": 9, "broker_epoch": 9})
+            assert answer.error_code in (ErrorCode.BROKER_ID_NOT_REGISTERED, ErrorCode.STALE_BROKER_EPOCH)
+
+    run(test)

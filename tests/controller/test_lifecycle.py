@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Callable
 
+import pytest
+
 from millstream.model.identifiers import BrokerId
 
 from .bench import CLUSTER_ID
@@ -70,9 +72,10 @@ def test_it_waits_for_the_cluster_to_have_an_id_and_a_leader() -> None:
     run(test)
 
 
-def test_a_registration_that_was_removed_is_made_anew() -> None:
+@pytest.mark.parametrize("is_local", [False, True])
+def test_a_registration_that_was_removed_is_made_anew(is_local: bool) -> None:
     async def test(world: World) -> None:
-        lifecycle = world.lifecycle()
+        lifecycle = world.lifecycle(link=world.new_link(world.controller.apis if is_local else None))
         lifecycle.start()
         lifecycle.able()
         await lifecycle.serving
