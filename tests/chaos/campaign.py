@@ -63,8 +63,9 @@ def run(plan: Plan, say: Callable[[str], None]) -> Summary:
     if not workload.problems:
         workload.problems += replicas.differences(cluster.nodes.values(), PARTITIONS)
     save(history, plan.directory / "history.jsonl")
+    replicas.keep(cluster.nodes.values(), plan.directory)
     title = f"{plan.system}, {plan.node_count} nodes, seed {plan.seed}, {plan.seconds:.0f} s"
-    return Summary(title, faults, history, check(history), workload.problems)
+    return Summary(title, faults, history, check(history), workload.errors, workload.problems)
 
 
 def _order(

@@ -29,6 +29,7 @@ class Summary:
     faults: list[Fault]
     history: History
     report: Report
+    send_errors: str
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -38,7 +39,7 @@ class Summary:
     def __str__(self) -> str:
         lines = [self.title, "", _row("fault", "sends", "acked", "failed", "unknown", "longest silence", "in sync", "")]
         lines += [self._fault_row(fault) for fault in self.faults]
-        lines += ["", str(self.report)]
+        lines += ["", f"errors of sends: {self.send_errors or 'none'}", str(self.report)]
         lines += [f"PROBLEM: {problem}" for problem in self.problems]
         return "\n".join(lines)
 

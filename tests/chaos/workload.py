@@ -13,6 +13,7 @@ import random
 import threading
 import time
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -103,6 +104,8 @@ class ProducerWorker(Worker):
         self._is_forgetful = is_forgetful
         self._next_value = number * 1_000_000_000
         self._fatal: KafkaError | None = None
+        self.errors: Counter[str] = Counter()
+        """What its sends ended with, other than acknowledgements."""
 
     def work(self) -> None:
         incarnation = 0
@@ -149,7 +152,9 @@ class ProducerWorker(Worker):
             if error is None:
                 offset = message.offset()
                 self.recorder.acked(operation, offset if offset is not None and offset >= 0 else None)
-            elif error.code() in _NEVER_SENT:
+                return
+            self.errors[error.name()] += 1
+            if error.code() in _NEVER_SENT:
                 self.recorder.failed(operation)
 
         return delivered
@@ -324,7 +329,7 @@ class Workload:
         self.partitions = partitions
         self._servers = bootstrap
         common = (self.recorder, self.problems, seed)
-        self._producers: list[Worker] = [
+        self._producers = [
             ProducerWorker(1, bootstrap, partitions, rate, False, *common),
             ProducerWorker(2, bootstrap, partitions, rate, False, *common),
             ProducerWorker(3, bootstrap, partitions, rate, True, *common),
@@ -336,6 +341,15 @@ class Workload:
             GroupConsumer(2, bootstrap, *common),
             EndReader(bootstrap, partitions, *common),
         ]
+
+    @property
+    def errors(self) -> str:
+        """What sends ended with, by producer."""
+        return "; ".join(
+            f"{worker.name}: {', '.join(f'{count:,} {name}' for name, count in worker.errors.most_common())}"
+            for worker in self._producers
+            if worker.errors
+        )
 
     def start(self) -> None:
         for worker in (*self._producers, *self._readers):
