@@ -13,7 +13,7 @@ The log is opened when it is first needed: a node may hold thousands that nobody
 import asyncio
 from collections.abc import Callable
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, TypeVar
 from uuid import UUID
 
 from millstream.broker.commit_waiters import CommitWaiter, CommitWaiters, OnCommitted
@@ -45,6 +45,21 @@ class ReplicaWaiter(Waiter, Protocol):
     """A follower, which waits on many partitions and wants to know which it was."""
 
     def grown(self, partition: "Partition") -> None: ...
+
+
+W = TypeVar("W", bound=Waiter)
+
+
+class Waiters(dict[W, None]):
+    """Those who wait, woken in the order in which they came: a set's order would differ from one run to the next."""
+
+    __slots__ = ()
+
+    def add(self, waiter: W) -> None:
+        self[waiter] = None
+
+    def discard(self, waiter: W) -> None:
+        self.pop(waiter, None)
 
 
 class Replicas(Protocol):
@@ -111,9 +126,9 @@ class Partition:
         """As the metadata has it."""
         self.high_watermark = 0
         self.is_internal = topic_partition.topic in INTERNAL_TOPICS
-        self.waiters: set[Waiter] = set()
+        self.waiters: Waiters[Waiter] = Waiters()
         """Those who read what is committed."""
-        self.replica_waiters: set[ReplicaWaiter] = set()
+        self.replica_waiters: Waiters[ReplicaWaiter] = Waiters()
         """Followers, who read up to the log's end."""
         self._replicas = replicas
         self._leader: PartitionLeader | None = None

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from millstream.broker.fetch_sessions import FetchSession, FetchSessions, Key, SessionPartition
-from millstream.broker.partition import Partition, ReplicaWaiter, Role, Waiter
+from millstream.broker.partition import Partition, ReplicaWaiter, Role, Waiter, Waiters
 from millstream.broker.partition_table import PartitionTable
 from millstream.broker.replica_throttle import ReplicaThrottle
 from millstream.environment import Environment
@@ -311,8 +311,8 @@ class FetchWait:
         self._session = session
         self._deliver = deliver
         self._timer: asyncio.TimerHandle | None = None
-        self._watched: list[set[Waiter]] = []
-        self._watched_as_replica: list[set[ReplicaWaiter]] = []
+        self._watched: list[Waiters[Waiter]] = []
+        self._watched_as_replica: list[Waiters[ReplicaWaiter]] = []
         self._grown: dict[Key, None] = {}
         """For a follower: which partitions woke it."""
         self._looks_at_all = False
