@@ -10,7 +10,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from millstream.broker.batch_walk import BatchPlace, walk_batches
-from millstream.broker.partition import Partition, Waiter
+from millstream.broker.partition import Partition, Waiter, Waiters
 from millstream.broker.share_inspection import inspect
 from millstream.broker.share_persister import SharePersister
 from millstream.coordinator.share.record_state import Acquired, DeadLetter
@@ -67,7 +67,7 @@ class LedSharePartition:
         self.partition = partition
         self.leader_epoch = partition.leader_epoch
         self.machine = machine
-        self.waiters: set[Waiter] = set()
+        self.waiters: Waiters[Waiter] = Waiters()
         self.dropped = False
         self._state_epoch = state_epoch
         self._delay_ms = delay_ms
