@@ -1,5 +1,6 @@
 """Groups and queues where the coordinator, the share coordinator and the partition's leader are different brokers."""
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -14,11 +15,13 @@ from tests.wire import Wire
 
 T = TypeVar("T")
 ACCEPT, RELEASE, REJECT = 1, 2, 3
+REPORTS = "__millstream_hot_keys"
 SETTINGS = {
     "group.initial.rebalance.delay.ms": 0,
     "offsets.topic.num.partitions": 6,
     "share.coordinator.state.topic.num.partitions": 6,
     "default.replication.factor": 3,
+    "millstream.hot.keys.interval.ms": 1000,
 }
 PASSING = (
     ErrorCode.NOT_COORDINATOR,
@@ -329,3 +332,20 @@ def test_a_group_of_the_same_name_begins_anew(cluster: Cluster) -> None:
         assert joined.member_epoch > 0
         (row,) = cluster.coordinator("a").call("delete_groups", 2, groups_names=["a"]).results
         assert row.error_code == 0
+
+
+def test_every_broker_reports_on_what_it_leads(cluster: Cluster) -> None:
+    cluster.create("hot", 3)
+    nodes: set[int] = set()
+
+    def all_have() -> bool | None:
+        for index in range(3):
+            produce(cluster, "hot", index, b"x")
+        if any(topic.error_code for topic in cluster.any.call("metadata", 12, topics=[{"name": REPORTS}]).topics):
+            return None
+        answer = cluster.wire(cluster.leader(REPORTS, 0)).fetch(REPORTS)
+        reports = [json.loads(value) for value in wires.values(answer.records) if value]
+        nodes.update(report["node"] for report in reports if report["topic"] == "hot")
+        return True if nodes == set(cluster.nodes.brokers) else None
+
+    eventually(all_have, f"reports came from {nodes} only")

@@ -94,7 +94,8 @@ class ShareCoordinator:
 
     def leader_of(self, key: ShareKey) -> int:
         """The broker that keeps the state; -1 if there is none now."""
-        return self._view.image.topics[STATE_TOPIC].partitions[self.partition_of(key)].leader
+        index = self.partition_of(key)
+        return self._view.image.topics[STATE_TOPIC].partitions[index].leader
 
     def _shell(self, key: ShareKey) -> CoordinatorShell:
         index = self.partition_of(key)

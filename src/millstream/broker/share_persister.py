@@ -8,7 +8,7 @@ together into the next request.
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -23,6 +23,7 @@ from millstream.protocol.schema import Message
 
 _PATIENCE_S = 10.0
 _REQUEST_S = 6.0
+_LOOK_S = 0.25
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 0.5
 _ASKED_AGAIN = frozenset(
@@ -221,7 +222,9 @@ class SharePersister:
             "group_id": key.group_id,
             "topics": [{"topic_id": key.topic_id, "partitions": [{"partition": key.partition, **fields}]}],
         }
-        answer = await self._peers.request(broker_id, api, request, timeout_s=_REQUEST_S)
+        answer = await self._while_it_leads(
+            broker_id, key, self._peers.request(broker_id, api, request, timeout_s=_REQUEST_S)
+        )
         for topic in answer.results:
             for row in topic.partitions:
                 if row.error_code:
@@ -229,6 +232,18 @@ class SharePersister:
                 found: Message = row
                 return found
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"broker {broker_id} said nothing of {key}")
+
+    async def _while_it_leads(self, broker_id: int, key: ShareKey, request: "Coroutine[Any, Any, Message]") -> Message:
+        """The answer of a broker, unless another takes its place meanwhile: one that hangs never says so."""
+        asked = asyncio.ensure_future(request)
+        try:
+            while not asked.done():
+                await asyncio.wait((asked,), timeout=_LOOK_S)
+                if not asked.done() and self._local.leader_of(key) != broker_id:
+                    raise KafkaError(ErrorCode.NOT_COORDINATOR, f"broker {broker_id} keeps this state no longer")
+            return asked.result()
+        finally:
+            asked.cancel()
 
 
 def _batch(row: Message) -> StateBatch:
