@@ -1,11 +1,15 @@
-"""Control batches: what a log written by Kafka's transactions leaves of its producers."""
+"""What a log tells of its producers when it is read again: control batches, and the batches before the last."""
 
 from struct import pack
 
+import pytest
+
+from millstream.model.errors import ErrorCode, KafkaError
 from millstream.records.batch import HEADER, HEADER_SIZE, seal
 
 from .batches import NOW, batch, varint
 from .conftest import Node
+from .faulty_disk import FaultyDisk
 from .test_partition_log import append
 
 TRANSACTIONAL, CONTROL = 0x10, 0x20
@@ -50,3 +54,57 @@ def test_other_control_batches_are_passed_over(node: Node) -> None:
     strange = batch(b"", producer_id=9, producer_epoch=0, sequence=0, attributes=CONTROL, base_offset=0, leader_epoch=0)
     log.append_as_follower(strange, now_ms=NOW)
     assert 9 not in log.producers.entries
+
+
+def test_the_last_batches_of_a_producer_are_known_after_any_start(node: Node) -> None:
+    """A snapshot has only the last; the others are in the log, and their repetition is one."""
+    log = node.log()
+    for sequence in range(8):
+        append(log, producer_id=5, producer_epoch=0, sequence=sequence)
+        append(log, producer_id=6, producer_epoch=1, sequence=sequence)
+    known = log.producers.entries[5].batches
+    for clean in (True, False, True):
+        node.restart(clean=clean)
+        log = node.log()
+        assert log.producers.entries[5].batches == known
+        assert append(log, producer_id=5, producer_epoch=0, sequence=3) == 6
+        assert append(log, producer_id=6, producer_epoch=1, sequence=7) == 15
+    assert append(log, producer_id=5, producer_epoch=0, sequence=8) == 16
+
+
+def test_batches_of_an_earlier_epoch_stay_forgotten(node: Node) -> None:
+    log = node.log()
+    append(log, producer_id=5, producer_epoch=0, sequence=0)
+    append(log, producer_id=5, producer_epoch=1, sequence=0)
+    node.restart(clean=True)
+    assert len(node.log().producers.entries[5].batches) == 1
+
+
+def test_earlier_batches_are_found_over_the_border_of_segments(node: Node) -> None:
+    log = node.log()
+    for sequence in range(6):
+        append(log, producer_id=5, producer_epoch=0, sequence=sequence)
+        if sequence == 3:
+            log.roll(NOW)
+    known = log.producers.entries[5].batches
+    node.restart(clean=True)
+    assert node.log().producers.entries[5].batches == known
+
+
+def test_what_follows_a_batch_that_found_no_room_is_refused_for_the_same_reason(node: Node, disk: FaultyDisk) -> None:
+    """Out of order it is as well, but told so a producer would begin a new epoch and repeat what is there already."""
+    log = node.log()
+    append(log, producer_id=5, producer_epoch=0, sequence=0)
+    disk.room = 0
+    for sequence in (1, 2):
+        with pytest.raises(KafkaError) as refused:
+            append(log, producer_id=5, producer_epoch=0, sequence=sequence)
+        assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+    disk.room = None
+    with pytest.raises(KafkaError) as refused:
+        append(log, producer_id=5, producer_epoch=0, sequence=2)
+    assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert append(log, producer_id=5, producer_epoch=0, sequence=1) == 1
+    with pytest.raises(KafkaError) as refused:
+        append(log, producer_id=5, producer_epoch=0, sequence=3)
+    assert refused.value.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER

@@ -58,6 +58,7 @@ class PartitionLog:
         "_cache",
         "_config",
         "_converts",
+        "_write_failed",
         "directory",
         "directory_changed",
         "disk",
@@ -112,6 +113,8 @@ class PartitionLog:
         self.snapshots = snapshots
         self.failure: str | None = None
         """Why the log takes no writes, if it does not."""
+        self._write_failed = False
+        """Whether the last attempt to write found no room or a broken disk."""
         self.truncations = 0
         self.unflushed_since_ms: int | None = None
         self.directory_changed = True
@@ -143,7 +146,16 @@ class PartitionLog:
         """Append what a client sent: one whole batch in a writable buffer, stamped in place."""
         config = self._config
         log_append_time = now_ms if config.message_timestamp_type == LOG_APPEND_TIME else NO_APPEND_TIME
-        header, repeated = admit(batch, config, self.producers, now_ms)
+        try:
+            header, repeated = admit(batch, config, self.producers, now_ms)
+        except KafkaError as error:
+            if self._write_failed and error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+                # The batch before it is the one that found no room. Its producer sends both again, in order; told that
+                # they are out of order it would begin a new epoch, and send again what other partitions have already.
+                raise KafkaError(
+                    ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition}: what comes before could not be written"
+                ) from error
+            raise
         if repeated is not None:
             return self._repeated(repeated, log_append_time)
         if self._converts:
@@ -243,12 +255,14 @@ class PartitionLog:
         except OSError as error:
             self._undo_write(segment, error)
             raise self._storage_error(error) from error
+        self._write_failed = False
         if self.unflushed_since_ms is None:
             self.unflushed_since_ms = now_ms
 
     def _undo_write(self, segment: Segment, error: OSError) -> None:
         # Nothing points past segment.size, so the next append overwrites what a failed one left. Cutting it off as well
         # spares recovery the guess, and gives a full disk its room back.
+        self._write_failed = True
         logger.error("append_failed partition=%s segment=%s error=%s", self.topic_partition, segment.log.path, error)
         try:
             segment.file().truncate(segment.size)

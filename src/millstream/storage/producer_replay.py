@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from struct import Struct
 
+from millstream.model.errors import KafkaError
 from millstream.records.batch import CONTROL_BIT, HEADER_SIZE, TRANSACTIONAL_BIT, Bytes
 from millstream.records.varint import MAX_LONG_BYTES, read_varint
 from millstream.storage.batch_scan import walk_headers
@@ -14,7 +15,7 @@ from millstream.storage.checkpoint import DamagedFileError
 from millstream.storage.disk import Disk
 from millstream.storage.file_names import SNAPSHOT_SUFFIX, offset_file
 from millstream.storage.producer_snapshot import decode_snapshot
-from millstream.storage.producer_state import ProducerState
+from millstream.storage.producer_state import REMEMBERED_BATCHES, ProducerState
 from millstream.storage.segment import Segment
 
 logger = logging.getLogger("millstream.storage")
@@ -22,6 +23,9 @@ logger = logging.getLogger("millstream.storage")
 _MARKER_KEY = Struct(">hh")
 _MARKER_VALUE = Struct(">hi")
 _ABORT, _COMMIT = 0, 1
+
+NEARBY_OFFSETS = 2000
+"""How far back earlier batches of producers are looked for: far more than a client has under way, and read at once."""
 
 
 def note_batch(producers: ProducerState, header: Sequence[int], batch: Bytes | None) -> None:
@@ -72,7 +76,38 @@ def rebuild_producers(
         found = segment.find(start) if segment.size else None
         if found is not None:
             replay(producers, segment, found, start)
+    if offset is not None and producers.entries:
+        _remember_earlier(producers, ordered, offset)
     return producers
+
+
+def _remember_earlier(producers: ProducerState, segments: list[Segment], offset: int) -> None:
+    """Fill up the last batches of each producer from the log, as far as they are near.
+
+    A snapshot has only the last one of each. A producer with several requests under way when the node went down
+    repeats them all, and has to give up if one of them is taken for out of order.
+    """
+    earlier = ProducerState()
+    since = max(offset - NEARBY_OFFSETS, 0)
+    for slot, segment in enumerate(segments):
+        if segment.base_offset >= offset or (slot + 1 < len(segments) and segments[slot + 1].base_offset <= since):
+            continue
+        try:
+            found = segment.find(max(since, segment.base_offset)) if segment.size else None
+        except KafkaError:  # damaged there; whoever reads those records will be told
+            found = None
+        if found is None:
+            continue
+        for _, header in walk_headers(segment.file(), found, segment.size):
+            if header.base_offset >= offset:
+                break
+            if not header.is_control:
+                note_batch(earlier, header, None)
+    for producer_id, entry in producers.entries.items():
+        known = earlier.entries.get(producer_id)
+        if known is not None and known.epoch == entry.epoch and entry.batches:
+            before = [batch for batch in known.batches if batch[2] < entry.batches[0][2]]
+            entry.batches = [*before, *entry.batches][-REMEMBERED_BATCHES:]
 
 
 def replay(producers: ProducerState, segment: Segment, position: int, from_offset: int) -> None:

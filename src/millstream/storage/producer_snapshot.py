@@ -1,7 +1,6 @@
 """Kafka's `.snapshot` file: the producers of a partition at an offset, with a CRC32C over the entries.
 
-Only the last batch of each producer is stored, as Kafka does, so right after a restart a repetition of an older one is
-answered as out of order.
+Only the last batch of each producer is stored, as Kafka does; `producer_replay` finds the few before it in the log.
 """
 
 from collections.abc import Iterable
