@@ -25,6 +25,12 @@ class ClusterView:
         own = self.image.brokers.get(self.node_id)
         return -1 if own is None else own.epoch
 
+    @property
+    def serves_here(self) -> bool:
+        """Whether the metadata knows this node's broker as one that serves clients."""
+        own = self.image.brokers.get(self.node_id)
+        return own is not None and not own.fenced
+
     def subscribe(self, on_change: Callable[[MetadataDelta], None]) -> None:
         """Calls back after each change, in the order of subscription; image and config are the new ones then."""
         self._subscribers.append(on_change)

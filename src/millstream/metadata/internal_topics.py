@@ -32,17 +32,25 @@ def grow_internal_topics(image: MetadataImage, config: BrokerConfig) -> Decision
     active = [broker for broker in image.brokers.values() if broker.active and not image.cordoned(broker.id)]
     racks: dict[int, str | None] = {broker.id: broker.rack for broker in active}
     held: Counter[int] = Counter()
+    preferred: Counter[int] = Counter()
     asked: list[Reassignment] = []
     for name, wanted in wanted_replication_factors(config).items():
         topic = image.topics.get(TopicName(name))
         for number, partition in enumerate(topic.partitions if topic is not None else ()):
             held.update(partition.replicas)
+            preferred[partition.replicas[0]] += 1
             missing = min(wanted, len(active)) - len(partition.replicas)
             if missing <= 0 or partition.adding_replicas or partition.removing_replicas:
                 continue
             added = _chosen(image, racks, held, partition.replicas, missing)
             held.update(added)
-            asked.append(Reassignment(topic=name, partition=number, replicas=(*partition.replicas, *added)))
+            replicas = [*partition.replicas, *added]
+            # The first of them leads once leaders are balanced: coordinators spread over the brokers, too.
+            preferred[replicas[0]] -= 1
+            first = min(replicas, key=lambda broker: preferred[broker])
+            preferred[first] += 1
+            replicas.remove(first)
+            asked.append(Reassignment(topic=name, partition=number, replicas=(first, *replicas)))
     return alter_reassignments(image, asked, config)
 
 

@@ -140,6 +140,9 @@ class Node:
         self.broker = Broker(view, link, logs, environment)
         lifecycle.able()
         await lifecycle.serving
+        # Clients hear only of brokers that are not fenced, and some never ask again when they hear of none.
+        while not view.serves_here:
+            await self._next_change()
         _serve(self._listeners, self.broker.dispatcher)
         self._schedule_maintenance()
         return f"{end_points[0].host}:{end_points[0].port}"
