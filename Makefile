@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 SEEDS  ?= 200
+SEED   ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev run check test test-all clients fuzz bench clean
+.PHONY: help install install-dev run check test test-all clients simulate fuzz bench clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -48,6 +49,9 @@ test: check clients  ## All checks and tests (less than 15 minutes on two cores)
 
 test-all: check clients  ## The same, with the tests that take minutes
 	$(BIN)/pytest
+
+simulate: install  ## Run SEEDS=200 simulated clusters through faults; SEED=1 is the first
+	$(BIN)/millstream simulate --seed $(SEED) --seeds $(SEEDS)
 
 fuzz: install-dev  ## Send a million mutated frames to a broker
 	$(BIN)/python -m tests.fuzz.frames --frames 1000000

@@ -61,6 +61,8 @@ class Cluster:
         self._configs: dict[int, BrokerConfig] = {}
         self.exits: list[tuple[int, BaseException | None]] = []
         """Nodes that ended by themselves although nothing was wrong with their disks."""
+        self.before_kill: Callable[[], None] = lambda: None
+        """Called while a node that will be killed can still be looked at."""
         self.out_of_sync: Callable[[], set[int]] = set
         """Nodes that are missing from some in-sync set, as the active controller has it; all, while there is none."""
         rates = clock_rates or [1.0] * len(roles)
@@ -106,6 +108,7 @@ class Cluster:
         machine.start(make)
 
     def kill(self, node_id: int, *, power_lost: bool = False) -> None:
+        self.before_kill()
         self._power_lost = self._power_lost or power_lost
         self.machines[node_id].kill(power_lost=power_lost)
 
@@ -116,6 +119,19 @@ class Cluster:
     def node(self, node_id: int) -> Node | None:
         process = self.machines[node_id].process
         return process.program if process is not None and isinstance(process.program, Node) else None
+
+    def controller(self) -> int:
+        """The node that leads the quorum, as far as it knows itself; 0 for none."""
+        for node_id in self.voter_ids:
+            node = self.node(node_id)
+            if node is not None and node.quorum is not None and node.quorum.is_started and node.quorum.is_leader:
+                return node_id
+        return 0
+
+    def newest_epoch(self) -> int:
+        """Of the quorum, as the most advanced node has it."""
+        nodes = [self.node(node_id) for node_id in self.voter_ids]
+        return max((n.quorum.epoch for n in nodes if n and n.quorum and n.quorum.is_started), default=0)
 
     def is_power_loss_felt(self) -> bool:
         """Whether a machine has lost power, and not everything is fully in sync again since."""

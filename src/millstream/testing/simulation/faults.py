@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 class Fault(StrEnum):
     KILL = "kill"
     KILL_IN_WRITE = "kill within a write"
+    KILL_IN_ELECTION = "kill within an election"
     POWER_LOSS = "power loss"
     RESTART = "restart"
     PAUSE = "pause"
@@ -37,6 +38,7 @@ class Fault(StrEnum):
 _WEIGHTS = {
     Fault.KILL: 5,
     Fault.KILL_IN_WRITE: 4,
+    Fault.KILL_IN_ELECTION: 3,
     Fault.POWER_LOSS: 4,
     Fault.RESTART: 3,
     Fault.PAUSE: 4,
@@ -77,7 +79,8 @@ def make_plan(seed: str, *, begin: float, end: float) -> list[PlannedFault]:
         if moment >= end:
             return plan
         (fault,) = randomness.choices(kinds, weights)
-        plan.append(PlannedFault(moment, fault, randomness.choice((0.3, 1.0, 2.5, 6.0)) * randomness.uniform(0.5, 1.5)))
+        seconds = randomness.choice((0.05, 0.3, 1.0, 2.5, 6.0)) * randomness.uniform(0.5, 1.5)
+        plan.append(PlannedFault(moment, fault, seconds))
 
 
 class Saboteur:
@@ -131,6 +134,7 @@ class Saboteur:
         act: dict[Fault, Callable[[float], str | None]] = {
             Fault.KILL: self._kill,
             Fault.KILL_IN_WRITE: self._kill_in_write,
+            Fault.KILL_IN_ELECTION: self._kill_in_election,
             Fault.POWER_LOSS: self._lose_power,
             Fault.RESTART: self._restart,
             Fault.PAUSE: self._pause,
@@ -166,13 +170,20 @@ class Saboteur:
         up = [node_id for node_id, machine in cluster.machines.items() if machine.is_up]
         if len(cluster.machines) - len(up) >= cluster.most_down or cluster.is_power_loss_felt():
             return None
-        return self._randomness.choice(up)
+        return self._choose(up)
+
+    def _choose(self, nodes: list[int]) -> int:
+        """Whoever leads the quorum is hit more often than others: that is where most can go wrong."""
+        controller = self._cluster.controller()
+        if controller in nodes and self._randomness.random() < 0.35:
+            return controller
+        return self._randomness.choice(nodes)
 
     def _start_again(self, node_id: int, seconds: float) -> None:
         self._cluster.scheduler.after(seconds, self._start, node_id)
 
     def _start(self, node_id: int) -> None:
-        if not self._cluster.machines[node_id].is_up and not self._is_over:
+        if not self._cluster.machines[node_id].is_up:
             self._cluster.start_node(node_id)
 
     def _kill(self, seconds: float) -> str | None:
@@ -196,6 +207,34 @@ class Saboteur:
 
         cluster.machines[node_id].die_within(operations, died)
         return f"node {node_id} at its operation {operations} from now"
+
+    def _kill_in_election(self, seconds: float) -> str | None:
+        """Pauses the leader of the quorum, and kills a voter when the others elect another: has it kept its vote?"""
+        cluster = self._cluster
+        leader = cluster.controller()
+        if self._one_to_stop() is None or not leader or cluster.machines[leader].process is None:
+            return None
+        victim = self._randomness.choice([node_id for node_id in cluster.voter_ids if node_id != leader])
+        epoch = cluster.newest_epoch()
+        give_up = cluster.scheduler.now + 3.0
+
+        def watch() -> None:
+            if cluster.newest_epoch() == epoch:
+                if cluster.scheduler.now < give_up and not self._is_over:
+                    cluster.scheduler.after(0.001, watch)
+                return
+            cluster.scheduler.after(self._randomness.uniform(0.0, 0.004), strike)
+
+        def strike() -> None:
+            if cluster.machines[victim].is_up and self._one_to_stop() is not None and not self._is_over:
+                cluster.tell("faults", f"node {victim} is killed within an election")
+                cluster.kill(victim)
+                self._start_again(victim, self._randomness.uniform(0.01, 0.1))
+
+        cluster.machines[leader].pause()
+        self._later(min(seconds, 2.5) + 1.0, cluster.machines[leader].resume, f"node {leader} goes on")
+        watch()
+        return f"the leader, node {leader}, is paused; node {victim} is the victim"
 
     def _lose_power(self, seconds: float) -> str | None:
         node_id = self._one_to_stop()
@@ -238,7 +277,7 @@ class Saboteur:
         return f"node {node_id} for {seconds:.1f} s"
 
     def _any_node(self) -> int:
-        return self._randomness.choice(list(self._cluster.machines))
+        return self._choose(list(self._cluster.machines))
 
     # The network
 

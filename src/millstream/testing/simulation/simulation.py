@@ -8,6 +8,7 @@
 Two runs of one seed are the same, event for event; `Result.fingerprint` says so.
 """
 
+import gc
 import logging
 import random
 import time
@@ -69,8 +70,15 @@ class Result:
 def simulate(seed: int, options: Options | None = None, show: Callable[[Event], None] | None = None) -> Result:
     """Runs one seed."""
     begun = time.process_time()
-    simulation = Simulation(seed, options or Options(), show)
-    result = simulation.run()
+    # Nothing of a run is garbage for long, and what is collected in the middle of one would run its last lines there.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        result = Simulation(seed, options or Options(), show).run()
+    finally:
+        if collecting:
+            gc.enable()
+            gc.collect()
     result.cpu_seconds = time.process_time() - begun
     return result
 
@@ -143,6 +151,7 @@ class Simulation:
     def run(self) -> Result:
         cluster, result = self.cluster, self._result
         self.cluster.out_of_sync = self._nodes_out_of_sync
+        self.cluster.before_kill = self._look_again
         with LogCapture(self._heard, self._options.log_level):
             try:
                 self._phases()
@@ -236,6 +245,13 @@ class Simulation:
 
     def _is_violated(self) -> bool:
         return self._violation is not None
+
+    def _look_again(self) -> None:
+        """In the middle of a step, before something is gone for good."""
+        try:
+            self._check()
+        except Violation as violation:
+            self._violation = self._violation or violation
 
     def _check(self) -> None:
         if self._violation is not None:
