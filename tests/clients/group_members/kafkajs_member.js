@@ -9,7 +9,7 @@ const tell = line => process.stdout.write(JSON.stringify(line) + '\n')
 
 const kafka = new Kafka({
   clientId: 'member',
-  brokers: [bootstrap],
+  brokers: bootstrap.split(','),
   logLevel: logLevel.NOTHING,
   retry: { initialRetryTime: 100, maxRetryTime: 1000, retries: 100 },
 })

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"sort"
+	"strings"
 	"sync"
 	"time"
 
@@ -60,7 +61,7 @@ func main() {
 		"cooperative-sticky": kgo.CooperativeStickyBalancer(), "": kgo.CooperativeStickyBalancer(),
 	}
 	settings := []kgo.Opt{
-		kgo.SeedBrokers(bootstrap), kgo.ConsumerGroup(group), kgo.ConsumeTopics(topic),
+		kgo.SeedBrokers(strings.Split(bootstrap, ",")...), kgo.ConsumerGroup(group), kgo.ConsumeTopics(topic),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.DisableAutoCommit(),
 		kgo.Balancers(balancers[wanted.Strategy]), kgo.HeartbeatInterval(300 * time.Millisecond),
 		kgo.SessionTimeout(time.Duration(wanted.Session) * time.Millisecond),
