@@ -109,7 +109,7 @@ def test_committed_metadata_stays() -> None:
     invariant = CommittedMetadataStays()
     invariant.check(sight(quorum(1, high_watermark=2, log=Log(1, 1, 1)), quorum(2, high_watermark=1, log=Log(1, 2))))
     invariant.check(sight(quorum(1, high_watermark=3, log=Log(1, 1, 2))))
-    with pytest.raises(Violation, match="metadata log of node 2 has .*leader_epoch=2.* is committed there"):
+    with pytest.raises(Violation, match=r"metadata log of node 2 has .*leader_epoch=2.* is committed there"):
         invariant.check(sight(quorum(2, high_watermark=2, log=Log(1, 2))))
     with pytest.raises(Violation, match="calls offset 9 committed and ends at 2"):
         invariant.check(sight(quorum(3, high_watermark=9, log=Log(1, 1))))
@@ -129,9 +129,9 @@ def test_in_sync_logs_agree() -> None:
     invariant.check(sight(replica(1, high_watermark=2, log=Log(1, 1)), replica(2, high_watermark=1, log=Log(1, 5))))
     invariant.check(sight(replica(3, high_watermark=2, log=None)))
     invariant.check(sight(replica(3, topic="passing-1", high_watermark=2, log=Log(8, 8))))
-    with pytest.raises(Violation, match="orders-0 on node 2 has .* is committed there"):
+    with pytest.raises(Violation, match=r"orders-0 on node 2 has .* is committed there"):
         invariant.check(sight(replica(2, high_watermark=2, log=Log(1, 5))))
-    with pytest.raises(Violation, match="orders-0 on node 4 has .* is committed there"):
+    with pytest.raises(Violation, match=r"orders-0 on node 4 has .* is committed there"):
         invariant.check(sight(replica(4, high_watermark=1, log=Log(1, checksum=9))))
 
 

@@ -1,0 +1,68 @@
+"""What the simulator found, each in its smallest form. docs/simulation.md has the stories."""
+
+import asyncio
+
+import pytest
+
+from millstream.config.log_config import LogConfig
+from millstream.model.identifiers import TopicName, TopicPartition
+from millstream.net.channel import Channel
+from millstream.storage.log_directory import LogDirectory
+from millstream.testing.simulation.disk import SimulatedDisk
+from millstream.testing.simulation.machine import Process
+from tests.storage.batches import NOW, batch
+from tests.storage.conftest import TOPIC_ID
+
+from .conftest import World
+
+PARTITION = TopicPartition(TopicName("orders"), 0)
+
+
+def test_who_waits_along_for_a_connection_is_not_cancelled_with_it(world: World) -> None:
+    """A broker whose heartbeat gave up connecting sent the next one at once, and that was cancelled: it never sent
+    another."""
+    failures: list[BaseException] = []
+
+    async def main(process: Process) -> None:
+        channel = Channel("server", 9092, process.network, process.loop, client_id="test")
+        fields = {"client_software_name": "x", "client_software_version": "1"}
+
+        async def ask(timeout_s: float) -> None:
+            try:
+                await channel.request("api_versions", fields, timeout_s=timeout_s)
+            except (OSError, asyncio.CancelledError) as error:
+                failures.append(error)
+
+        patient = asyncio.ensure_future(ask(5.0))
+        await ask(0.5)
+        await ask(0.5)
+        await patient
+
+    world.run_on("server", _idle)
+    world.run(0.1)
+    world.machine("server").kill(power_lost=True)
+    world.run_on("client", main)
+    world.run(10.0)
+    assert len(failures) == 3
+    assert all(isinstance(each, OSError) for each in failures), failures
+
+
+async def _idle(process: Process) -> None:
+    return
+
+
+@pytest.mark.parametrize("offset", [3, 7])
+def test_an_epoch_in_which_nothing_was_written_goes_with_a_truncation_that_cuts_nothing(offset: int) -> None:
+    """A follower that had led for a moment asked for an epoch no leader knew, was told where the logs part, cut
+    nothing, and asked again for ever."""
+    machine = SimulatedDisk("test")
+    machine.make_root("/data")
+    directory = LogDirectory(machine.attach(lambda: 0), "/data", max_open_files=8)
+    directory.start(NOW)
+    log = directory.create(PARTITION, TOPIC_ID, LogConfig(), NOW)
+    for _ in range(3):
+        log.append(batch(), leader_epoch=0, now_ms=NOW)
+    log.assign_leader_epoch(1)
+    assert log.latest_epoch == 1
+    assert log.truncate_to(offset) == 3
+    assert log.latest_epoch == 0

@@ -1,0 +1,123 @@
+"""Whole runs: seeds that must pass, runs that must repeat, and bugs that must be found."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from millstream.broker.partition import Partition
+from millstream.cli.app import run_app
+from millstream.quorum.quorum_state import QuorumStateFile
+from millstream.replication.follower import PartitionFollower
+from millstream.testing.simulation.campaign import run_seeds
+from millstream.testing.simulation.simulation import Options, simulate
+
+SEEDS = int(os.environ.get("SEEDS", "200"))
+_PROGRAM = (
+    "from millstream.testing.simulation.simulation import simulate; result = simulate({seed}); "
+    "print(result.fingerprint, result.steps, result.acked)"
+)
+
+
+@pytest.mark.timeout(1200)
+def test_seeds() -> None:
+    results = list(run_seeds(range(1, SEEDS + 1), Options(), processes=os.cpu_count() or 1))
+    failed = [f"seed {each.seed}: {each.violation}" for each in results if not each.ok]
+    assert not failed, "\n".join(failed)
+    happened: dict[str, int] = {}
+    for each in results:
+        for fault, count in each.faults.items():
+            happened[fault] = happened.get(fault, 0) + count
+    assert len(happened) >= 15, f"some faults never happened: {happened}"
+    assert sum(each.acked for each in results) > 40 * SEEDS
+
+
+@pytest.mark.timeout(300)
+def test_five_nodes() -> None:
+    results = list(run_seeds(range(1, 9), Options(nodes=5), processes=os.cpu_count() or 1))
+    assert [str(each.violation) for each in results if not each.ok] == []
+
+
+@pytest.mark.timeout(300)
+def test_controllers_apart_from_brokers() -> None:
+    results = list(run_seeds(range(1, 9), Options(separate_roles=True), processes=os.cpu_count() or 1))
+    assert [str(each.violation) for each in results if not each.ok] == []
+
+
+@pytest.mark.parametrize("seed", [3, 11])
+def test_the_same_seed_is_the_same_run(seed: int) -> None:
+    """Also in another process, where sets of objects have another order."""
+    first = simulate(seed)
+    again = simulate(seed)
+    assert [str(event) for event in first.events] == [str(event) for event in again.events]
+    expected = f"{first.fingerprint} {first.steps} {first.acked}"
+    for hash_seed in ("1", "2"):
+        elsewhere = subprocess.run(
+            [sys.executable, "-c", _PROGRAM.format(seed=seed)],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert elsewhere.stdout.strip() == expected
+
+
+def test_other_seeds_are_other_runs() -> None:
+    assert simulate(1).fingerprint != simulate(2).fingerprint
+
+
+def _acknowledge_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    def when_committed(self: Partition, offset: int, callback: Callable[[object], None]) -> None:
+        callback(None if self.is_leader else self.not_leader())
+
+    monkeypatch.setattr(Partition, "when_committed", when_committed)
+
+
+def _forget_votes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(QuorumStateFile, "save", lambda self, state: None)
+
+
+def _never_truncate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PartitionFollower, "diverged", lambda self, epoch, end: self._log.log_end_offset)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("plant", "found_by"),
+    [
+        (_acknowledge_early, {"AckedIsKept", "History", "InSyncLogsAgree"}),
+        (_forget_votes, {"EpochsOnlyGrow", "OneQuorumLeaderPerEpoch", "CommittedMetadataStays"}),
+        (_never_truncate, {"Liveness", "InSyncLogsAgree", "History"}),
+    ],
+)
+def test_a_planted_bug_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None], found_by: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    for seed in range(1, 61):
+        violation = simulate(seed).violation
+        if violation is not None:
+            assert violation.invariant in found_by, f"seed {seed}: {violation}"
+            return
+    pytest.fail("60 seeds have not found it")
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_app(["simulate", "--seed", "3", "--trace", "--trouble", "3"]) == 0
+    said = capsys.readouterr().out
+    assert "1 seed: all invariants held" in said
+    assert "create topic orders" in said
+    assert "leads epoch" in said
+
+
+def test_a_seed_that_fails_says_how_to_replay_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Partition, "append", lambda self, batches, now_ms: 1 // 0)
+    assert run_app(["simulate", "--seed", "5", "--processes", "1", "--nodes", "5"]) == 1
+    said = capsys.readouterr()
+    assert "seed 5: " in said.out
+    assert "replay: millstream simulate --seed 5 --nodes 5 --trace" in said.out
+    assert "1 of 1 seeds failed: 5" in said.err
