@@ -12,11 +12,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from millstream.cli import cluster_start
-from millstream.cli.cluster_reading import Broker, Cluster, Partition, Quorum
+from millstream.cli.cluster_reading import Broker, Cluster, Partition, Quorum, QuorumNode
 from millstream.cli.cluster_report import Health, leader_skew, shown_bytes
 from millstream.cli.terminal import CommandFailedError
 from millstream.testing.embedded_cluster import EmbeddedCluster
@@ -66,6 +67,12 @@ def test_what_is_not_well_is_found() -> None:
     gone = Health(a_cluster(a_partition(0, -1, ())))
     assert len(gone.offline) == 1 and not gone.under_min_in_sync
     assert not Health(a_cluster(a_partition(0, 1, (1, 2, 3)), fenced=(2,))).is_well
+
+
+def test_a_voter_that_is_away_is_found() -> None:
+    nodes = [QuorumNode(n, UUID(int=n), 10, 0, behind, True, n == 1) for n, behind in ((1, 0), (2, 300), (3, 60_000))]
+    away = Cluster("c", Quorum(1, 1, 10, nodes), [], [], {}, {})
+    assert Health(away).lagging_voters == [3] and not Health(away).is_well
 
 
 def test_leader_skew_is_what_the_first_has_too_much() -> None:

@@ -240,8 +240,12 @@ class GroupCoordinator:
         """Asks all shards of this broker, loaded; none if there has never been a group."""
         answers = []
         for index in self._led():
-            shell = await self._loaded(index)
-            answers.append(await shell.awaited(question(_shard(shell))))
+            try:
+                shell = await self._loaded(index)
+                answers.append(await shell.awaited(question(_shard(shell))))
+            except KafkaError as error:
+                if error.code != ErrorCode.NOT_COORDINATOR:
+                    raise  # else it went to another broker meanwhile, who is asked as well
         return answers
 
     async def run_on(self, shard: GroupShard, operation: "Callable[[int], Outcome[R]]") -> R:

@@ -1,5 +1,6 @@
 """`millstream cluster`: start a local cluster, see how a cluster is, even out its load, change its quorum."""
 
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -35,6 +36,9 @@ app = typer.Typer(
 quorum_app = typer.Typer(help="See the metadata quorum, and change who votes in it.", no_args_is_help=True)
 app.add_typer(quorum_app, name="quorum")
 
+_FOLLOWING_S = 10.0
+"""How long a node may take to be seen following the quorum."""
+_LOOK_S = 0.2
 Throttle = Annotated[
     int | None,
     typer.Option("--throttle", metavar="BYTES/S", min=1, help="The most that moves may use, on each broker."),
@@ -219,8 +223,10 @@ def add(
     if not colon or not port.isdigit():
         raise CommandFailedError(f"--address {address}: write HOST:PORT", exit_codes.USAGE)
     admin = open_admin(bootstrap, timeout, settings)
-    quorum = admin.quorum()
-    found = _node(quorum, node)
+    deadline = time.monotonic() + min(timeout, _FOLLOWING_S)
+    while not admin.quorum().follows(node) and time.monotonic() < deadline:
+        time.sleep(_LOOK_S)  # it may have been started a moment ago
+    found = _node(admin.quorum(), node)
     if found.is_voter:
         raise CommandFailedError(f"node {node} votes already", exit_codes.EXISTS)
     admin.add_voter(node, found.directory_id, listener, host.strip("[]"), int(port))

@@ -34,8 +34,8 @@ class QuorumNode:
     log_end_offset: int
     lag: int | None
     """Records behind the leader; None if it was never heard of."""
-    caught_up_ms: int
-    """When it last had all that the leader has; -1 if that is not known."""
+    behind_ms: int | None
+    """How long ago it had all that the leader has; None if it never had."""
     is_voter: bool
     is_leader: bool
 
@@ -47,6 +47,9 @@ class Quorum:
     high_watermark: int
     nodes: list[QuorumNode]
     addresses: dict[int, str] = field(default_factory=dict)
+
+    def follows(self, number: int) -> bool:
+        return any(node.id == number for node in self.nodes)
 
     @property
     def voters(self) -> list[QuorumNode]:
@@ -205,6 +208,7 @@ class ClusterAdmin:
         check(row.error_code, getattr(row, "error_message", None))
         ends = {each.replica_id: each.log_end_offset for each in row.current_voters}
         newest = ends.get(row.leader_id, row.high_watermark)
+        now_ms = max((each.last_caught_up_timestamp for each in row.current_voters), default=-1)  # the leader's time
 
         def nodes(rows: Iterable[Message], *, voters: bool) -> Iterator[QuorumNode]:
             for each in rows:
@@ -214,7 +218,7 @@ class ClusterAdmin:
                     each.replica_directory_id,
                     end,
                     None if end < 0 else max(0, newest - end),
-                    each.last_caught_up_timestamp,
+                    None if each.last_caught_up_timestamp < 0 else now_ms - each.last_caught_up_timestamp,
                     voters,
                     each.replica_id == row.leader_id,
                 )

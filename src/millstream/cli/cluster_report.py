@@ -9,8 +9,8 @@ from millstream.cli.terminal import note, print_table
 from millstream.metadata.balance import PlannedReassignment
 
 _SHOWN_PROBLEMS = 20
-_LAG_OF_A_LIVE_VOTER = 1000
-"""Metadata records that a voter may be behind without anyone worrying: it is a matter of milliseconds."""
+_BEHIND_MS = 5000
+"""A voter that had not all for so long is not there, or cannot keep up: they ask twice a second."""
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
@@ -36,7 +36,7 @@ class Health:
         self.fenced = [broker.id for broker in cluster.brokers if broker.fenced]
         self.silent = cluster.silent
         self.lagging_voters = [
-            node.id for node in cluster.quorum.voters if node.lag is None or node.lag > _LAG_OF_A_LIVE_VOTER
+            node.id for node in cluster.quorum.voters if node.behind_ms is None or node.behind_ms > _BEHIND_MS
         ]
         self.no_quorum_leader = cluster.quorum.leader < 0
         self.not_preferred = [each for each in partitions if not each.is_led_as_preferred]
@@ -122,7 +122,7 @@ def quorum_document(quorum: Quorum) -> dict[str, Any]:
                 "directory_id": str(node.directory_id),
                 "log_end_offset": node.log_end_offset,
                 "lag": node.lag,
-                "last_caught_up_ms": node.caught_up_ms,
+                "behind_ms": node.behind_ms,
                 "address": quorum.addresses.get(node.id),
             }
             for node in quorum.nodes
@@ -133,9 +133,18 @@ def quorum_document(quorum: Quorum) -> dict[str, Any]:
 def show_quorum(quorum: Quorum) -> None:
     document = quorum_document(quorum)
     print_table(
-        ("quorum", "role", "log end", "lag", "address"),
-        [(row["id"], row["role"], row["log_end_offset"], row["lag"], row["address"]) for row in document["nodes"]],
+        ("quorum", "role", "log end", "lag", "behind", "address"),
+        [
+            (row["id"], row["role"], row["log_end_offset"], row["lag"], _seconds(row["behind_ms"]), row["address"])
+            for row in document["nodes"]
+        ],
     )
+
+
+def _seconds(behind_ms: int | None) -> str:
+    if behind_ms is None:
+        return "never there"
+    return "" if behind_ms <= _BEHIND_MS else f"{behind_ms / 1000:.0f} s"
 
 
 def status_document(cluster: Cluster, health: Health) -> dict[str, Any]:
