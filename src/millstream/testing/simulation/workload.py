@@ -60,6 +60,8 @@ class Workload:
         """By partition: the offset after the last acknowledged record."""
         self.acked_at: dict[tuple[str, int], float] = {}
         self.acked_count = 0
+        self.under_way = 0
+        """Batches that were sent and neither acknowledged nor given up."""
         self.given_up = 0
         self.partition_counts = {plan.name: plan.partitions for plan in topics}
 
@@ -97,7 +99,10 @@ class Producer:
             sequence = 0
             while workload.writing:
                 count = client.randomness.choice((1, 1, 1, 2, 3))
-                if not await self._write_batch(topic, partition, count, producer_id, epoch, sequence):
+                workload.under_way += 1
+                acked = await self._write_batch(topic, partition, count, producer_id, epoch, sequence)
+                workload.under_way -= 1
+                if not acked:
                     break
                 sequence += count
                 await client.rest(0.2 * self._pause, 1.8 * self._pause)
