@@ -89,7 +89,7 @@ def test_epochs_only_grow() -> None:
     invariant.check(sight(quorum(1, epoch=3, life=2), replica(1, leader_epoch=2, life=2)))
     with pytest.raises(Violation, match="node 1 went from quorum epoch 3 to 2"):
         invariant.check(sight(quorum(1, epoch=2, life=3)))
-    with pytest.raises(Violation, match="orders-0 on node 1 went from leader epoch 4 to 3"):
+    with pytest.raises(Violation, match=r"orders-0 on node 1 went from leader epoch 4 to 3"):
         invariant.check(sight(replica(1, leader_epoch=3)))
 
 
@@ -101,7 +101,7 @@ def test_high_watermarks_only_grow() -> None:
     invariant.check(sight(replica(high_watermark=1, life=2)))  # it went away and came back
     with pytest.raises(Violation, match="quorum's high watermark on node 1 went from 2 to 1"):
         invariant.check(sight(quorum(high_watermark=1, life=2)))
-    with pytest.raises(Violation, match="orders-0 on node 1 went from 1 to 0"):
+    with pytest.raises(Violation, match=r"orders-0 on node 1 went from 1 to 0"):
         invariant.check(sight(replica(high_watermark=0, life=2)))
 
 

@@ -51,8 +51,8 @@ OFFSETS_RETENTION_CHECK_INTERVAL_MS = long(
 OFFSETS_COMMIT_TIMEOUT_MS = integer(
     "offsets.commit.timeout.ms",
     5000,
-    "How long a commit, or any other change of a group, may take to reach the replicas before the client is told to try "
-    "again.",
+    "How long a commit, or any other change of a group, may take to reach the replicas before the client is told to "
+    "try again.",
     unit="ms",
     allowed=at_least(1),
     importance=Importance.HIGH,
