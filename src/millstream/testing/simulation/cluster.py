@@ -55,7 +55,8 @@ class Cluster:
         self._seed = seed
         self._complain = complain
         self._exits_expected_until: dict[int, float] = {}
-        self._power_lost = False
+        self._power_lost: tuple[int, int] | None = None
+        """The machine that lost power last, and the broker epoch its node had then; until that is made good."""
         self.machines: dict[int, Machine] = {}
         self.clients: list[Machine] = []
         self._configs: dict[int, BrokerConfig] = {}
@@ -63,6 +64,8 @@ class Cluster:
         """Nodes that ended by themselves although nothing was wrong with their disks."""
         self.before_kill: Callable[[], None] = lambda: None
         """Called while a node that will be killed can still be looked at."""
+        self.broker_epoch: Callable[[int], int] = lambda node_id: 0
+        """Of a node's registration, as the active controller has it; -1 while there is none."""
         self.out_of_sync: Callable[[], set[int]] = set
         """Nodes that are missing from some in-sync set, as the active controller has it; all, while there is none."""
         rates = clock_rates or [1.0] * len(roles)
@@ -109,7 +112,8 @@ class Cluster:
 
     def kill(self, node_id: int, *, power_lost: bool = False) -> None:
         self.before_kill()
-        self._power_lost = self._power_lost or power_lost
+        if power_lost:
+            self._power_lost = node_id, self.broker_epoch(node_id)
         self.machines[node_id].kill(power_lost=power_lost)
 
     def is_ready(self, node_id: int) -> bool:
@@ -134,10 +138,17 @@ class Cluster:
         return max((n.quorum.epoch for n in nodes if n and n.quorum and n.quorum.is_started), default=0)
 
     def is_power_loss_felt(self) -> bool:
-        """Whether a machine has lost power, and not everything is fully in sync again since."""
-        if self._power_lost and not self.out_of_sync():
-            self._power_lost = False
-        return self._power_lost
+        """Whether a machine has lost power, and has not come back since and got everything again.
+
+        That it is in sync is not enough: until it registers, the controller does not know what it has lost.
+        """
+        if self._power_lost is None:
+            return False
+        node_id, epoch = self._power_lost
+        has_registered = node_id not in self.broker_ids or self.broker_epoch(node_id) > epoch
+        if self.is_ready(node_id) and has_registered and not self.out_of_sync():
+            self._power_lost = None
+        return self._power_lost is not None
 
     def expect_exit(self, node_id: int, seconds: float) -> None:
         """Its disk is broken for so long: the node may give up, then or when it notices."""

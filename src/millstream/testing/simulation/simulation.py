@@ -151,6 +151,7 @@ class Simulation:
     def run(self) -> Result:
         cluster, result = self.cluster, self._result
         self.cluster.out_of_sync = self._nodes_out_of_sync
+        self.cluster.broker_epoch = self._broker_epoch
         self.cluster.before_kill = self._look_again
         with LogCapture(self._heard, self._options.log_level):
             try:
@@ -295,6 +296,11 @@ class Simulation:
     def _states(self, image: MetadataImage) -> list[tuple[str, PartitionState]]:
         topics = [image.topics[TopicName(plan.name)] for plan in self._topics if plan.name in image.topics]
         return [(f"{each.name}-{index}", state) for each in topics for index, state in enumerate(each.partitions)]
+
+    def _broker_epoch(self, node_id: int) -> int:
+        image = self._image()
+        broker = image.brokers.get(BrokerId(node_id)) if image is not None else None
+        return broker.epoch if broker is not None else -1
 
     def _nodes_out_of_sync(self) -> set[int]:
         image = self._image()
