@@ -381,14 +381,15 @@ class ReplicaFetcher:
             if row.diverging_epoch is not None:
                 before = partition.log.log_end_offset
                 end = follower.diverged(*row.diverging_epoch)
-                _log.warning(
-                    "log_truncated partition=%s from=%d to=%d leader=%d epoch=%d",
-                    partition.topic_partition,
-                    before,
-                    end,
-                    self.leader_id,
-                    follower.leader_epoch,
-                )
+                if end < before:
+                    _log.warning(
+                        "log_truncated partition=%s from=%d to=%d leader=%d epoch=%d",
+                        partition.topic_partition,
+                        before,
+                        end,
+                        self.leader_id,
+                        follower.leader_epoch,
+                    )
                 partition.followed()
                 return Reaction.CONTINUE if end < before else Reaction.BACK_OFF
             if row.records:
