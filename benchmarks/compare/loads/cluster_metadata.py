@@ -65,8 +65,8 @@ def _create(target: ClusterTarget, partitions_each: int) -> float:
     began = time.perf_counter()
     for number in range(_TOPICS):
         wanted = NewTopic(f"many-{number}", num_partitions=partitions_each, replication_factor=NODES)
-        for future in admin.create_topics([wanted], operation_timeout=120, request_timeout=120).values():
-            future.result(timeout=150)
+        for future in admin.create_topics([wanted], operation_timeout=300, request_timeout=300).values():
+            future.result(timeout=330)
 
     def led_everywhere() -> bool:
         for node_id in target.addresses:
@@ -76,7 +76,7 @@ def _create(target: ClusterTarget, partitions_each: int) -> float:
                 return False
         return True
 
-    wait_for(led_everywhere, "leaders of all partitions", timeout_s=300)
+    wait_for(led_everywhere, "leaders of all partitions", timeout_s=900)
     return time.perf_counter() - began
 
 
