@@ -135,7 +135,7 @@ class BrokerLifecycle:
         # Who has our number may be our own former self: a controller gives it up after one session, and any new
         # controller begins to count anew.
         patience_s = 2 * config[cluster.BROKER_SESSION_TIMEOUT_MS] / 1000
-        problem = "the metadata quorum has no leader, or it cannot be reached"
+        problem = "the metadata quorum has no leader, or it cannot be reached: start most of its controllers"
         while not first or loop.time() < deadline_s:
             self._news.clear()
             if self._leaving:

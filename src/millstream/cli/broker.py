@@ -59,9 +59,10 @@ def drain(
 ) -> None:
     """Move everything off a broker, which then can be stopped for good. Works for one that is dead, too.
 
-    From the start on the broker gets no new replicas (it is cordoned). Waits until all is moved. With --unregister it
-    goes on waiting, up to --timeout seconds, for the broker to be stopped; without, do that later: the command finds
-    nothing left to move.
+    From the start on the broker gets no new replicas (it is cordoned). Waits
+    until all is moved. With --unregister it goes on waiting, up to --timeout
+    seconds, for the broker to be stopped; without, do that later: the
+    command finds nothing left to move.
 
     \b
     Examples:

@@ -50,10 +50,10 @@ def start(
     directory: Annotated[
         Path, typer.Option("--dir", metavar="DIR", help="Where the nodes keep their files.", show_default=True)
     ] = Path("millstream-cluster"),
-    nodes: Annotated[int | None, typer.Option("--nodes", metavar="N", help="How many nodes. [default: 3]")] = None,
+    nodes: Annotated[int | None, typer.Option("--nodes", metavar="N", help="How many nodes, 3 if not said.")] = None,
     port: Annotated[
         int | None,
-        typer.Option("--port", metavar="PORT", help="Of the first node; the others take those behind. [default: 9092]"),
+        typer.Option("--port", metavar="PORT", help="Of the first node, 9092 if not said; others follow."),
     ] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting for every node. Repeatable.")
@@ -62,14 +62,16 @@ def start(
 ) -> None:
     """Run a cluster on this machine, to try things out. Ctrl-C stops it; the data stays for the next start.
 
-    Every node is a `millstream serve` of its own, broker and controller at once, with a server.properties to look at.
-    Prints 'ready kafka=HOST:PORT,HOST:PORT,…' when it can be used. A node that dies is reported; the others go on.
+    Every node is a `millstream serve` of its own, broker and controller at
+    once, with a server.properties to look at. Prints
+    'ready kafka=HOST:PORT,HOST:PORT,…' when it can be used. A node that dies
+    is reported; the others go on.
 
     \b
     Examples:
       millstream cluster start
       millstream cluster start --nodes 5 --dir /tmp/five --port 19092
-      millstream cluster start --set min.insync.replicas=2 --set default.replication.factor=3
+      millstream cluster start --set default.replication.factor=3
     """
     from millstream.cli.cluster_start import run
 
@@ -85,14 +87,15 @@ def status(
 ) -> None:
     """Show the quorum, the brokers, and the partitions that are not as they should be.
 
-    Exits with 0 if all is well, and with 8 if a broker is fenced or silent, a voter is behind, or a partition is
-    offline, under-replicated or under min.insync.replicas.
+    Exits with 0 if all is well, and with 8 if a broker is fenced or silent,
+    a voter is behind, or a partition is offline, under-replicated or under
+    min.insync.replicas.
 
     \b
     Examples:
       millstream cluster status
       millstream cluster status --json | jq '.brokers[] | {id, leaders, bytes}'
-      until millstream cluster status > /dev/null; do sleep 1; done    # before the next node is restarted
+      until millstream cluster status > /dev/null; do sleep 1; done
     """
     cluster = open_admin(bootstrap, timeout, settings).read()
     health = Health(cluster)
@@ -115,8 +118,9 @@ def balance(
 ) -> None:
     """Even out replicas, data and leaders over the live brokers and racks, moving no more than that takes.
 
-    For a broker that was added and is empty, or after one was lost. Waits until all is moved; a command that is
-    interrupted leaves the cluster moving, and the same command waits for that and does the rest.
+    For a broker that was added and is empty, or after one was lost. Waits
+    until all is moved; a command that is interrupted leaves the cluster
+    moving, and the same command waits for that and does the rest.
 
     \b
     Examples:
@@ -184,7 +188,8 @@ def upgrade(
 ) -> None:
     """Let voters be added and removed while the cluster runs (kraft.version 1). There is no way back.
 
-    From then on the metadata log says who votes; controller.quorum.voters only says where to find the quorum.
+    From then on the metadata log says who votes; controller.quorum.voters
+    only says where to find the quorum.
 
     \b
     Example:

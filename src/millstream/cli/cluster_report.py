@@ -205,9 +205,9 @@ def show_status(cluster: Cluster, health: Health) -> None:
         print()
     print(
         f"{len(cluster.partitions)} partitions: {len(health.offline)} offline, "
-        f"{len(health.under_min_in_sync)} under min.insync.replicas, {len(health.under_replicated)} under-replicated, "
-        f"{len(health.not_preferred)} not led by the preferred replica, leader skew {health.leader_skew:.0%}"
+        f"{len(health.under_replicated)} under-replicated, {len(health.under_min_in_sync)} under min.insync.replicas"
     )
+    print(f"leader skew {health.leader_skew:.0%}, {len(health.not_preferred)} not led by the preferred replica")
     for line in _advice(cluster, health):
         note(line)
 

@@ -4,6 +4,7 @@ What was chosen at the first start (how many nodes, which ports) is kept in the 
 on with the same cluster. The nodes end with this command, however it ends.
 """
 
+import fcntl
 import json
 import signal
 import socket
@@ -20,6 +21,7 @@ from millstream.testing.embedded_cluster import EmbeddedCluster
 from millstream.testing.node_process import NodeProcessError
 
 CHOICE_FILE = "cluster.json"
+LOCK_FILE = ".lock"
 DEFAULT_NODES = 3
 DEFAULT_PORT = 9092
 _MOST_NODES = 9
@@ -39,15 +41,15 @@ class _Stop(Exception):
 def run(directory: Path, nodes: int | None, port: int | None, settings: dict[str, str], *, as_json: bool) -> int:
     """Runs the cluster until it is told to stop; the command's exit code."""
     choice = choose(directory, nodes, port)
-    _check_ports(choice)
     cluster = EmbeddedCluster(choice.nodes, settings, data_dir=directory, first_port=choice.port)
-    with _told_to_stop():
+    with _alone_in(directory), _told_to_stop():
+        _check_ports(choice)
         try:
             try:
                 note(f"starting {choice.nodes} nodes")
                 cluster.start()
             except NodeProcessError as error:
-                raise CommandFailedError(str(error)) from error
+                raise CommandFailedError(_reason(error)) from error
             (directory / CHOICE_FILE).write_text(json.dumps(asdict(choice)) + "\n")
             _announce(cluster, directory, as_json=as_json)
             return _watch(cluster)
@@ -80,6 +82,24 @@ def choose(directory: Path, nodes: int | None, port: int | None) -> Choice:
     return begun if port is None else Choice(begun.nodes, port)
 
 
+@contextmanager
+def _alone_in(directory: Path) -> Iterator[None]:
+    """Nobody else runs a cluster there: its nodes' files would be overwritten under it."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = (directory / LOCK_FILE).open("w")
+    except OSError as error:
+        raise CommandFailedError(f"--dir {directory} cannot be used ({error.strerror}): take another one") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise CommandFailedError(
+                f"a cluster runs in {directory} already: stop it first, or take another --dir", exit_codes.EXISTS
+            ) from None
+        yield
+
+
 def _check_ports(choice: Choice) -> None:
     for port in range(choice.port, choice.port + 2 * choice.nodes):
         try:
@@ -87,8 +107,9 @@ def _check_ports(choice: Choice) -> None:
             with socket.create_server(("127.0.0.1", port)):
                 pass
         except OSError as error:
+            reason = str(error.strerror).partition(" (")[0]
             raise CommandFailedError(
-                f"port {port} is in use ({error.strerror}): stop what listens there, or say --port with "
+                f"port {port} cannot be had ({reason}): stop what listens there, or say --port with "
                 f"{2 * choice.nodes} free ports from there on"
             ) from error
 
@@ -148,10 +169,19 @@ def _watch(cluster: EmbeddedCluster) -> int:
             if not cluster.running(number):
                 living.discard(number)
                 left = f"{len(living)} still run" if living else "none is left"
+                log = cluster.log_file(number)
                 complain(
-                    f"node {number} ended ({_ending(cluster.exit_code(number))}), {left}: {cluster.log_file(number)}"
+                    f"node {number} ended ({_ending(cluster.exit_code(number))}), {left}; its log is {log}; "
+                    f"`millstream serve --config {log.with_name('server.properties')}` starts it again"
                 )
     return exit_codes.FAILED
+
+
+def _reason(error: NodeProcessError) -> str:
+    """A node that refuses to start says why in its last line; then the rest of its log is of no use."""
+    first, *_, last = str(error).splitlines()
+    refusal = last.strip().removeprefix("millstream: ")
+    return str(error) if last.strip() == refusal else f"{first.split(' ended ')[0]} cannot start: {refusal}"
 
 
 def _ending(code: int | None) -> str:

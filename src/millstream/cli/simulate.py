@@ -24,7 +24,7 @@ def simulate(
     trace: Annotated[bool, typer.Option("--trace", help="Print the run as a story.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="With --trace: also what the nodes log.")] = False,
     processes: Annotated[
-        int, typer.Option("--processes", metavar="N", min=0, help="Runs at once. [default: one per core]")
+        int, typer.Option("--processes", metavar="N", min=0, help="Runs at once; 0 for one per core.")
     ] = 0,
     json: Json = False,
 ) -> None:

@@ -1,5 +1,6 @@
 """The quorum of a node as its settings want it."""
 
+import logging
 from collections.abc import Callable
 from uuid import UUID
 
@@ -17,6 +18,7 @@ from millstream.raft.voter_set import Endpoint, ReplicaKey, Voter, VoterSet
 from millstream.storage.disk import Disk
 from millstream.storage.log_directory import LogDirectory
 
+_log = logging.getLogger("millstream.quorum")
 _FIRST_BOOTSTRAP_ID = -2
 """Bootstrap servers are peers whose ids are not known: raft counts them down from here."""
 
@@ -48,6 +50,11 @@ def open_quorum(
     )
     if not voters and config.is_alone:
         voters = VoterSet((Voter(ReplicaKey(config.node_id), endpoints),))
+    if not voters and config.is_controller and cluster_id is None:
+        _log.warning(
+            "no_voters_named this node waits until it can follow a quorum at controller.quorum.bootstrap.servers. The "
+            "first nodes of a new cluster need to know who votes: set controller.quorum.voters=id@host:port,... on each"
+        )
     return MetadataQuorum(
         node_id=config.node_id,
         directory_id=directory_id,
