@@ -8,8 +8,11 @@ from millstream.metadata.topics import NewTopic, create_topics
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import BrokerId, TopicName
 from millstream.net.service import Peer
+from millstream.protocol.messages import request_schema
 
 from .bench import SESSION_S, Bench, port_of
+
+LISTENERS = ("listeners=CONTROLLER://127.0.0.1:9093", "controller.listener.names=CONTROLLER")
 
 
 @pytest.fixture
@@ -248,3 +251,42 @@ def test_after_a_takeover_a_new_process_waits_only_as_long_as_the_old_one_has_to
     bench.register(2, process=2)
     with pytest.raises(KafkaError):
         bench.register(3, process=2, peer=Peer(host="127.0.0.1", port=1, listener="CONTROLLER"))
+
+
+def test_a_broker_that_is_let_in_again_while_its_fencing_is_being_committed_is_watched(bench: Bench) -> None:
+    bench.join(1, 2)
+    bench.quorum.commits = False
+    bench.network.refused.add(port_of(1))
+    bench.peer(1).close()
+    bench.pass_time(0.1)  # decided, not committed
+    bench.network.refused.clear()
+    schema = request_schema("broker_heartbeat")
+    fields = {"broker_id": 1, "broker_epoch": bench.image.brokers[BrokerId(1)].epoch}
+    fields["current_metadata_offset"] = bench.image.offset
+    request = schema.decode(schema.encode(fields, schema.versions.high), schema.versions.high)
+    beat = bench.loop.create_task(
+        bench.heartbeats.broker_heartbeat(request, bench.context("broker_heartbeat", bench.peer(1)))  # type: ignore[arg-type]
+    )
+    bench.pass_time(0.01)
+    bench.quorum.commits = True
+    bench.quorum.commit()
+    bench.run(beat)
+    assert bench.fenced() == set()
+    for _ in range(4):
+        bench.pass_time(SESSION_S / 3)
+        bench.beat(2)
+    assert bench.fenced() == {1}, "nobody would ever have noticed that it is gone"
+
+
+def test_a_controller_that_was_a_broker_fences_its_former_self() -> None:
+    bench = Bench("process.roles=controller", "node.id=1", "controller.quorum.voters=1@127.0.0.1:9093", *LISTENERS)
+    try:
+        bench.join(1, 2)
+        bench.controller.no_longer_leading()
+        bench.controller.leading(1)
+        for _ in range(4):
+            bench.pass_time(SESSION_S / 3)
+            bench.beat(2)
+        assert bench.fenced() == {1}
+    finally:
+        bench.close()

@@ -77,8 +77,9 @@ class Heartbeats:
         now_s = self._environment.loop.time()
         own_id = self._controller.config.node_id
         for broker in self._controller.image.brokers.values():
-            # The broker of this process is heard of at once, or has yet to register: then its former self is dead.
-            if broker.fenced or broker.id == own_id:
+            # The broker of this process is heard of at once, or has yet to register: then its former self is dead. (A
+            # process that is no broker any more may still have one in the metadata.)
+            if broker.fenced or (broker.id == own_id and self._controller.config.is_broker):
                 continue
             self._start(self._probe(self._sessions.begin(broker.id, broker.epoch, now_s, heard=False)))
         self._schedule()
@@ -256,6 +257,10 @@ class Heartbeats:
             broker = image.brokers.get(broker_id)
             if broker is None or broker.epoch != broker_epoch or broker.fenced:  # it came back, or left for good
                 return Decision((), ())
+            # Now, not when this is committed: by then it may have been heard of, and let in, again.
+            session = self._sessions.get(broker_id)
+            if session is not None and session.broker_epoch == broker_epoch:
+                self._sessions.end(broker_id)
             return fence_broker(image, broker_id, config)
 
         epoch = self._controller.epoch
@@ -266,9 +271,6 @@ class Heartbeats:
                 _log.warning("broker_not_fenced broker=%d error=%s", broker_id, error)
                 await asyncio.sleep(_RETRY_S)
                 continue
-            session = self._sessions.get(broker_id)
-            if session is not None and session.broker_epoch == broker_epoch:
-                self._sessions.end(broker_id)
             if fenced:
                 _log.warning("broker_fenced broker=%d epoch=%d reason=%s", broker_id, broker_epoch, reason)
             return
