@@ -373,7 +373,8 @@ def test_the_first_flush_makes_the_directory_itself_durable(node: Node) -> None:
     job = log.flush_job()
     assert job is not None
     job.done(job.run())
-    places = [str(node.file(0)), str(node.path / "partition.metadata"), str(node.path), node.root]
+    files = [str(node.file(0)), str(node.path / "partition.metadata"), str(node.path / "leader-epoch-checkpoint")]
+    places = [*files, str(node.path), node.root]
     assert node.disk.synced == places, "the parent last: an entry must not name what is not there"
     append(log)
     job = log.flush_job()

@@ -9,6 +9,7 @@ from millstream.storage.slice import Slice
 
 from .batches import NOW, batch
 from .conftest import Node
+from .faulty_disk import FaultyDisk
 
 SMALL_SEGMENTS = LogConfig(segment_bytes=400, index_interval_bytes=100)
 
@@ -427,3 +428,55 @@ def test_start_anew_elsewhere(node: Node, offset: int, clean: bool) -> None:
     log = node.log(config)
     assert read_all(log) == [offset]
     assert log.epochs.entries() == [(7, offset)]
+
+
+def test_a_full_disk_does_not_end_a_log_that_is_cut_or_starts_anew(node: Node, disk: FaultyDisk) -> None:
+    log = node.log()
+    append(log, b"a" * 10, epoch=1)
+    append(log, b"b" * 10, epoch=2)
+    log.assign_leader_epoch(3)
+    disk.room = 0
+    assert log.truncate_to(2) == 2  # no more than epoch 3, in which nothing was written
+    assert log.truncate_to(1) == 1
+    assert log.latest_epoch == 1
+    with pytest.raises(KafkaError):
+        append(log, b"c", epoch=1)  # the file still says that epoch 2 begins here
+    with pytest.raises(KafkaError):
+        log.start_anew_at(50, NOW)
+    assert (log.log_start_offset, log.log_end_offset) == (0, 1)
+    disk.room = None
+    append(log, b"c", epoch=1)
+    assert read_all(log) == [0, 1]
+    node.restart(clean=False)
+    log = node.log()
+    assert log.epochs.entries() == [(1, 0)]
+    log.start_anew_at(50, NOW)
+    append(log, b"d", epoch=4)
+    node.restart(clean=False)
+    log = node.log()
+    assert read_all(log) == [50]
+    assert log.epochs.entries() == [(4, 50)]
+
+
+def test_leader_epochs_are_on_disk_before_the_records_count_as_flushed(node: Node, disk: FaultyDisk) -> None:
+    """Else a crash could leave records of which the log says, when it leads, that they are of an earlier epoch."""
+    log = node.log()
+    path = f"{log.directory}/leader-epoch-checkpoint"
+
+    def flush() -> list[str]:
+        disk.synced.clear()
+        job = log.flush_job()
+        assert job is not None
+        job.done(job.run())
+        return disk.synced
+
+    append(log, b"a", epoch=1)
+    synced = flush()
+    assert path in synced and synced.index(path) < len(synced) - 1 and log.directory in synced
+    append(log, b"b", epoch=1)
+    assert path not in flush()
+    append(log, b"c", epoch=2)
+    assert path in flush()
+    log.truncate_to(2)
+    append(log, b"d", epoch=1)
+    assert path in flush()

@@ -254,7 +254,12 @@ class MetadataLog:
         except CorruptMetadataError as error:
             raise CorruptFetchError(str(error)) from None
         self.snapshots.add(incoming.id)
-        self.partition.start_anew_at(incoming.id.offset, self._environment.clock.now_ms())
+        try:
+            self.partition.start_anew_at(incoming.id.offset, self._environment.clock.now_ms())
+        except KafkaError as error:
+            if self.partition.failure is None:
+                self.partition.fail(f"the log cannot go on at a snapshot: {error.message}")
+            raise
         self._start = incoming.id
         self._remove(self.snapshots.forget_before(incoming.id))
         return list(_placed(self.installed, incoming.id))

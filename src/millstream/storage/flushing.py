@@ -4,7 +4,7 @@ import errno
 import os.path
 from typing import TYPE_CHECKING
 
-from millstream.storage.file_names import INDEX_SUFFIX, PARTITION_METADATA, TIME_INDEX_SUFFIX
+from millstream.storage.file_names import INDEX_SUFFIX, LEADER_EPOCHS, PARTITION_METADATA, TIME_INDEX_SUFFIX
 from millstream.storage.job import Job
 
 if TYPE_CHECKING:
@@ -32,11 +32,13 @@ def flush_job(log: "PartitionLog") -> Job | None:
     unflushed = [log.segments[slot] for slot in range(first, len(log.segments))]
     files = [segment.file() for segment in unflushed]
     indexes = [segment.path(suffix) for segment in unflushed[:-1] for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
+    epoch_changes = log.epoch_changes
+    epochs_changed = epoch_changes != log.epoch_changes_flushed
     directory_changed = log.directory_changed
     is_placed = log.is_placed
     truncations = log.truncations
     disk, directory = log.disk, log.directory
-    metadata = f"{directory}/{PARTITION_METADATA}"
+    metadata, epochs = f"{directory}/{PARTITION_METADATA}", f"{directory}/{LEADER_EPOCHS}"
 
     def run() -> None:
         for file in files:
@@ -46,7 +48,10 @@ def flush_job(log: "PartitionLog") -> Job | None:
                 disk.open(path).sync()
         if not is_placed and disk.exists(metadata):
             disk.open(metadata).sync()
-        if directory_changed or not is_placed:
+        if epochs_changed and disk.exists(epochs):
+            # What counts as flushed is not looked at again: a crash must not leave it with the epochs of before.
+            disk.open(epochs).sync()
+        if directory_changed or epochs_changed or not is_placed:
             disk.sync_directory(directory)
         if not is_placed:
             disk.sync_directory(os.path.dirname(directory))
@@ -59,6 +64,7 @@ def flush_job(log: "PartitionLog") -> Job | None:
         elif truncations == log.truncations:
             log.recovery_point = max(log.recovery_point, target)
             log.is_placed = True
+            log.epoch_changes_flushed = max(log.epoch_changes_flushed, epoch_changes)
             if target == log.log_end_offset:
                 log.unflushed_since_ms = None
             if directory_changed and log.segments.active is unflushed[-1]:

@@ -58,10 +58,13 @@ class PartitionLog:
         "_cache",
         "_config",
         "_converts",
+        "_epochs_unsaved",
         "_write_failed",
         "directory",
         "directory_changed",
         "disk",
+        "epoch_changes",
+        "epoch_changes_flushed",
         "epochs",
         "failure",
         "high_watermark",
@@ -109,6 +112,10 @@ class PartitionLog:
         """Set by replication; None while nobody but this node keeps the partition."""
         self.log_end_offset = log_end_offset
         self.epochs = epochs
+        self.epoch_changes, self.epoch_changes_flushed = 1, 0
+        """How often the file of the epochs was written, and which of these a flush has brought to stable storage."""
+        self._epochs_unsaved = False
+        """Whether the file knows epochs that were cut off: there was no room to say so."""
         self.producers = producers
         self.snapshots = snapshots
         self.failure: str | None = None
@@ -251,6 +258,8 @@ class PartitionLog:
                 segment = self.segments.active
             if leader_epoch > self.epochs.latest:
                 self._assign_epoch(leader_epoch, base_offset)
+            elif self._epochs_unsaved:
+                self.save_epochs()  # what the file has begins here would count for what is written now
             segment.log.get().write_at(segment.size, batches)
         except OSError as error:
             self._undo_write(segment, error)
@@ -372,7 +381,7 @@ class PartitionLog:
                 truncate(self, max(offset, self.log_start_offset))
             elif self.epochs.truncate_from_end(self.log_end_offset):
                 # An epoch that was led here and in which nothing was written: no other log knows of it.
-                self.save_epochs()
+                self.save_shortened_epochs()
         except OSError as error:
             self.fail(f"truncating to {offset} failed: {error}")
             raise self._storage_error(error) from error
@@ -380,8 +389,15 @@ class PartitionLog:
 
     def start_anew_at(self, offset: int, now_ms: int) -> None:
         """Remove everything and go on at `offset`, as a follower does whose leader has nothing so old any more."""
+        segment = Segment(self.disk, self._cache, self.directory, offset, now_ms)
+        is_beyond = offset > self.segments.active.base_offset
+        if is_beyond:
+            try:
+                segment.create()  # that needs room: without, nothing has changed
+            except OSError as error:
+                raise self._storage_error(error) from error
         try:
-            start_anew(self, Segment(self.disk, self._cache, self.directory, offset, now_ms))
+            start_anew(self, segment, is_created=is_beyond)
         except OSError as error:
             self.fail(f"starting anew at {offset} failed: {error}")
             raise self._storage_error(error) from error
@@ -445,6 +461,19 @@ class PartitionLog:
 
     def save_epochs(self) -> None:
         self.disk.write_atomically(f"{self.directory}/{LEADER_EPOCHS}", self.epochs.to_bytes(), durable=False)
+        self._epochs_saved()
+
+    def save_shortened_epochs(self) -> None:
+        """After a cut. Without room it is put off to the next append: loading cuts the same epochs off again."""
+        try:
+            self.save_epochs()
+        except OSError as error:
+            logger.warning("leader_epochs_not_saved partition=%s error=%s", self.topic_partition, error)
+            self._epochs_unsaved = True
+
+    def _epochs_saved(self) -> None:
+        self.epoch_changes += 1
+        self._epochs_unsaved = False
 
     def _assign_epoch(self, epoch: int, start_offset: int) -> None:
         before = self.epochs
@@ -454,6 +483,7 @@ class PartitionLog:
             if before.latest < 0:
                 # The first entry of a log, made without the detour of a replacement: there is nothing to lose yet.
                 self.disk.write_bytes(f"{self.directory}/{LEADER_EPOCHS}", self.epochs.to_bytes())
+                self._epochs_saved()
             else:
                 self.save_epochs()
         except OSError:

@@ -38,13 +38,14 @@ def truncate(log: "PartitionLog", offset: int) -> None:
     if log.high_watermark is not None:
         log.high_watermark = min(log.high_watermark, end)
     if log.epochs.truncate_from_end(end):
-        log.save_epochs()
+        log.save_shortened_epochs()
     log.snapshots.remove_after(end)
     log.producers = rebuild_producers(log.disk, log.directory, segments, log.snapshots.offsets, log.log_start_offset)
 
 
-def start_anew(log: "PartitionLog", segment: Segment) -> None:
-    """Remove everything and go on in `segment`, which is yet to be created. A crash on the way leaves an empty log."""
+def start_anew(log: "PartitionLog", segment: Segment, *, is_created: bool) -> None:
+    """Remove everything and go on in `segment`. A crash on the way leaves an empty log, or the old one with an empty
+    segment behind a gap, which recovery removes."""
     log.truncations += 1
     offset = segment.base_offset
     segments = log.segments
@@ -53,11 +54,12 @@ def start_anew(log: "PartitionLog", segment: Segment) -> None:
             log.disk.remove(path)
     segments.replace_active(segment)
     log.snapshots.remove_after(-1)
-    segment.create()
+    if not is_created:
+        segment.create()
     log.directory_changed = True
     log.log_start_offset = log.log_end_offset = log.recovery_point = offset
     if log.high_watermark is not None:
         log.high_watermark = offset
     log.producers = ProducerState()
     log.epochs = LeaderEpochs()
-    log.save_epochs()
+    log.save_shortened_epochs()
