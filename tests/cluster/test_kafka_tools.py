@@ -186,9 +186,9 @@ def test_voters_come_and_go(cluster: EmbeddedCluster, tools: Tools) -> None:
     remove = ("remove-controller", "--controller-id", "1", "--controller-directory-id", ANOTHER_DIRECTORY)
     assert "kraft.version" in tools.refused(quorum, *remove)
     assert "was upgraded to 1" in tools("kafka-features", "upgrade", "--feature", "kraft.version=1")
-    assert re.search(
-        r"kraft.version .*FinalizedVersionLevel: 1", tools.run("kafka-features", *tools.controllers, "describe")
-    )
+    for at in (tools.brokers, tools.controllers):
+        said = tools.run("kafka-features", *at, "describe")
+        assert re.search(r"kraft.version .*FinalizedVersionLevel: 1", said), said
     assert "never down" in tools.refused("kafka-features", "downgrade", "--feature", "kraft.version=0")
     assert "not a voter" in tools.refused(quorum, *remove)
     rows = _voters(tools)

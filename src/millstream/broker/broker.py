@@ -1,6 +1,7 @@
 """The broker as a whole: the partitions it leads, kept as the metadata says, and the table of APIs it answers."""
 
 import logging
+from collections.abc import Callable
 
 from millstream.api.api_versions import ApiVersions
 from millstream.api.dispatch import Dispatcher
@@ -36,8 +37,8 @@ from millstream.broker.share_persister import SharePersister
 from millstream.broker.topic_creation import TopicCreator
 from millstream.config.table import network, node, share
 from millstream.controller.handlers.described_configs import DescribedConfigs
+from millstream.controller.handlers.features import features_to_tell
 from millstream.environment import Environment
-from millstream.metadata.features import SUPPORTED_FEATURES
 from millstream.metadata.image import MetadataDelta
 from millstream.protocol import fetch as fetch_codec
 from millstream.protocol import produce as produce_codec
@@ -55,12 +56,17 @@ class Broker:
         link: ControllerLink,
         logs: LogDirectory,
         environment: Environment,
+        *,
+        kraft_version: Callable[[], int],
     ) -> None:
         self.view = view
+        self._kraft_version = kraft_version
         self.link = link
         self._logs = logs
         self._environment = environment
-        self.replicas = ReplicaManager(view, link, logs, environment, not_ours=(METADATA_PARTITION,))
+        self.replicas = ReplicaManager(
+            view, link, logs, environment, broker_epoch=lambda: view.broker_epoch, not_ours=(METADATA_PARTITION,)
+        )
         self.partitions = self.replicas.partitions
         self.replicas.begin()
         self.peers = PeerRequests(view.node_id, lambda: view.image, view.config.inter_broker_listener, environment)
@@ -198,9 +204,7 @@ class Broker:
         return apis
 
     def _features(self) -> tuple[dict[str, tuple[int, int]], dict[str, int], int]:
-        image = self.view.image
-        supported = {f.name: (f.min_supported_version, f.max_supported_version) for f in SUPPORTED_FEATURES}
-        return supported, dict(image.features), image.offset
+        return features_to_tell(self.view.image, self._kraft_version())
 
     def _make_dispatcher(self) -> Dispatcher:
         config = self.view.config

@@ -11,7 +11,7 @@ from millstream.controller.controller_apis import ControllerApis
 from millstream.controller.handlers.cluster import ControllerClusterHandlers
 from millstream.controller.handlers.configs import ConfigHandlers
 from millstream.controller.handlers.described_configs import DescribedConfigs
-from millstream.controller.handlers.features import KRAFT_VERSION, FeatureHandlers
+from millstream.controller.handlers.features import FeatureHandlers, features_to_tell
 from millstream.controller.handlers.partitions import PartitionHandlers
 from millstream.controller.handlers.producer_ids import ProducerIdHandlers
 from millstream.controller.handlers.reassignments import ReassignmentHandlers
@@ -19,13 +19,10 @@ from millstream.controller.handlers.topics import TopicHandlers
 from millstream.controller.heartbeats import Heartbeats
 from millstream.controller.upkeep import Upkeep
 from millstream.environment import Environment
-from millstream.metadata.features import SUPPORTED_FEATURES
 from millstream.metadata.image import MetadataImage
 from millstream.quorum.handlers import QuorumHandlers
 from millstream.quorum.metadata_loader import MetadataLoader
 from millstream.quorum.metadata_quorum import MetadataQuorum
-
-_KRAFT_VERSIONS = (0, 1)
 
 
 class ControllerRole:
@@ -89,12 +86,7 @@ class ControllerRole:
         return [(voter.key.id, at.host, at.port) for voter in voters for at in voter.endpoints[:1]]
 
     def _features(self) -> tuple[dict[str, tuple[int, int]], dict[str, int], int]:
-        image = self._loader.image
-        supported = {each.name: (each.min_supported_version, each.max_supported_version) for each in SUPPORTED_FEATURES}
-        finalized = dict(image.features)
-        if self._quorum.kraft_version > 0:
-            finalized[KRAFT_VERSION] = self._quorum.kraft_version
-        return {**supported, KRAFT_VERSION: _KRAFT_VERSIONS}, finalized, image.offset
+        return features_to_tell(self._loader.image, self._quorum.kraft_version)
 
 
 class _Settings:

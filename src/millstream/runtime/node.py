@@ -137,7 +137,7 @@ class Node:
         # Which logs on this disk belong to nobody, only the metadata as of the registration tells for sure.
         while view.image.offset < lifecycle.broker_epoch:
             await self._next_change()
-        self.broker = Broker(view, link, logs, environment)
+        self.broker = Broker(view, link, logs, environment, kraft_version=lambda: quorum.kraft_version)
         lifecycle.able()
         await lifecycle.serving
         # Clients hear only of brokers that are not fenced, and some never ask again when they hear of none.

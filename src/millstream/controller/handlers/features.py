@@ -7,11 +7,25 @@ from typing import Protocol
 from millstream.api.request import Context, Response
 from millstream.controller.active_controller import ActiveController
 from millstream.metadata.feature_updates import FeatureUpdate, UpgradeType, update_features
+from millstream.metadata.features import SUPPORTED_FEATURES
+from millstream.metadata.image import MetadataImage
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.protocol.schema import Message
 
 KRAFT_VERSION = "kraft.version"
+_KRAFT_VERSIONS = (0, 1)
 _LOOK_AGAIN_S = 0.01
+
+
+def features_to_tell(
+    image: MetadataImage, kraft_version: int
+) -> tuple[dict[str, tuple[int, int]], dict[str, int], int]:
+    """What ApiVersions says: the supported ranges, the finalized levels, and the offset they are of."""
+    supported = {each.name: (each.min_supported_version, each.max_supported_version) for each in SUPPORTED_FEATURES}
+    finalized = dict(image.features)
+    if kraft_version > 0:
+        finalized[KRAFT_VERSION] = kraft_version
+    return {**supported, KRAFT_VERSION: _KRAFT_VERSIONS}, finalized, image.offset
 
 
 class KRaftVersions(Protocol):
