@@ -180,8 +180,16 @@ class Bench:
             found = self.peers[broker_id] = Peer(host="127.0.0.1", port=50_000 + broker_id, listener="CONTROLLER")
         return found
 
-    def register(self, broker_id: int, *, process: int = 1, previous_epoch: int = -1, peer: Peer | None = None) -> int:
-        """Registers the n-th process of a broker; its epoch."""
+    def register(
+        self,
+        broker_id: int,
+        *,
+        process: int = 1,
+        previous_epoch: int = -1,
+        peer: Peer | None = None,
+        own_directory: bool = True,
+    ) -> int:
+        """Registers the n-th process of a broker; its epoch. It may have another data directory than the broker's."""
         fields = {
             "broker_id": broker_id,
             "cluster_id": CLUSTER_ID,
@@ -195,7 +203,7 @@ class Bench:
                 }
                 for each in SUPPORTED_FEATURES
             ],
-            "log_dirs": [UUID(int=1000 + broker_id)],
+            "log_dirs": [UUID(int=1000 + broker_id if own_directory else 5000 + process)],
             "previous_broker_epoch": previous_epoch,
         }
         epoch: int = self.ask("broker_registration", fields, peer or self.peer(broker_id)).broker_epoch

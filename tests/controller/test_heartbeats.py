@@ -132,7 +132,7 @@ def test_a_second_process_with_the_number_of_a_living_one_is_refused(bench: Benc
     bench.join(1)
     stranger = Peer(host="127.0.0.1", port=1, listener="CONTROLLER")
     with pytest.raises(KafkaError) as caught:
-        bench.register(1, process=2, peer=stranger)
+        bench.register(1, process=2, peer=stranger, own_directory=False)
     assert caught.value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
     assert not bench.beat(1).is_fenced
 
@@ -246,11 +246,12 @@ def test_after_a_takeover_a_new_process_waits_only_as_long_as_the_old_one_has_to
     bench.controller.leading(2)
     bench.beat(3)
     with pytest.raises(KafkaError):
-        bench.register(2, process=2)
+        bench.register(2, process=2, own_directory=False)
     bench.pass_time(4.1)  # twice the interval of heartbeats
-    bench.register(2, process=2)
+    bench.register(2, process=2, own_directory=False)
+    stranger = Peer(host="127.0.0.1", port=1, listener="CONTROLLER")
     with pytest.raises(KafkaError):
-        bench.register(3, process=2, peer=Peer(host="127.0.0.1", port=1, listener="CONTROLLER"))
+        bench.register(3, process=2, peer=stranger, own_directory=False)
 
 
 def test_a_broker_that_is_let_in_again_while_its_fencing_is_being_committed_is_watched(bench: Bench) -> None:

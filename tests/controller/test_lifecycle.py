@@ -95,7 +95,7 @@ def test_a_second_broker_with_the_same_number_ends_with_one_line() -> None:
         lifecycle.able()
         await lifecycle.serving
         other_link = world.new_link()
-        second = world.lifecycle(link=other_link, seed=2)
+        second = world.lifecycle(link=other_link, seed=2, directory=2)
         second.start()
         await until(lambda: bool(world.fatal))
         assert len(world.fatal) == 1
@@ -126,5 +126,25 @@ def test_the_last_broker_stops_without_asking() -> None:
         await lifecycle.serving
         await lifecycle.shut_down(10)
         assert not world.view.image.brokers[BrokerId(1)].in_controlled_shutdown
+
+    run(test)
+
+
+def test_a_process_whose_place_another_has_taken_ends_at_once() -> None:
+    """One that hung for a session: it must not lead or follow in the other's name, not for a moment."""
+
+    async def test(world: World) -> None:
+        first = world.lifecycle()
+        first.start()
+        first.able()
+        await first.serving
+        assert first._task is not None
+        first._task.cancel()  # it hangs
+        second = world.lifecycle(link=world.new_link(), seed=2, directory=2)
+        second.start()
+        await second.registered
+        await until(lambda: world.view.image.brokers[BrokerId(1)].epoch == second.broker_epoch)
+        assert first.broker_epoch < second.broker_epoch
+        assert world.fatal and "another process" in world.fatal[0]
 
     run(test)

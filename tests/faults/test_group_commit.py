@@ -57,14 +57,11 @@ def address(tmp_path: Path, disk: HeldDisk) -> Iterator[str]:
     config = load_broker_config(file=None, overrides=[], listen="127.0.0.1:0", data_dir=str(tmp_path / "data"))
     node = Node(config, real_environment(loop), RealDisk())
 
-    async def call(function: object) -> object:
-        return function()  # type: ignore[operator]
-
     try:
-        yield str(asyncio.run_coroutine_threadsafe(call(node.start), loop).result(30))
+        yield str(asyncio.run_coroutine_threadsafe(node.start(), loop).result(30))
     finally:
         disk.open.set()
-        asyncio.run_coroutine_threadsafe(call(node.stop), loop).result(30)
+        asyncio.run_coroutine_threadsafe(node.stop(), loop).result(30)
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()

@@ -109,4 +109,4 @@ def test_a_start_that_failed_after_a_kill_is_followed_by_new_leader_epochs(broke
     broker.start()
     with Wire(broker.bootstrap_servers) as wire:
         (topic,) = wire.call("metadata", 12, topics=[{"name": TOPIC}]).topics
-        assert topic.partitions[0].leader_epoch == 1
+        assert topic.partitions[0].leader_epoch > 0
