@@ -16,14 +16,11 @@ class ClusterView:
         self.node_id: BrokerId = config.node_id
         self.image: MetadataImage = source.image
         self.config: BrokerConfig = dynamic_config(config, source.image)
+        self.broker_epoch = -1
+        """The epoch in which this process is registered, by the controller's answer; -1 before. The metadata may have a
+        later one: of another process that has this node's number now, for which this one must not speak."""
         self._subscribers: list[Callable[[MetadataDelta], None]] = []
         source.subscribe(self._follow)
-
-    @property
-    def broker_epoch(self) -> int:
-        """The epoch in which this node's broker is registered; -1 when it is not."""
-        own = self.image.brokers.get(self.node_id)
-        return -1 if own is None else own.epoch
 
     @property
     def serves_here(self) -> bool:

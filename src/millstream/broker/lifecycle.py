@@ -103,6 +103,13 @@ class BrokerLifecycle:
 
     def _follow(self, delta: MetadataDelta) -> None:
         image = self._view.image
+        own = image.brokers.get(self._view.node_id)
+        if own is not None and 0 <= self.broker_epoch < own.epoch and own.incarnation_id != self._incarnation_id:
+            # Whatever this one leads or follows from here on, in the name of both, could cost what was acknowledged.
+            self._on_fatal(
+                f"another process has taken the place of this one in the cluster, with node.id={self._view.node_id}: "
+                "give each its own node.id and an empty data directory, or stop the other one"
+            )
         if self._told_offset < self.broker_epoch <= image.offset:
             self._news.set()
         for broker_id in delta.brokers:
@@ -155,7 +162,7 @@ class BrokerLifecycle:
                 continue
             code = ErrorCode(answer.error_code)
             if code is ErrorCode.NONE:
-                self.broker_epoch = answer.broker_epoch
+                self.broker_epoch = self._view.broker_epoch = answer.broker_epoch
                 self.is_fenced = True
                 if not self.registered.done():
                     self.registered.set_result(None)
