@@ -134,6 +134,10 @@ def test_a_second_process_with_the_number_of_a_living_one_is_refused(bench: Benc
     with pytest.raises(KafkaError) as caught:
         bench.register(1, process=2, peer=stranger, own_directory=False)
     assert caught.value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    bench.peer(1).close()  # a connection may break, and be made anew
+    bench.pass_time(0.1)
+    with pytest.raises(KafkaError):
+        bench.register(1, process=2, peer=stranger, own_directory=False)
     assert not bench.beat(1).is_fenced
 
 

@@ -51,15 +51,25 @@ class BrokerSessions:
     def clear(self) -> None:
         self._sessions.clear()
 
-    def is_alive(self, broker_id: BrokerId, now_s: float, timeout_s: float, takeover_timeout_s: float) -> bool:
+    def is_alive(
+        self,
+        broker_id: BrokerId,
+        now_s: float,
+        timeout_s: float,
+        takeover_timeout_s: float,
+        *,
+        same_disk: bool = True,
+    ) -> bool:
         """Whether the process that registered last is still there.
 
         One whose connection has ended is not: a node that was killed and comes back at once need not wait for a session
-        of its own to run out. Nor is one that did not soon turn to a controller that took over, as brokers do. Should
-        it live after all, it learns that its epoch is over.
+        of its own to run out. That holds for a process which comes with the same disk; one with another may have a
+        living broker's number by mistake, and must not drive it out when a connection breaks. Nor is one there that did
+        not soon turn to a controller that took over, as brokers do. Should it live after all, it learns that its epoch
+        is over.
         """
         session = self._sessions.get(broker_id)
-        if session is None or session.connection_lost:
+        if session is None or (session.connection_lost and same_disk):
             return False
         return now_s - session.last_contact_s < (timeout_s if session.heard else takeover_timeout_s)
 

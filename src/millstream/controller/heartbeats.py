@@ -116,13 +116,18 @@ class Heartbeats:
         broker_id, loop = introduction.broker_id, self._environment.loop
 
         def admit(image: MetadataImage, config: BrokerConfig, _: Any) -> Decision[BrokerAdmission]:
+            earlier = image.brokers.get(broker_id)
             decision = admit_broker(
                 image,
                 introduction,
                 config,
                 next_offset=self._controller.next_offset,
                 session_alive=self._sessions.is_alive(
-                    broker_id, loop.time(), self._timeout_s, self._takeover_timeout_s
+                    broker_id,
+                    loop.time(),
+                    self._timeout_s,
+                    self._takeover_timeout_s,
+                    same_disk=earlier is not None and earlier.log_dirs == introduction.log_dirs,
                 ),
             )
             session = self._sessions.begin(broker_id, decision.results[0].broker_epoch, loop.time())
