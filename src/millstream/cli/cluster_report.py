@@ -59,7 +59,7 @@ def leader_skew(cluster: Cluster) -> float:
     What is within one partition of even counts as even.
     """
     counts = Counter(each.leader for each in cluster.partitions if not each.is_offline)
-    live = [broker.id for broker in cluster.live]
+    live = [broker.id for broker in cluster.live if broker.id not in cluster.cordoned]
     if not live or not counts:
         return 0.0
     share = counts.total() / len(live)

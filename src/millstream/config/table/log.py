@@ -21,7 +21,6 @@ CODECS = one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 GZIP_LEVELS = Allowed("1 to 9, or -1 for the codec's own default", lambda level: level == -1 or 1 <= level <= 9)
 NOT_COMPACTED = "the log cleaner is not part of this version; compacted topics keep all their records"
 NO_DELAY = "the files of a deleted segment stay exactly until their last reader is done"
-ONE_REPLICA = "on one node every partition has one replica, which is never behind"
 NOT_PREALLOCATED = "segments are not allocated in advance here"
 NO_JITTER = "segments roll exactly on time here, without jitter"
 NO_TIERS = "tiered storage is not part of this version"
@@ -143,7 +142,7 @@ LOG_FLUSH_BEFORE_ACK = boolean(
     "log.flush.before.ack",
     False,
     "Group commit: an acknowledgement waits until its records are on disk, and one fsync serves all that wait. "
-    "For a single node without replicas. Millstream's own.",
+    "With replicas it is the leader that waits for its disk. Millstream's own.",
     importance=_HIGH,
     update=_DYNAMIC,
 )
@@ -303,7 +302,6 @@ UNCLEAN_LEADER_ELECTION_ENABLE = boolean(
     "Whether a replica that is behind may lead when no other is left, at the price of lost records.",
     importance=_HIGH,
     update=_DYNAMIC,
-    without_effect=ONE_REPLICA,
 )
 PRODUCER_ID_EXPIRATION_MS = integer(
     "producer.id.expiration.ms",

@@ -299,7 +299,6 @@ UNCLEAN_LEADER_ELECTION_ENABLE = boolean(
     False,
     "Whether a replica that is behind may lead when no other is left, at the price of lost records.",
     synonyms=_from(log.UNCLEAN_LEADER_ELECTION_ENABLE),
-    without_effect=log.ONE_REPLICA,
 )
 
 SETTINGS = declared(globals())
