@@ -21,6 +21,8 @@ from millstream.model.errors import ErrorCode, KafkaError
 from millstream.protocol.schema import Message
 
 _RETRY_S = 0.25
+_LEAVING_PATIENCE_S = 3.0
+"""How long a broker that takes leave waits for a controller: as long as the election of another may take."""
 _LEAVING_INTERVAL_S = 0.05
 """Between heartbeats of a broker that wants to stop: each may be the one that lets it go."""
 _REGISTER_AGAIN = (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED)
@@ -237,10 +239,13 @@ class BrokerLifecycle:
         """Tells until the controller no longer knows this process."""
         while not self._left.done():
             self._news.clear()
+            was_leaving = self._leaving
             try:
                 answer = await self._tell()
             except KafkaError as error:
                 _log.warning("heartbeat_failed error=%s", error)
+                if was_leaving:  # the whole cluster may be stopping: nobody is left to hand anything over
+                    self._finish_leaving()
                 continue
             code = ErrorCode(answer.error_code)
             if code in _REGISTER_AGAIN:
@@ -263,6 +268,8 @@ class BrokerLifecycle:
             "want_shut_down": self._leaving,
         }
         timeout_s = self._view.config[cluster.BROKER_SESSION_TIMEOUT_MS] / 2000
+        if self._leaving:
+            timeout_s = min(timeout_s, _LEAVING_PATIENCE_S)
         return await self._link.request("broker_heartbeat", fields, timeout_s=timeout_s)
 
     def _heard(self, answer: Message) -> None:
