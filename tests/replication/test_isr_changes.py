@@ -22,7 +22,7 @@ class Link:
 
     def __init__(self) -> None:
         self.asked: list[dict[tuple[UUID, int], list[int]]] = []
-        self.reactions: list[KafkaError | int] = []
+        self.reactions: list[Exception | int] = []
         self.row_errors: list[int] = []
 
     async def request(self, api: str, fields: Mapping[str, Any]) -> Message:
@@ -35,7 +35,7 @@ class Link:
         }
         self.asked.append(asked)
         reaction = self.reactions.pop(0) if self.reactions else 0
-        if isinstance(reaction, KafkaError):
+        if isinstance(reaction, Exception):
             raise reaction
         topics = [
             {
@@ -109,3 +109,11 @@ def test_only_what_is_not_settled_is_asked_again(monkeypatch: pytest.MonkeyPatch
     link.row_errors = [0, ErrorCode.REQUEST_TIMED_OUT]
     run(link, partitions, monkeypatch)
     assert list(link.asked[1]) == [(partitions[1].topic_id, 0)]
+
+
+def test_a_fault_on_the_way_does_not_leave_a_proposal_in_flight_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    link, partition = Link(), Partition(1)
+    link.reactions = [RuntimeError("a bug")]
+    run(link, [partition], monkeypatch)
+    assert len(link.asked) == 2
+    assert [error for error, _ in partition.answers] == [0]

@@ -111,6 +111,16 @@ class Broker:
             self._run(job)
         self.hot_keys.tick()
 
+    def broken_log(self) -> str | None:
+        """Which log takes no more writes, if one does not and there are others to lead in this node's place.
+
+        It would lead its partition, or stand in its in-sync set, without ever taking a record again.
+        """
+        if not any(other.active and other.id != self.view.node_id for other in self.view.image.brokers.values()):
+            return None
+        broken = next((log for log in self._logs.loaded() if log.failure is not None), None)
+        return None if broken is None else f"{broken.topic_partition}: {broken.failure}"
+
     def _checkpoint(self) -> None:
         job = self._logs.checkpoint_job(self._environment.clock.now_ms())
         if job is not None:

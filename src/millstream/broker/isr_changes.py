@@ -53,12 +53,15 @@ class IsrChanges:
         try:
             while self._waiting:
                 batch, self._waiting = self._waiting, {}
-                again = self._settle(batch, await self._ask(batch))
+                try:
+                    again = self._settle(batch, await self._ask(batch))
+                except Exception:
+                    # A proposal that were dropped would be in flight for ever, and its partition's set never change.
+                    _log.exception("isr_changes_failed")
+                    again = batch
                 if again:
                     await asyncio.sleep(RETRY_S)
                     self._waiting = again | self._waiting
-        except Exception:
-            _log.exception("isr_changes_failed")
         finally:
             self._sending = None
 

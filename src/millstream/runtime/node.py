@@ -244,6 +244,9 @@ class Node:
         assert self.broker is not None
         try:
             self.broker.maintain()
+            broken = self.broker.broken_log()
+            if broken is not None:
+                self._fail(f"{broken}; the other brokers take over: look at the disk, then start this node again")
         except Exception:
             _log.exception("maintenance_failed")
         self._schedule_maintenance()
