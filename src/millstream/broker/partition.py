@@ -42,9 +42,15 @@ class Waiter(Protocol):
 
 
 class ReplicaWaiter(Waiter, Protocol):
-    """A follower, which waits on many partitions and wants to know which it was."""
+    """A follower, which follows many partitions and wants to know which it was."""
 
-    def grown(self, partition: "Partition") -> None: ...
+    def grown(self, partition: "Partition") -> None:
+        """The log is longer than it was."""
+        ...
+
+    def noted(self, partition: "Partition") -> None:
+        """There is something to tell when the occasion arises: the high watermark, the log's start, a new set."""
+        ...
 
 
 W = TypeVar("W", bound=Waiter)
@@ -254,6 +260,7 @@ class Partition:
 
     def _follow_state(self, state: PartitionState) -> None:
         self.state = state
+        self._note_for_followers()
         log = self._log
         if log is None:
             return
@@ -382,6 +389,12 @@ class Partition:
         follower.level(self._now_ms())
         return True
 
+    def was_level(self, broker_id: int, at: float) -> None:
+        """A follower was at our end when it fetched at that time of the loop, and nothing was appended until now."""
+        follower = self._leader.followers.get(broker_id) if self._leader is not None else None
+        if follower is not None and int(at * 1000) > follower.fetched_ms:
+            follower.level(int(at * 1000))
+
     def check_in_sync_set(self) -> None:
         """Called now and then: followers that are silent change nothing by themselves."""
         leader = self._leader
@@ -407,6 +420,7 @@ class Partition:
         return step
 
     def _in_sync_set_changed(self, leader: PartitionLeader) -> None:
+        self._note_for_followers()
         self._look_at_high_watermark(leader)
         if self._commit_waiters:
             error = leader.not_enough_after_append()
@@ -429,6 +443,12 @@ class Partition:
         if self.waiters:
             for waiter in tuple(self.waiters):
                 waiter.wake()
+        if self.replica_waiters:
+            self._note_for_followers()
+
+    def _note_for_followers(self) -> None:
+        for follower in tuple(self.replica_waiters):
+            follower.noted(self)
 
     def when_committed(self, offset: int, callback: OnCommitted) -> CommitWaiter | None:
         """Calls back once everything before `offset` is committed: at once where it is, and then returns None.
@@ -451,6 +471,7 @@ class Partition:
 
     def when_deleted(self, offset: int, callback: OnCommitted) -> CommitWaiter | None:
         """Calls back once no live replica has anything before `offset`."""
+        self._note_for_followers()
         if self.low_watermark >= offset:
             callback(None)
             return None

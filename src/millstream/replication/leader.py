@@ -77,7 +77,7 @@ class Follower:
         self.fetched_ms = now_ms
 
     def level(self, now_ms: int) -> None:
-        """It has fetched once more where it was, and that is still the leader's end."""
+        """It fetched once more where it was, and that was still the leader's end."""
         self.caught_up_ms = self.fetched_ms = now_ms
 
     def is_caught_up(self, leader_end: int, now_ms: int, lag_max_ms: int) -> bool:

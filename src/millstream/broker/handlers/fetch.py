@@ -27,6 +27,9 @@ from millstream.storage.partition_log import PartitionLog
 from millstream.storage.slice import Slice
 
 OPENED_PER_TURN = 8
+SCAN_SECONDS = 5.0
+"""So often a follower's session looks at all its partitions: most, but not all that a follower is told of announces
+itself (retention moves a log's start)."""
 FIRST_FROM_FOLLOWERS = 11
 """The first version whose consumers know that followers may serve them."""
 _log = logging.getLogger("millstream.broker")
@@ -285,9 +288,9 @@ class FetchWait:
 
     __slots__ = (
         "_deliver",
+        "_followed",
         "_grown",
         "_handler",
-        "_looks_at_all",
         "_request",
         "_session",
         "_state",
@@ -313,9 +316,10 @@ class FetchWait:
         self._timer: asyncio.TimerHandle | None = None
         self._watched: list[Waiters[Waiter]] = []
         self._watched_as_replica: list[Waiters[ReplicaWaiter]] = []
+        self._followed = session if session is not None and session.is_replica else None
+        """A follower's session; its partitions tell it what moved."""
         self._grown: dict[Key, None] = {}
         """For a follower: which partitions woke it."""
-        self._looks_at_all = False
         self._state = "reading"  # reading -> waiting -> woken -> done
 
     def _wanted(self) -> Iterator[tuple[Key, FetchPartition]]:
@@ -348,7 +352,9 @@ class FetchWait:
     def _partitions(self) -> Iterator[Partition]:
         partitions = self._handler.partitions
         topics = partitions.by_id if self._version >= FIRST_WITH_TOPIC_ID else partitions.by_name
-        for (topic, index), _ in self._wanted():
+        # What a follower has all of is open.
+        keys: Iterable[Key] = self._followed.moved if self._followed is not None else (key for key, _ in self._wanted())
+        for topic, index in keys:
             partition = topics.get(topic, {}).get(index)
             if partition is not None:
                 yield partition
@@ -376,33 +382,56 @@ class FetchWait:
             self._wait()
 
     def _read(self, *, is_arrival: bool = False) -> ReadResult:
-        request, session = self._request, self._session
-        wanted: Iterable[tuple[Key, FetchPartition]] = self._wanted()
-        if is_arrival and session is not None and request.replica_id >= 0 and request.session_epoch > 0:
-            wanted = self._not_level(session)
-        return self._handler.read(wanted, request, self._version, is_arrival=is_arrival)
+        wanted: Iterable[tuple[Key, FetchPartition]]
+        if self._followed is None:
+            wanted = self._wanted()
+        elif is_arrival:
+            wanted = self._not_level(self._followed)
+        else:
+            wanted = self._of_session(self._followed, self._followed.moved)
+        return self._handler.read(wanted, self._request, self._version, is_arrival=is_arrival)
 
     def _not_level(self, session: FetchSession) -> list[tuple[Key, FetchPartition]]:
         """The partitions of a follower's session that there is something to say or to note of."""
         partitions, request = self._handler.partitions, self._request
         broker_id, broker_epoch = request.replica_id, request.replica_epoch
-        if self._handler.cluster.is_of_the_past(broker_id, broker_epoch):
-            return list(self._wanted())
+        is_of_the_past = self._handler.cluster.is_of_the_past(broker_id, broker_epoch)
         topics = partitions.by_id if session.by_id else partitions.by_name
+        moved, known_partitions = session.moved, session.partitions
+        now = self._handler.environment.loop.time()
+        if is_of_the_past or broker_epoch != session.replica_epoch or now - session.scanned >= SCAN_SECONDS:
+            session.replica_epoch = broker_epoch
+            session.scanned = now
+            keys = list(known_partitions)
+        else:
+            keys = list(moved)
+        whole = request.session_epoch == 0
         found = []
-        for key, known in session.partitions.items():
+        for key in keys:
+            known = known_partitions[key]
             fetch = known.fetch
-            partition = topics.get(key[0], {}).get(key[1])
+            topic = topics.get(key[0])
+            partition = topic.get(key[1]) if topic is not None else None
+            known.watch(partition)
             if (
-                partition is None
-                or not partition.is_level(
+                partition is not None
+                and not whole
+                and not is_of_the_past
+                and partition.is_level(
                     broker_id, broker_epoch, fetch.fetch_offset, fetch.log_start_offset, fetch.current_leader_epoch
                 )
-                or known.high_watermark != partition.high_watermark
-                or known.log_start_offset != partition.log.log_start_offset
+                and known.high_watermark == partition.high_watermark
+                and known.log_start_offset == partition.log.log_start_offset
             ):
+                moved.pop(key, None)
+            else:
+                moved[key] = None
                 found.append((key, fetch))
         return found
+
+    @staticmethod
+    def _of_session(session: FetchSession, keys: Iterable[Key]) -> list[tuple[Key, FetchPartition]]:
+        return [(key, session.partitions[key].fetch) for key in keys if key in session.partitions]
 
     def _is_enough(self, found: ReadResult) -> bool:
         return (
@@ -424,27 +453,36 @@ class FetchWait:
 
     def _wait(self) -> None:
         self._state = "waiting"
-        is_replica, tells_committed = self._request.replica_id >= 0, self._tells_committed
-        for partition in self._partitions():
-            if is_replica:
-                self._watched_as_replica.append(partition.replica_waiters)
-                partition.replica_waiters.add(self)
-            if not is_replica or tells_committed:
-                self._watched.append(partition.waiters)
-                partition.waiters.add(self)
+        followed = self._followed
+        if followed is not None:
+            followed.wants_notes = self._tells_committed
+            followed.waiting[self] = None
+        else:
+            is_replica = self._request.replica_id >= 0
+            for partition in self._partitions():
+                if is_replica:
+                    self._watched_as_replica.append(partition.replica_waiters)
+                    partition.replica_waiters.add(self)
+                else:
+                    self._watched.append(partition.waiters)
+                    partition.waiters.add(self)
         loop = self._handler.environment.loop
         self._timer = loop.call_later(self._request.max_wait_ms / 1000, self._guarded(self._time_is_up))
 
     def wake(self) -> None:
         """A partition moved. The look at it is put off to the end of this turn, when more may have arrived."""
-        self._looks_at_all = True
+        self._wake()
+
+    def moved(self, key: Key) -> None:
+        """A partition of the follower's session did."""
+        self._grown[key] = None
         self._wake()
 
     def grown(self, partition: Partition) -> None:
-        by_id = self._version >= FIRST_WITH_TOPIC_ID
-        topic = partition.topic_id.bytes if by_id else partition.topic_partition.topic.encode()
-        self._grown[topic, partition.topic_partition.partition] = None
-        self._wake()
+        self.wake()
+
+    def noted(self, partition: Partition) -> None:
+        """A follower without a session is told when it fetches again."""
 
     def _wake(self) -> None:
         if self._state == "waiting":
@@ -454,18 +492,18 @@ class FetchWait:
     def _look_again(self) -> None:
         if self._state != "woken":
             return
-        found = self._read() if self._looks_at_all or self._session is None else self._read_grown(self._session)
-        self._looks_at_all = False
+        # Only what woke a follower: it may follow thousands, and of the others its session says nothing.
+        followed = self._followed
+        if followed is None:
+            found = self._read()
+        else:
+            wanted = self._of_session(followed, self._grown)
+            found = self._handler.read(wanted, self._request, self._version, is_arrival=False)
         self._grown.clear()
         if self._is_enough(found):
             self._answer(found)
         else:
             self._state = "waiting"
-
-    def _read_grown(self, session: FetchSession) -> ReadResult:
-        """Only what woke a follower: it may follow thousands, and of the others its session says nothing."""
-        wanted = [(key, session.partitions[key].fetch) for key in self._grown if key in session.partitions]
-        return self._handler.read(wanted, self._request, self._version, is_arrival=False)
 
     def _time_is_up(self) -> None:
         if self._state in ("waiting", "woken"):
@@ -483,6 +521,8 @@ class FetchWait:
             followers.discard(self)
         self._watched.clear()
         self._watched_as_replica.clear()
+        if self._followed is not None:
+            self._followed.waiting.pop(self, None)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
