@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,13 @@ from confluent_kafka.cimpl import NewTopic
 
 from millstream.testing import EmbeddedCluster
 from tests.cluster import kafka_tools
-from tests.cluster.conftest import QUIET, Writer, admin, create_topic, described, eventually
+from tests.cluster.conftest import QUIET, Writer, admin, create_topic, described, eventually, leader_of, read_all
 
 apache_kafka = kafka_tools.apache_kafka  # which also makes `tools/` importable, as the members need it
 
+import install_test_clients  # noqa: E402
+from tests.clients.client_program import ClientProgram  # noqa: E402
+from tests.clients.corpus import record  # noqa: E402
 from tests.clients.group_member import PROGRAMS, GroupMember  # noqa: E402
 
 PARTITIONS = 3
@@ -87,6 +91,38 @@ def _read(consumer: Consumer, count: int) -> int:
     while found < count and time.monotonic() < deadline:
         found += sum(message.error() is None for message in consumer.consume(count, 0.2))
     return found
+
+
+def test_producers_of_every_kind_find_the_next_leader(cluster: EmbeddedCluster, tmp_path: Path) -> None:
+    """They ask while the leader is just dead, and each writes all it has, once."""
+    create_topic(cluster, "written")
+    programs = _start_programs(tmp_path)
+    sent = {name: [f"{name} {number}".encode() for number in range(20)] for name in programs}
+    leader = leader_of(cluster, "written")
+    asked = cluster.address(next(number for number in cluster.brokers if number != leader))
+    try:
+        cluster.kill(leader)
+        with ThreadPoolExecutor(len(programs)) as pool:
+            for name, program in programs.items():
+                records = [record(None, value) for value in sent[name]]
+                pool.submit(program.produce, asked, "written", records, batch_records=5)
+        cluster.start(leader)
+        expected = sorted(value for values in sent.values() for value in values)
+        found = read_all(cluster.bootstrap_servers, "written", end=len(expected))
+        assert sorted(found.values()) == expected
+    finally:
+        for program in programs.values():
+            program.close()
+
+
+def _start_programs(tmp_path: Path) -> dict[str, ClientProgram]:
+    programs = {}
+    for name in install_test_clients.CLIENTS:
+        try:
+            programs[name] = ClientProgram(name, tmp_path / f"{name}.log")
+        except apache_kafka.ToolchainMissingError:
+            continue
+    return programs
 
 
 class QueueWorker:
