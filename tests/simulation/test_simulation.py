@@ -9,10 +9,11 @@ import pytest
 
 from millstream.broker.partition import Partition
 from millstream.cli.app import run_app
+from millstream.quorum.metadata_log import MetadataLog
 from millstream.quorum.quorum_state import QuorumStateFile
 from millstream.replication.follower import PartitionFollower
 from millstream.testing.simulation.campaign import run_seeds
-from millstream.testing.simulation.simulation import Options, simulate
+from millstream.testing.simulation.simulation import Options, Scenario, simulate
 
 SEEDS = int(os.environ.get("SEEDS", "200"))
 _PROGRAM = (
@@ -83,21 +84,29 @@ def _never_truncate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PartitionFollower, "diverged", lambda self, epoch, end: self._log.log_end_offset)
 
 
+def _count_unsynced_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MetadataLog, "flushed_offset", property(lambda self: self.partition.log_end_offset))
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    ("plant", "found_by"),
+    ("plant", "scenario", "found_by"),
     [
-        (_acknowledge_early, {"AckedIsKept", "History", "InSyncLogsAgree"}),
-        (_forget_votes, {"EpochsOnlyGrow", "OneQuorumLeaderPerEpoch", "CommittedMetadataStays"}),
-        (_never_truncate, {"Liveness", "InSyncLogsAgree", "History"}),
+        (_acknowledge_early, Scenario.TROUBLE, {"AckedIsKept", "History", "InSyncLogsAgree"}),
+        (_forget_votes, Scenario.TROUBLE, {"EpochsOnlyGrow", "OneQuorumLeaderPerEpoch", "CommittedMetadataStays"}),
+        (_never_truncate, Scenario.TROUBLE, {"Liveness", "InSyncLogsAgree", "History"}),
+        (_count_unsynced_metadata, Scenario.BLACKOUT, {"CommittedMetadataStays"}),
     ],
 )
 def test_a_planted_bug_is_found(
-    plant: Callable[[pytest.MonkeyPatch], None], found_by: set[str], monkeypatch: pytest.MonkeyPatch
+    plant: Callable[[pytest.MonkeyPatch], None],
+    scenario: Scenario,
+    found_by: set[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plant(monkeypatch)
     for seed in range(1, 61):
-        violation = simulate(seed).violation
+        violation = simulate(seed, Options(scenario=scenario)).violation
         if violation is not None:
             assert violation.invariant in found_by, f"seed {seed}: {violation}"
             return

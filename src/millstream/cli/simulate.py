@@ -21,6 +21,9 @@ def simulate(
     trouble: Annotated[
         float, typer.Option("--trouble", metavar="SECONDS", min=1.0, help="Virtual time for faults.")
     ] = 8.0,
+    scenario: Annotated[
+        str, typer.Option("--scenario", metavar="NAME", help="trouble, forming or blackout; else the seed chooses.")
+    ] = "",
     trace: Annotated[bool, typer.Option("--trace", help="Print the run as a story.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="With --trace: also what the nodes log.")] = False,
     processes: Annotated[
@@ -41,10 +44,17 @@ def simulate(
     import logging
 
     from millstream.testing.simulation.campaign import run_seeds
-    from millstream.testing.simulation.simulation import Options
+    from millstream.testing.simulation.simulation import Options, Scenario
     from millstream.testing.simulation.simulation import simulate as run_seed
 
-    options = Options(nodes=nodes, trouble_seconds=trouble, log_level=logging.INFO if verbose else logging.WARNING)
+    if scenario and scenario not in tuple(Scenario):
+        raise CommandFailedError(f"--scenario is one of {', '.join(Scenario)}")
+    options = Options(
+        nodes=nodes,
+        trouble_seconds=trouble,
+        scenario=Scenario(scenario) if scenario else None,
+        log_level=logging.INFO if verbose else logging.WARNING,
+    )
     failures: list[Result] = []
     totals = _Totals()
     if trace:
@@ -119,6 +129,8 @@ def _take(result: "Result", totals: _Totals, failures: "list[Result]", options: 
             again += f" --nodes {options.nodes}"
         if options.trouble_seconds != 8.0:
             again += f" --trouble {options.trouble_seconds:g}"
+        if options.scenario is not None:
+            again += f" --scenario {options.scenario}"
         print(f"seed {result.seed}: {result.violation}\n  replay: {again} --trace")
 
 

@@ -34,6 +34,16 @@ _SETTINGS = {
 }
 """Shorter times than Kafka's defaults, so that more happens in a run; their proportions are much the same."""
 
+KAFKA_TIMES = {
+    "broker.heartbeat.interval.ms": "2000",
+    "broker.session.timeout.ms": "9000",
+    "controller.quorum.fetch.timeout.ms": "2000",
+    "controller.quorum.election.timeout.ms": "1000",
+    "controller.quorum.election.backoff.max.ms": "1000",
+    "controller.quorum.request.timeout.ms": "2000",
+}
+"""What a fresh cluster has, unless somebody says otherwise."""
+
 
 class Cluster:
     """`roles` says for each node what it is: "broker", "controller" or "broker,controller"."""
@@ -95,9 +105,14 @@ class Cluster:
 
     # Nodes
 
-    def start(self) -> None:
+    def start(self, delays: dict[int, float] | None = None) -> None:
+        """`delays` is by how many seconds nodes are late."""
         for node_id in self.machines:
-            self.start_node(node_id)
+            late = (delays or {}).get(node_id, 0.0)
+            if late > 0:
+                self.scheduler.after(late, self._revive, node_id)
+            else:
+                self.start_node(node_id)
 
     def start_node(self, node_id: int) -> None:
         machine, config = self.machines[node_id], self._configs[node_id]
@@ -115,6 +130,12 @@ class Cluster:
         if power_lost:
             self._power_lost = node_id, self.broker_epoch(node_id)
         self.machines[node_id].kill(power_lost=power_lost)
+
+    def black_out(self) -> None:
+        """All machines lose power at one moment."""
+        self.before_kill()
+        for machine in self.machines.values():
+            machine.kill(power_lost=True)
 
     def is_ready(self, node_id: int) -> bool:
         process = self.machines[node_id].process
@@ -136,6 +157,11 @@ class Cluster:
         """Of the quorum, as the most advanced node has it."""
         nodes = [self.node(node_id) for node_id in self.voter_ids]
         return max((n.quorum.epoch for n in nodes if n and n.quorum and n.quorum.is_started), default=0)
+
+    def newest_high_watermark(self) -> int:
+        """Of the quorum, as the most advanced voter has it."""
+        nodes = [self.node(node_id) for node_id in self.voter_ids]
+        return max((n.quorum.high_watermark for n in nodes if n and n.quorum and n.quorum.is_started), default=0)
 
     def is_power_loss_felt(self) -> bool:
         """Whether a machine has lost power, and has not come back since and got everything again.

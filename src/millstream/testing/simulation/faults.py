@@ -4,6 +4,9 @@ Machines that lose power lose what was not synced. acks=all without fsync promis
 so the power goes only while every partition is fully in sync, and until that is so again no other process is killed:
 the controller takes for complete what the lost machine held until it hears of its end. Processes that are merely killed
 keep their page cache: those may be any minority. Everything else may hit anybody at any time.
+
+A blackout takes the power from all machines at once. What clients wrote may be lost then; the metadata may not, because
+it is synced before it counts.
 """
 
 import random
@@ -21,8 +24,10 @@ class Fault(StrEnum):
     KILL_IN_WRITE = "kill within a write"
     KILL_IN_ELECTION = "kill within an election"
     POWER_LOSS = "power loss"
+    BLACKOUT = "blackout"
     RESTART = "restart"
     PAUSE = "pause"
+    SLOW_PROCESSOR = "slow processor"
     ISOLATE = "isolate"
     PARTITION = "partition"
     ONE_WAY_PARTITION = "one-way partition"
@@ -42,6 +47,7 @@ _WEIGHTS = {
     Fault.POWER_LOSS: 4,
     Fault.RESTART: 3,
     Fault.PAUSE: 4,
+    Fault.SLOW_PROCESSOR: 2,
     Fault.ISOLATE: 4,
     Fault.PARTITION: 3,
     Fault.ONE_WAY_PARTITION: 4,
@@ -53,6 +59,31 @@ _WEIGHTS = {
     Fault.SYNC_FAILURE: 1,
     Fault.CLOCK_JUMP: 3,
 }
+FORMING_WEIGHTS = {
+    Fault.KILL: 1,
+    Fault.KILL_IN_WRITE: 1,
+    Fault.PAUSE: 4,
+    Fault.SLOW_PROCESSOR: 6,
+    Fault.ISOLATE: 1,
+    Fault.PARTITION: 2,
+    Fault.ONE_WAY_PARTITION: 2,
+    Fault.DELAYS: 5,
+    Fault.RESETS: 2,
+    Fault.SLOW_DISK: 3,
+    Fault.CLOCK_JUMP: 1,
+}
+"""What meets nodes that start on empty disks: mostly machines with too much to do."""
+BLACKOUT_WEIGHTS = {
+    Fault.BLACKOUT: 6,
+    Fault.KILL: 1,
+    Fault.KILL_IN_ELECTION: 1,
+    Fault.PAUSE: 1,
+    Fault.PARTITION: 1,
+    Fault.ONE_WAY_PARTITION: 1,
+    Fault.DELAYS: 1,
+    Fault.SLOW_DISK: 2,
+}
+_SLOW_DISK_BEFORE_BLACKOUT = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +94,14 @@ class PlannedFault:
     """How long it lasts, or how long a node that was stopped stays down."""
 
 
-def make_plan(seed: str, *, begin: float, end: float) -> list[PlannedFault]:
+def make_plan(seed: str, *, begin: float, end: float, likely: dict[Fault, int] | None = None) -> list[PlannedFault]:
     """What happens when. Whom it hits is decided when it happens. Some runs have one kind of fault only, so that each
-    kind also meets a cluster that is well otherwise."""
+    kind also meets a cluster that is well otherwise. `likely` says what may happen, and how likely it is."""
     randomness = random.Random(f"{seed}/plan")
-    kinds = list(_WEIGHTS)
+    kinds = list(likely or _WEIGHTS)
     if randomness.random() < 0.4:
         kinds = randomness.sample(kinds, randomness.randint(1, 3))
-    weights = [_WEIGHTS[kind] for kind in kinds]
+    weights = [(likely or _WEIGHTS)[kind] for kind in kinds]
     mean_gap = randomness.choice((0.5, 1.0, 2.0, 4.0))
     plan: list[PlannedFault] = []
     moment = begin
@@ -109,6 +140,7 @@ class Saboteur:
             link.heal()
         for node_id, machine in cluster.machines.items():
             machine.disk.heal()
+            machine.slowness = 1.0
             machine.resume()
             if not machine.is_up:
                 cluster.start_node(node_id)
@@ -136,8 +168,10 @@ class Saboteur:
             Fault.KILL_IN_WRITE: self._kill_in_write,
             Fault.KILL_IN_ELECTION: self._kill_in_election,
             Fault.POWER_LOSS: self._lose_power,
+            Fault.BLACKOUT: self._black_out,
             Fault.RESTART: self._restart,
             Fault.PAUSE: self._pause,
+            Fault.SLOW_PROCESSOR: self._slow_processor,
             Fault.ISOLATE: self._isolate,
             Fault.PARTITION: self._partition,
             Fault.ONE_WAY_PARTITION: self._block_one_way,
@@ -246,6 +280,35 @@ class Saboteur:
         self._start_again(node_id, seconds)
         return f"node {node_id} for {seconds:.1f} s"
 
+    def _black_out(self, seconds: float) -> str | None:
+        """Waits until the quorum commits something, with disks slow enough that a sync takes a while, and takes the
+        power from everybody: was it synced by most?"""
+        cluster = self._cluster
+        committed = cluster.newest_high_watermark()
+        give_up = cluster.scheduler.now + 2.0
+        for node_id in cluster.voter_ids:
+            cluster.machines[node_id].disk.slowness = _SLOW_DISK_BEFORE_BLACKOUT
+
+        def watch() -> None:
+            if self._is_over:
+                return
+            if cluster.newest_high_watermark() == committed and cluster.scheduler.now < give_up:
+                cluster.scheduler.after(0.001, watch)
+            else:
+                cluster.scheduler.after(self._randomness.choice((0.0, 0.002, 0.01)), strike)
+
+        def strike() -> None:
+            if self._is_over:
+                return
+            cluster.tell("faults", "the power is gone everywhere")
+            cluster.black_out()
+            for node_id, machine in cluster.machines.items():
+                machine.disk.heal()
+                self._start_again(node_id, self._randomness.uniform(0.0, min(seconds, 2.0)))
+
+        watch()
+        return "when something has been committed"
+
     def _restart(self, seconds: float) -> str | None:
         node_id = self._one_to_stop()
         if node_id is None or not self._cluster.is_ready(node_id):
@@ -275,6 +338,20 @@ class Saboteur:
         machine.pause()
         self._later(seconds, machine.resume, f"node {node_id} goes on")
         return f"node {node_id} for {seconds:.1f} s"
+
+    def _slow_processor(self, seconds: float) -> str:
+        """Of one machine or of all: they may share it."""
+        factor = self._randomness.choice((20, 100, 500))
+        nodes = [self._any_node()] if self._randomness.random() < 0.5 else list(self._cluster.machines)
+        for node_id in nodes:
+            self._cluster.machines[node_id].slowness = factor
+
+        def undo() -> None:
+            for node_id in nodes:
+                self._cluster.machines[node_id].slowness = 1.0
+
+        self._later(seconds, undo, f"nodes {nodes} are quick again")
+        return f"nodes {nodes}, {factor} times, for {seconds:.1f} s"
 
     def _any_node(self) -> int:
         return self._choose(list(self._cluster.machines))

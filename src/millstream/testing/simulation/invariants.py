@@ -85,7 +85,8 @@ class EpochsOnlyGrow:
 class HighWatermarksOnlyGrow:
     """What a process has called committed stays so, for the quorum and for every partition it holds."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, of_partitions: bool = True) -> None:
+        self._of_partitions = of_partitions
         self._quorum: dict[tuple[int, int], int] = {}
         self._partitions: dict[tuple[int, int, PartitionKey], int] = {}
 
@@ -99,6 +100,8 @@ class HighWatermarksOnlyGrow:
                     f"the quorum's high watermark on node {seen.node_id} went from {before} to {seen.high_watermark}",
                 )
             self._quorum[at] = seen.high_watermark
+        if not self._of_partitions:
+            return
         now: dict[tuple[int, int, PartitionKey], int] = {}
         for replica in sight.replicas:
             key = (replica.node_id, replica.life, replica.key)
@@ -274,15 +277,16 @@ class InSyncReplicasLive:
                     )
 
 
-def all_invariants(left_out: Iterable[str] = ()) -> list[Invariant]:
-    """`left_out` names topics (by how they begin) whose data may be lost: too few replicas hold it."""
+def all_invariants(left_out: Iterable[str] = (), *, records_may_be_lost: bool = False) -> list[Invariant]:
+    """`left_out` names topics (by how they begin) whose data may be lost: too few replicas hold it. Where those of all
+    topics may be lost, the others still hold."""
+    of_records: list[Invariant] = [] if records_may_be_lost else [InSyncLogsAgree(left_out), AckedIsKept()]
     return [
         OneQuorumLeaderPerEpoch(),
         EpochsOnlyGrow(),
-        HighWatermarksOnlyGrow(),
+        HighWatermarksOnlyGrow(of_partitions=not records_may_be_lost),
         CommittedMetadataStays(),
-        InSyncLogsAgree(left_out),
-        AckedIsKept(),
+        *of_records,
         OneLeaderPerLeaderEpoch(),
         InSyncReplicasLive(),
     ]

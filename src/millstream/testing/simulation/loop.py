@@ -33,6 +33,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         complain: Complaint = lambda name, context: None,
     ) -> None:
         self.name = name
+        self.handle_seconds = HANDLE_SECONDS
         self.dead = False
         self._scheduler = scheduler
         self._rate = rate
@@ -121,7 +122,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         finally:
             self._running = False
             events._set_running_loop(None)
-        self._free_at = self._scheduler.now + HANDLE_SECONDS * count
+        self._free_at = self._scheduler.now + self.handle_seconds * count
         if ready:
             self._want_turn()
 

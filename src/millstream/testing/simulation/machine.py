@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from millstream.environment import Environment
 from millstream.testing.simulation.disk import DiskSession, Killed, SimulatedDisk
-from millstream.testing.simulation.loop import Complaint, SimulatedLoop
+from millstream.testing.simulation.loop import HANDLE_SECONDS, Complaint, SimulatedLoop
 from millstream.testing.simulation.network import Attachment, Fabric
 from millstream.testing.simulation.scheduler import Scheduler
 
@@ -137,12 +137,24 @@ class Machine:
         self.disk = SimulatedDisk(self.seed)
         self.clock = WallClock(scheduler)
         self.clock_rate = clock_rate
+        self._slowness = 1.0
         self.process: Process | None = None
         self._complain = complain
         self._lives = 0
         self._buried: list[Process] = []
         self.on_exit: Callable[[BaseException | None], None] = lambda error: None
         """Told when the program ends by itself, with what it failed with."""
+
+    @property
+    def slowness(self) -> float:
+        """How many times longer a callback takes: others want the processor too."""
+        return self._slowness
+
+    @slowness.setter
+    def slowness(self, factor: float) -> None:
+        self._slowness = factor
+        if self.process is not None:
+            self.process.loop.handle_seconds = HANDLE_SECONDS * factor
 
     @property
     def is_up(self) -> bool:
@@ -152,6 +164,7 @@ class Machine:
         assert self.process is None, f"{self.name} runs already"
         self._lives += 1
         process = self.process = Process(self, self._lives, self._complain)
+        process.loop.handle_seconds = HANDLE_SECONDS * self._slowness
         process.loop.call_soon(self._main, process, make)
         return process
 

@@ -5,6 +5,9 @@
     repair  the faults end; within a bounded time every partition takes writes again and every replica is in sync
     audit   everything is read to its end and held against what was acknowledged
 
+Two other scenarios: in `forming` the faults begin with the nodes' first start, on empty disks; in `blackout` all machines
+lose power at once, and what counts is the metadata.
+
 Two runs of one seed are the same, event for event; `Result.fingerprint` says so.
 """
 
@@ -15,6 +18,7 @@ import time
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from millstream.metadata.image import MetadataImage, PartitionState
@@ -22,8 +26,8 @@ from millstream.model.identifiers import BrokerId, TopicName
 from millstream.runtime.node import Node
 from millstream.testing.history.checker import check
 from millstream.testing.history.recorder import Recorder
-from millstream.testing.simulation.cluster import Cluster
-from millstream.testing.simulation.faults import Saboteur, make_plan
+from millstream.testing.simulation.cluster import KAFKA_TIMES, Cluster
+from millstream.testing.simulation.faults import BLACKOUT_WEIGHTS, FORMING_WEIGHTS, Saboteur, make_plan
 from millstream.testing.simulation.invariants import CommittedMetadataStays, Violation, all_invariants
 from millstream.testing.simulation.scheduler import Scheduler
 from millstream.testing.simulation.sight import look
@@ -38,12 +42,20 @@ _QUIET_BEFORE = 1.0
 _PASSING = "passing-"
 
 
+class Scenario(StrEnum):
+    TROUBLE = "trouble"
+    FORMING = "forming"
+    BLACKOUT = "blackout"
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     nodes: int = 3
     trouble_seconds: float = 8.0
     separate_roles: bool | None = None
     """Controllers apart from brokers; None leaves it to the seed."""
+    scenario: Scenario | None = None
+    """None leaves it to the seed, too."""
     log_level: int = logging.WARNING
 
 
@@ -92,6 +104,7 @@ class Simulation:
         self._scheduler = Scheduler()
         self._trace = Trace(lambda: self._scheduler.now, show)
         self._violation: Violation | None = None
+        self._scenario = options.scenario or _scenario(self._seed)
         separate = options.separate_roles
         if separate is None:
             separate = randomness.random() < 0.2
@@ -99,7 +112,7 @@ class Simulation:
         self.cluster = Cluster(
             self._seed,
             roles,
-            settings=_settings(randomness),
+            settings=_settings(randomness, self._scenario),
             clock_rates=[randomness.uniform(0.98, 1.02) for _ in roles],
             trace=self._trace,
             complain=self._complain,
@@ -114,7 +127,10 @@ class Simulation:
         )
         self._recorder = Recorder(lambda: self._scheduler.now)
         self.workload = Workload(self._topics, self._recorder, tell=self._trace.tell, report=self._report)
-        self._invariants = all_invariants(left_out=(_PASSING,))
+        if self._scenario is Scenario.BLACKOUT:
+            self.workload.may_lose_records = True
+            self.workload.haste = 8.0
+        self._invariants = all_invariants((_PASSING,), records_may_be_lost=self.workload.may_lose_records)
         self._leaders: dict[str, tuple[int, int]] = {}
         self._controller: tuple[int, int] | None = None
 
@@ -174,7 +190,10 @@ class Simulation:
 
     def _phases(self) -> None:
         cluster, scheduler, workload = self.cluster, self._scheduler, self.workload
-        cluster.start()
+        if self._scenario is Scenario.FORMING:
+            self._start_in_trouble()
+        else:
+            cluster.start()
         administrators: list[Administrator] = []
 
         def administer(process: Any) -> Administrator:
@@ -186,17 +205,30 @@ class Simulation:
             raise Violation("Liveness", f"no cluster with its topics after {_FORM_SECONDS:g} s")
         for number in (1, 2):
             cluster.add_client(f"producer{number}", lambda process: Producer(process, cluster.bootstrap, workload, 0.5))
-        cluster.add_client("consumer", lambda process: Consumer(process, cluster.bootstrap, workload))
+        if not workload.may_lose_records:
+            cluster.add_client("consumer", lambda process: Consumer(process, cluster.bootstrap, workload))
         self._run_until(_QUIET_BEFORE, lambda: False)
-        begin = scheduler.now
-        plan = make_plan(self._seed, begin=begin, end=begin + self._options.trouble_seconds)
-        saboteur = Saboteur(cluster, self._seed, plan)
-        saboteur.begin()
-        self._run_until(self._options.trouble_seconds, lambda: False)
-        saboteur.end()
-        self._result.faults = saboteur.done
+        if self._scenario is not Scenario.FORMING:
+            self._make_trouble()
         self._repair()
         self._audit()
+
+    def _start_in_trouble(self) -> None:
+        """Some nodes are late; as long as the faults last nothing is asked of the cluster."""
+        randomness = random.Random(f"{self._seed}/starts")
+        lateness = randomness.choice((0.0, 0.2, 1.0, 4.0))
+        self.cluster.start({node_id: randomness.uniform(0.0, lateness) for node_id in self.cluster.machines})
+        self._make_trouble()
+
+    def _make_trouble(self) -> None:
+        begin, seconds = self._scheduler.now, self._options.trouble_seconds
+        likely = {Scenario.FORMING: FORMING_WEIGHTS, Scenario.BLACKOUT: BLACKOUT_WEIGHTS}.get(self._scenario)
+        plan = make_plan(self._seed, begin=begin, end=begin + seconds, likely=likely)
+        saboteur = Saboteur(self.cluster, self._seed, plan)
+        saboteur.begin()
+        self._run_until(seconds, lambda: False)
+        saboteur.end()
+        self._result.faults = saboteur.done
 
     def _repair(self) -> None:
         workload, since = self.workload, self._scheduler.now
@@ -205,6 +237,7 @@ class Simulation:
             return (
                 all(workload.acked_at.get((plan.name, number), 0.0) > since for plan, number in self._partitions())
                 and self._is_fully_in_sync()
+                and all(map(self.cluster.is_ready, self.cluster.machines))
             )
 
         if not self._run_until(_REPAIR_SECONDS, is_well):
@@ -215,6 +248,25 @@ class Simulation:
         """Writers stop; whoever reads gets to the end of everything."""
         workload = self.workload
         workload.writing = False
+        image = self._image()
+        gone = sorted(workload.created - set(image.topics)) if image is not None else []
+        if gone:
+            raise Violation("CommittedMetadataStays", f"topics {gone} were made, and they are gone")
+        if not workload.may_lose_records:
+            self._read_to_the_end()
+        self._run_until(_QUIET_BEFORE, lambda: False)
+        sight = look(self._scheduler.now, self.cluster.machines, workload.acked)
+        for invariant in self._invariants:
+            if isinstance(invariant, CommittedMetadataStays):
+                invariant.check_images(sight)
+        if workload.may_lose_records:
+            return
+        report = check(self._recorder.history)
+        if not report.clean:
+            raise Violation("History", str(report.anomalies[0]))
+
+    def _read_to_the_end(self) -> None:
+        workload = self.workload
         consumer = self.cluster.clients[-1].process
         assert consumer is not None and isinstance(consumer.program, Consumer)
         positions = consumer.program.positions
@@ -226,14 +278,6 @@ class Simulation:
         if not self._run_until(_AUDIT_SECONDS, has_read_everything):
             raise Violation("Liveness", f"what was acknowledged ({workload.acked}) is not read: {positions}")
         workload.reading = False
-        self._run_until(_QUIET_BEFORE, lambda: False)
-        sight = look(self._scheduler.now, self.cluster.machines, workload.acked)
-        for invariant in self._invariants:
-            if isinstance(invariant, CommittedMetadataStays):
-                invariant.check_images(sight)
-        report = check(self._recorder.history)
-        if not report.clean:
-            raise Violation("History", str(report.anomalies[0]))
 
     def _run_until(self, seconds: float, is_over: Callable[[], bool]) -> bool:
         scheduler = self._scheduler
@@ -327,7 +371,8 @@ class Simulation:
             for plan, number in self._partitions()
             if self.workload.acked_at.get((plan.name, number), 0.0) <= since
         ]
-        return "; ".join([*silent, *self._out_of_sync()])
+        starting = [f"node {each} is not ready" for each in self.cluster.machines if not self.cluster.is_ready(each)]
+        return "; ".join([*silent, *self._out_of_sync(), *starting])
 
 
 def _is_active(image: MetadataImage, broker_id: int) -> bool:
@@ -335,9 +380,16 @@ def _is_active(image: MetadataImage, broker_id: int) -> bool:
     return broker is not None and broker.active
 
 
-def _settings(randomness: random.Random) -> dict[str, str]:
+def _scenario(seed: str) -> Scenario:
+    chance = random.Random(f"{seed}/scenario").random()
+    return Scenario.FORMING if chance < 0.1 else Scenario.BLACKOUT if chance < 0.2 else Scenario.TROUBLE
+
+
+def _settings(randomness: random.Random, scenario: Scenario) -> dict[str, str]:
     """Some settings that change what happens differ from run to run."""
+    usual = KAFKA_TIMES if scenario is Scenario.FORMING and randomness.random() < 0.5 else {}
     return {
+        **usual,
         "log.flush.offset.checkpoint.interval.ms": str(randomness.choice((2_000, 60_000))),
         "metadata.log.max.record.bytes.between.snapshots": str(randomness.choice((3_000, 20_000, 20_971_520))),
         "num.replica.fetchers": str(randomness.choice((1, 1, 2))),

@@ -56,6 +56,12 @@ class Workload:
         """Told of what must never happen: an invariant's name, and what was seen."""
         self.writing = True
         self.reading = True
+        self.may_lose_records = False
+        """Whether all machines may lose power at once: only the metadata is certain then."""
+        self.haste = 1.0
+        """How many times quicker than usual the administrator goes from one change to the next."""
+        self.created: set[str] = set()
+        """Topics that were made, as somebody was told, and that nobody has asked to delete."""
         self.acked: dict[tuple[str, int], int] = {}
         """By partition: the offset after the last acknowledged record."""
         self.acked_at: dict[tuple[str, int], float] = {}
@@ -67,7 +73,8 @@ class Workload:
 
     def note_acked(self, at: tuple[str, int], offset: int) -> None:
         self.acked_count += 1
-        self.acked[at] = max(self.acked.get(at, 0), offset + 1)
+        if not self.may_lose_records:
+            self.acked[at] = max(self.acked.get(at, 0), offset + 1)
         self.acked_at[at] = self.recorder.now()
 
 
@@ -147,6 +154,8 @@ class Producer:
                 for send in sends:
                     recorder.acked(send, None)
                 return True
+            if error in _SEQUENCE_REFUSALS and workload.may_lose_records:
+                return False
             if error in _SEQUENCE_REFUSALS:
                 workload.report(
                     "AckedIsKept",
@@ -301,7 +310,7 @@ class Administrator:
         self.ready = True
         changes = (self._create, self._delete, self._configure, self._reassign, self._elect)
         while True:
-            await self._client.rest(0.5, 2.5)
+            await self._client.rest(0.5 / self._workload.haste, 2.5 / self._workload.haste)
             if not self._workload.writing:
                 return
             try:
@@ -338,6 +347,8 @@ class Administrator:
         )
         error = ErrorCode(answer.topics[0].error_code)
         self._workload.tell(self._name, f"create topic {plan.name}: {error.name}")
+        if error in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+            self._workload.created.add(plan.name)
         return error
 
     async def _create(self) -> None:
@@ -353,6 +364,7 @@ class Administrator:
         if not self._kept:
             return
         name = self._kept.pop(self._client.randomness.randrange(len(self._kept)))
+        self._workload.created.discard(name)
         fields = {
             "topics": [{"name": name, "topic_id": UUID(int=0)}],
             "topic_names": [name],
