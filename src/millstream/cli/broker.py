@@ -73,6 +73,7 @@ def drain(
     """
     admin = open_admin(bootstrap, timeout, settings)
     cluster = admin.read()
+    cluster.check_quorum()
     cluster.broker(broker)
     if undo:
         _undo(admin, broker, json=json)

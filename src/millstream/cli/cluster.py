@@ -129,6 +129,7 @@ def balance(
     """
     admin = open_admin(bootstrap, timeout, settings)
     cluster = admin.read()
+    cluster.check_quorum()
     if not dry_run and Mover(admin, cluster, throttle).settle():
         cluster = admin.read()
     plan = plan_balance(places(cluster), loads(cluster))

@@ -22,6 +22,8 @@ _MIN_IN_SYNC = "min.insync.replicas"
 _QUORUM_FEATURE, _DYNAMIC = "kraft.version", 1
 _CORDON, _ALL_DIRECTORIES = "cordoned.log.dirs", "*"
 _TOPICS_PER_REQUEST = 500
+_QUORUM_S = 10.0
+"""How long to wait for the quorum's leader: longer than an election takes."""
 
 Place = tuple[str, int]
 """Topic and partition."""
@@ -119,6 +121,10 @@ class Cluster:
     def live(self) -> list[Broker]:
         return [broker for broker in self.brokers if not broker.fenced]
 
+    def check_quorum(self) -> None:
+        if self.quorum.leader == NO_LEADER:
+            raise no_quorum_leader()
+
     def broker(self, number: int) -> Broker:
         for each in self.brokers:
             if each.id == number:
@@ -139,6 +145,13 @@ class Cluster:
     def is_under_min_in_sync(self, partition: Partition) -> bool:
         wanted = min(self.min_in_sync.get(partition.topic, 1), len(partition.replicas))
         return not partition.is_offline and len(partition.isr) < wanted
+
+
+def no_quorum_leader() -> CommandFailedError:
+    return CommandFailedError(
+        "the metadata quorum has no leader, so nothing can be changed: start most of its controllers",
+        exit_codes.TIMED_OUT,
+    )
 
 
 class ClusterAdmin:
@@ -177,8 +190,17 @@ class ClusterAdmin:
                         sizes[topic.name, row.partition_index, broker.id] = row.partition_size
         names = list(dict.fromkeys(partition.topic for partition in partitions))
         return Cluster(
-            cluster_id, self.quorum(), brokers, partitions, self._min_in_sync(names), sizes, silent, cordoned
+            cluster_id, self._quorum_if_led(), brokers, partitions, self._min_in_sync(names), sizes, silent, cordoned
         )
+
+    def _quorum_if_led(self) -> Quorum:
+        """Brokers tell what they know also when the quorum is gone, which is when somebody wants to know."""
+        try:
+            return self.quorum()
+        except CommandFailedError as error:
+            if error.exit_code != exit_codes.TIMED_OUT:
+                raise
+            return Quorum(NO_LEADER, -1, -1, [])
 
     def brokers(self) -> tuple[str, list[Broker]]:
         answer = self.call("describe_cluster", include_fenced_brokers=True)
@@ -202,7 +224,15 @@ class ClusterAdmin:
 
     def quorum(self) -> Quorum:
         asked = [{"topic_name": CLUSTER_METADATA_TOPIC, "partitions": [{"partition_index": 0}]}]
-        answer = self.call("describe_quorum", topics=asked)
+        try:
+            with self._wire.any_broker(min(self._timeout, _QUORUM_S)) as wire:
+                answer = wire.call("describe_quorum", topics=asked)
+        except CommandFailedError as error:
+            if error.exit_code != exit_codes.TIMED_OUT:
+                raise
+            raise no_quorum_leader() from error
+        if answer.error_code == ErrorCode.REQUEST_TIMED_OUT:
+            raise no_quorum_leader()
         check(answer.error_code, getattr(answer, "error_message", None))
         row = answer.topics[0].partitions[0]
         check(row.error_code, getattr(row, "error_message", None))

@@ -174,11 +174,12 @@ def _document(partition: Partition) -> dict[str, Any]:
 
 def show_status(cluster: Cluster, health: Health) -> None:
     quorum = cluster.quorum
-    leader = "no leader" if health.no_quorum_leader else f"leader {quorum.leader}"
-    print(f"cluster {cluster.cluster_id}  quorum {leader}, epoch {quorum.epoch}")
+    leader = "has no leader" if health.no_quorum_leader else f"leader {quorum.leader}, epoch {quorum.epoch}"
+    print(f"cluster {cluster.cluster_id}  quorum {leader}")
     print()
-    show_quorum(quorum)
-    print()
+    if not health.no_quorum_leader:
+        show_quorum(quorum)
+        print()
     show_brokers(broker_rows(cluster))
     print()
     troubled = sorted(
@@ -215,6 +216,10 @@ def show_status(cluster: Cluster, health: Health) -> None:
 def _advice(cluster: Cluster, health: Health) -> list[str]:
     """What to do about it, for a person."""
     lines = []
+    if health.no_quorum_leader:
+        lines.append(
+            "the metadata quorum has no leader: start most of its controllers; the rest is what was known last"
+        )
     if health.fenced:
         numbers = ", ".join(map(str, health.fenced))
         lines.append(f"fenced: {numbers}. Start what has stopped; `millstream broker drain ID` gives up what is lost.")

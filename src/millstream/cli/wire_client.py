@@ -108,11 +108,11 @@ class WireCluster:
             raise CommandFailedError("this command works over plaintext connections only, so far")
         self._connection = connection
 
-    def any_broker(self) -> WireClient:
+    def any_broker(self, timeout: float | None = None) -> WireClient:
         failure: CommandFailedError | None = None
         for address in self._connection.addresses:
             try:
-                return WireClient(address, self._connection.timeout)
+                return WireClient(address, timeout or self._connection.timeout)
             except CommandFailedError as error:
                 failure = error
         assert failure is not None
