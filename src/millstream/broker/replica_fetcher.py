@@ -93,7 +93,10 @@ class ReplicaFetcher:
         self._session_epoch = 0
         self._channel: Channel | None = None
         self._version = 0
-        self._asked: asyncio.Task[Any] | None = None
+        self._asked: asyncio.Future[Any] | None = None
+        self._deadline = 0.0
+        """When to lose patience with the fetch that is under way."""
+        self._watchdog: asyncio.TimerHandle | None = None
         self._changed = asyncio.Event()
         self._closed = False
         self._task = asyncio.ensure_future(self._run(), loop=environment.loop)
@@ -131,13 +134,15 @@ class ReplicaFetcher:
             if asked is not None:
                 self._loop.call_soon(self._give_up, asked)
 
-    def _give_up(self, asked: "asyncio.Task[Any]") -> None:
+    def _give_up(self, asked: "asyncio.Future[Any]") -> None:
         if not asked.done():
             asked.cancel()
 
     def close(self) -> None:
         self._closed = True
         self._task.cancel()
+        if self._watchdog is not None:
+            self._watchdog.cancel()
         self._hang_up()
 
     # The loop
@@ -180,7 +185,7 @@ class ReplicaFetcher:
             return False
         config = self._node.config
         timeout_s = (config[cluster.REPLICA_SOCKET_TIMEOUT_MS] + config[cluster.REPLICA_FETCH_WAIT_MAX_MS]) / 1000
-        answer = await self._unless_given_up(self._ask(encode_request(self._head(now), rows, forgotten), timeout_s))
+        answer = await self._ask(encode_request(self._head(now), rows, forgotten), now, timeout_s)
         if answer is None:
             return False
         if answer.error:
@@ -201,17 +206,39 @@ class ReplicaFetcher:
             await self._ask_range(followed, sent)
         return True
 
-    async def _ask(self, body: bytearray, timeout_s: float) -> FetchAnswer:
+    async def _ask(self, body: bytearray, now: float, timeout_s: float) -> FetchAnswer | None:
         channel = self._connected()
         if not self._version:
-            self._version = await channel.best_version("fetch", timeout_s=timeout_s)
-            if self._version < FIRST_VERSION:
-                raise ConnectionError(f"the leader speaks Fetch only up to version {self._version}")
-        frame, position = await channel.exchange("fetch", self._version, body, timeout_s=timeout_s)
+            version = await self._unless_given_up(channel.best_version("fetch", timeout_s=timeout_s))
+            if version is None:
+                return None
+            if version < FIRST_VERSION:
+                raise ConnectionError(f"the leader speaks Fetch only up to version {version}")
+            self._version = version
+        coming = channel.begin("fetch", self._version, body)
+        if coming is None:
+            raise ConnectionError("the connection to the leader is lost")
+        self._deadline = now + timeout_s
+        if self._watchdog is None:
+            self._watchdog = self._loop.call_at(self._deadline, self._watch)
+        frame = await self._unless_given_up(coming)
+        if frame is None:
+            return None
         try:
-            return parse_response(frame, position)
+            return parse_response(frame, channel.body_position("fetch", self._version, frame))
         except MalformedMessage as error:
             raise ConnectionError(f"the leader's answer cannot be read: {error}") from None
+
+    def _watch(self) -> None:
+        """One timer for all fetches, of which there may be thousands before it is due."""
+        self._watchdog = None
+        asked = self._asked
+        if asked is None or asked.done():
+            return
+        if self._loop.time() < self._deadline:
+            self._watchdog = self._loop.call_at(self._deadline, self._watch)
+        elif not isinstance(asked, asyncio.Task):  # whose time is limited otherwise
+            asked.set_exception(TimeoutError(f"broker {self.leader_id} did not answer a fetch in time"))
 
     def _connected(self) -> Channel:
         if self._channel is None:
@@ -221,9 +248,9 @@ class ReplicaFetcher:
             self._channel = Channel(host, port, environment.network, environment.loop, client_id=client_id)
         return self._channel
 
-    async def _unless_given_up(self, request: "Coroutine[Any, Any, T]") -> T | None:
+    async def _unless_given_up(self, request: "Coroutine[Any, Any, T] | asyncio.Future[T]") -> T | None:
         """The answer; None if the request was given up because there is more to ask for."""
-        asked: asyncio.Task[T] = asyncio.ensure_future(request)
+        asked: asyncio.Future[T] = asyncio.ensure_future(request)
         self._asked = asked
         try:
             return await asked

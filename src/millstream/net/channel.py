@@ -76,13 +76,30 @@ class Channel:
         except TimeoutError:
             self._drop()
             raise TimeoutError(f"{self.host}:{self.port} did not answer {api} within {timeout_s:g} s") from None
+        return frame, self.body_position(api, version, frame)
+
+    def body_position(self, api: str, version: int, frame: bytearray) -> int:
+        """Where the body of an answer begins."""
+        if len(frame) > 4 and not frame[4] and response_schema(api).is_flexible(version):
+            return 5  # no tags, as ever
         cursor = Cursor(frame)
         try:
             _skip_response_header(cursor, response_schema(api).is_flexible(version))
         except MalformedMessage as error:
             self._drop()
             raise ConnectionError(f"{self.host}:{self.port} answered {api} with what cannot be read: {error}") from None
-        return frame, cursor.position
+        return cursor.position
+
+    def begin(self, api: str, version: int, body: bytearray) -> "asyncio.Future[bytearray] | None":
+        """Sends at once where there is a connection, else returns None; the answer's frame comes without a time limit.
+
+        For those who ask all the time. They see to the time themselves, and read with `body_position`.
+        """
+        link = self._link
+        if link is None:
+            return None
+        schema = request_schema(api)
+        return link.send(schema.api_key, version, schema.is_flexible(version), self._client_id, body)
 
     async def best_version(self, api: str, *, timeout_s: float) -> int:
         """The newest version of an API that both sides speak."""
@@ -191,6 +208,11 @@ class _Link:
 
     async def ask(self, api_key: int, version: int, flexible: bool, client_id: bytes, body: bytearray) -> bytearray:
         """Sends a request; the answer's frame without its size."""
+        return await self.send(api_key, version, flexible, client_id, body)
+
+    def send(
+        self, api_key: int, version: int, flexible: bool, client_id: bytes, body: bytearray
+    ) -> "asyncio.Future[bytearray]":
         if self._closed:
             raise ConnectionError("the connection is closed")
         self._next_id = (self._next_id + 1) & 0x7FFFFFFF
@@ -200,7 +222,7 @@ class _Link:
         answer: asyncio.Future[bytearray] = self._loop.create_future()
         self._waiting.append((self._next_id, answer))
         self._send(frame)
-        return await answer
+        return answer
 
     def _send(self, frame: bytes) -> None:
         idle = not self._unsent

@@ -5,6 +5,7 @@ Versions 13 and later, in which topics have ids.
 
 import struct
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 from millstream.protocol.compact import MAX_PARTITIONS, append_varint, plausible_partitions, read_varint, skip_tags
@@ -76,10 +77,17 @@ def encode_request(
         append_varint(out, len(indexes) + 1)
         out += struct.pack(f">{len(indexes)}i", *indexes)
         out.append(0)
-    out.append(1)  # no rack: replicas read from the leader
-    out.append(1 if head.cluster_id is None else 2)
-    if head.cluster_id is not None:
-        text = head.cluster_id.encode()
+    out += _tail(head.cluster_id, head.replica_id, head.replica_epoch)
+    return out
+
+
+@lru_cache(maxsize=16)
+def _tail(cluster_id: str | None, replica_id: int, replica_epoch: int) -> bytes:
+    """What stands behind the partitions: the same in all requests of a broker."""
+    out = bytearray(b"\x01")  # no rack: replicas read from the leader
+    out.append(1 if cluster_id is None else 2)
+    if cluster_id is not None:
+        text = cluster_id.encode()
         content = bytearray()
         append_varint(content, len(text) + 1)
         content += text
@@ -87,9 +95,9 @@ def encode_request(
         append_varint(out, len(content))
         out += content
     out += b"\x01\x0d"
-    out += _REPLICA_STATE.pack(head.replica_id, head.replica_epoch)
+    out += _REPLICA_STATE.pack(replica_id, replica_epoch)
     out.append(0)
-    return out
+    return bytes(out)
 
 
 def parse_response(frame: bytearray, position: int) -> FetchAnswer:
