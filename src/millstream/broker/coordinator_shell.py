@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from millstream.broker.partition import Partition
+from millstream.broker.steady_time import SteadyTime
 from millstream.coordinator.outcome import CoordinatorRecord, Outcome, Reply
 from millstream.coordinator.timers import Timers
 from millstream.environment import Environment
@@ -64,6 +65,7 @@ class CoordinatorShell:
         self.on_lost: Callable[[], None] = lambda: None
         """Called when the shell has closed by itself, because what it appended cannot be committed here."""
         self._environment = environment
+        self._time = SteadyTime(environment)
         self._on_replayed = on_replayed
         self._commit_timeout_ms = commit_timeout_ms
         self._loading: asyncio.Task[None] | None = None
@@ -106,7 +108,7 @@ class CoordinatorShell:
         if self.is_closed:
             raise _gone()
         self._end = end
-        self.state.loaded(self._environment.clock.now_ms())
+        self.state.loaded(self._time.now_ms())
         self.is_loaded = True
         self._set_alarm()
 
@@ -158,7 +160,7 @@ class CoordinatorShell:
         assert self.is_loaded
         if self.is_closed:
             raise _gone()
-        outcome = operation(self._environment.clock.now_ms())
+        outcome = operation(self._time.now_ms())
         self._write(outcome)
         return outcome.answer
 
@@ -276,12 +278,12 @@ class CoordinatorShell:
             self._alarm = None
         deadline_ms = self.state.timers.next_deadline_ms
         if deadline_ms is not None:
-            delay = max(0, deadline_ms - self._environment.clock.now_ms()) / 1000
+            delay = max(0, deadline_ms - self._time.now_ms()) / 1000
             self._alarm = self._environment.loop.call_later(delay, self._ring)
 
     def _ring(self) -> None:
         self._alarm = None
-        now_ms = self._environment.clock.now_ms()
+        now_ms = self._time.now_ms()
         while not self.is_closed and (action := self.state.timers.take_due(now_ms)) is not None:
             try:
                 outcome = action(now_ms)

@@ -13,6 +13,7 @@ from millstream.broker.batch_walk import BatchPlace, walk_batches
 from millstream.broker.partition import Partition, Waiter, Waiters
 from millstream.broker.share_inspection import inspect
 from millstream.broker.share_persister import SharePersister
+from millstream.broker.steady_time import SteadyTime
 from millstream.coordinator.share.record_state import Acquired, DeadLetter
 from millstream.coordinator.share.share_partition import AckRange, SharePartition, Transition
 from millstream.coordinator.share.share_state import ShareKey
@@ -75,7 +76,8 @@ class LedSharePartition:
         self._environment = owner.environment
         self._reading = False
         self._missed = False
-        self._trusted_until_ms = owner.environment.clock.now_ms() + _TRUST_MS
+        self._time = SteadyTime(owner.environment)
+        self._trusted_until_ms = self._time.now_ms() + _TRUST_MS
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_ms = 0
         dead = machine.archiving()
@@ -108,7 +110,7 @@ class LedSharePartition:
     async def _take(
         self, member: str, max_bytes: int, max_records: int, strict: bool, at_least_one: bool
     ) -> Taken | None:
-        machine, log, clock = self.machine, self.partition.log, self._environment.clock
+        machine, log, clock = self.machine, self.partition.log, self._time
         max_bytes = min(max_bytes, _INSPECTED_BYTES if machine.inspected else _READ_BYTES)
         while not self.dropped:
             now_ms = clock.now_ms()
@@ -156,7 +158,7 @@ class LedSharePartition:
         else:
             if state is None or state.state_epoch != self._state_epoch:
                 self._owner.forget(self)
-        self._trusted_until_ms = self._environment.clock.now_ms() + _TRUST_MS
+        self._trusted_until_ms = self._time.now_ms() + _TRUST_MS
 
     async def _look(self, records: Slice, offset: int, max_records: int, now_ms: int) -> list[BatchPlace]:
         """Tells the machine what lies in a slice, as far as it is needed."""
@@ -181,7 +183,7 @@ class LedSharePartition:
             rows = await self._environment.offload(
                 lambda: list(inspect(records.file.read_at(first, last - first), self._delay_ms))
             )
-            machine.admit(unread, places[-1].last, rows, self._environment.clock.now_ms())
+            machine.admit(unread, places[-1].last, rows, self._time.now_ms())
         return places
 
     def differs(self, key_order: bool, delay_ms: int) -> bool:
@@ -194,7 +196,7 @@ class LedSharePartition:
         """Returns when it is persisted; KafkaError if it was refused or could not be."""
         if self.dropped:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the share-partition was loaded anew")
-        now_ms = self._environment.clock.now_ms()
+        now_ms = self._time.now_ms()
         transition = self.machine.acknowledge(member, ranges, now_ms)
         self._set_alarm()
         await self._persist(transition)
@@ -240,10 +242,10 @@ class LedSharePartition:
             complete_count=transition.complete_count,
             batches=transition.batches,
         )
-        self._trusted_until_ms = self._environment.clock.now_ms() + _TRUST_MS
+        self._trusted_until_ms = self._time.now_ms() + _TRUST_MS
 
     def _commit(self, transition: Transition) -> None:
-        self.machine.commit(transition, self._environment.clock.now_ms())
+        self.machine.commit(transition, self._time.now_ms())
         if transition.dead and not self.dropped:
             self._owner.bury(self, transition.dead)
         self._set_alarm()
@@ -265,7 +267,7 @@ class LedSharePartition:
             if self._alarm_ms <= deadline_ms:
                 return  # when it rings, it looks again
             self._alarm.cancel()
-        delay = max(0, deadline_ms - self._environment.clock.now_ms()) / 1000
+        delay = max(0, deadline_ms - self._time.now_ms()) / 1000
         self._alarm_ms = deadline_ms
         self._alarm = self._environment.loop.call_later(delay, self._ring)
 
@@ -276,7 +278,7 @@ class LedSharePartition:
     async def _look_at_the_clock(self) -> None:
         if self.dropped:
             return
-        now_ms = self._environment.clock.now_ms()
+        now_ms = self._time.now_ms()
         ready = self.machine.next_offset(now_ms)  # also takes note of what is due by now
         expired = self.machine.expire(now_ms)  # written at once: what was decided first must not be written last
         if expired.runs:
