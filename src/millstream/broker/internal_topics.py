@@ -11,6 +11,8 @@ from millstream.metadata.topics import NewTopic, TopicCreation, internal_topic
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import TopicName
 
+_PATIENCE_S = 2.0
+"""How long a client is kept waiting: what else it asked on the connection waits too, and it asks again anyway."""
 _THERE = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
 
 _log = logging.getLogger("millstream.broker")
@@ -41,9 +43,12 @@ class InternalTopics:
         if name in self._view.image.topics:
             return
         try:
-            await self.ensure_as_asked(
-                internal_topic(name, self._view.image, partition_count, replication_factor, configs)
-            )
+            async with asyncio.timeout(_PATIENCE_S):
+                await self.ensure_as_asked(
+                    internal_topic(name, self._view.image, partition_count, replication_factor, configs)
+                )
+        except TimeoutError:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{name} is still being made") from None
         except KafkaError as error:
             _log.error("topic_not_created topic=%s error=%s", name, error)
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{name} cannot be made: {error.message}") from error

@@ -4,6 +4,9 @@ from millstream.broker.controller_link import ControllerLink
 from millstream.metadata.topics import NewTopic
 from millstream.model.errors import ErrorCode, KafkaError
 
+_PATIENCE_S = 3.0
+"""How long a client is kept waiting: what else it asked on the connection waits too, and it asks again anyway."""
+
 
 class TopicCreator:
     def __init__(self, link: ControllerLink) -> None:
@@ -15,7 +18,7 @@ class TopicCreator:
         if not wanted:
             return {}
         try:
-            results = await self._link.create_topics(wanted)
+            results = await self._link.create_topics(wanted, timeout_s=_PATIENCE_S)
         except KafkaError as error:
             return dict.fromkeys(names, error)
         return {
