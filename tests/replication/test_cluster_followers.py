@@ -1,5 +1,7 @@
 """Followers: how they are let in, what they serve, and how they come back to their leader's log."""
 
+from uuid import UUID
+
 from millstream.model.errors import ErrorCode
 from tests.replication.conftest import Replicated, eventually
 from tests.wire import batch, values
@@ -109,3 +111,47 @@ def test_a_follower_that_was_away_for_long_starts_where_its_leader_does(replicat
         assert replicated.fetch(2, topic, 7).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
     eventually(check)
+
+
+def test_a_topic_that_was_made_anew_while_a_follower_was_away(replicated: Replicated) -> None:
+    """Also where its log no longer says of which topic it is: what it holds must not be taken for the new one's."""
+    topics = [replicated.create([1, 2]) for _ in range(2)]
+    for topic in topics:
+        assert replicated.wire(1).produce(topic, batch(b"old 0", b"old 1", b"old 2")).error_code == 0
+    replicated.forget(2)
+    replicated.cluster.kill(2)
+    for topic in topics:
+        replicated.wait_for(topic, isr={1}, asked=1)
+    deleted = [{"name": topic, "topic_id": UUID(int=0)} for topic in topics]
+    answer = replicated.wire(1).call("delete_topics", 6, topics=deleted, timeout_ms=20_000)
+    assert all(row.error_code == 0 for row in answer.responses), answer
+    made = [
+        {
+            "name": topic,
+            "num_partitions": -1,
+            "replication_factor": -1,
+            "assignments": [{"partition_index": 0, "broker_ids": [1, 2]}],
+            "configs": [],
+        }
+        for topic in topics
+    ]
+    answer = replicated.wire(1).call("create_topics", 7, topics=made, timeout_ms=20_000)
+    assert all(row.error_code == 0 for row in answer.topics), answer
+    data = replicated.cluster.data_dir(2)
+    (data / f"{topics[1]}-0" / "partition.metadata").write_text("damaged")
+    for topic in topics:
+        eventually(lambda topic=topic: _produced(replicated, topic, [b"new 0", b"new 1", b"new 2", b"new 3"]))
+    replicated.cluster.start(2)
+    for topic in topics:
+        replicated.wait_for(topic, isr={1, 2}, asked=1)
+        eventually(lambda topic=topic: _holds(replicated, topic, [b"new 0", b"new 1", b"new 2", b"new 3"]))
+    assert len([each for each in data.iterdir() if each.name.endswith("-stray")]) >= 2
+
+
+def _produced(replicated: Replicated, topic: str, wanted: list[bytes]) -> None:
+    assert replicated.wire(1).produce(topic, batch(*wanted), acks=1).error_code == 0
+
+
+def _holds(replicated: Replicated, topic: str, wanted: list[bytes]) -> None:
+    row = replicated.fetch(2, topic, 0)
+    assert row.error_code == 0 and values(row.records) == wanted

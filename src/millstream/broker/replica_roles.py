@@ -162,13 +162,18 @@ class ReplicaRoles:
         now_ms = self._environment.clock.now_ms()
         if at in self._logs.partitions:
             log = self._logs.open(at, config, now_ms)
-            if log.topic_id == NO_TOPIC_ID:
+            if log.topic_id == NO_TOPIC_ID and not self._is_led_elsewhere(at):
                 self._logs.adopt(at, topic.id)
             if log.topic_id == topic.id:
                 return log
-            # A topic of the same name that was deleted while this node was down, or died in the middle of doing so.
+            # A topic of the same name that was deleted while this node was down, or died in the middle of doing so. Or
+            # the file that says which is damaged: then there is a leader that has everything, and nothing to guess.
             self._logs.set_aside(at)
         return self._logs.create(at, topic.id, config, now_ms)
+
+    def _is_led_elsewhere(self, at: TopicPartition) -> bool:
+        state = self._metadata.image.partition(at)
+        return state is not None and state.leader not in (NO_LEADER, self._replicas.node_id)
 
     def _config_of(self, topic: str) -> LogConfig:
         return resolve_log_config(self._log_defaults, self._metadata.image.topic_config(topic))
