@@ -93,7 +93,7 @@ def _count_unsynced_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
     ("plant", "scenario", "found_by"),
     [
         (_acknowledge_early, Scenario.TROUBLE, {"AckedIsKept", "History", "InSyncLogsAgree"}),
-        (_forget_votes, Scenario.TROUBLE, {"EpochsOnlyGrow", "OneQuorumLeaderPerEpoch", "CommittedMetadataStays"}),
+        (_forget_votes, Scenario.BLACKOUT, {"EpochsOnlyGrow", "OneQuorumLeaderPerEpoch", "CommittedMetadataStays"}),
         (_never_truncate, Scenario.TROUBLE, {"Liveness", "InSyncLogsAgree", "History"}),
         (_count_unsynced_metadata, Scenario.BLACKOUT, {"CommittedMetadataStays"}),
     ],

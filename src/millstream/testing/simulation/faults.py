@@ -84,6 +84,7 @@ BLACKOUT_WEIGHTS = {
     Fault.SLOW_DISK: 2,
 }
 _SLOW_DISK_BEFORE_BLACKOUT = 30.0
+_WRONG_CLOCK_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +142,9 @@ class Saboteur:
         for node_id, machine in cluster.machines.items():
             machine.disk.heal()
             machine.slowness = 1.0
+            if abs(machine.clock.offset_ms) > _WRONG_CLOCK_MS:
+                # Nodes rightly refuse records that come from a future more than an hour away.
+                machine.clock.offset_ms = 0
             machine.resume()
             if not machine.is_up:
                 cluster.start_node(node_id)

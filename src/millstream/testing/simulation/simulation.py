@@ -5,8 +5,8 @@
     repair  the faults end; within a bounded time every partition takes writes again and every replica is in sync
     audit   everything is read to its end and held against what was acknowledged
 
-Two other scenarios: in `forming` the faults begin with the nodes' first start, on empty disks; in `blackout` all machines
-lose power at once, and what counts is the metadata.
+Two other scenarios: in `forming` the faults begin with the nodes' first start, on empty disks; in `blackout` all
+machines lose power at once, and what counts is the metadata.
 
 Two runs of one seed are the same, event for event; `Result.fingerprint` says so.
 """
@@ -189,7 +189,7 @@ class Simulation:
         return result
 
     def _phases(self) -> None:
-        cluster, scheduler, workload = self.cluster, self._scheduler, self.workload
+        cluster, workload = self.cluster, self.workload
         if self._scenario is Scenario.FORMING:
             self._start_in_trouble()
         else:
