@@ -173,12 +173,12 @@ class BrokerLifecycle:
             fatal = self._refusal(code)
             if self._refused_since_s is None:
                 self._refused_since_s = loop.time()
+                _log.warning("registration_refused error=%s", code.name)
             is_patient = code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
             if fatal and not (is_patient and loop.time() < self._refused_since_s + patience_s):
                 self._on_fatal(fatal)
                 return False
             problem = fatal or f"the controller answers {code.name}"
-            _log.warning("registration_refused error=%s", code.name)
             await self._wait(_RETRY_S)
         self._on_fatal(
             f"broker {self._view.node_id} could not register within "

@@ -431,9 +431,11 @@ class MetadataQuorum:
 
     def _refusal(self, error: ErrorCode, by: int) -> str:
         if error == ErrorCode.INCONSISTENT_CLUSTER_ID:
+            # Of a bootstrap server only the address is known, not the id.
+            who, setting = (f"node {by}", "voters") if by >= 0 else ("a bootstrap server", "bootstrap.servers")
             return (
-                f"node {by} belongs to another cluster than this node's data directory ({self._cluster_id}): check "
-                "controller.quorum.voters, or start this node with an empty data directory"
+                f"{who} belongs to another cluster than this node's data directory ({self._cluster_id}): check "
+                f"controller.quorum.{setting}, or start this node with an empty data directory"
             )
         return (
             f"node {by} leads a quorum in which another node has node.id={self.node_id}, or of other voters than "
