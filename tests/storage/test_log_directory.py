@@ -219,6 +219,17 @@ def checkpointed(node: Node, name: str = "recovery-point-offset-checkpoint") -> 
     return (Path(node.root) / name).read_text().splitlines()[2:]
 
 
+@pytest.mark.parametrize("room", range(0, 300, 7))
+def test_a_stop_runs_out_of_room_anywhere(node: Node, room: int) -> None:
+    """Checkpoints may still fit, and the mark of a clean stop not any more."""
+    append(node.log(), b"kept")
+    node.disk.room = room
+    node.stop()
+    node.disk.room = None
+    node.start()
+    assert read_all(node.log()) == [0]
+
+
 def test_settings_reach_a_log_that_maintenance_opened(node: Node) -> None:
     log = node.log(LogConfig(retention_ms=1000))
     assert node.directory.open(PARTITION, LogConfig(retention_ms=2000), NOW) is log

@@ -188,7 +188,10 @@ class LogDirectory:
             # Without this mark the next start checks the logs, so a stop that could not write everything must not leave
             # it.
             mark = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
-            self._disk.write_atomically(f"{self.root}/{CLEAN_SHUTDOWN}", mark.encode())
+            try:
+                self._disk.write_atomically(f"{self.root}/{CLEAN_SHUTDOWN}", mark.encode())
+            except OSError as error:
+                logger.error("clean_stop_not_marked root=%s error=%s", self.root, error)
 
     def _flush_all(self, unflushed: list[tuple[int, PartitionLog]], may_flush: Callable[[int], bool]) -> bool:
         """Whether everything is on disk now."""
