@@ -143,7 +143,8 @@ class BrokerLifecycle:
         deadline_s = loop.time() + config[cluster.INITIAL_BROKER_REGISTRATION_TIMEOUT_MS] / 1000
         # Who has our number may be our own former self: a controller gives it up after one session, and any new
         # controller begins to count anew.
-        patience_s = 2 * config[cluster.BROKER_SESSION_TIMEOUT_MS] / 1000
+        session_s = config[cluster.BROKER_SESSION_TIMEOUT_MS] / 1000
+        patience_s = 2 * session_s
         problem = "the metadata quorum has no leader, or it cannot be reached: start most of its controllers"
         while not first or loop.time() < deadline_s:
             self._news.clear()
@@ -153,9 +154,10 @@ class BrokerLifecycle:
             if not self._view.image.cluster_id:
                 await self._wait(_RETRY_S)
                 continue
+            left_s = deadline_s - loop.time() if first else session_s
             try:
                 answer = await self._link.request(
-                    "broker_registration", self._introduction(), timeout_s=max(_RETRY_S, deadline_s - loop.time())
+                    "broker_registration", self._introduction(), timeout_s=max(_RETRY_S, min(left_s, session_s))
                 )
             except KafkaError as error:
                 problem = error.message
