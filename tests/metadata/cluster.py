@@ -56,14 +56,15 @@ class Cluster:
         for number in numbers:
             self.take(unfence_broker(self.image, BrokerId(number), self.config))
 
-    def restart(self, number: int, *, clean: bool, unfence: bool = True) -> None:
-        """A new process of the broker registers, and catches up with the metadata."""
+    def restart(self, number: int, *, clean: bool, unfence: bool = True, disk: UUID | None = None) -> None:
+        """A new process of the broker registers, and catches up with the metadata; `disk` is a new one."""
         self.starts += 1
         previous = self.image.brokers.get(BrokerId(number))
         again = introduction(
             number,
             incarnation_id=UUID(int=5000 + self.starts),
             previous_broker_epoch=previous.epoch if clean and previous is not None else -1,
+            **({} if disk is None else {"log_dirs": (disk,)}),
         )
         self.take(admit_broker(self.image, again, self.config, next_offset=len(self.log)))
         if unfence:

@@ -1,7 +1,10 @@
 """Who leads, who is in sync and who may lead: the rules of KIP-966 one by one."""
 
+from uuid import UUID
+
 import pytest
 
+from millstream.metadata.elections import ElectionType, elect_leaders
 from millstream.metadata.image import PartitionState
 from millstream.metadata.partition_change import RECOVERED, RECOVERING
 from millstream.metadata.records import NO_LEADER, BrokerRegistrationChangeRecord, ConfigRecord
@@ -98,6 +101,21 @@ def test_the_last_known_leader_comes_back_after_all_crashed() -> None:
     cluster.unfence(1)
     assert summary(cluster.partition()) == (1, (1,), (), ())
     assert cluster.partition().leader_recovery_state == RECOVERING
+
+
+def test_who_comes_back_with_an_empty_disk_does_not_lead() -> None:
+    cluster = Cluster(2)
+    cluster.restart(1, clean=True, disk=UUID(int=98))
+    assert cluster.create(NewTopic(name="a", assignments=[(0, (1, 2))])) == [ErrorCode.NONE]
+    cluster.fence(2)
+    cluster.restart(1, clean=False, unfence=False, disk=UUID(int=99))
+    cluster.unfence(1)
+    cluster.unfence(2)
+    assert summary(cluster.partition()) == (NO_LEADER, (), (), (1,))
+    cluster.take(elect_leaders(cluster.image, ElectionType.UNCLEAN, None, cluster.config))
+    assert cluster.partition().leader == 2, "who is behind has more than who has nothing"
+    cluster.alter_isr(2, 1)
+    assert cluster.partition().directories[0] == UUID(int=99), "who has caught up has done so on its new disk"
 
 
 def test_a_single_replica_that_crashed_leads_again() -> None:

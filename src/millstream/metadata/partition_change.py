@@ -128,7 +128,7 @@ class PartitionChanger:
             "replicas": new_replicas,
             "adding_replicas": new_adding,
             "removing_replicas": new_removing,
-            "directories": self._directories(old, new_replicas),
+            "directories": self._directories(old, new_replicas, new_isr),
             "leader_recovery_state": recovery,
             "eligible_leader_replicas": eligible,
             "last_known_elr": self._last_known_leader(old, new_isr, leader),
@@ -159,10 +159,10 @@ class PartitionChanger:
                 return replica, False
         if self._rules.eligible_leader_replicas and not complete and len(old.last_known_elr) == 1:
             last = old.last_known_elr[0]
-            if last in active and last in replicas:
+            if last in active and last in replicas and self._has_kept_its_disk(old, last):
                 return last, True
         if election is Election.UNCLEAN:
-            for replica in replicas:
+            for replica in sorted(replicas, key=lambda each: not self._has_kept_its_disk(old, each)):
                 if replica in active:
                     return replica, True
         return NO_LEADER, False
@@ -178,11 +178,22 @@ class PartitionChanger:
             return (old.leader if old.has_leader else old.isr[-1],)
         return old.last_known_elr
 
-    def _directories(self, old: PartitionState, replicas: tuple[int, ...]) -> tuple[UUID, ...]:
-        if replicas == old.replicas:
+    def _directories(self, old: PartitionState, replicas: tuple[int, ...], isr: Collection[int]) -> tuple[UUID, ...]:
+        """Where each replica is; one that has caught up may have done so on another disk than it had before."""
+        joined = set(isr) - set(old.isr)
+        if replicas == old.replicas and not joined:
             return old.directories
         known = dict(zip(old.replicas, old.directories, strict=False))
-        return tuple(known.get(replica) or directory_of(self._image, replica) for replica in replicas)
+        return tuple(
+            directory_of(self._image, replica) if replica in joined or replica not in known else known[replica]
+            for replica in replicas
+        )
+
+    def _has_kept_its_disk(self, partition: PartitionState, replica: int) -> bool:
+        """A broker that came back with an empty disk must not lead: others may have what it had."""
+        broker = self._image.brokers.get(BrokerId(replica))
+        at = dict(zip(partition.replicas, partition.directories, strict=False)).get(replica, UNASSIGNED_DIRECTORY)
+        return broker is None or not broker.log_dirs or at == UNASSIGNED_DIRECTORY or at in broker.log_dirs
 
 
 def directory_of(image: MetadataImage, broker_id: int) -> UUID:
