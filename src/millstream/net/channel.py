@@ -259,6 +259,8 @@ class _Link:
                 self._filled += count
                 if self._filled == len(target):
                     self._take()
+                    if not self._waiting:
+                        return  # nothing else is to come; what comes nevertheless wakes us again
         except BlockingIOError:
             pass
         except OSError as error:

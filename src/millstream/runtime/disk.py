@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from millstream.records.batch import Bytes
 from millstream.storage.disk import DirectoryEntry
 
+_PAGE_BYTES = 4096
 RESIDENCY_STEP_BYTES = 128 * 1024
 """Read-ahead brings pages in runs of this order, so that one probe per step finds a cold run."""
 
@@ -97,7 +98,8 @@ class RealFile:
             while position < end:
                 _preadv(self._fd, (probe,), position, _NOWAIT)  # type: ignore[misc]
                 position += RESIDENCY_STEP_BYTES
-            _preadv(self._fd, (probe,), last, _NOWAIT)  # type: ignore[misc]
+            if (position - RESIDENCY_STEP_BYTES) // _PAGE_BYTES != last // _PAGE_BYTES:
+                _preadv(self._fd, (probe,), last, _NOWAIT)  # type: ignore[misc]
         except BlockingIOError:
             return False
         except OSError:
