@@ -4,6 +4,7 @@ import multiprocessing
 from collections.abc import Iterable, Iterator
 from functools import partial
 
+from millstream.testing.simulation.invariants import Violation
 from millstream.testing.simulation.simulation import Options, Result, simulate
 
 _RECYCLED_AFTER = 200
@@ -22,7 +23,11 @@ def run_seeds(seeds: Iterable[int], options: Options, *, processes: int) -> Iter
 
 
 def _run(seed: int, options: Options) -> Result:
-    result = simulate(seed, options)
+    try:
+        result = simulate(seed, options)
+    except Exception as error:
+        # The simulator's own fault, or one that it did not contain: the other seeds run all the same.
+        return Result(seed, Violation("NothingUnhandled", f"the simulation itself failed: {error!r}"))
     result.events = [] if result.ok else result.events[-200:]
     if result.violation is not None:
         result.violation.__cause__ = None  # tracebacks do not travel between processes

@@ -362,13 +362,15 @@ class Saboteur:
 
     # The network
 
-    def _isolate(self, seconds: float) -> str:
+    def _isolate(self, seconds: float) -> str | None:
         node_id = self._any_node()
         name = self._cluster.machines[node_id].name
         also_clients = self._randomness.random() < 0.5
         others = [host for host in self._cluster.fabric.attachments if host != name]
         if not also_clients:
             others = [host for host in others if host in self._cluster.node_hosts]
+        if not others:
+            return None
         self._block([(name, other) for other in others] + [(other, name) for other in others], seconds)
         return f"node {node_id} from {'everybody' if also_clients else 'the other nodes'} for {seconds:.1f} s"
 
