@@ -5,6 +5,7 @@ comes back where it was.
 """
 
 import os
+import random
 import shutil
 import signal
 import socket
@@ -17,6 +18,7 @@ from millstream.testing.embedded import setting_text
 from millstream.testing.node_process import NodeProcess
 
 _HOST = "127.0.0.1"
+_PORTS = (20_000, 32_000)
 
 
 class EmbeddedCluster:
@@ -206,11 +208,18 @@ class EmbeddedCluster:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody uses now; all are held until the last is chosen, so that they differ."""
-    held = []
+    """Ports that nobody uses now, from below those that systems give to outgoing connections.
+
+    So no client of a node that is down for a moment is given its port. All are held until the last is chosen.
+    """
+    held: list[socket.socket] = []
+    chance = random.SystemRandom()
     try:
-        for _ in range(count):
-            held.append(socket.create_server((_HOST, 0)))
+        while len(held) < count:
+            try:
+                held.append(socket.create_server((_HOST, chance.randrange(*_PORTS))))
+            except OSError:  # taken
+                continue
         return [each.getsockname()[1] for each in held]
     finally:
         for each in held:
