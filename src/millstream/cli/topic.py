@@ -220,12 +220,10 @@ def _show(topic: "Topic", config: dict[str, str]) -> None:
         [
             (
                 part.id,
-                part.leader,
+                "none" if part.leader is None else part.leader,
                 ",".join(map(str, part.replicas)),
                 ",".join(map(str, part.in_sync)),
-                part.earliest,
-                part.latest,
-                part.records,
+                *(("?", "?", "?") if part.leader is None else (part.earliest, part.latest, part.records)),
             )
             for part in topic.partitions
         ],

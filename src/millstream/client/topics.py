@@ -134,9 +134,9 @@ class Topics:
     def describe(self, name: str) -> Topic:
         """One topic in full."""
         (description,) = self._descriptions([name])
-        partitions = [info.id for info in description.partitions]
-        earliest = self.offsets(name, dict.fromkeys(partitions, EARLIEST))
-        latest = self.offsets(name, dict.fromkeys(partitions, LATEST))
+        leaders = {info.id: info.leader.id for info in description.partitions if info.leader and info.leader.id >= 0}
+        earliest = self.offsets(name, dict.fromkeys(leaders, EARLIEST))
+        latest = self.offsets(name, dict.fromkeys(leaders, LATEST))
         own = _admin.ConfigSource.DYNAMIC_TOPIC_CONFIG.value
         return Topic(
             name=description.name,
@@ -145,11 +145,11 @@ class Topics:
             partitions=tuple(
                 Partition(
                     id=info.id,
-                    leader=info.leader.id if info.leader is not None else None,
+                    leader=leaders.get(info.id),
                     replicas=tuple(node.id for node in info.replicas),
                     in_sync=tuple(node.id for node in info.isr),
-                    earliest=earliest[info.id],
-                    latest=latest[info.id],
+                    earliest=earliest.get(info.id, -1),
+                    latest=latest.get(info.id, -1),
                 )
                 for info in description.partitions
             ),
