@@ -430,6 +430,23 @@ def test_start_anew_elsewhere(node: Node, offset: int, clean: bool) -> None:
     assert log.epochs.entries() == [(7, offset)]
 
 
+@pytest.mark.parametrize("start", [4, 5, 6])
+def test_a_follower_may_begin_in_the_middle_of_a_batch(node: Node, start: int) -> None:
+    """There a leader's log begins after DeleteRecords; what it sends is the whole batch (simulator seed 1828)."""
+    log = node.log()
+    log.start_anew_at(start, NOW)
+    sent = batch(b"a", b"b", b"c", base_offset=4, leader_epoch=3)
+    log.append_as_follower(sent, now_ms=NOW)
+    assert (log.log_start_offset, log.log_end_offset) == (4, 7)
+    log.delete_records_before(start)
+    assert log.log_start_offset == start
+    with pytest.raises(KafkaError):
+        log.append_as_follower(sent, now_ms=NOW)
+    node.restart(clean=False)
+    assert read_all(node.log()) == [4]
+    assert [epoch for epoch, _ in node.log().epochs.entries()] == [3]
+
+
 def test_a_full_disk_does_not_end_a_log_that_is_cut_or_starts_anew(node: Node, disk: FaultyDisk) -> None:
     log = node.log()
     append(log, b"a" * 10, epoch=1)

@@ -187,13 +187,18 @@ class PartitionLog:
         """Append what a leader sent: offsets and epochs stay as they are, and the leader has judged the rest."""
         headers = read_headers(batches)
         next_offset = self.log_end_offset
+        first_offset = headers[0][0]
+        if first_offset < next_offset == self.log_start_offset <= first_offset + headers[0][6]:
+            # Empty, and begun in the middle of a batch, as the leader's log may begin too: batches are kept whole.
+            self.start_anew_at(first_offset, now_ms)
+            next_offset = first_offset
         for header in headers:
             if header[0] < next_offset:
                 raise KafkaError(
                     ErrorCode.OFFSET_OUT_OF_RANGE, f"the leader sent offset {header[0]}, the log ends at {next_offset}"
                 )
             next_offset = header[0] + header[6] + 1
-        base_offset, last_offset = headers[0][0], next_offset - 1
+        base_offset, last_offset = first_offset, next_offset - 1
         greatest_timestamp = max(header[8] for header in headers)
         self._write(batches, len(batches), base_offset, last_offset, greatest_timestamp, headers[0][2], now_ms)
         self._note_followed(headers, memoryview(batches))
