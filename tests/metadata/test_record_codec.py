@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millstream.metadata import record_codec
 from millstream.metadata.record_codec import decode_record, encode_record
 from millstream.metadata.records import (
     BrokerRegistrationChangeRecord,
@@ -245,3 +246,27 @@ def test_damaged_records_are_corrupt_metadata_or_records(record: MetadataRecord,
 def test_what_is_wrong_is_said(value: str, message: str) -> None:
     with pytest.raises(CorruptMetadataError, match=message):
         decode_record(bytes.fromhex(value))
+
+
+@pytest.mark.parametrize("replica_count", [0, 1, 3, 126, 127])
+@pytest.mark.parametrize("elr", [None, (), (2,)])
+def test_a_partition_written_by_hand_is_as_the_schema_writes_it(
+    replica_count: int, elr: tuple[int, ...] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replicas = tuple(range(replica_count))
+    record = PartitionRecord(
+        partition_id=7,
+        topic_id=TopicId(UUID(int=5)),
+        replicas=replicas,
+        isr=replicas[:2],
+        leader=1,
+        leader_epoch=3,
+        partition_epoch=4,
+        adding_replicas=replicas[1:2],
+        directories=tuple(UUID(int=number) for number in replicas),
+        eligible_leader_replicas=elr,
+    )
+    by_hand = encode_record(record)
+    monkeypatch.setattr(record_codec, "_encode_partition", lambda _: None)
+    assert by_hand == encode_record(record)
+    assert decode_record(by_hand) == record

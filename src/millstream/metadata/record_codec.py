@@ -4,6 +4,7 @@ A record's value is a frame: three unsigned varints (frame version 1, type, vers
 flexible encoding. `kafka-dump-log --cluster-metadata-decoder` reads what is written here.
 """
 
+import struct
 from collections.abc import Callable
 from dataclasses import fields
 from functools import cache
@@ -16,6 +17,8 @@ from millstream.protocol.primitives import Cursor, MalformedMessage, read_unsign
 from millstream.protocol.schema import Schema, split_entries
 
 FRAME_VERSION = 1
+_MAX_SHORT_LIST = 126
+"""The length of such a list, plus one, is one byte."""
 
 _WRITTEN_VERSIONS: dict[type[Any], tuple[str, int]] = {
     records.RegisterBrokerRecord: ("register_broker", 3),
@@ -51,6 +54,10 @@ def _decoders() -> dict[int, tuple[Schema, Callable[[Any], MetadataRecord]]]:
 
 def encode_record(record: MetadataRecord) -> bytes:
     """The value of the log record that carries this metadata record."""
+    if isinstance(record, records.PartitionRecord):
+        encoded = _encode_partition(record)
+        if encoded is not None:
+            return encoded
     kind = type(record)
     schema, version = _schemas()[kind], _WRITTEN_VERSIONS[kind][1]
     out = bytearray()
@@ -58,6 +65,55 @@ def encode_record(record: MetadataRecord) -> bytes:
     write_unsigned_varint(out, schema.api_key)
     write_unsigned_varint(out, version)
     schema.write(out, {name: _plain(name, getattr(record, name)) for name in _names(kind)}, version)
+    return bytes(out)
+
+
+def _encode_partition(record: records.PartitionRecord) -> bytes | None:
+    """The usual partition by hand, as a request may create ten thousand; None for one that is not usual."""
+    lists = record.replicas, record.isr, record.removing_replicas, record.adding_replicas, record.directories
+    if (
+        record.leader_recovery_state != 0
+        or record.eligible_leader_replicas is not None
+        or record.last_known_elr is not None
+        or max(map(len, lists)) > _MAX_SHORT_LIST
+    ):
+        return None
+    replicas, isr, removing, adding, directories = lists
+    return b"".join(
+        (
+            _partition_head(),
+            struct.pack(
+                f">i16sB{len(replicas)}iB{len(isr)}iB{len(removing)}iB{len(adding)}iiiiB",
+                record.partition_id,
+                record.topic_id.bytes,
+                len(replicas) + 1,
+                *replicas,
+                len(isr) + 1,
+                *isr,
+                len(removing) + 1,
+                *removing,
+                len(adding) + 1,
+                *adding,
+                record.leader,
+                record.leader_epoch,
+                record.partition_epoch,
+                len(directories) + 1,
+            ),
+            *[directory.bytes for directory in directories],
+            b"\0",
+        )
+    )
+
+
+@cache
+def _partition_head() -> bytes:
+    out = bytearray()
+    for number in (
+        FRAME_VERSION,
+        _schemas()[records.PartitionRecord].api_key,
+        _WRITTEN_VERSIONS[records.PartitionRecord][1],
+    ):
+        write_unsigned_varint(out, number)
     return bytes(out)
 
 
