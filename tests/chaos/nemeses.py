@@ -7,10 +7,11 @@ Kafka lets it answer reads from what it has.
 """
 
 import random
+import struct
 import time
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import ClassVar
+from typing import BinaryIO, ClassVar
 
 from tests.chaos.cluster import Cluster
 from tests.chaos.nodes import Node
@@ -286,14 +287,26 @@ class CorruptTail(Nemesis):
                 file.truncate(size - reach)
         elif kind == "flip" and reach:
             with path.open("r+b") as file:
-                file.seek(size - reach)
+                position = _with_a_checksum(file, size - reach)
+                file.seek(position)
                 old = file.read(1)
-                file.seek(size - reach)
+                file.seek(position)
                 file.write(bytes([old[0] ^ (1 << self.random.randrange(8))]))
         else:
             data = self.random.randbytes(reach + 1) if kind == "garbage" else bytes(reach + 1)
             _append(path, data)
         return f"{path.parent.name} {kind}"
+
+
+def _with_a_checksum(file: BinaryIO, position: int) -> int:
+    """The position, or the next one that is not in a batch's base offset: nothing in the format tells a wrong one."""
+    start = 0
+    while True:
+        file.seek(start + 8)
+        (length,) = struct.unpack(">i", file.read(4))
+        if start + 12 + length > position:
+            return max(position, start + 8)
+        start += 12 + length
 
 
 def _append(path: Path, data: bytes) -> None:

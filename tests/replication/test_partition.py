@@ -1,6 +1,7 @@
 """A partition on a real log: roles, what waits for what, and what a restart shows."""
 
 import asyncio
+import struct
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -210,6 +211,31 @@ def test_a_restart_shows_nothing_that_was_not_committed(as_leader: bool, bench: 
         assert not bench.partition.knows_what_is_committed
         bench.partition.fetched_by(2, 21, 2, 0)
         assert bench.partition.knows_what_is_committed and bench.partition.high_watermark == 2
+
+
+@pytest.mark.parametrize("as_leader", [True, False])
+def test_a_batch_of_an_epoch_that_cannot_be_is_damaged(as_leader: bool, bench: Bench) -> None:
+    """The epoch of a batch stands outside of its checksum."""
+    bench.partition.become_leader(LED)
+    bench.append(b"sound")
+    bench.append(b"damaged")
+    bench.append(b"behind it")
+    bench.logs.close(0, may_be_clean=False)
+    path = bench.root / f"{AT}" / f"{0:020d}.log"
+    content = bytearray(path.read_bytes())
+    second = 12 + struct.unpack_from(">i", content, 8)[0]
+    content[second + 12] ^= 1  # the highest byte of the leader epoch
+    path.write_bytes(content)
+    bench.logs = LogDirectory(RealDisk(), str(bench.root))
+    bench.logs.start(0)
+    bench.partition = bench.new_partition()
+    if as_leader:
+        bench.partition.become_leader(replace(LED, leader_epoch=4, partition_epoch=1))
+    else:
+        bench.partition.become_follower(replace(LED, leader=2, leader_epoch=4, partition_epoch=1))
+    log = bench.partition.log
+    assert log.epochs.latest <= 4
+    assert log.log_end_offset == (3 if as_leader else 1)
 
 
 def test_a_second_replica_comes_and_goes(bench: Bench) -> None:

@@ -11,6 +11,7 @@ The log is opened when it is first needed: a node may hold thousands that nobody
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from enum import Enum
 from typing import Protocol, TypeVar
@@ -27,6 +28,8 @@ from millstream.replication.leader import Confirmed, Follower, NextStep, Partiti
 from millstream.storage.partition_log import Appended, PartitionLog
 
 NO_LEADER = -1
+
+_log = logging.getLogger("millstream.replication")
 
 
 class Role(Enum):
@@ -155,6 +158,7 @@ class Partition:
         if log is None:
             try:
                 log = self._open_log()
+                self._check_epochs(log)
                 self._log = log
                 self.high_watermark = log.readable_end
                 if self.is_leader:
@@ -168,6 +172,19 @@ class Partition:
                 self._log = None
                 raise
         return log
+
+    def _check_epochs(self, log: PartitionLog) -> None:
+        """Nothing in a log can be of a later epoch than the metadata knows: a batch that says so is damaged.
+
+        A follower gets it again from the leader, who would find no common past with it otherwise. The only replica
+        keeps its records, for nobody else has them.
+        """
+        since = log.forget_epochs_after(self.leader_epoch) if self.state is not None else None
+        if since is None:
+            return
+        _log.warning("impossible_epoch partition=%s offset=%d", self.topic_partition, since)
+        if not self.is_leader:
+            log.truncate_to(since)
 
     async def open(self) -> PartitionLog:
         """The log; where it had to be opened, others get a turn before whoever asks goes on to the next."""

@@ -392,6 +392,19 @@ class PartitionLog:
             raise self._storage_error(error) from error
         return self.log_end_offset
 
+    def forget_epochs_after(self, epoch: int) -> int | None:
+        """Forget epochs that no leader can have had yet; the offset at which the first of them began, if there was one.
+
+        An epoch stands outside of its batch's checksum: one that is damaged passes for another.
+        """
+        kept = [entry for entry in self.epochs.entries() if entry[0] <= epoch]
+        forgotten = self.epochs.entries()[len(kept) :]
+        if not forgotten:
+            return None
+        self.epochs = LeaderEpochs(kept)
+        self.save_shortened_epochs()
+        return forgotten[0][1]
+
     def start_anew_at(self, offset: int, now_ms: int) -> None:
         """Remove everything and go on at `offset`, as a follower does whose leader has nothing so old any more."""
         segment = Segment(self.disk, self._cache, self.directory, offset, now_ms)
