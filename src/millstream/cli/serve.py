@@ -94,7 +94,7 @@ def _serve(options: ServeOptions) -> int:
     _log_to_stderr()
     from millstream.runtime.running import run as run_node
 
-    return run_node(config, _announce)
+    return run_node(config, lambda address: _announce(address, serves_clients=config.is_broker))
 
 
 def _failed(reason: str) -> int:
@@ -102,9 +102,9 @@ def _failed(reason: str) -> int:
     return exit_codes.FAILED
 
 
-def _announce(address: str) -> None:
+def _announce(address: str, *, serves_clients: bool) -> None:
     print(f"ready kafka={address}", flush=True)
-    if sys.stderr.isatty():
+    if serves_clients and sys.stderr.isatty():
         option = "" if address.endswith(":9092") else f" -b {address}"
         print(
             f"\nMillstream is listening on {address}. Try, in another terminal:\n"

@@ -94,7 +94,8 @@ class BrokerConfig:
             return len(self.voters) == 1
         own = {listener.port for listener in self.controller_listeners}
         servers = self.bootstrap_servers
-        return not servers or (len(servers) == 1 and (servers[0][1] in own or not own))
+        # A port of the system's choice (0) is one that nobody can have named.
+        return not servers or (len(servers) == 1 and (servers[0][1] in own or not own or 0 in own))
 
     @property
     def inter_broker_listener(self) -> str:
