@@ -30,6 +30,7 @@ _SETTINGS = {
     "controller.quorum.request.timeout.ms": "1000",
     "leader.imbalance.check.interval.seconds": "5",
     "offsets.topic.num.partitions": "1",
+    "min.insync.replicas": "2",
     "millstream.hot.keys.enable": "false",
 }
 """Shorter times than Kafka's defaults, so that more happens in a run; their proportions are much the same."""

@@ -32,7 +32,7 @@ from millstream.testing.simulation.invariants import CommittedMetadataStays, Vio
 from millstream.testing.simulation.scheduler import Scheduler
 from millstream.testing.simulation.sight import look
 from millstream.testing.simulation.trace import Event, LogCapture, Trace
-from millstream.testing.simulation.workload import Administrator, Consumer, Producer, TopicPlan, Workload
+from millstream.testing.simulation.workload import Administrator, Committer, Consumer, Producer, TopicPlan, Workload
 
 _STEP_SECONDS = 0.05
 _FORM_SECONDS = 30.0
@@ -40,6 +40,7 @@ _REPAIR_SECONDS = 40.0
 _AUDIT_SECONDS = 20.0
 _QUIET_BEFORE = 1.0
 _PASSING = "passing-"
+_OFFSETS = "__consumer_offsets"
 
 
 class Scenario(StrEnum):
@@ -206,6 +207,7 @@ class Simulation:
         for number in (1, 2):
             cluster.add_client(f"producer{number}", lambda process: Producer(process, cluster.bootstrap, workload, 0.5))
         if not workload.may_lose_records:
+            cluster.add_client("committer", lambda process: Committer(process, cluster.bootstrap, workload))
             cluster.add_client("consumer", lambda process: Consumer(process, cluster.bootstrap, workload))
         self._run_until(_QUIET_BEFORE, lambda: False)
         if self._scenario is not Scenario.FORMING:
@@ -236,6 +238,7 @@ class Simulation:
         def is_well() -> bool:
             return (
                 all(workload.acked_at.get((plan.name, number), 0.0) > since for plan, number in self._partitions())
+                and (workload.committed_at > since or workload.may_lose_records)
                 and self._is_fully_in_sync()
                 and all(map(self.cluster.is_ready, self.cluster.machines))
             )
@@ -338,7 +341,8 @@ class Simulation:
         return newest.loader.image if newest is not None and newest.loader is not None else None
 
     def _states(self, image: MetadataImage) -> list[tuple[str, PartitionState]]:
-        topics = [image.topics[TopicName(plan.name)] for plan in self._topics if plan.name in image.topics]
+        names = [*(plan.name for plan in self._topics), _OFFSETS]
+        topics = [image.topics[TopicName(name)] for name in names if name in image.topics]
         return [(f"{each.name}-{index}", state) for each in topics for index, state in enumerate(each.partitions)]
 
     def _broker_epoch(self, node_id: int) -> int:
@@ -371,6 +375,8 @@ class Simulation:
             for plan, number in self._partitions()
             if self.workload.acked_at.get((plan.name, number), 0.0) <= since
         ]
+        if self.workload.committed_at <= since and not self.workload.may_lose_records:
+            silent.append("no group's offset is taken")
         starting = [f"node {each} is not ready" for each in self.cluster.machines if not self.cluster.is_ready(each)]
         return "; ".join([*silent, *self._out_of_sync(), *starting])
 

@@ -69,6 +69,8 @@ class Workload:
         self.under_way = 0
         """Batches that were sent and neither acknowledged nor given up."""
         self.given_up = 0
+        self.committed_at = 0.0
+        """When a group's offset was acknowledged last."""
         self.partition_counts = {plan.name: plan.partitions for plan in topics}
 
     def note_acked(self, at: tuple[str, int], offset: int) -> None:
@@ -279,6 +281,112 @@ class Consumer:
             return ErrorCode(answer.error_code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), b""
         row = answer.responses[0].partitions[0]
         return ErrorCode(row.error_code), bytes(row.records or b"")
+
+
+class Committer:
+    """A program: commits ever greater offsets for a group, and asks for them; what was acknowledged never goes back.
+
+    A commit whose outcome is not known may still come into force later, after newer ones: that one may be seen.
+    """
+
+    _GROUP = "tellers"
+
+    def __init__(self, process: Process, bootstrap: list[tuple[str, int]], workload: Workload) -> None:
+        self._workload = workload
+        self._name = process.machine.name
+        self._client = SimulatedClient(process, bootstrap, self._name)
+        self._topic = workload.topics[0].name
+        self._client.topics = (self._topic,)
+        self._loop = process.loop
+        self._coordinator: int | None = None
+        self._acked = -1
+        self._open: set[int] = set()
+
+    def start(self) -> None:
+        self._loop.create_task(self._run())
+
+    def stop(self) -> None:
+        pass
+
+    async def _run(self) -> None:
+        workload, client, offset = self._workload, self._client, 0
+        while workload.writing:
+            offset += 1
+            try:
+                error = await self._commit(offset)
+                if error == ErrorCode.NONE:
+                    self._acked = offset
+                    workload.committed_at = workload.recorder.now()
+                    workload.tell(self._name, f"acked offset {offset} of group {self._GROUP}")
+                else:
+                    self._open.add(offset)
+                    self._coordinator = None
+                if client.randomness.random() < 0.4:
+                    await self._ask_for_it()
+            except OSError:
+                self._open.add(offset)
+                self._coordinator = None
+            await client.rest(0.1, 0.8)
+
+    async def _commit(self, offset: int) -> ErrorCode:
+        node_id, topic_id = await self._whom()
+        fields = {
+            "group_id": self._GROUP,
+            "generation_id_or_member_epoch": -1,
+            "member_id": "",
+            "group_instance_id": None,
+            "retention_time_ms": -1,
+            "topics": [
+                {
+                    "name": self._topic,
+                    "topic_id": topic_id,
+                    "partitions": [
+                        {
+                            "partition_index": 0,
+                            "committed_offset": offset,
+                            "committed_leader_epoch": -1,
+                            "committed_metadata": "",
+                        }
+                    ],
+                }
+            ],
+        }
+        answer = await self._client.ask(node_id, "offset_commit", fields)
+        return ErrorCode(answer.topics[0].partitions[0].error_code)
+
+    async def _ask_for_it(self) -> None:
+        expected = self._acked
+        node_id, topic_id = await self._whom()
+        topics = [{"name": self._topic, "topic_id": topic_id, "partition_indexes": [0]}]
+        group = {"group_id": self._GROUP, "member_id": None, "member_epoch": -1, "topics": topics}
+        answer = await self._client.ask(node_id, "offset_fetch", {"groups": [group], "require_stable": True})
+        row = answer.groups[0]
+        if row.error_code:
+            self._coordinator = None
+            return
+        seen = row.topics[0].partitions[0]
+        found = seen.committed_offset
+        if seen.error_code == ErrorCode.NONE and found < expected and found not in self._open:
+            self._workload.report(
+                "AckedIsKept",
+                f"group {self._GROUP} has offset {found}, as node {node_id} says, and {expected} was acknowledged",
+            )
+
+    async def _whom(self) -> tuple[int, UUID]:
+        """The coordinator, and the id of the topic."""
+        client = self._client
+        if self._coordinator is None:
+            await client.refresh()
+            fields = {"key_type": 0, "coordinator_keys": [self._GROUP], "key": self._GROUP}
+            row = (await client.ask_any("find_coordinator", fields)).coordinators[0]
+            if row.error_code:
+                raise ConnectionError(ErrorCode(row.error_code).name)
+            self._coordinator = row.node_id
+        leader = client.leader(self._topic, 0)
+        if leader is None:
+            self._coordinator = None
+            raise ConnectionError("the topic is not known")
+        return self._coordinator, leader.topic_id
 
 
 class Administrator:
