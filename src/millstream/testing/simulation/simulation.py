@@ -251,9 +251,9 @@ class Simulation:
         """Writers stop; whoever reads gets to the end of everything."""
         workload = self.workload
         workload.writing = False
-        image = self._image()
-        gone = sorted(workload.created - set(image.topics)) if image is not None else []
-        if gone:
+        if not self._run_until(_AUDIT_SECONDS, lambda: self._image() is not None) or (image := self._image()) is None:
+            raise Violation("Liveness", "nobody leads the quorum")
+        if gone := sorted(workload.created - set(image.topics)):
             raise Violation("CommittedMetadataStays", f"topics {gone} were made, and they are gone")
         if not workload.may_lose_records:
             self._read_to_the_end()
@@ -334,8 +334,8 @@ class Simulation:
         newest: Node | None = None
         for node_id in self.cluster.voter_ids:
             node = self.cluster.node(node_id)
-            if node is None or node.quorum is None or not node.quorum.is_started or not node.quorum.is_leader:
-                continue
+            if node is None or node.quorum is None or node.controller is None or not node.controller.active.is_active:
+                continue  # who was elected just now does not know yet what is committed
             if newest is None or newest.quorum is None or node.quorum.epoch > newest.quorum.epoch:
                 newest = node
         return newest.loader.image if newest is not None and newest.loader is not None else None
