@@ -9,6 +9,7 @@ import pytest
 
 from millstream.config.broker_config import BrokerConfig
 from millstream.controller.batches import MAX_BATCH_RECORDS, cut_into_batches
+from millstream.controller.handlers.topics import _in_parts
 from millstream.metadata.decision import Decision
 from millstream.metadata.image import MetadataImage, ResourceType
 from millstream.metadata.records import (
@@ -19,6 +20,7 @@ from millstream.metadata.records import (
     PartitionRecord,
     TopicRecord,
 )
+from millstream.metadata.topics import NewTopic
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import TopicId, TopicName
 
@@ -108,6 +110,37 @@ def test_a_lost_lead_fails_what_waits_and_drops_what_was_decided(bench: Bench) -
     bench.quorum.epoch = 3
     bench.controller.leading(3)
     assert bench.run(bench.controller.decide(set_topic_default("5"))) == ("none",)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_decision_that_the_next_leader_keeps_is_answered(kept: bool, bench: Bench) -> None:
+    bench.quorum.commits = False
+
+    async def lose() -> None:
+        waiting = asyncio.ensure_future(bench.controller.decide(set_topic_default("3")))
+        await asyncio.sleep(0)
+        bench.quorum.is_leader = False
+        bench.controller.no_longer_leading()
+        await asyncio.sleep(0.5)
+        if not kept:
+            bench.quorum.epoch = 2  # what the next leader wrote in its place
+        bench.quorum.commit()
+        if kept:
+            assert await waiting == ("none",)
+        else:
+            with pytest.raises(KafkaError) as caught:
+                await waiting
+            assert caught.value.code is ErrorCode.NOT_CONTROLLER
+
+    bench.run(lose())
+
+
+def test_many_topics_are_created_in_parts() -> None:
+    """Ten thousand partitions in one decision would keep the leader from leading; one name twice needs the whole."""
+    topics = [NewTopic(name=f"t{number}", partition_count=200) for number in range(10)]
+    assert [len(part) for part in _in_parts(topics)] == [3, 3, 3, 1]
+    assert [len(part) for part in _in_parts([*topics, topics[0]])] == [11]
+    assert list(_in_parts([])) == [[]]
 
 
 def test_a_controller_whose_epoch_is_over_decides_nothing(bench: Bench) -> None:

@@ -28,6 +28,9 @@ from millstream.protocol.schema import Message
 DEFAULT_TIMEOUT_S = 30.0
 _SHORTEST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 0.5
+_GRACE_S = 2.5
+"""How long a controller that leads no more is given to tell what became of a change that was asked of it: asked again,
+the next one would say that it is there already."""
 _VISIBLE_S = 2.0
 """How long a topic that the controller made may take to be seen here before the caller goes on without."""
 
@@ -92,7 +95,8 @@ class ControllerLink:
                 raise KafkaError(ErrorCode.NOT_CONTROLLER, f"{channel.host}:{channel.port} is not the controller")
             return answer
 
-        return await self._until_answered(api, local, remote, timeout_s)
+        grace_s = _GRACE_S if api == "create_topics" else 0.0
+        return await self._until_answered(api, local, remote, timeout_s, grace_s)
 
     async def _ask_here(self, controller: LocalController, api: str, fields: Mapping[str, Any]) -> Message:
         schema, answers = request_schema(api), response_schema(api)
@@ -179,7 +183,7 @@ class ControllerLink:
             except MalformedMessage as error:
                 raise ConnectionError(f"the controller's answer cannot be read: {error}") from None
 
-        return await self._until_answered(api, local, remote, timeout_s)
+        return await self._until_answered(api, local, remote, timeout_s, _GRACE_S)
 
     # The controller, wherever it is
 
@@ -189,6 +193,7 @@ class ControllerLink:
         local: "Callable[[LocalController], Awaitable[T]]",
         remote: "Callable[[Channel, float], Awaitable[T]]",
         timeout_s: float,
+        grace_s: float,
     ) -> T:
         loop = self._environment.loop
         deadline = loop.time() + timeout_s
@@ -203,7 +208,7 @@ class ControllerLink:
                     return await local(self._local)
                 channel = self._channel_to_leader()
                 if channel is not None:
-                    return await _unless(moved, remote(channel, left_s))
+                    return await _unless(moved, remote(channel, left_s), grace_s)
             except KafkaError as error:
                 if error.code != ErrorCode.NOT_CONTROLLER:
                     raise
@@ -243,11 +248,13 @@ class _Moved(Exception):
     """Another leader is known than the one that was asked."""
 
 
-async def _unless(moved: "asyncio.Future[None]", answer: Awaitable[T]) -> T:
-    """The answer, or _Moved as soon as there is nobody to wait for any more: a node that hangs never says so."""
+async def _unless(moved: "asyncio.Future[None]", answer: Awaitable[T], grace_s: float) -> T:
+    """The answer, or _Moved a while after there is somebody else to ask: a node that hangs never says so."""
     asked = asyncio.ensure_future(answer)
     try:
         await asyncio.wait((asked, moved), return_when=asyncio.FIRST_COMPLETED)
+        if not asked.done() and grace_s > 0:
+            await asyncio.wait((asked,), timeout=grace_s)
         if asked.done():
             return asked.result()
         raise _Moved

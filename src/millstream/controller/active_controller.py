@@ -3,15 +3,16 @@
 Decisions are pure functions of `metadata/`. They are taken one after another without waiting for each other: each sees
 the image that the ones before will make (`decided`), although their records may not be committed yet. What was decided
 counts for nobody else until the quorum has committed it and this node's own image shows it; then it is answered, so
-that a client finds here what it was told. When the quorum chooses another leader, `decided` is dropped and every
-decision that waits fails with NOT_CONTROLLER: it may or may not come into force, as with any database that dies
-between writing and answering.
+that a client finds here what it was told. When the quorum chooses another leader, `decided` is dropped. A decision that
+waits is answered if the next leader keeps it; otherwise it fails with NOT_CONTROLLER, and may or may not come into
+force, as with any database that dies between writing and answering.
 """
 
 import asyncio
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from millstream.config.broker_config import BrokerConfig
@@ -26,6 +27,8 @@ from millstream.metadata.image import MetadataDelta, MetadataImage
 from millstream.metadata.records import MetadataRecord
 from millstream.model.errors import ErrorCode, KafkaError
 
+_PATIENCE_S = 2.0
+"""How long a node that leads no more waits to see what became of its last decisions."""
 R = TypeVar("R")
 Decide = Callable[[MetadataImage, BrokerConfig, random.Random], Decision[R]]
 
@@ -51,7 +54,8 @@ class ActiveController:
         self._new_cluster_id = new_cluster_id
         self._decided: MetadataImage | None = None
         self.epoch = -1
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._waiting: deque[_Undecided] = deque()
+        self._patience: asyncio.TimerHandle | None = None
         self.on_leading: list[Callable[[], None]] = []
         self.on_resigned: list[Callable[[], None]] = []
         source.subscribe(self._follow)
@@ -61,6 +65,7 @@ class ActiveController:
     def leading(self, epoch: int) -> None:
         """This node leads, and everything of earlier epochs is committed and in the source's image."""
         self.no_longer_leading()
+        self._give_up()
         if not self._log.is_leader or self._log.epoch != epoch:
             return  # that is over already
         self.epoch = epoch
@@ -74,12 +79,26 @@ class ActiveController:
         if self._decided is None:
             return
         self._decided = None
-        waiting, self._waiting = self._waiting, deque()
-        for _, done in waiting:
-            if not done.done():
-                done.set_exception(_not_controller(self._static_config.node_id))
+        for undecided in self._waiting:
+            if not undecided.changes:
+                undecided.fail(self._static_config.node_id)
+        # What was appended may well come into force under the next leader. Whoever asked for it should not be told
+        # otherwise, and find when asking again that it is there already.
+        self._patience = self._environment.loop.call_later(_PATIENCE_S, self._give_up)
         for callback in self.on_resigned:
             callback()
+
+    def close(self) -> None:
+        self.no_longer_leading()
+        self._give_up()
+
+    def _give_up(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+        waiting, self._waiting = self._waiting, deque()
+        for undecided in waiting:
+            undecided.fail(self._static_config.node_id)
 
     def committed(self, records: Sequence[MetadataRecord], *, offset: int, epoch: int) -> None:
         """The source follows what is committed."""
@@ -118,7 +137,7 @@ class ActiveController:
         offset = self._write(decision)
         if offset > self._source.image.offset:
             done: asyncio.Future[None] = self._environment.loop.create_future()
-            self._waiting.append((offset, done))
+            self._waiting.append(_Undecided(offset, self.epoch, bool(decision.records), done))
             await done
         return decision.results
 
@@ -147,10 +166,26 @@ class ActiveController:
         if changes_broker_settings(delta):
             self.config = dynamic_config(self._static_config, image)
         # Who waits runs after all subscribers were told: setting a result only schedules it.
-        while self._waiting and self._waiting[0][0] <= image.offset:
-            _, done = self._waiting.popleft()
-            if not done.done():
-                done.set_result(None)
+        while self._waiting and self._waiting[0].offset <= image.offset:
+            undecided = self._waiting.popleft()
+            if undecided.epoch != image.epoch:
+                undecided.fail(self._static_config.node_id)  # another leader wrote something else there
+            elif not undecided.done.done():
+                undecided.done.set_result(None)
+
+
+@dataclass(slots=True)
+class _Undecided:
+    """A decision whose records are in the log, and not known to be committed."""
+
+    offset: int
+    epoch: int
+    changes: bool
+    done: "asyncio.Future[None]"
+
+    def fail(self, node_id: int) -> None:
+        if not self.done.done():
+            self.done.set_exception(_not_controller(node_id))
 
 
 def _not_controller(node_id: int) -> KafkaError:

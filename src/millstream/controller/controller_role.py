@@ -50,7 +50,7 @@ class ControllerRole:
         self.dispatcher = Dispatcher(table, environment.loop)
 
     def close(self) -> None:
-        self.active.no_longer_leading()
+        self.active.close()
         self._heartbeats.close()
         self._upkeep.close()
 

@@ -1,5 +1,6 @@
 """CreateTopics (19), DeleteTopics (20), CreatePartitions (37): what the controller decides, put on the wire."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from millstream.api.request import Context, Response
@@ -16,19 +17,25 @@ from millstream.metadata.topics import (
 )
 from millstream.protocol.schema import Message
 
+_PARTITIONS_PER_DECISION = 500
+
 
 class TopicHandlers:
     def __init__(self, controller: ActiveController) -> None:
         self._controller = controller
 
     async def create_topics(self, request: Message, context: Context) -> Response:
-        topics = [_new_topic(topic) for topic in request.topics]
-        results = await self._controller.decide(
+        results: list[TopicCreation] = []
+        for topics in _in_parts([_new_topic(topic) for topic in request.topics]):
+            results += await self._create(topics, validate_only=request.validate_only)
+        return {"topics": [self._created(result) for result in results]}
+
+    async def _create(self, topics: list[NewTopic], *, validate_only: bool) -> tuple[TopicCreation, ...]:
+        return await self._controller.decide(
             lambda image, config, randomness: create_topics(
-                image, topics, config, randomness, validate_only=request.validate_only
+                image, topics, config, randomness, validate_only=validate_only
             )
         )
-        return {"topics": [self._created(result) for result in results]}
 
     def _created(self, result: TopicCreation) -> dict[str, Any]:
         row: dict[str, Any] = {
@@ -91,6 +98,23 @@ class TopicHandlers:
                 {"name": result.name, "error_code": result.error, "error_message": result.message} for result in results
             ]
         }
+
+
+def _in_parts(topics: list[NewTopic]) -> Iterator[list[NewTopic]]:
+    """Topics in parts of some hundred partitions: ten thousand at once would keep the quorum's leader from leading."""
+    if len({topic.name for topic in topics}) < len(topics):
+        yield topics  # a name that comes twice is a mistake which only the whole shows
+        return
+    part: list[NewTopic] = []
+    partitions = 0
+    for topic in topics:
+        part.append(topic)
+        partitions += max(topic.partition_count, len(topic.assignments), 1)
+        if partitions >= _PARTITIONS_PER_DECISION:
+            yield part
+            part, partitions = [], 0
+    if part or not topics:
+        yield part
 
 
 def _new_topic(topic: Message) -> NewTopic:
