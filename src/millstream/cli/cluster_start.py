@@ -38,10 +38,18 @@ class _Stop(Exception):
     """Somebody wants the cluster to end."""
 
 
+def _replicated(nodes: int) -> dict[str, str]:
+    """Whoever starts several nodes wants to see them replicate: topics do so unless they are told otherwise."""
+    replicas = min(3, nodes)
+    return {"default.replication.factor": str(replicas), "min.insync.replicas": str(max(1, replicas - 1))}
+
+
 def run(directory: Path, nodes: int | None, port: int | None, settings: dict[str, str], *, as_json: bool) -> int:
     """Runs the cluster until it is told to stop; the command's exit code."""
     choice = choose(directory, nodes, port)
-    cluster = EmbeddedCluster(choice.nodes, settings, data_dir=directory, first_port=choice.port)
+    cluster = EmbeddedCluster(
+        choice.nodes, {**_replicated(choice.nodes), **settings}, data_dir=directory, first_port=choice.port
+    )
     with _alone_in(directory), _told_to_stop():
         _check_ports(choice)
         try:
