@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 
 from millstream.config.broker_config import BrokerConfig
+from millstream.config.loading import load_broker_config
 from millstream.controller.batches import MAX_BATCH_RECORDS, cut_into_batches
 from millstream.controller.handlers.topics import _in_parts
 from millstream.metadata.decision import Decision
@@ -137,10 +138,13 @@ def test_a_decision_that_the_next_leader_keeps_is_answered(kept: bool, bench: Be
 
 def test_many_topics_are_created_in_parts() -> None:
     """Ten thousand partitions in one decision would keep the leader from leading; one name twice needs the whole."""
+    config = load_broker_config()
     topics = [NewTopic(name=f"t{number}", partition_count=200) for number in range(10)]
-    assert [len(part) for part in _in_parts(topics)] == [3, 3, 3, 1]
-    assert [len(part) for part in _in_parts([*topics, topics[0]])] == [11]
-    assert list(_in_parts([])) == [[]]
+    assert [len(part) for part in _in_parts(topics, config)] == [2, 2, 2, 2, 2]
+    assert [len(part) for part in _in_parts([*topics, topics[0]], config)] == [11]
+    too_many = [NewTopic(name=f"t{number}", partition_count=9_000) for number in range(2)]
+    assert [len(part) for part in _in_parts(too_many, config)] == [2]
+    assert _in_parts([], config) == [[]]
 
 
 def test_a_controller_whose_epoch_is_over_decides_nothing(bench: Bench) -> None:

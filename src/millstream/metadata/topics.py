@@ -83,7 +83,7 @@ def create_topics(
     records: list[MetadataRecord] = []
     results: list[TopicCreation] = []
     asked = Counter(topic.name for topic in topics)
-    total = sum(_partitions_asked_for(topic, config) for topic in topics)
+    total = sum(partitions_asked_for(topic, config) for topic in topics)
     accepted: dict[str, str] = {}
     for topic in topics:
         try:
@@ -291,7 +291,7 @@ def _chosen_placements(image: MetadataImage, topic: NewTopic, config: BrokerConf
     return [chosen[partition] for partition in range(len(chosen))]
 
 
-def _partitions_asked_for(topic: NewTopic, config: BrokerConfig) -> int:
+def partitions_asked_for(topic: NewTopic, config: BrokerConfig) -> int:
     if topic.assignments:
         return len(topic.assignments)
     if topic.partition_count == FROM_SETTINGS:

@@ -1,12 +1,13 @@
 """CreateTopics (19), DeleteTopics (20), CreatePartitions (37): what the controller decides, put on the wire."""
 
-from collections.abc import Iterator
 from typing import Any
 
 from millstream.api.request import Context, Response
+from millstream.config.broker_config import BrokerConfig
 from millstream.config.describe import describe_topic
 from millstream.controller.active_controller import ActiveController
 from millstream.metadata.topics import (
+    MAX_PARTITIONS_PER_REQUEST,
     NewPartitions,
     NewTopic,
     TopicCreation,
@@ -14,6 +15,7 @@ from millstream.metadata.topics import (
     create_partitions,
     create_topics,
     delete_topics,
+    partitions_asked_for,
 )
 from millstream.protocol.schema import Message
 
@@ -25,9 +27,12 @@ class TopicHandlers:
         self._controller = controller
 
     async def create_topics(self, request: Message, context: Context) -> Response:
+        topics = [_new_topic(topic) for topic in request.topics]
+        validate_only = request.validate_only
+        parts = [topics] if validate_only else _in_parts(topics, self._controller.config)
         results: list[TopicCreation] = []
-        for topics in _in_parts([_new_topic(topic) for topic in request.topics]):
-            results += await self._create(topics, validate_only=request.validate_only)
+        for part in parts:
+            results += await self._create(part, validate_only=validate_only)
         return {"topics": [self._created(result) for result in results]}
 
     async def _create(self, topics: list[NewTopic], *, validate_only: bool) -> tuple[TopicCreation, ...]:
@@ -100,21 +105,23 @@ class TopicHandlers:
         }
 
 
-def _in_parts(topics: list[NewTopic]) -> Iterator[list[NewTopic]]:
-    """Topics in parts of some hundred partitions: ten thousand at once would keep the quorum's leader from leading."""
-    if len({topic.name for topic in topics}) < len(topics):
-        yield topics  # a name that comes twice is a mistake which only the whole shows
-        return
-    part: list[NewTopic] = []
+def _in_parts(topics: list[NewTopic], config: BrokerConfig) -> list[list[NewTopic]]:
+    """Topics in parts of some hundred partitions: ten thousand at once would keep the quorum's leader from leading.
+
+    What is wrong with a request as a whole (a name twice, too many partitions) only the whole shows.
+    """
+    counts = [partitions_asked_for(topic, config) for topic in topics]
+    if len({topic.name for topic in topics}) < len(topics) or sum(counts) > MAX_PARTITIONS_PER_REQUEST:
+        return [topics]
+    parts: list[list[NewTopic]] = [[]]
     partitions = 0
-    for topic in topics:
-        part.append(topic)
-        partitions += max(topic.partition_count, len(topic.assignments), 1)
-        if partitions >= _PARTITIONS_PER_DECISION:
-            yield part
-            part, partitions = [], 0
-    if part or not topics:
-        yield part
+    for topic, count in zip(topics, counts, strict=True):
+        if parts[-1] and partitions + count > _PARTITIONS_PER_DECISION:
+            parts.append([])
+            partitions = 0
+        parts[-1].append(topic)
+        partitions += count
+    return parts
 
 
 def _new_topic(topic: Message) -> NewTopic:
