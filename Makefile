@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 SEEDS  ?= 200
+# Tests mostly wait, for processes and clients: two files at once.
+PYTEST := $(BIN)/pytest -n 2 --dist loadfile
 SEED   ?= 1
 
 .DEFAULT_GOAL := help
@@ -45,10 +47,10 @@ clients: install-dev  ## Install the Kafka clients the tests talk with (kcat, ka
 	$(BIN)/python tools/install_test_clients.py
 
 test: check clients  ## All checks and tests (less than 15 minutes on two cores)
-	$(BIN)/pytest -m 'not slow'
+	$(PYTEST) -m 'not slow'
 
 test-all: check clients  ## The same, with the tests that take minutes
-	$(BIN)/pytest
+	$(PYTEST)
 
 simulate: install  ## Run SEEDS=200 simulated clusters through faults; SEED=1 is the first
 	$(BIN)/millstream simulate --seed $(SEED) --seeds $(SEEDS)
