@@ -149,6 +149,8 @@ class Requests:
             return chance.random() < 0.5
         if kind == "bytes":
             return chance.randbytes(chance.randrange(20))
+        if kind == "uint16":
+            return chance.choice((0, 1, 9092, 65_535, chance.getrandbits(16)))
         bits = _RANGES[kind]
         return chance.choice((-1, 0, 1, 2, -(1 << bits), (1 << bits) - 1, chance.getrandbits(bits)))
 
