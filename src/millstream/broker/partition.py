@@ -23,6 +23,7 @@ from millstream.metadata.image import PartitionState
 from millstream.metadata.topic_names import INTERNAL_TOPICS
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import TopicPartition
+from millstream.model.transactions import Marker, Origin, VerificationGuard
 from millstream.replication.follower import PartitionFollower
 from millstream.replication.leader import Confirmed, Follower, NextStep, PartitionLeader, Proposal
 from millstream.storage.partition_log import Appended, PartitionLog
@@ -186,6 +187,13 @@ class Partition:
         if not self.is_leader:
             log.truncate_to(since)
 
+    @property
+    def last_stable_offset(self) -> int:
+        """How far `read_committed` may read: before it every transaction is decided, and that is committed."""
+        unstable = (self._log or self.log).first_unstable_offset
+        committed = self.high_watermark
+        return committed if unstable is None or unstable > committed else unstable
+
     async def open(self) -> PartitionLog:
         """The log; where it had to be opened, others get a turn before whoever asks goes on to the next."""
         if self._log is None:
@@ -316,25 +324,72 @@ class Partition:
 
     # Leading
 
-    def append(self, batches: memoryview, now_ms: int) -> Appended:
+    def append(
+        self,
+        batches: memoryview,
+        now_ms: int,
+        *,
+        origin: Origin = Origin.CLIENT,
+        guard: VerificationGuard | None = None,
+        needs_guard: bool = False,
+    ) -> Appended:
+        """Takes a batch; with `needs_guard` the first of a transaction here only with what `begin_verification` gave."""
         if not self.is_leader:
             raise self.not_leader()
         log = self._log or self.log
-        appended = log.append(batches, leader_epoch=self.leader_epoch, now_ms=now_ms)
+        if origin is Origin.CLIENT and not needs_guard:
+            appended = log.append(batches, leader_epoch=self.leader_epoch, now_ms=now_ms)
+        else:
+            appended = log.append(
+                batches,
+                leader_epoch=self.leader_epoch,
+                now_ms=now_ms,
+                origin=origin,
+                guard=guard,
+                needs_guard=needs_guard,
+            )
+        self._grew(log)
+        return appended
+
+    def begin_verification(
+        self, producer_id: int, epoch: int, sequence: int, *, bumps_epoch: bool
+    ) -> VerificationGuard | None:
+        """What an append needs once the coordinator has said yes; None where the transaction is open here already."""
+        if not self.is_leader:
+            raise self.not_leader()
+        return self.log.begin_verification(producer_id, epoch, sequence, bumps_epoch=bumps_epoch)
+
+    def append_marker(self, marker: Marker, now_ms: int) -> Appended:
+        """Ends a producer's transaction here."""
+        if not self.is_leader:
+            raise self.not_leader()
+        log = self._log or self.log
+        appended = log.append_marker(
+            producer_id=marker.producer_id,
+            producer_epoch=marker.producer_epoch,
+            coordinator_epoch=marker.coordinator_epoch,
+            committed=marker.committed,
+            transaction_version=marker.transaction_version,
+            leader_epoch=self.leader_epoch,
+            now_ms=now_ms,
+        )
+        self._grew(log)
+        return appended
+
+    def _grew(self, log: PartitionLog) -> None:
         leader = self._leader
         if leader is None:
             self.high_watermark = log.log_end_offset
             if self.waiters:
                 for waiter in tuple(self.waiters):
                     waiter.wake()
-            return appended
+            return
         if len(leader.maximal_isr) == 1:  # else the others have to have it first
             leader.appended(self._now_ms())
             self._look_at_high_watermark(leader)
         if self.replica_waiters:
             for follower in tuple(self.replica_waiters):
                 follower.grown(self)
-        return appended
 
     @property
     def in_sync_count(self) -> int:

@@ -1,6 +1,7 @@
 """What a decided transaction tells the partitions it wrote to, and who writes in one."""
 
 from dataclasses import dataclass
+from enum import Enum
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,3 +21,21 @@ class Marker:
     coordinator_epoch: int
     committed: bool
     transaction_version: int
+
+
+class Origin(Enum):
+    """Who made a batch that the leader of a partition appends."""
+
+    CLIENT = "client"
+    COORDINATOR = "coordinator"
+    """A broker's own, such as offsets that a group commits in a transaction: nobody counts its sequence."""
+
+
+class VerificationGuard:
+    """Stands for one question to the transaction coordinator: whether a producer's transaction has the partition.
+
+    Only the append that follows a yes to the very question is let through. What ends the transaction, or the producer's
+    standing, takes the guard away; an answer that comes later is worth nothing then.
+    """
+
+    __slots__ = ()

@@ -1,0 +1,86 @@
+"""Markers at the leaders of the partitions that a transaction wrote to: appended here, and answered once committed."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+from millstream.broker.partition_table import PartitionTable
+from millstream.environment import Environment
+from millstream.metadata.topic_names import CONSUMER_OFFSETS_TOPIC
+from millstream.model.errors import ErrorCode, KafkaError
+from millstream.model.identifiers import TopicPartition
+from millstream.model.transactions import Marker
+
+PATIENCE_S = 30.0
+"""So long a marker may take to be replicated; the coordinator sends it again, and that is harmless."""
+
+
+class GroupOffsets(Protocol):
+    """Who keeps the offsets that groups commit: it ends transactions in its partitions, and in its memory, itself."""
+
+    async def end_transaction(self, index: int, marker: Marker) -> None:
+        """Returns when the marker is committed in the partition of that index; KafkaError if it is not."""
+        ...
+
+
+class MarkerWriter:
+    def __init__(self, partitions: PartitionTable, groups: GroupOffsets, environment: Environment) -> None:
+        self._partitions = partitions
+        self._groups = groups
+        self._environment = environment
+
+    async def write(self, marker: Marker, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, ErrorCode]:
+        """What became of the marker in each of the partitions; one that is not led here is refused.
+
+        All appends are made before the first is waited for.
+        """
+        results = dict.fromkeys(partitions, ErrorCode.NONE)
+        waiting: list[tuple[TopicPartition, asyncio.Future[KafkaError | None]]] = []
+        offsets: list[TopicPartition] = []
+        for at in results:
+            if at.topic == CONSUMER_OFFSETS_TOPIC:
+                offsets.append(at)
+                continue
+            try:
+                committed = self._append(at, marker)
+            except KafkaError as error:
+                results[at] = error.code
+            else:
+                if committed is not None:
+                    waiting.append((at, committed))
+        if offsets:
+            outcomes = await asyncio.gather(*(self._end_in_groups(at.partition, marker) for at in offsets))
+            results.update(zip(offsets, outcomes, strict=True))
+        for at, committed in waiting:
+            error = await committed
+            if error is not None:
+                results[at] = error.code
+        return results
+
+    def _append(self, at: TopicPartition, marker: Marker) -> "asyncio.Future[KafkaError | None] | None":
+        """Appends to a partition; what to wait for if it is not committed by that."""
+        partition = self._partitions.find_led(at.topic, at.partition)
+        _ = partition.log
+        partition.check_enough_in_sync()
+        end = partition.append_marker(marker, self._environment.clock.now_ms()).last_offset + 1
+        if end <= partition.high_watermark:
+            return None
+        loop = self._environment.loop
+        committed: asyncio.Future[KafkaError | None] = loop.create_future()
+
+        def tell(error: KafkaError | None) -> None:
+            timer.cancel()
+            if not committed.done():
+                committed.set_result(error)
+
+        late = KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"the marker in {at} is not replicated yet")
+        timer = loop.call_later(PATIENCE_S, tell, late)
+        partition.when_committed(end, tell)
+        return committed
+
+    async def _end_in_groups(self, index: int, marker: Marker) -> ErrorCode:
+        try:
+            await self._groups.end_transaction(index, marker)
+        except KafkaError as error:
+            return error.code
+        return ErrorCode.NONE
