@@ -4,7 +4,18 @@ from difflib import get_close_matches
 from typing import Any
 
 from millstream.config.setting import Setting
-from millstream.config.table import cluster, consumer_groups, groups, inert, log, network, node, share, topic
+from millstream.config.table import (
+    cluster,
+    consumer_groups,
+    groups,
+    inert,
+    log,
+    network,
+    node,
+    share,
+    topic,
+    transactions,
+)
 
 FAMILIES: dict[str, tuple[Setting[Any], ...]] = {
     "Node, listeners, topics": node.SETTINGS,
@@ -14,6 +25,7 @@ FAMILIES: dict[str, tuple[Setting[Any], ...]] = {
     "Share groups": share.SETTINGS,
     "Groups and their offsets": groups.SETTINGS,
     "Consumer groups, assigned by the broker": consumer_groups.SETTINGS,
+    "Transactions": transactions.SETTINGS,
 }
 """The broker settings that do something, under the headings of the settings page."""
 

@@ -15,11 +15,20 @@ GROUP_VERSION = SupportedFeature(name="group.version", min_supported_version=0, 
 """Level 1 tells clients that groups can be assigned by the broker (KIP-848)."""
 SHARE_VERSION = SupportedFeature(name="share.version", min_supported_version=0, max_supported_version=1)
 """Level 1 tells clients that there are share groups (KIP-932)."""
+TRANSACTION_VERSION = SupportedFeature(name="transaction.version", min_supported_version=0, max_supported_version=2)
+"""From level 1 on the state of transactions may have tagged fields. Level 2 tells clients that each transaction has an
+epoch of its own, and that partitions need not be added before records are sent to them (KIP-890)."""
 ELIGIBLE_LEADER_REPLICAS_VERSION = SupportedFeature(
     name="eligible.leader.replicas.version", min_supported_version=0, max_supported_version=1
 )
 """At level 1 the replicas that left a too small ISR are remembered, and may lead when it is empty (KIP-966)."""
-SUPPORTED_FEATURES = (METADATA_VERSION, GROUP_VERSION, SHARE_VERSION, ELIGIBLE_LEADER_REPLICAS_VERSION)
+SUPPORTED_FEATURES = (
+    METADATA_VERSION,
+    GROUP_VERSION,
+    TRANSACTION_VERSION,
+    SHARE_VERSION,
+    ELIGIBLE_LEADER_REPLICAS_VERSION,
+)
 
 
 def bootstrap_records(cluster_id: str, config: BrokerConfig) -> tuple[MetadataRecord, ...]:
@@ -60,6 +69,11 @@ def missing_features(image: MetadataImage) -> tuple[FeatureLevelRecord, ...]:
 
 def eligible_leader_replicas_enabled(image: MetadataImage) -> bool:
     return image.features.get(ELIGIBLE_LEADER_REPLICAS_VERSION.name, 0) >= 1
+
+
+def transaction_version(image: MetadataImage) -> int:
+    """The level of `transaction.version`; 0 in a cluster that has none yet."""
+    return image.features.get(TRANSACTION_VERSION.name, 0)
 
 
 def check_feature_support(image: MetadataImage, broker_id: int, offered: Sequence[SupportedFeature]) -> None:

@@ -4,12 +4,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from millstream.config.broker_config import BrokerConfig
-from millstream.config.table import groups, share
+from millstream.config.table import groups, share, transactions
 from millstream.metadata.decision import Decision
 from millstream.metadata.image import MetadataImage
 from millstream.metadata.placement import interleaved
 from millstream.metadata.reassignment import Reassignment, ReassignmentAnswer, alter_reassignments
-from millstream.metadata.topic_names import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, SHARE_GROUP_STATE_TOPIC
+from millstream.metadata.topic_names import (
+    CONSUMER_OFFSETS_TOPIC,
+    INTERNAL_TOPICS,
+    SHARE_GROUP_STATE_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+)
 from millstream.model.identifiers import BrokerId, TopicName
 
 INTERNAL_REPLICATION_FACTOR = 3
@@ -21,6 +26,7 @@ def wanted_replication_factors(config: BrokerConfig) -> dict[str, int]:
     wanted = dict.fromkeys(sorted(INTERNAL_TOPICS), INTERNAL_REPLICATION_FACTOR)
     wanted[CONSUMER_OFFSETS_TOPIC] = config[groups.OFFSETS_TOPIC_REPLICATION_FACTOR]
     wanted[SHARE_GROUP_STATE_TOPIC] = config[share.SHARE_COORDINATOR_STATE_TOPIC_REPLICATION_FACTOR]
+    wanted[TRANSACTION_STATE_TOPIC] = config[transactions.TRANSACTION_STATE_LOG_REPLICATION_FACTOR]
     return wanted
 
 

@@ -92,20 +92,8 @@ _GROUPS = {
         share.coordinator.threads int 1 medium 1..
         share.fetch.purgatory.purge.interval.requests int 1000 medium
     """,
-    "transactions are not part of this version": """
-        add.partitions.to.txn.retry.backoff.max.ms int 100 high 0..
-        add.partitions.to.txn.retry.backoff.ms int 20 high 1..
-        transaction.abort.timed.out.transaction.cleanup.interval.ms int 10000 low 1..
-        transaction.max.timeout.ms int 900000 high 1..
-        transaction.partition.verification.enable boolean true low
-        transaction.remove.expired.transaction.cleanup.interval.ms int 3600000 low 1..
+    "the transaction coordinator loads its partitions in pieces of one size": """
         transaction.state.log.load.buffer.size int 5242880 high 1..
-        transaction.state.log.min.isr int 2 high 1..
-        transaction.state.log.num.partitions int 50 high 1..
-        transaction.state.log.replication.factor short 3 high 1..
-        transaction.state.log.segment.bytes int 104857600 high 1..
-        transaction.two.phase.commit.enable boolean false low
-        transactional.id.expiration.ms int 604800000 high 1..
     """,
     "the log cleaner is not part of this version; compacted topics keep all their records": """
         log.cleaner.backoff.ms long 15000 medium 0..
