@@ -37,7 +37,7 @@ def test_what_is_written_is_read(producers: list[tuple[int, int, int, int]]) -> 
 
 def test_a_producer_that_only_ended_a_transaction() -> None:
     state = ProducerState()
-    state.end_transaction(4, 2, 9, 77)
+    state.end_transaction(4, 2, 9, 77, 20, committed=True)
     (found,) = decode_snapshot(encode_snapshot(state.entries.values()))
     assert (found.epoch, found.coordinator_epoch, found.last_timestamp, found.last_batch) == (2, 9, 77, None)
 

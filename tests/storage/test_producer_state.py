@@ -85,7 +85,7 @@ def test_expiry_spares_open_transactions() -> None:
     state.append(3, 0, 0, 0, 2, NOW + 500, False)
     assert state.expire(NOW + 1000, 1000) == 1
     assert set(state.entries) == {2, 3}
-    state.end_transaction(2, 1, 0, NOW)
+    state.end_transaction(2, 1, 0, NOW, 9, committed=True)
     assert state.entries[2].epoch == 1
     assert state.check(2, 1, 0, 0) is None
     assert state.expire(NOW + 1000, 1000) == 1

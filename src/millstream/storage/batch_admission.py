@@ -8,6 +8,7 @@ from crc32c import crc32c
 
 from millstream.config.log_config import LogConfig
 from millstream.model.errors import ErrorCode, KafkaError
+from millstream.model.transactions import Origin, VerificationGuard
 from millstream.records.batch import (
     CODEC_MASK,
     CONTROL_BIT,
@@ -20,7 +21,9 @@ from millstream.records.batch import (
     MAGIC_V2,
     MAX_SEQUENCE,
     MINIMUM_LENGTH,
+    NO_SEQUENCE,
     NO_TIMESTAMP,
+    TRANSACTIONAL_BIT,
     Bytes,
     has_valid_checksum,
     is_plausible,
@@ -28,6 +31,7 @@ from millstream.records.batch import (
 )
 from millstream.records.compression import MAX_DECOMPRESSED_BYTES
 from millstream.storage.producer_state import ProducerState, WrittenBatch
+from millstream.storage.verification import Verifications
 
 Header = tuple[int, ...]
 """The fields of `records.batch.BatchHeader` as plain values: naming them costs more than checking them."""
@@ -43,10 +47,14 @@ _unpack_from = HEADER.unpack_from
 
 
 def admit(
-    batch: bytearray | memoryview, config: LogConfig, producers: ProducerState, now_ms: int
+    batch: bytearray | memoryview,
+    config: LogConfig,
+    producers: ProducerState,
+    now_ms: int,
+    origin: Origin = Origin.CLIENT,
 ) -> tuple[Header, WrittenBatch | None]:
     """The header of a batch that may be appended; with it the batch as it was written before, when a producer repeats
-    itself.
+    itself. Of a batch in a transaction the header alone is judged: `admit_transactional` has the rest.
 
     Exactly one batch, as Kafka takes it from a produce request: of several, one that is a repetition would have to be
     answered for all.
@@ -76,12 +84,48 @@ def admit(
         or delta < 0
         or max_timestamp > latest
         or (base_timestamp < earliest and base_timestamp != NO_TIMESTAMP)
-        or (producer_id >= 0 and (sequence < 0 or epoch < 0))
+        or (producer_id >= 0 and (epoch < 0 or (sequence < 0 and (sequence != NO_SEQUENCE or origin is Origin.CLIENT))))
     ):
         raise refusal(batch, config, now_ms)
-    if producer_id < 0:
+    if producer_id < 0 or attributes & TRANSACTIONAL_BIT:
+        return header, None
+    if sequence == NO_SEQUENCE:
+        producers.check_epoch(producer_id, epoch, transactional=False)
         return header, None
     return header, producers.check(producer_id, epoch, sequence, (sequence + delta) & MAX_SEQUENCE)
+
+
+def admit_transactional(
+    header: Header,
+    producers: ProducerState,
+    verifications: Verifications,
+    guard: VerificationGuard | None,
+    needs_guard: bool,
+) -> WrittenBatch | None:
+    """The rest of the judgement on a batch of a transaction: as `ProducerState.check`, and whether the transaction may
+    begin here."""
+    delta, producer_id, epoch, sequence = header[6], header[9], header[10], header[11]
+    last_sequence = (sequence + delta) & MAX_SEQUENCE
+    if sequence != NO_SEQUENCE:
+        repeated = producers.written_before(producer_id, epoch, sequence, last_sequence)
+        if repeated is not None:
+            return repeated
+    producers.check_epoch(producer_id, epoch, transactional=True)
+    if (
+        needs_guard
+        and not producers.has_open_transaction(producer_id, epoch)
+        and not verifications.is_current(producer_id, guard)
+    ):
+        raise KafkaError(
+            ErrorCode.INVALID_TXN_STATE,
+            f"producer {producer_id} has no transaction that is known to have this partition",
+        )
+    if sequence == NO_SEQUENCE:
+        return None
+    if verifications:
+        entry = producers.entries.get(producer_id)
+        verifications.check_sequence(producer_id, sequence, has_batches=entry is not None and bool(entry.batches))
+    return producers.check(producer_id, epoch, sequence, last_sequence, transactional=True)
 
 
 def read_headers(batches: Bytes) -> list[Header]:

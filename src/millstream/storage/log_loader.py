@@ -14,7 +14,13 @@ from millstream.storage.batch_scan import walk_headers
 from millstream.storage.checkpoint import DamagedFileError, decode_epochs, decode_topic_id, encode_topic_id
 from millstream.storage.disk import Disk
 from millstream.storage.file_cache import FileCache
-from millstream.storage.file_names import INDEX_SUFFIX, LEADER_EPOCHS, PARTITION_METADATA, TIME_INDEX_SUFFIX
+from millstream.storage.file_names import (
+    INDEX_SUFFIX,
+    LEADER_EPOCHS,
+    PARTITION_METADATA,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+)
 from millstream.storage.index_builder import NO_TIMESTAMP
 from millstream.storage.leader_epochs import LeaderEpochs
 from millstream.storage.log_files import LogFiles, scan_files
@@ -75,7 +81,7 @@ def load_log(
 ) -> PartitionLog:
     files = scan_files(disk, directory)
     files.discard_empty_segments(disk)
-    segments = [_open_segment(disk, cache, directory, base, now_ms) for base in files.bases]
+    segments = [_open_segment(disk, cache, files, base, now_ms) for base in files.bases]
     _discard_overlapped(disk, segments)
     end_offset = _activate(disk, segments[-1], files) if segments else None
     if segments and end_offset is None:
@@ -124,8 +130,10 @@ def load_log(
     )
 
 
-def _open_segment(disk: Disk, cache: FileCache, directory: str, base_offset: int, now_ms: int) -> Segment:
-    segment = Segment(disk, cache, directory, base_offset, now_ms)
+def _open_segment(disk: Disk, cache: FileCache, files: LogFiles, base_offset: int, now_ms: int) -> Segment:
+    segment = Segment(disk, cache, files.directory, base_offset, now_ms)
+    if files.has(base_offset, TRANSACTION_INDEX_SUFFIX):
+        segment.aborted.opened()
     segment.size = disk.file_size(segment.log.path)
     segment.trusted_from = segment.size
     segment.verified = (segment.size, segment.size)

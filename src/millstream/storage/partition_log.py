@@ -14,9 +14,17 @@ from uuid import UUID
 from millstream.config.log_config import LogConfig
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import TopicPartition
+from millstream.model.transactions import Origin, VerificationGuard
 from millstream.records.batch import HEADER, LOG_OVERHEAD, PLACEMENT, TRANSACTIONAL_BIT, Bytes
 from millstream.storage import log_reader, rolling
-from millstream.storage.batch_admission import LOG_APPEND_TIME, Header, admit, read_headers, too_large
+from millstream.storage.batch_admission import (
+    LOG_APPEND_TIME,
+    Header,
+    admit,
+    admit_transactional,
+    read_headers,
+    too_large,
+)
 from millstream.storage.batch_conversion import convert, wants_conversion
 from millstream.storage.disk import Disk
 from millstream.storage.file_cache import FileCache
@@ -32,7 +40,10 @@ from millstream.storage.segment_list import SegmentList
 from millstream.storage.slice import Slice, empty_slice
 from millstream.storage.snapshot_files import SnapshotFiles
 from millstream.storage.time_search import TimeSearch
+from millstream.storage.transaction_index import AbortedTransaction, collect_aborted
+from millstream.storage.transaction_marker import EndMarker, build_marker
 from millstream.storage.truncation import start_anew, truncate
+from millstream.storage.verification import Verifications
 
 logger = logging.getLogger("millstream.storage")
 
@@ -79,6 +90,7 @@ class PartitionLog:
         "topic_partition",
         "truncations",
         "unflushed_since_ms",
+        "verifications",
     )
 
     def __init__(
@@ -118,6 +130,7 @@ class PartitionLog:
         """Whether the file knows epochs that were cut off: there was no room to say so."""
         self.producers = producers
         self.snapshots = snapshots
+        self.verifications = Verifications()
         self.failure: str | None = None
         """Why the log takes no writes, if it does not."""
         self._write_failed = False
@@ -147,14 +160,70 @@ class PartitionLog:
         """The high watermark, or the log's end where nothing is replicated."""
         return self.log_end_offset if self.high_watermark is None else min(self.high_watermark, self.log_end_offset)
 
+    # Transactions
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """Where the first transaction begins that is open, or whose end may not be committed; None when there is none.
+
+        Nothing from there on may be shown to `read_committed`.
+        """
+        transactions = self.producers.transactions
+        first = transactions.first_unstable(self.readable_end) if transactions else None
+        return None if first is None else max(first, self.log_start_offset)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """How far `read_committed` may read."""
+        unstable = self.first_unstable_offset
+        return self.readable_end if unstable is None else min(unstable, self.readable_end)
+
+    def open_transactions(self) -> dict[int, int]:
+        """First offset by producer id, in the order of the offsets."""
+        return dict(self.producers.transactions.ongoing)
+
+    def aborted_transactions(self, fetch_offset: int, up_to: int) -> list[tuple[int, int]]:
+        """(producer id, first offset) of the aborted transactions with records in [fetch_offset, up_to)."""
+        try:
+            return [
+                (found.producer_id, found.first_offset) for found in collect_aborted(self.segments, fetch_offset, up_to)
+            ]
+        except OSError as error:
+            raise self._storage_error(error) from error
+
+    def begin_verification(
+        self, producer_id: int, epoch: int, sequence: int, *, bumps_epoch: bool
+    ) -> VerificationGuard | None:
+        """The guard that the first batch of a transaction is to be appended with, once the coordinator has said that it
+        knows the transaction; None when the transaction is open here, and was verified before."""
+        producers = self.producers
+        producers.check_epoch(producer_id, epoch, transactional=True)
+        if producers.has_open_transaction(producer_id, epoch):
+            return None
+        return self.verifications.begin(producer_id, epoch, sequence, bumps_epoch)
+
     # Appending
 
-    def append(self, batch: bytearray | memoryview, *, leader_epoch: int, now_ms: int) -> Appended:
-        """Append what a client sent: one whole batch in a writable buffer, stamped in place."""
+    def append(
+        self,
+        batch: bytearray | memoryview,
+        *,
+        leader_epoch: int,
+        now_ms: int,
+        origin: Origin = Origin.CLIENT,
+        guard: VerificationGuard | None = None,
+        needs_guard: bool = False,
+    ) -> Appended:
+        """Append what a client sent, or a broker's own: one whole batch in a writable buffer, stamped in place.
+
+        With `needs_guard` the first batch of a transaction is taken only with the guard of its verification.
+        """
         config = self._config
         log_append_time = now_ms if config.message_timestamp_type == LOG_APPEND_TIME else NO_APPEND_TIME
         try:
-            header, repeated = admit(batch, config, self.producers, now_ms)
+            header, repeated = admit(batch, config, self.producers, now_ms, origin)
+            if header[5] & TRANSACTIONAL_BIT and header[9] >= 0:
+                repeated = admit_transactional(header, self.producers, self.verifications, guard, needs_guard)
         except KafkaError as error:
             if self._write_failed and error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
                 # The batch before it is the one that found no room. Its producer sends both again, in order; told that
@@ -179,9 +248,33 @@ class PartitionLog:
         self.segments.active.note(base_offset, last_offset, size, timestamp, config.index_interval_bytes)
         if producer_id >= 0:
             transactional = attributes & TRANSACTIONAL_BIT != 0
+            if transactional and self.verifications:
+                self.verifications.end(producer_id)
             self.producers.append(producer_id, epoch, sequence, delta, last_offset, timestamp, transactional)
         self.log_end_offset = last_offset + 1
         return Appended(base_offset, last_offset, log_append_time, self.log_start_offset, False)
+
+    def append_marker(
+        self,
+        *,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        committed: bool,
+        leader_epoch: int,
+        now_ms: int,
+        transaction_version: int,
+    ) -> Appended:
+        """End the transaction of a producer. Ending it once more the same way does no harm."""
+        self.producers.check_marker(producer_id, producer_epoch, coordinator_epoch, transaction_version)
+        has_append_time = self._config.message_timestamp_type == LOG_APPEND_TIME
+        marker = EndMarker(committed, coordinator_epoch)
+        batch = build_marker(marker, producer_id, producer_epoch, now_ms, log_append_time=has_append_time)
+        offset = self.log_end_offset
+        _pack_placement(batch, 0, offset, len(batch) - LOG_OVERHEAD, leader_epoch)
+        self._write(batch, len(batch), offset, offset, now_ms, leader_epoch, now_ms)
+        self._note_written([HEADER.unpack_from(batch)], memoryview(batch))
+        return Appended(offset, offset, now_ms if has_append_time else NO_APPEND_TIME, self.log_start_offset, False)
 
     def append_as_follower(self, batches: Bytes, *, now_ms: int) -> Appended:
         """Append what a leader sent: offsets and epochs stay as they are, and the leader has judged the rest."""
@@ -201,8 +294,7 @@ class PartitionLog:
         base_offset, last_offset = first_offset, next_offset - 1
         greatest_timestamp = max(header[8] for header in headers)
         self._write(batches, len(batches), base_offset, last_offset, greatest_timestamp, headers[0][2], now_ms)
-        self._note_followed(headers, memoryview(batches))
-        self.log_end_offset = next_offset
+        self._note_written(headers, memoryview(batches))
         return Appended(base_offset, last_offset, NO_APPEND_TIME, self.log_start_offset, False)
 
     def assign_leader_epoch(self, epoch: int) -> None:
@@ -218,10 +310,12 @@ class PartitionLog:
         append_time = timestamp if log_append_time >= 0 else NO_APPEND_TIME
         return Appended(last_offset - delta, last_offset, append_time, self.log_start_offset, True)
 
-    def _note_followed(self, headers: list[Header], batches: memoryview) -> None:
+    def _note_written(self, headers: list[Header], batches: memoryview) -> None:
+        """Take note of batches just written, whatever they are."""
         segment = self.segments.active
         position = 0
-        next_offset = self.log_end_offset
+        first_offset = next_offset = self.log_end_offset
+        aborted: list[AbortedTransaction] = []
         for header in headers:
             size = header[1] + LOG_OVERHEAD
             if header[0] != next_offset:
@@ -230,8 +324,21 @@ class PartitionLog:
             if header[2] > self.epochs.latest:
                 self._assign_epoch(header[2], header[0])
             segment.note(header[0], header[0] + header[6], size, header[8], self._config.index_interval_bytes)
-            note_batch(self.producers, header, batches[position : position + size])
+            found = note_batch(self.producers, header, batches[position : position + size])
+            if found is not None:
+                aborted.append(found)
+            if header[5] & TRANSACTIONAL_BIT and self.verifications:
+                self.verifications.end(header[9])
             position += size
+        self.log_end_offset = next_offset
+        if aborted:
+            try:
+                segment.aborted.append(aborted)
+            except OSError as error:
+                # Without its entry, what the marker aborts would be shown. So there is no marker either.
+                logger.error("transaction_index_not_written segment=%s error=%s", segment.log.path, error)
+                self.truncate_to(first_offset)
+                raise self._storage_error(error) from error
 
     def _write(
         self,

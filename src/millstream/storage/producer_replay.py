@@ -5,11 +5,9 @@ Nothing is judged here; what is in the log is what happened.
 
 import logging
 from collections.abc import Iterable, Sequence
-from struct import Struct
 
 from millstream.model.errors import KafkaError
-from millstream.records.batch import CONTROL_BIT, HEADER_SIZE, TRANSACTIONAL_BIT, Bytes
-from millstream.records.varint import MAX_LONG_BYTES, read_varint
+from millstream.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, Bytes
 from millstream.storage.batch_scan import walk_headers
 from millstream.storage.checkpoint import DamagedFileError
 from millstream.storage.disk import Disk
@@ -17,22 +15,23 @@ from millstream.storage.file_names import SNAPSHOT_SUFFIX, offset_file
 from millstream.storage.producer_snapshot import decode_snapshot
 from millstream.storage.producer_state import REMEMBERED_BATCHES, ProducerState
 from millstream.storage.segment import Segment
+from millstream.storage.transaction_index import AbortedTransaction
+from millstream.storage.transaction_marker import read_marker
 
 logger = logging.getLogger("millstream.storage")
-
-_MARKER_KEY = Struct(">hh")
-_MARKER_VALUE = Struct(">hi")
-_ABORT, _COMMIT = 0, 1
 
 NEARBY_OFFSETS = 2000
 """How far back earlier batches of producers are looked for: far more than a client has under way, and read at once."""
 
 
-def note_batch(producers: ProducerState, header: Sequence[int], batch: Bytes | None) -> None:
-    """Take note of one batch; `batch` is needed only where it is a control batch."""
+def note_batch(producers: ProducerState, header: Sequence[int], batch: Bytes | None) -> AbortedTransaction | None:
+    """Take note of one batch; `batch` is needed only where it is a control batch.
+
+    Returns what the transaction index has to say of it.
+    """
     producer_id = header[9]
     if producer_id < 0:
-        return
+        return None
     if not header[5] & CONTROL_BIT:
         producers.append(
             producer_id,
@@ -43,10 +42,13 @@ def note_batch(producers: ProducerState, header: Sequence[int], batch: Bytes | N
             header[8],
             bool(header[5] & TRANSACTIONAL_BIT),
         )
-        return
-    marker = _transaction_marker(batch) if batch is not None else None
-    if marker is not None:
-        producers.end_transaction(producer_id, header[10], marker, header[8])
+        return None
+    marker = read_marker(batch) if batch is not None else None
+    if marker is None:
+        return None
+    return producers.end_transaction(
+        producer_id, header[10], marker.coordinator_epoch, header[8], header[0], marker.committed
+    )
 
 
 def load_snapshot(disk: Disk, directory: str, snapshots: list[int]) -> tuple[int | None, ProducerState]:
@@ -115,18 +117,3 @@ def replay(producers: ProducerState, segment: Segment, position: int, from_offse
     for at, header in walk_headers(file, position, segment.size):
         if header.last_offset >= from_offset:
             note_batch(producers, header, file.read_at(at, header.size) if header.is_control else None)
-
-
-def _transaction_marker(batch: Bytes) -> int | None:
-    """The coordinator epoch of a commit or abort marker; None for other control batches."""
-    try:
-        _, position = read_varint(batch, HEADER_SIZE)
-        _, position = read_varint(batch, position + 1, MAX_LONG_BYTES)  # past the attributes: the timestamp delta
-        _, position = read_varint(batch, position)  # the offset delta
-        key_size, position = read_varint(batch, position)
-        _, kind = _MARKER_KEY.unpack_from(batch, position)
-        _, position = read_varint(batch, position + key_size)
-        _, coordinator_epoch = _MARKER_VALUE.unpack_from(batch, position)
-    except Exception:  # a control batch of another kind, or of a later format
-        return None
-    return int(coordinator_epoch) if kind in (_ABORT, _COMMIT) else None

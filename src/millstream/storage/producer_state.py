@@ -1,4 +1,5 @@
-"""What a partition remembers of its idempotent producers, from batch headers alone: epoch and the last five batches.
+"""What a partition remembers of its idempotent producers, from batch headers alone: epoch, the last five batches, and
+where the open transaction began.
 
 The rules are those of Kafka 4's ProducerAppendInfo. A producer that the partition does not know may begin with any
 sequence, because its records may have been deleted by retention. The file format is in `producer_snapshot`.
@@ -9,6 +10,8 @@ from typing import NamedTuple
 
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.records.batch import MAX_SEQUENCE, NO_SEQUENCE
+from millstream.storage.transaction_index import AbortedTransaction
+from millstream.storage.transactions import Transactions
 
 REMEMBERED_BATCHES = 5
 NO_EPOCH = -1
@@ -63,7 +66,8 @@ class ProducerEntry:
             batches.clear()
         elif len(batches) >= REMEMBERED_BATCHES:
             del batches[0]
-        last_sequence = (first_sequence + offset_delta) & MAX_SEQUENCE
+        # A broker's own batch has no sequence.
+        last_sequence = (first_sequence + offset_delta) & MAX_SEQUENCE if first_sequence >= 0 else NO_SEQUENCE
         batches.append((first_sequence, last_sequence, last_offset, offset_delta, timestamp))
         self.next_sequence = (last_sequence + 1) & MAX_SEQUENCE
         self.last_timestamp = timestamp
@@ -72,35 +76,87 @@ class ProducerEntry:
 class ProducerState:
     """All producers of one partition."""
 
-    __slots__ = ("entries",)
+    __slots__ = ("entries", "transactions")
 
     def __init__(self, entries: Iterable[ProducerEntry] = ()) -> None:
         self.entries: dict[int, ProducerEntry] = {entry.producer_id: entry for entry in entries}
+        self.transactions = Transactions()
+        open_ones = [entry for entry in self.entries.values() if entry.transaction_start != NO_TRANSACTION]
+        for entry in sorted(open_ones, key=lambda entry: entry.transaction_start):
+            self.transactions.begin(entry.producer_id, entry.transaction_start)
 
-    def check(self, producer_id: int, epoch: int, first_sequence: int, last_sequence: int) -> WrittenBatch | None:
+    def check(
+        self, producer_id: int, epoch: int, first_sequence: int, last_sequence: int, transactional: bool = False
+    ) -> WrittenBatch | None:
         """None when the batch may be appended, the batch as written when this is its repetition; else raises
         KafkaError."""
         entry = self.entries.get(producer_id)
         if entry is None:
             return None
         if epoch == entry.epoch:
-            if first_sequence == entry.next_sequence:
-                return None
-            for written in entry.batches:
-                if written[0] == first_sequence and written[1] == last_sequence:
-                    return WrittenBatch(*written)
-            raise out_of_order(producer_id, first_sequence, entry.last_sequence)
-        if epoch < entry.epoch:
-            raise KafkaError(
-                ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {producer_id} writes with epoch {epoch}, but epoch {entry.epoch} has been seen",
-            )
-        if first_sequence != 0:
+            if first_sequence != entry.next_sequence:
+                for written in entry.batches:
+                    if written[0] == first_sequence and written[1] == last_sequence:
+                        return WrittenBatch(*written)
+                raise out_of_order(producer_id, first_sequence, entry.last_sequence)
+        elif epoch < entry.epoch:
+            raise fenced(entry, epoch)
+        elif first_sequence != 0:
             raise KafkaError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 f"producer {producer_id} begins epoch {epoch} with sequence {first_sequence} instead of 0",
             )
+        if entry.transaction_start != NO_TRANSACTION and not transactional:
+            raise outside_transaction(entry)
         return None
+
+    def written_before(
+        self, producer_id: int, epoch: int, first_sequence: int, last_sequence: int
+    ) -> WrittenBatch | None:
+        """The batch as it was written, if this is its repetition."""
+        entry = self.entries.get(producer_id)
+        if entry is not None and entry.epoch == epoch:
+            for written in entry.batches:
+                if written[0] == first_sequence and written[1] == last_sequence:
+                    return WrittenBatch(*written)
+        return None
+
+    def check_epoch(self, producer_id: int, epoch: int, transactional: bool) -> None:
+        """What is asked of a broker's own batch, which has no sequence."""
+        entry = self.entries.get(producer_id)
+        if entry is None:
+            return
+        if epoch < entry.epoch:
+            raise fenced(entry, epoch)
+        if entry.transaction_start != NO_TRANSACTION and not transactional:
+            raise outside_transaction(entry)
+
+    def check_marker(self, producer_id: int, epoch: int, coordinator_epoch: int, transaction_version: int) -> None:
+        """Whether a transaction may be ended so.
+
+        From version 2 on each transaction has an epoch of its own, and its marker the next: one that is not greater
+        belongs to an earlier transaction, unless it repeats the last.
+        """
+        entry = self.entries.get(producer_id)
+        if entry is None:
+            return
+        if epoch < entry.epoch:
+            raise fenced(entry, epoch)
+        if epoch == entry.epoch and transaction_version >= 2 and entry.transaction_start != NO_TRANSACTION:
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"the marker of producer {producer_id} has epoch {epoch}, as has the transaction that is open now",
+            )
+        if coordinator_epoch < entry.coordinator_epoch:
+            raise KafkaError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"a marker of coordinator epoch {coordinator_epoch} comes after one of {entry.coordinator_epoch}",
+            )
+
+    def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
+        """Whether a transaction is open that a batch of this epoch belongs to."""
+        entry = self.entries.get(producer_id)
+        return entry is not None and entry.transaction_start != NO_TRANSACTION and entry.epoch == epoch
 
     def append(
         self,
@@ -119,19 +175,26 @@ class ProducerState:
         entry.add(epoch, first_sequence, last_offset_delta, last_offset, timestamp)
         if transactional and entry.transaction_start == NO_TRANSACTION:
             entry.transaction_start = last_offset - last_offset_delta
+            self.transactions.begin(producer_id, entry.transaction_start)
 
-    def end_transaction(self, producer_id: int, epoch: int, coordinator_epoch: int, timestamp: int) -> None:
-        """Take note of a commit or abort marker that is in the log."""
+    def end_transaction(
+        self, producer_id: int, epoch: int, coordinator_epoch: int, timestamp: int, offset: int, committed: bool
+    ) -> AbortedTransaction | None:
+        """Take note of a marker at `offset`; what the transaction index has to say of it, if it aborts anything."""
         entry = self.entries.get(producer_id)
         if entry is None:
             entry = self.entries[producer_id] = ProducerEntry(producer_id, epoch)
-        if epoch > entry.epoch:
+        if epoch != entry.epoch:
             entry.epoch = epoch
             entry.batches.clear()
             entry.next_sequence = 0
         entry.coordinator_epoch = coordinator_epoch
-        entry.transaction_start = NO_TRANSACTION
         entry.last_timestamp = timestamp
+        if entry.transaction_start == NO_TRANSACTION:
+            return None
+        entry.transaction_start = NO_TRANSACTION
+        first_offset, last_stable_offset = self.transactions.end(producer_id, offset)
+        return None if committed else AbortedTransaction(producer_id, first_offset, offset, last_stable_offset)
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
         """Forget producers that were idle too long; returns how many."""
@@ -149,4 +212,19 @@ def out_of_order(producer_id: int, first_sequence: int, last_sequence: int) -> K
     return KafkaError(
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
         f"producer {producer_id} sent sequence {first_sequence} after {last_sequence}",
+    )
+
+
+def fenced(entry: ProducerEntry, epoch: int) -> KafkaError:
+    return KafkaError(
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        f"producer {entry.producer_id} writes with epoch {epoch}, but epoch {entry.epoch} has been seen",
+    )
+
+
+def outside_transaction(entry: ProducerEntry) -> KafkaError:
+    return KafkaError(
+        ErrorCode.INVALID_TXN_STATE,
+        f"producer {entry.producer_id} has a transaction open since offset {entry.transaction_start}, and writes"
+        " outside of it",
     )

@@ -1,4 +1,4 @@
-"""One segment: a `.log` file, its offset index and its time index.
+"""One segment: a `.log` file, its offset index, its time index, and the index of its aborted transactions.
 
 The active segment keeps its index entries in memory, plus an exact table of its latest batches so that reading the tail
 needs no search on disk; a sealed one maps its index files when asked. A segment also knows which of its bytes this
@@ -16,10 +16,18 @@ from millstream.storage import offset_index, time_index
 from millstream.storage.batch_scan import header_at, walk_headers
 from millstream.storage.disk import Disk, File
 from millstream.storage.file_cache import FileCache
-from millstream.storage.file_names import INDEX_SUFFIX, LOG_SUFFIX, SEGMENT_SUFFIXES, TIME_INDEX_SUFFIX, offset_file
+from millstream.storage.file_names import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    offset_file,
+)
 from millstream.storage.index_builder import NO_TIMESTAMP, IndexBuilder
 from millstream.storage.offset_index import MAX_RELATIVE_OFFSET, NO_ENTRY, OffsetIndex
 from millstream.storage.time_index import TimeIndex
+from millstream.storage.transaction_index import TransactionIndex
 
 logger = logging.getLogger("millstream.storage")
 
@@ -39,6 +47,7 @@ class Segment:
         "_entries",
         "_indexes_written",
         "_times_checked",
+        "aborted",
         "base_offset",
         "bytes_since_entry",
         "created_ms",
@@ -66,6 +75,7 @@ class Segment:
         self.created_ms = created_ms
         self.log = cache.file(offset_file(directory, base_offset, LOG_SUFFIX))
         self._entries = cache.map(offset_file(directory, base_offset, INDEX_SUFFIX))
+        self.aborted = TransactionIndex(disk, offset_file(directory, base_offset, TRANSACTION_INDEX_SUFFIX))
         self.size = 0
         self.dropped = False
         """Whether it is no longer part of the log; who still looks into it may find its files gone."""
@@ -210,6 +220,7 @@ class Segment:
         """Cut an active segment at a batch boundary."""
         index, times = self.index, self.times
         assert index is not None and times is not None
+        self.aborted.truncate(offset)
         self.file().truncate(position)
         self.size = position
         # Copies: a search in a thread may be using the old ones.
