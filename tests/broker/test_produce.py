@@ -216,13 +216,6 @@ def test_log_append_time(wire: Wire, new_name: Callable[[], str]) -> None:
     assert {record.timestamp for record in records} == {row.log_append_time_ms}
 
 
-def test_a_transactional_producer_hears_that_there_are_no_transactions_or_is_served(wire: Wire, topic: str) -> None:
-    data = [{"name": topic, "partition_data": [{"index": 0, "records": batch(b"x")}]}]
-    answer = wire.call("produce", 9, transactional_id="t", acks=-1, timeout_ms=1000, topic_data=data)
-    assert answer.responses[0].partition_responses[0].error_code != 0
-    assert wire.fetch(topic).high_watermark == 0
-
-
 def test_frames_within_the_request_limit_and_beyond(broker: EmbeddedBroker) -> None:
     with Wire(broker.bootstrap_servers) as wire:
         wire.send_raw(struct.pack(">i", (100 << 20) + 1))

@@ -1,7 +1,7 @@
 """The broker as a whole: the partitions it leads, kept as the metadata says, and the table of APIs it answers."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from millstream.api.api_versions import ApiVersions
 from millstream.api.dispatch import Dispatcher
@@ -24,6 +24,7 @@ from millstream.broker.handlers.producer_ids import ProducerIdHandlers
 from millstream.broker.handlers.share_fetch import ShareFetchHandlers
 from millstream.broker.handlers.share_groups import ShareGroupHandlers
 from millstream.broker.handlers.share_state import ShareStateHandlers
+from millstream.broker.handlers.transactional_produce import TransactionalProduce
 from millstream.broker.hot_keys import HotKeys
 from millstream.broker.internal_topics import InternalTopics
 from millstream.broker.log_ends import LogEnds
@@ -35,11 +36,14 @@ from millstream.broker.share_group_states import ShareGroupStates
 from millstream.broker.share_partitions import SharePartitions
 from millstream.broker.share_persister import SharePersister
 from millstream.broker.topic_creation import TopicCreator
-from millstream.config.table import network, node, share
+from millstream.broker.transaction_verification import TransactionVerification
+from millstream.config.table import network, node, share, transactions
 from millstream.controller.handlers.described_configs import DescribedConfigs
 from millstream.controller.handlers.features import features_to_tell
 from millstream.environment import Environment
 from millstream.metadata.image import MetadataDelta
+from millstream.model.errors import ErrorCode, KafkaError
+from millstream.model.identifiers import TopicPartition
 from millstream.protocol import fetch as fetch_codec
 from millstream.protocol import produce as produce_codec
 from millstream.quorum.metadata_log import METADATA_PARTITION
@@ -47,6 +51,16 @@ from millstream.storage.job import Job
 from millstream.storage.log_directory import LogDirectory
 
 _log = logging.getLogger("millstream.broker")
+
+
+class _NoCoordinator:
+    def partition_of(self, transactional_id: str) -> int:
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "to be replaced by TransactionCoordinator")
+
+    async def verify(
+        self, transactional_id: str, producer_id: int, epoch: int, partitions: Sequence[TopicPartition], *, adds: bool
+    ) -> dict[TopicPartition, ErrorCode]:
+        return {}
 
 
 class Broker:
@@ -80,6 +94,7 @@ class Broker:
         self.share_states = ShareGroupStates(self.share_persister, self.groups, self.shared.reset, environment)
         self.hot_keys = HotKeys(view, self.partitions, internal_topics, own_records, environment)
         self.replicas.roles.on_opened = self.hot_keys.opened
+        self.verification = TransactionVerification(view, _NoCoordinator(), self.peers, environment)
         view.subscribe(self._follow)
         self.apis = self._make_apis()
         self.dispatcher = self._make_dispatcher()
@@ -99,6 +114,7 @@ class Broker:
         self.groups.close()
         self.share_states.close()
         self.shared.close()
+        self.verification.close()
         self.share_coordinator.close()
         self.peers.close()
         self.replicas.close()
@@ -140,6 +156,7 @@ class Broker:
         cluster = ClusterHandlers(
             view.node_id,
             lambda: view.image,
+            self.replicas.lost_brokers,
             topics.create_with_defaults,
             lambda: view.config[node.AUTO_CREATE_TOPICS_ENABLE],
             view.config[network.MAX_REQUEST_PARTITION_SIZE_LIMIT],
@@ -225,7 +242,13 @@ class Broker:
             session_slots=config[network.MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS],
             max_bytes=config[network.FETCH_MAX_BYTES],
         )
-        produce = ProduceHandler(self.partitions, self._environment, self.replicas)
+        transactional = TransactionalProduce(
+            self.partitions,
+            self.verification,
+            self._environment,
+            lambda: self.view.config[transactions.TRANSACTION_PARTITION_VERIFICATION_ENABLE],
+        )
+        produce = ProduceHandler(self.partitions, self._environment, self.replicas, transactional)
         return Dispatcher(
             self.apis, self._environment.loop, produce=produce, fetch=fetch, locate=self.replicas.endpoints
         )

@@ -52,9 +52,9 @@ class MarkerWriter:
             outcomes = await asyncio.gather(*(self._end_in_groups(at.partition, marker) for at in offsets))
             results.update(zip(offsets, outcomes, strict=True))
         for at, committed in waiting:
-            error = await committed
-            if error is not None:
-                results[at] = error.code
+            failure = await committed
+            if failure is not None:
+                results[at] = failure.code
         return results
 
     def _append(self, at: TopicPartition, marker: Marker) -> "asyncio.Future[KafkaError | None] | None":

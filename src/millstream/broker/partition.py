@@ -333,21 +333,18 @@ class Partition:
         guard: VerificationGuard | None = None,
         needs_guard: bool = False,
     ) -> Appended:
-        """Takes a batch; with `needs_guard` the first of a transaction here only with what `begin_verification` gave."""
+        """Takes a batch; with `needs_guard` a transaction's first only with what `begin_verification` gave."""
         if not self.is_leader:
             raise self.not_leader()
         log = self._log or self.log
-        if origin is Origin.CLIENT and not needs_guard:
-            appended = log.append(batches, leader_epoch=self.leader_epoch, now_ms=now_ms)
-        else:
-            appended = log.append(
-                batches,
-                leader_epoch=self.leader_epoch,
-                now_ms=now_ms,
-                origin=origin,
-                guard=guard,
-                needs_guard=needs_guard,
-            )
+        appended = log.append(
+            batches,
+            leader_epoch=self.leader_epoch,
+            now_ms=now_ms,
+            origin=origin,
+            guard=guard,
+            needs_guard=needs_guard,
+        )
         self._grew(log)
         return appended
 

@@ -3,7 +3,7 @@
 The append itself happens while the request's buffer is at hand; only the answer may wait: for the in-sync replicas with
 acks=all, for an fsync in group-commit mode. Differences from Kafka: batches are never opened, so a fault inside a batch
 whose CRC is right is the consumer's to find (docs/DESIGN.md, decision 2); and who waits for replicas is told at once,
-not after the timeout, that too few are left.
+not after the timeout, that too few are left. What is of a transaction goes through `transactional_produce` first.
 """
 
 import asyncio
@@ -12,16 +12,20 @@ from typing import NamedTuple, Protocol
 
 from millstream.api.request import ProduceResults
 from millstream.broker.commit_waiters import CommitWaiter
+from millstream.broker.handlers.transactional_produce import TransactionalProduce, Verified, refused
 from millstream.broker.partition import Partition
 from millstream.broker.partition_table import PartitionTable
 from millstream.environment import Environment
 from millstream.metadata.image import PartitionState
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.protocol.produce import FIRST_WITH_TOPIC_ID, PartitionResult, ProduceRequest
+from millstream.records.batch import ATTRIBUTES_START, TRANSACTIONAL_BIT
 from millstream.records.record import read_batches
 
 Results = ProduceResults
 Answer = Callable[[Results], None]
+_FLAGS = ATTRIBUTES_START + 1
+"""The byte of a batch that says whether it is of a transaction."""
 
 
 class Elsewhere(Protocol):
@@ -42,18 +46,42 @@ class Awaited(NamedTuple):
 
 
 class ProduceHandler:
-    def __init__(self, partitions: PartitionTable, environment: Environment, cluster: Elsewhere) -> None:
+    def __init__(
+        self,
+        partitions: PartitionTable,
+        environment: Environment,
+        cluster: Elsewhere,
+        transactional: TransactionalProduce,
+    ) -> None:
         self._partitions = partitions
         self._environment = environment
         self._cluster = cluster
+        self._transactional = transactional
 
     def append(
         self, request: ProduceRequest, version: int, buffer: bytearray, *, by_broker: bool = False
     ) -> tuple[Results, Callable[[Answer], None] | None]:
         """Appends everything and returns the results, with a way to wait for them if they are not final yet."""
+        if not -1 <= request.acks <= 1:
+            error = KafkaError(
+                ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks} is not a choice: use 0, 1 or all (-1)"
+            )
+            return refused(request, error), None
+        if request.transactional_id is not None:
+            return self._transactional.append(request, version, buffer, self)
+        return self._append(request, version, buffer, by_broker, None)
+
+    def append_verified(
+        self, request: ProduceRequest, version: int, buffer: bytearray, verified: Verified
+    ) -> tuple[Results, Callable[[Answer], None] | None]:
+        """Appends what a transaction's coordinator was asked about, as far as that is needed."""
+        return self._append(request, version, buffer, False, verified)
+
+    def _append(
+        self, request: ProduceRequest, version: int, buffer: bytearray, by_broker: bool, verified: Verified | None
+    ) -> tuple[Results, Callable[[Answer], None] | None]:
         results: Results = []
         awaited: list[Awaited] = []
-        refusal = self._refusal(request)
         by_id = version >= FIRST_WITH_TOPIC_ID
         topics = self._partitions.by_id if by_id else self._partitions.by_name
         now_ms = self._environment.clock.now_ms()
@@ -63,9 +91,6 @@ class ProduceHandler:
             known = topics.get(topic)
             topic_results: list[PartitionResult] = []
             for index, start, end in datas:
-                if refusal is not None:
-                    topic_results.append(PartitionResult(index, refusal.code, message=refusal.message))
-                    continue
                 partition = known.get(index) if known is not None else None
                 if partition is None:
                     topic_results.append(self._not_here(topic, by_id, index, known is None))
@@ -80,7 +105,15 @@ class ProduceHandler:
                         partition.check_enough_in_sync()
                     if "compact" in log.config.cleanup_policy:
                         _check_keys(whole[start:end])
-                    appended = partition.append(whole[start:end], now_ms)
+                    if verified is not None:
+                        appended = verified.append(partition, whole[start:end], now_ms)
+                    elif end - start > _FLAGS and buffer[start + _FLAGS] & TRANSACTIONAL_BIT:
+                        raise KafkaError(
+                            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+                            "a batch of a transaction comes with a transactional id",
+                        )
+                    else:
+                        appended = partition.append(whole[start:end], now_ms)
                 except KafkaError as error:
                     topic_results.append(_failed(partition, error))
                     continue
@@ -106,17 +139,6 @@ class ProduceHandler:
             PendingAck(results, awaited, request.timeout_ms, answer, loop)
 
         return results, wait
-
-    def _refusal(self, request: ProduceRequest) -> KafkaError | None:
-        if not -1 <= request.acks <= 1:
-            return KafkaError(
-                ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks} is not a choice: use 0, 1 or all (-1)"
-            )
-        if request.transactional_id is not None:
-            return KafkaError(
-                ErrorCode.INVALID_TXN_STATE, "this broker has no transactions yet: produce without transactional.id"
-            )
-        return None
 
     def _not_here(self, topic: bytes, by_id: bool, index: int, topic_unknown: bool) -> PartitionResult:
         state = self._cluster.state_elsewhere(topic, by_id, index)
