@@ -7,22 +7,24 @@ shell has none.
 The state runs ahead of what is committed, but nobody hears of that: an answer, to a read as well, leaves only when all
 records that the state was built on by then are committed. So whatever a client was told, the next leader finds in its
 log. Where records were appended and cannot be committed here any more, the shell is given up together with its state.
+
+Records of a transaction are appended in the name of its producer, and are pending until the marker comes, which the
+shell writes as well, so that the state follows the order of the log.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
+from millstream.broker.coordinator_replay import StateMachine, TransactionParticipant, replay_batches
 from millstream.broker.partition import Partition
 from millstream.broker.steady_time import SteadyTime
-from millstream.coordinator.outcome import CoordinatorRecord, Outcome, Reply
-from millstream.coordinator.timers import Timers
+from millstream.coordinator.outcome import Outcome, Reply
 from millstream.environment import Environment
 from millstream.model.errors import ErrorCode, KafkaError
-from millstream.records.batch import iterate_headers
-from millstream.records.key_values import iterate_key_values
+from millstream.model.transactions import Marker, Origin, VerificationGuard
 from millstream.records.record import Record, build_batch
 from millstream.storage.slice import Slice
 
@@ -31,21 +33,11 @@ _READ_BYTES = 4 << 20
 DEFAULT_COMMIT_TIMEOUT_MS = 5000
 _TOO_LARGE = frozenset((ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE))
 _NO_LONGER_LEADER = frozenset((ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH))
+_OF_TRANSACTIONS = frozenset(
+    (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_COORDINATOR_FENCED)
+)
+"""What the log refuses a producer or a coordinator, who must hear just that."""
 R = TypeVar("R")
-
-
-class StateMachine(Protocol):
-    """What the shell needs of a coordinator's state."""
-
-    timers: Timers
-
-    def replay(self, key: bytes, value: bytes | None) -> None:
-        """Applies one record; must accept whatever is in the log, and pass over what it does not know."""
-        ...
-
-    def loaded(self, now_ms: int) -> None:
-        """All records were replayed: set timers, begin sessions."""
-        ...
 
 
 class CoordinatorShell:
@@ -56,12 +48,20 @@ class CoordinatorShell:
         environment: Environment,
         on_replayed: Callable[[], None] | None = None,
         *,
+        participant: TransactionParticipant | None = None,
         commit_timeout_ms: Callable[[], int] = lambda: DEFAULT_COMMIT_TIMEOUT_MS,
+        needs_guard: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`on_replayed` is called between the last `replay` and `loaded`, in a thread: it may take its time."""
+        """`on_replayed` is called between the last `replay` and `loaded`, in a thread: it may take its time.
+
+        `participant` is the state once more, if it takes part in transactions; `needs_guard` tells whether a first
+        record of a transaction is refused unless it was verified.
+        """
         self.partition = partition
         self.leader_epoch = partition.leader_epoch
         self.state = state
+        self._participant = participant
+        self._needs_guard = needs_guard
         self.on_lost: Callable[[], None] = lambda: None
         """Called when the shell has closed by itself, because what it appended cannot be committed here."""
         self._environment = environment
@@ -128,30 +128,26 @@ class CoordinatorShell:
     def _replay(self, piece: Slice, position: int) -> int:
         """Replays whole batches; returns the offset behind the last of them."""
         piece.prepare()
-        data = memoryview(piece.read())
-        replay = self.state.replay
-        for at, header in iterate_headers(data):
-            position = header.last_offset + 1
-            if header.is_control:
-                continue
-            for key, value in iterate_key_values(header, data[at : at + header.size]):
-                if key is not None:
-                    replay(key, value)
-        return position
+        return replay_batches(piece.read(), position, self.state, self._participant)
 
     # Operations
 
-    async def run(self, operation: "Callable[[int], Outcome[R]]") -> R:
-        """Runs an operation at the present time and returns its answer; KafkaError if it could not be written."""
+    async def run(self, operation: "Callable[[int], Outcome[R]]", guard: VerificationGuard | None = None) -> R:
+        """Runs an operation at the present time and returns its answer; KafkaError if it could not be written.
+
+        `guard` is what the first records of a transaction may need, see `Partition.begin_verification`.
+        """
         await self.load()
         try:
-            answer = self.run_now(operation)
+            answer = self.run_now(operation, guard)
         except KafkaError:
             await self.settled()  # a refusal tells of the state, too
             raise
         return await self.awaited(answer)
 
-    def run_now(self, operation: "Callable[[int], Outcome[R]]") -> "R | Reply[R]":
+    def run_now(
+        self, operation: "Callable[[int], Outcome[R]]", guard: VerificationGuard | None = None
+    ) -> "R | Reply[R]":
         """The same for a state that is loaded, without waiting.
 
         Unless `is_settled`, nobody may be told of the answer before it went through `awaited`, nor of a refusal before
@@ -161,8 +157,22 @@ class CoordinatorShell:
         if self.is_closed:
             raise _gone()
         outcome = operation(self._time.now_ms())
-        self._write(outcome)
+        self._write(outcome, guard)
         return outcome.answer
+
+    async def end_transaction(self, marker: Marker) -> None:
+        """Writes the end of a transaction and applies it; returns when that is committed."""
+        await self.load()
+        if self.is_closed:
+            raise _gone()
+        try:
+            self._append(lambda now_ms: self.partition.append_marker(marker, now_ms))
+        except KafkaError:
+            await self.settled()
+            raise
+        if self._participant is not None:
+            self._participant.end_transaction(marker.producer_id, marker.committed)
+        await self.settled()
 
     @property
     def is_current(self) -> bool:
@@ -223,30 +233,47 @@ class CoordinatorShell:
         elif self._commit is not None:
             self._commit.add_done_callback(lambda done: None if done.result() is not None else action())
 
-    def _write(self, outcome: "Outcome[Any]") -> None:
+    def _write(self, outcome: "Outcome[Any]", guard: VerificationGuard | None = None) -> None:
         if outcome.records:
             try:
-                self._append(outcome.records)
+                self._append(lambda now_ms: self._append_records(outcome, guard, now_ms))
             except KafkaError as error:
                 if outcome.on_written is not None:
                     outcome.on_written(error)
                 raise
-            for key, value in outcome.records:
-                self.state.replay(key, value)
+            producer = outcome.producer
+            if producer is None:
+                for key, value in outcome.records:
+                    self.state.replay(key, value)
+            elif self._participant is not None:
+                for key, value in outcome.records:
+                    self._participant.replay_pending(producer.producer_id, producer.epoch, key, value)
         if outcome.on_written is not None:
             outcome.on_written(None)
 
-    def _append(self, records: "list[CoordinatorRecord] | Any") -> None:
-        now_ms = self._environment.clock.now_ms()
-        rows = [Record(key=key, value=value, timestamp=now_ms) for key, value in records]
+    def _append_records(self, outcome: "Outcome[Any]", guard: VerificationGuard | None, now_ms: int) -> None:
+        rows = [Record(key=key, value=value, timestamp=now_ms) for key, value in outcome.records]
+        producer = outcome.producer
+        if producer is None:
+            self.partition.append(memoryview(build_batch(rows)), now_ms)
+            return
+        assert self._participant is not None, "only a participant writes in transactions"
+        batch = build_batch(rows, producer_id=producer.producer_id, producer_epoch=producer.epoch, transactional=True)
+        self.partition.append(
+            memoryview(batch), now_ms, origin=Origin.COORDINATOR, guard=guard, needs_guard=self._needs_guard()
+        )
+
+    def _append(self, append: Callable[[int], object]) -> None:
         partition = self.partition
         if partition.leader_epoch != self.leader_epoch:
             self._lose()
             raise _gone()
         try:
             partition.check_enough_in_sync()
-            partition.append(memoryview(build_batch(rows)), now_ms)
+            append(self._environment.clock.now_ms())
         except KafkaError as error:
+            if error.code in _OF_TRANSACTIONS:
+                raise
             _log.error("append_failed partition=%s error=%s", partition.topic_partition, error)
             if error.code in _NO_LONGER_LEADER:
                 self._lose()

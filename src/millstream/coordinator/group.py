@@ -52,6 +52,10 @@ class Group(ABC):
     def check_offset_commit(self, member_id: str, instance_id: str | None, generation: int, version: int) -> None:
         """KafkaError if this member may not commit in this generation (or member epoch)."""
 
+    @abstractmethod
+    def check_transactional_commit(self, member_id: str, instance_id: str | None, generation: int) -> None:
+        """KafkaError if a producer may not commit for this member (KIP-447); old producers name none."""
+
     def may_commit_late(self, member_id: str, generation: int, topic_id: UUID, partition: int) -> bool:
         """Whether a commit that `check_offset_commit` refused is right for this partition all the same."""
         return False

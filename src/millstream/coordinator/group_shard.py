@@ -14,7 +14,7 @@ from millstream.config.broker_config import BrokerConfig
 from millstream.coordinator.classic.classic_groups import ClassicGroups
 from millstream.coordinator.consumer.consumer_groups import ConsumerGroups
 from millstream.coordinator.group import Group
-from millstream.coordinator.group_records import record_type
+from millstream.coordinator.group_records import RecordType, record_type
 from millstream.coordinator.offsets.offsets import Offsets
 from millstream.coordinator.outcome import Outcome
 from millstream.coordinator.share.share_groups import ShareGroups
@@ -81,6 +81,19 @@ class GroupShard:
         except MalformedMessage as error:
             # A newer Kafka may have written a version we do not know; losing one group beats losing all of them.
             _log.warning("record_passed_over type=%d error=%s", record_type(key), error)
+
+    def replay_pending(self, producer_id: int, producer_epoch: int, key: bytes, value: bytes | None) -> None:
+        """Only offsets are committed in transactions; whatever else there may be counts at once, as in Kafka."""
+        if record_type(key) not in (RecordType.OFFSET_COMMIT, RecordType.LEGACY_OFFSET_COMMIT):
+            self.replay(key, value)
+            return
+        try:
+            self.offsets.replay_pending(producer_id, key, value)
+        except MalformedMessage as error:
+            _log.warning("record_passed_over type=%d error=%s", record_type(key), error)
+
+    def end_transaction(self, producer_id: int, committed: bool) -> None:
+        self.offsets.end_transaction(producer_id, committed)
 
     def replayed(self) -> None:
         """All records were replayed; nobody sees the shard yet, and so this may be done in a thread."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
 from millstream.model.errors import KafkaError
+from millstream.model.transactions import ProducerIdentity
 
 R = TypeVar("R")
 
@@ -51,3 +52,5 @@ class Outcome(Generic[R]):
     on_written: Callable[[KafkaError | None], None] | None = None
     """Called when the records are in the log and replayed, or with the error if they could not be written (then nothing
     changed). What it does to the state, clients hear of only when the records are committed."""
+    producer: ProducerIdentity | None = None
+    """In whose transaction the records are written; they are pending until it ends."""

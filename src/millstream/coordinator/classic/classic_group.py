@@ -180,20 +180,31 @@ class ClassicGroup(Group):
         return self.is_empty and self.kind is None
 
     def check_offset_commit(self, member_id: str, instance_id: str | None, generation: int, version: int) -> None:
-        if self.state is GroupState.DEAD:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"Group {self.group_id} is being deleted.")
-        if generation < 0 and self.state is GroupState.EMPTY:
+        if self._is_for_anybody(generation):
             return
-        if generation >= 0 or member_id or instance_id is not None:
-            self.check_member(member_id, instance_id)
-            if generation != self.generation:
-                raise KafkaError(
-                    ErrorCode.ILLEGAL_GENERATION, f"The group is in generation {self.generation}, not {generation}."
-                )
-        else:
+        if generation < 0 and not member_id and instance_id is None:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "Only members can commit while the group has any.")
+        self._check_generation(member_id, instance_id, generation)
         if self.state is GroupState.COMPLETING_REBALANCE:
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, "The group waits for its assignment.")
+
+    def check_transactional_commit(self, member_id: str, instance_id: str | None, generation: int) -> None:
+        if self._is_for_anybody(generation):
+            return
+        if generation >= 0 or member_id or instance_id is not None:
+            self._check_generation(member_id, instance_id, generation)
+
+    def _is_for_anybody(self, generation: int) -> bool:
+        if self.state is GroupState.DEAD:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"Group {self.group_id} is being deleted.")
+        return generation < 0 and self.state is GroupState.EMPTY
+
+    def _check_generation(self, member_id: str, instance_id: str | None, generation: int) -> None:
+        self.check_member(member_id, instance_id)
+        if generation != self.generation:
+            raise KafkaError(
+                ErrorCode.ILLEGAL_GENERATION, f"The group is in generation {self.generation}, not {generation}."
+            )
 
     def check_offset_fetch(self, member_id: str | None, member_epoch: int) -> None:
         return

@@ -1,7 +1,8 @@
 """The end of offsets: their time is over, or their topic or group is gone.
 
 A group may have very many. They are forgotten in batches that surely fit into the log, each a change of its own; what
-stands for the group itself goes last.
+stands for the group itself goes last. A deletion ends what open transactions have committed, too; but time does not
+end an offset, nor a group, that an open transaction may change.
 """
 
 from collections.abc import Hashable, Iterable, Iterator
@@ -9,7 +10,15 @@ from typing import TYPE_CHECKING
 
 from millstream.config.table import groups as settings
 from millstream.coordinator.group import Group
-from millstream.coordinator.offsets.offset_records import NEVER, CommittedOffset, offset_record
+from millstream.coordinator.offsets.offset_records import (
+    NEVER,
+    CommittedOffset,
+    offset_key,
+    offset_record,
+    read_offset_key,
+    read_offset_value,
+)
+from millstream.coordinator.offsets.pending_offsets import PendingOffsets
 from millstream.coordinator.outcome import CoordinatorRecord, Outcome
 from millstream.coordinator.timers import Action
 from millstream.coordinator.topic_catalog import Topic
@@ -30,9 +39,17 @@ _PAUSE_AFTER_FAILURE_MS = 10_000
 
 
 class Forgetting:
-    def __init__(self, shard: "GroupShard", by_group: ByGroup) -> None:
+    def __init__(self, shard: "GroupShard", by_group: ByGroup, pending: PendingOffsets) -> None:
         self._shard = shard
         self._by_group = by_group
+        self._pending = pending
+
+    def _only_pending(self) -> Iterator[tuple[str, str, int, list[CommittedOffset]]]:
+        """Group, topic and partition where there is nothing but what open transactions have committed, and that."""
+        for key, values in self._pending:
+            group_id, topic, index = read_offset_key(key)
+            if index not in self._by_group.get(group_id, {}).get(topic, {}):
+                yield group_id, topic, index, [read_offset_value(value) for value in values]
 
     # Topics that are gone
 
@@ -52,6 +69,11 @@ class Forgetting:
                 for index, committed in topics[name].items():
                     if topic is None or committed.topic_id != topic.id:
                         yield offset_record(group_id, name, index, None)
+        for group_id, name, index, pending in self._only_pending():
+            if name in deleted:
+                topic = self._shard.topics.get(name)
+                if topic is None or all(committed.topic_id != topic.id for committed in pending):
+                    yield offset_record(group_id, name, index, None)
 
     @property
     def has_orphans(self) -> bool:
@@ -75,13 +97,24 @@ class Forgetting:
                 for index, committed in partitions.items():
                     if topic is None or of_topic(committed, topic) is None:
                         yield offset_record(group_id, name, index, None)
+        for group_id, name, index, pending in self._only_pending():
+            topic = self._shard.topics.get(name)
+            if topic is None or all(of_topic(committed, topic) is None for committed in pending):
+                yield offset_record(group_id, name, index, None)
 
     # Groups that are deleted, and time that passes
 
     def deletion_records(self, group_id: str) -> tuple[list[CoordinatorRecord], bool]:
         """Tombstones for the offsets of a group, as many as go into one batch, and whether there are more."""
-        topics = self._by_group.get(group_id, {})
-        return _bounded(offset_record(group_id, topic, index, None) for topic in topics for index in topics[topic])
+        return _bounded(self._offsets_of(group_id))
+
+    def _offsets_of(self, group_id: str) -> Iterator[CoordinatorRecord]:
+        for topic, partitions in self._by_group.get(group_id, {}).items():
+            for index in partitions:
+                yield offset_record(group_id, topic, index, None)
+        for pending_group, topic, index, _ in self._only_pending():
+            if pending_group == group_id:
+                yield offset_record(group_id, topic, index, None)
 
     def _forget(
         self, tombstones: Iterator[CoordinatorRecord], key: Hashable, again: Action, now_ms: int
@@ -108,8 +141,9 @@ class Forgetting:
         return self._forget(self._expired(now_ms), "offset expiry", self._expiry_due, now_ms)
 
     def _expired(self, now_ms: int) -> Iterator[CoordinatorRecord]:
+        in_transactions = {read_offset_key(key)[0] for key, _ in self._pending}
         for group in self._shard.groups.values():
-            kept = False
+            kept = group.group_id in in_transactions
             for record in self._expired_offsets(group, now_ms):
                 if record is None:
                     kept = True
@@ -126,7 +160,9 @@ class Forgetting:
                 yield None
                 continue
             for index, committed in partitions.items():
-                is_expired = _is_expired(committed, group, now_ms, retention_ms)
+                is_expired = _is_expired(committed, group, now_ms, retention_ms) and not (
+                    self._pending and offset_key(group.group_id, topic, index) in self._pending
+                )
                 yield offset_record(group.group_id, topic, index, None) if is_expired else None
 
 

@@ -1,23 +1,25 @@
-"""OffsetCommit, OffsetFetch and OffsetDelete, over the offsets of every group in a shard.
+"""OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete, over the offsets of every group in a shard.
 
-Whether a member may commit is its group's to say; what is known of a topic is the catalog's; when offsets end is in
-`forgetting`.
+Whether a member may commit is its group's to say; what is known of a topic is the catalog's; what open transactions
+have committed is in `pending_offsets`; when offsets end is in `forgetting`.
 """
 
+import struct
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from millstream.config.table import groups as settings
-from millstream.coordinator.group_records import RecordType
+from millstream.coordinator.group_records import RecordType, record_type
+from millstream.coordinator.offsets.committing import Committing
 from millstream.coordinator.offsets.forgetting import ByGroup, Forgetting, Partitions, of_topic
 from millstream.coordinator.offsets.offset_records import (
-    NEVER,
     CommittedOffset,
+    offset_key,
     offset_record,
     read_offset_key,
     read_offset_value,
 )
+from millstream.coordinator.offsets.pending_offsets import PendingOffsets
 from millstream.coordinator.outcome import CoordinatorRecord, Outcome
 from millstream.coordinator.topic_catalog import Topic
 from millstream.coordinator.writes import Writes
@@ -32,16 +34,15 @@ if TYPE_CHECKING:
 NO_OFFSET = -1
 _FIRST_VERSION_WITH_GROUP_NOT_FOUND = 9
 _FIRST_VERSION_WITH_TOPIC_IDS = 10
-_LAST_MS = (1 << 63) - 1
-_LONGEST_METADATA_WITH_EXPIRY = 8000
-"""The old form of the record, the only one with an expiry, holds texts of up to 32,767 bytes."""
+_KEY_TYPE = struct.pack(">h", RecordType.OFFSET_COMMIT)
 
 
 class Offsets:
     def __init__(self, shard: "GroupShard") -> None:
         self._shard = shard
         self.by_group: ByGroup = {}
-        self.forgetting = Forgetting(shard, self.by_group)
+        self.pending = PendingOffsets()
+        self.forgetting = Forgetting(shard, self.by_group, self.pending)
         self._unread: dict[bytes, bytes | None] = {}
         """While the log is loaded: the last value of each key, not yet decoded. A long log has few keys."""
         self._has_orphans = False
@@ -49,13 +50,51 @@ class Offsets:
     # Records
 
     def replayers(self) -> "Mapping[int, Replayer]":
-        return {RecordType.OFFSET_COMMIT: self._replay, RecordType.LEGACY_OFFSET_COMMIT: self._replay}
+        return {RecordType.OFFSET_COMMIT: self._replay, RecordType.LEGACY_OFFSET_COMMIT: self._replay_legacy}
 
     def _replay(self, key: bytes, value: bytes | None) -> None:
+        if self.pending:
+            if value is None:
+                self.pending.drop(key)
+            else:
+                self.pending.supersede(key)
         if self._shard.live:
             self._apply(key, value)
         else:
             self._unread[key] = value
+
+    def _replay_legacy(self, key: bytes, value: bytes | None) -> None:
+        """Kafka's first record of an offset; it has the same fields as today's, and the same partition is meant."""
+        self._replay(_KEY_TYPE + key[len(_KEY_TYPE) :], value)
+
+    def replay_pending(self, producer_id: int, key: bytes, value: bytes | None) -> None:
+        """A record of a transaction; as in Kafka, a deletion does not wait for its end."""
+        if record_type(key) == RecordType.LEGACY_OFFSET_COMMIT:
+            key = _KEY_TYPE + key[len(_KEY_TYPE) :]
+        if value is None:
+            self._replay(key, None)
+            return
+        if self._shard.live:
+            self._check_pending(key, value)
+        self.pending.add(producer_id, key, value)
+
+    def _check_pending(self, key: bytes, value: bytes) -> None:
+        """MalformedMessage if it cannot be read; else its group is there."""
+        group_id, _, _ = read_offset_key(key)
+        read_offset_value(value)
+        if group_id not in self._shard.groups:
+            self._shard.classic.add_simple_group(group_id)
+
+    def end_transaction(self, producer_id: int, committed: bool) -> None:
+        for key, value in self.pending.end(producer_id, committed=committed):
+            if self._shard.live:
+                self._apply(key, value)
+            else:
+                self._unread[key] = value
+
+    def has_open_transaction(self, group_id: str, topic: str, partition: int) -> bool:
+        """Whether the offset may change when a transaction ends."""
+        return bool(self.pending) and offset_key(group_id, topic, partition) in self.pending
 
     def _apply(self, key: bytes, value: bytes | None) -> None:
         group_id, topic, partition = read_offset_key(key)
@@ -87,7 +126,14 @@ class Offsets:
                     self._apply(key, value)
                 except MalformedMessage:
                     continue  # of a newer version than we know
-        if unread:
+        had_pending = bool(self.pending)
+        for key, values in tuple(self.pending):
+            try:
+                for value in values:
+                    self._check_pending(key, value)
+            except MalformedMessage:
+                self.pending.drop(key)
+        if unread or had_pending:
             self._has_orphans = self.forgetting.has_orphans
 
     def loaded(self, now_ms: int) -> None:
@@ -101,69 +147,18 @@ class Offsets:
     # Requests
 
     def commit(self, request: Message, version: int, now_ms: int) -> Outcome[dict[str, Any]]:
-        """OffsetCommit; each partition of the request has its own error."""
-        refused = ErrorCode.NONE
-        try:
-            self._check_commit(request, version, now_ms)
-        except KafkaError as error:
-            refused = error.code
-        limit = self._shard.config()[settings.OFFSET_METADATA_MAX_BYTES]
-        retention_ms = request.retention_time_ms
-        expires_at_ms = NEVER if retention_ms == -1 else min(now_ms + retention_ms, _LAST_MS)
-        if expires_at_ms != NEVER:
-            limit = min(limit, _LONGEST_METADATA_WITH_EXPIRY)
-        records: list[CoordinatorRecord] = []
-        rows = []
-        for wanted in request.topics:
-            topic = self._topic(wanted, version)
-            partitions = []
-            for partition in wanted.partitions:
-                index, metadata = partition.partition_index, partition.committed_metadata or ""
-                if topic is None:
-                    code = _unknown_topic(version)
-                elif not 0 <= index < topic.partition_count:
-                    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                elif refused and not self._may_commit_late(refused, request, topic, index):
-                    code = refused
-                elif len(metadata) > limit:
-                    code = ErrorCode.OFFSET_METADATA_TOO_LARGE
-                else:
-                    code = ErrorCode.NONE
-                    committed = CommittedOffset(
-                        partition.committed_offset,
-                        partition.committed_leader_epoch,
-                        metadata,
-                        now_ms,
-                        expires_at_ms,
-                        topic.id,
-                    )
-                    records.append(offset_record(request.group_id, topic.name, index, committed))
-                partitions.append({"partition_index": index, "error_code": code})
-            rows.append({"topic_id": wanted.topic_id, "name": wanted.name, "partitions": partitions})
-        return Outcome({"topics": rows}, records)
+        """OffsetCommit; see `committing`."""
+        return Committing(self._shard, request, request.generation_id_or_member_epoch, now_ms).plain(version)
 
-    def _check_commit(self, request: Message, version: int, now_ms: int) -> None:
-        generation = request.generation_id_or_member_epoch
-        group = self._shard.groups.get(request.group_id)
-        if group is None:
-            # Without a generation it is a consumer that shares with nobody, or an admin: its commit makes the group.
-            if generation < 0:
-                return
-            if version >= _FIRST_VERSION_WITH_GROUP_NOT_FOUND:
-                raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {request.group_id} not found.")
-            raise KafkaError(ErrorCode.ILLEGAL_GENERATION, f"Group {request.group_id} not found.")
-        group.check_offset_commit(request.member_id, request.group_instance_id, generation, version)
-        group.heard_from(request.member_id, now_ms)
+    def commit_in_transaction(self, request: Message, now_ms: int) -> Outcome[dict[str, Any]]:
+        """TxnOffsetCommit; see `committing`."""
+        return Committing(self._shard, request, request.generation_id, now_ms).in_transaction()
 
-    def _may_commit_late(self, refused: int, request: Message, topic: Topic, index: int) -> bool:
-        if refused != ErrorCode.STALE_MEMBER_EPOCH:
-            return False
-        group = self._shard.groups.get(request.group_id)
-        generation = request.generation_id_or_member_epoch
-        return group is not None and group.may_commit_late(request.member_id, generation, topic.id, index)
+    def fetch(self, wanted: Message, version: int, *, require_stable: bool = False) -> dict[str, Any]:
+        """One group of OffsetFetch. In versions without groups the request itself is that group.
 
-    def fetch(self, wanted: Message, version: int) -> dict[str, Any]:
-        """One group of OffsetFetch. In versions without groups the request itself is that group."""
+        With `require_stable` an offset that an open transaction may change is not told.
+        """
         group = self._shard.groups.get(wanted.group_id)
         if group is not None and version >= _FIRST_VERSION_WITH_GROUP_NOT_FOUND:
             try:
@@ -176,7 +171,18 @@ class Offsets:
         else:
             seen: set[tuple[str | UUID, int]] = set()
             topics = [self._wanted_topic(topic, known, version, seen) for topic in wanted.topics]
+        if require_stable and self.pending:
+            self._hide_unstable(wanted.group_id, topics)
         return {"group_id": wanted.group_id, "topics": topics, "error_code": ErrorCode.NONE}
+
+    def _hide_unstable(self, group_id: str, topics: list[dict[str, Any]]) -> None:
+        for topic in topics:
+            topic["partitions"] = [
+                _row(row["partition_index"], None, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+                if self.has_open_transaction(group_id, topic["name"], row["partition_index"])
+                else row
+                for row in topic["partitions"]
+            ]
 
     def _all_topics(self, known: Mapping[str, Partitions], version: int) -> list[dict[str, Any]]:
         rows = []
@@ -223,7 +229,9 @@ class Offsets:
                     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 elif group.is_subscribed_to(wanted.name):
                     code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-                elif index in known.get(wanted.name, {}):
+                elif index in known.get(wanted.name, {}) or self.has_open_transaction(
+                    request.group_id, wanted.name, index
+                ):
                     records.append(offset_record(request.group_id, wanted.name, index, None))
                 partitions.append({"partition_index": index, "error_code": code})
             rows.append({"name": wanted.name, "partitions": partitions})
@@ -233,11 +241,6 @@ class Offsets:
         if version >= _FIRST_VERSION_WITH_TOPIC_IDS:
             return self._shard.topics.by_id(wanted.topic_id)
         return self._shard.topics.get(wanted.name)
-
-
-def _unknown_topic(version: int) -> ErrorCode:
-    by_id = version >= _FIRST_VERSION_WITH_TOPIC_IDS
-    return ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def _once_each(topic: str | UUID, asked: Iterable[int], seen: set[tuple[str | UUID, int]]) -> list[int]:

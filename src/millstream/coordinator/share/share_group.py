@@ -77,6 +77,9 @@ class ShareGroup(Group):
     def check_offset_commit(self, member_id: str, instance_id: str | None, generation: int, version: int) -> None:
         raise self._no_offsets()
 
+    def check_transactional_commit(self, member_id: str, instance_id: str | None, generation: int) -> None:
+        raise self._no_offsets()
+
     def check_offset_fetch(self, member_id: str | None, member_epoch: int) -> None:
         raise self._no_offsets()
 
