@@ -4,7 +4,9 @@ In the manner of Jepsen's Kafka workload: clients record every operation with th
 (`operations`, `recorder`), all evidence about one partition is put side by side (`evidence`), and each kind of anomaly
 is a small check of its own (`checks`). `check(history)` runs them all.
 
-What a client could not know is never held against the log: a send that timed out may appear, once, or not at all.
+What a client could not know is never held against the log: a send that timed out may appear, once, or not at all; a
+transaction whose commit got no answer happened as a whole or not at all. Transactions, copies made by
+consume-transform-produce loops, and offsets committed with them have checks of their own (`transaction_checks`).
 """
 
 from millstream.testing.history.anomaly import Anomaly, Kind
@@ -13,13 +15,17 @@ from millstream.testing.history.operations import (
     Assigned,
     Commit,
     CommittedRead,
+    Compacted,
     EndRead,
+    Fate,
     History,
     Outcome,
     Poll,
     Seen,
     Send,
+    Source,
     StaleAllowed,
+    Transaction,
 )
 from millstream.testing.history.recorder import Recorder
 
@@ -28,7 +34,9 @@ __all__ = [
     "Assigned",
     "Commit",
     "CommittedRead",
+    "Compacted",
     "EndRead",
+    "Fate",
     "History",
     "Kind",
     "Outcome",
@@ -37,6 +45,8 @@ __all__ = [
     "Report",
     "Seen",
     "Send",
+    "Source",
     "StaleAllowed",
+    "Transaction",
     "check",
 ]

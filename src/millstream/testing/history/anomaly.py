@@ -20,6 +20,12 @@ class Kind(Enum):
     PHANTOM = "a record was read that was never sent there, or whose send certainly failed"
     STALE_READ = "the end of a partition was reported before what was known to be in it"
     LOST_COMMIT = "a committed offset went backwards"
+    ABORTED_READ = "a read_committed consumer got a record of a transaction that was not committed (G1a)"
+    DIRTY_READ = "a read_committed consumer got a record before anybody asked to commit its transaction"
+    TORN_TRANSACTION = "a part of a decided transaction is there and another part is not"
+    DIRTY_OFFSETS = "an offset is committed that only a transaction not committed has"
+    COPIED_TWICE = "an input is in the output more than once"
+    OFFSETS_DISAGREE = "the group's offsets say another thing about what was copied than the output"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,10 @@
 from collections import Counter
 from dataclasses import dataclass
 
-from millstream.testing.history import checks
+from millstream.testing.history import checks, transaction_checks
 from millstream.testing.history.anomaly import Anomaly, Kind
 from millstream.testing.history.evidence import Evidence
-from millstream.testing.history.operations import History, Outcome
+from millstream.testing.history.operations import Fate, History, Outcome
 
 _SHOWN_PER_KIND = 5
 
@@ -25,6 +25,9 @@ class Report:
     records_read: int
     position_reads: int
     commits: int
+    transactions: int
+    fates: dict[Fate, int]
+    """How many transactions ended how, as far as their clients know."""
     anomalies: tuple[Anomaly, ...]
 
     @property
@@ -39,8 +42,11 @@ class Report:
             f"{self.sends:,} sends: {self.acked:,} acked, {self.failed:,} failed, {self.unknown:,} unknown "
             f"({self.unknown_seen:,} of them in the log); {self.polls:,} polls with {self.records_read:,} records; "
             f"{self.position_reads:,} reads of positions; {self.commits:,} commits",
-            f"{len(self.anomalies):,} anomalies",
         ]
+        if self.transactions:
+            ended = ", ".join(f"{count:,} {fate}" for fate, count in self.fates.items())
+            lines.append(f"{self.transactions:,} transactions: {ended}")
+        lines.append(f"{len(self.anomalies):,} anomalies")
         shown: Counter[Kind] = Counter()
         for anomaly in self.anomalies:
             shown[anomaly.kind] += 1
@@ -58,11 +64,12 @@ def check(history: History, *, read_to_end: bool = True) -> Report:
     `read_to_end`: when all was over, somebody read every partition to its end, so that an acknowledged record that
     nobody has seen is an anomaly wherever it is.
     """
-    evidence = Evidence(history)
-    found = [anomaly for each in checks.ALL for anomaly in each(evidence)]
+    evidence = Evidence(history, read_to_end=read_to_end)
+    found = [anomaly for each in (*checks.ALL, *transaction_checks.ALL) for anomaly in each(evidence)]
     if not read_to_end:
         found = [anomaly for anomaly in found if anomaly.kind is not Kind.UNSEEN_TAIL]
     outcomes = Counter(send.outcome for send in history.sends)
+    fates = Counter(transaction.fate for transaction in history.transactions)
     polled = history.polls
     return Report(
         sends=len(history.sends),
@@ -77,5 +84,7 @@ def check(history: History, *, read_to_end: bool = True) -> Report:
         records_read=sum(len(poll.records) for poll in polled),
         position_reads=len(history.end_reads) + len(history.committed_reads),
         commits=len(history.commits),
+        transactions=len(history.transactions),
+        fates={fate: fates[fate] for fate in Fate if fates[fate]},
         anomalies=tuple(found),
     )

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from millstream.testing.history.operations import Assigned, History, Outcome, Poll, Send, Value
+from millstream.testing.history.operations import Assigned, Fate, History, Outcome, Poll, Send, Transaction, Value
 
 
 @dataclass(slots=True)
@@ -19,6 +19,12 @@ class PartitionEvidence:
     read_at: dict[Value, set[int]] = field(default_factory=lambda: defaultdict(set))
     """By value: the offsets at which consumers got it."""
     highest_read: int = -1
+    committed_read_at: dict[Value, float] = field(default_factory=dict)
+    """By value: when the first read_committed consumer had it."""
+    highest_committed_read: int = -1
+    has_committed_reader: bool = False
+    is_compacted: bool = False
+    has_transactions: bool = False
 
     def offset_of(self, send: Send) -> int | None:
         """Where the record is, as it was read or else acknowledged; None when nobody knows."""
@@ -34,6 +40,7 @@ class ConsumerRun:
     group: str | None
     partition: str
     position: int | None
+    committed_only: bool
     offsets: list[int] = field(default_factory=list)
 
 
@@ -55,17 +62,27 @@ class RisingBound:
 
 
 class Evidence:
-    """A history, arranged."""
+    """A history, arranged. `read_to_end`: when all was over, somebody read every partition to its end."""
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: History, *, read_to_end: bool = True) -> None:
         self.history = history
+        self.read_to_end = read_to_end
         self.partitions: dict[str, PartitionEvidence] = {}
         self.runs: list[ConsumerRun] = []
+        self.transactions = {each.name: each for each in history.transactions}
+        self.sends_of: dict[str, list[Send]] = defaultdict(list)
+        """By transaction: its sends, less those that certainly failed."""
         for send in history.sends:
             here = self.partition(send.partition)
             here.sends[send.value] = send
             if send.outcome is Outcome.ACKED and send.offset is not None:
                 here.values_at[send.offset].add(send.value)
+            if send.transaction is not None:
+                here.has_transactions = True
+                if send.outcome is not Outcome.FAILED:
+                    self.sends_of[send.transaction].append(send)
+        for each in history.compacted:
+            self.partition(each.partition).is_compacted = True
         self._read(history.reading)
 
     def partition(self, name: str) -> PartitionEvidence:
@@ -77,31 +94,92 @@ class Evidence:
     def stale_allowed(self, begun: float, ended: float) -> bool:
         return any(begun <= each.until and each.since <= ended for each in self.history.stale_allowed)
 
+    def transaction_of(self, send: Send) -> Transaction | None:
+        return None if send.transaction is None else self.transactions[send.transaction]
+
+    def must_be_readable(self, send: Send) -> bool:
+        """Acknowledged by itself or with its transaction: a commit tells that all before it was written."""
+        transaction = self.transaction_of(send)
+        if transaction is None:
+            return send.outcome is Outcome.ACKED
+        return transaction.fate is Fate.COMMITTED and send.outcome is not Outcome.FAILED
+
+    def is_visible(self, send: Send) -> bool:
+        """Whether it was read; with read_committed, if it is in a transaction and anybody reads like that."""
+        here = self.partitions[send.partition]
+        if send.transaction is not None and here.has_committed_reader:
+            return send.value in here.committed_read_at
+        return send.value in here.read_at
+
+    def known_offsets(self, here: PartitionEvidence, *, committed_only: bool) -> list[int]:
+        """The offsets, in order, at which a consumer that comes by must get something."""
+        gone = self.superseded(here)
+        if not committed_only:
+            return sorted(offset for offset, values in here.values_at.items() if not values <= gone)
+        return sorted(
+            offset
+            for offset, values in here.values_at.items()
+            if any(value not in gone and self._is_known_committed(here, value) for value in values)
+        )
+
+    def superseded(self, here: PartitionEvidence) -> set[Value]:
+        """What compaction may have removed: a later record of the key is there, or may be, nobody knows where."""
+        if not here.is_compacted:
+            return set()
+        last: dict[str, float] = {}
+        for send in here.sends.values():
+            transaction = self.transaction_of(send)
+            if send.key is None or send.outcome is Outcome.FAILED:
+                continue
+            if transaction is None or transaction.fate in (Fate.COMMITTED, Fate.UNKNOWN):
+                offset = here.offset_of(send)
+                last[send.key] = max(last.get(send.key, -1), float("inf") if offset is None else offset)
+        return {
+            send.value
+            for send in here.sends.values()
+            if send.key is not None and (offset := here.offset_of(send)) is not None and offset < last.get(send.key, -1)
+        }
+
+    def _is_known_committed(self, here: PartitionEvidence, value: Value) -> bool:
+        if value in here.committed_read_at:
+            return True
+        send = here.sends.get(value)
+        if send is None:
+            return False
+        transaction = self.transaction_of(send)
+        return transaction is None or transaction.fate is Fate.COMMITTED
+
     def _read(self, reading: Iterable[Poll | Assigned]) -> None:
         open_runs: dict[str, dict[str, ConsumerRun]] = defaultdict(dict)
-        groups: dict[str, str | None] = {}
+        kinds: dict[str, tuple[str | None, bool]] = {}
         for each in reading:
             runs = open_runs[each.consumer]
             if isinstance(each, Assigned):
-                groups[each.consumer] = each.group
+                kinds[each.consumer] = kind = (each.group, each.committed_only)
                 runs.clear()
                 for name, position in each.positions.items():
-                    runs[name] = self._begin(each.consumer, each.group, name, position)
+                    runs[name] = self._begin(each.consumer, kind, name, position)
                 continue
-            for seen in each.records:
-                name, offset, value = seen
+            for name, offset, value in each.records:
+                run = runs.get(name)
+                if run is None:
+                    run = runs[name] = self._begin(each.consumer, kinds.get(each.consumer, (None, False)), name, None)
+                run.offsets.append(offset)
                 here = self.partition(name)
                 here.values_at[offset].add(value)
                 here.read_at[value].add(offset)
                 here.highest_read = max(here.highest_read, offset)
-                run = runs.get(name)
-                if run is None:
-                    run = runs[name] = self._begin(each.consumer, groups.get(each.consumer), name, None)
-                run.offsets.append(offset)
+                if run.committed_only:
+                    here.highest_committed_read = max(here.highest_committed_read, offset)
+                    first = here.committed_read_at.get(value, each.finished_at)
+                    here.committed_read_at[value] = min(first, each.finished_at)
 
-    def _begin(self, consumer: str, group: str | None, partition: str, position: int | None) -> ConsumerRun:
-        run = ConsumerRun(consumer, group, partition, position)
+    def _begin(self, consumer: str, kind: tuple[str | None, bool], partition: str, position: int | None) -> ConsumerRun:
+        group, committed_only = kind
+        run = ConsumerRun(consumer, group, partition, position, committed_only)
         self.runs.append(run)
+        if committed_only:
+            self.partition(partition).has_committed_reader = True
         return run
 
 
