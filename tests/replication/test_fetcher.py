@@ -125,6 +125,7 @@ class Node:
     def __init__(self, config: BrokerConfig, address: Callable[[], tuple[str, int]]) -> None:
         self.config = config
         self._address = address
+        self.connections: list[tuple[int, str]] = []
 
     def broker_epoch(self) -> int:
         return 20
@@ -135,6 +136,12 @@ class Node:
     def address_of(self, broker_id: int) -> tuple[str, int]:
         assert broker_id == 1
         return self._address()
+
+    def connection_lost(self, broker_id: int) -> None:
+        self.connections.append((broker_id, "lost"))
+
+    def connection_made(self, broker_id: int) -> None:
+        self.connections.append((broker_id, "made"))
 
 
 class Nobody:
@@ -254,6 +261,8 @@ def test_a_leader_that_dies_at_any_byte_leaves_a_clean_log(run: Callable[[Scenar
             content = follower.content()
             offsets = [header.base_offset for _, header in iterate_headers(content)]
             assert offsets == list(range(len(offsets)))
+            made = follower.node.connections[::2]
+            assert made == [(1, "made")] * len(made) and set(follower.node.connections[1::2]) == {(1, "lost")}
 
     run(scenario)
 

@@ -61,6 +61,11 @@ class Node(Protocol):
         """Where a broker listens for other brokers; OSError if there is no such broker now."""
         ...
 
+    def connection_lost(self, broker_id: int) -> None:
+        """An established connection to a broker ended, and not because we hung up."""
+
+    def connection_made(self, broker_id: int) -> None: ...
+
 
 class _Followed:
     """A partition of this fetcher."""
@@ -215,6 +220,7 @@ class ReplicaFetcher:
             if version < FIRST_VERSION:
                 raise ConnectionError(f"the leader speaks Fetch only up to version {version}")
             self._version = version
+            self._node.connection_made(self.leader_id)
         coming = channel.begin("fetch", self._version, body)
         if coming is None:
             raise ConnectionError("the connection to the leader is lost")
@@ -246,6 +252,7 @@ class ReplicaFetcher:
             environment = self._environment
             client_id = f"broker-{self._node.node_id}-fetcher"
             self._channel = Channel(host, port, environment.network, environment.loop, client_id=client_id)
+            self._channel.on_lost = lambda: self._node.connection_lost(self.leader_id)
         return self._channel
 
     async def _unless_given_up(self, request: "Coroutine[Any, Any, T] | asyncio.Future[T]") -> T | None:

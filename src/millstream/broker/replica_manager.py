@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from uuid import UUID
 
 from millstream.broker.isr_changes import ControllerRequests, IsrChanges
+from millstream.broker.lost_brokers import LostBrokers
 from millstream.broker.partition import Partition
 from millstream.broker.partition_table import PartitionTable
 from millstream.broker.replica_fetchers import ReplicaFetchers
@@ -60,6 +61,9 @@ class ReplicaManager:
             lambda: int(self.config[cluster.FOLLOWER_REPLICATION_THROTTLED_RATE]),
             now,
         )
+        self.lost_brokers = LostBrokers(
+            lambda: self.image, lambda: self.config[cluster.BROKER_SESSION_TIMEOUT_MS] / 1000, now
+        )
         self.fetchers = ReplicaFetchers(self, follower_throttle, environment)
         self.roles = ReplicaRoles(metadata, logs, environment, self, self.fetchers, not_ours=not_ours)
         self._timers: list[asyncio.TimerHandle] = []
@@ -78,6 +82,7 @@ class ReplicaManager:
         )
 
     def follow(self, delta: MetadataDelta) -> None:
+        self.lost_brokers.follow(delta)
         self.roles.follow(delta)
 
     def close(self) -> None:
@@ -157,6 +162,12 @@ class ReplicaManager:
                 assert broker is not None
                 return NodeEndpoint(broker_id, endpoint.host, endpoint.port, broker.rack)
         return None
+
+    def connection_lost(self, broker_id: int) -> None:
+        self.lost_brokers.connection_lost(broker_id)
+
+    def connection_made(self, broker_id: int) -> None:
+        self.lost_brokers.connection_made(broker_id)
 
     def lag_max_ms(self) -> int:
         return int(self.config[cluster.REPLICA_LAG_TIME_MAX_MS])

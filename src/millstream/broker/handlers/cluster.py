@@ -4,12 +4,14 @@ Answers are made from the metadata image alone. Encoded Metadata answers are kep
 thousands of partitions, encoding is what costs, and clients ask again and again.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import UUID
 
 from millstream.api.request import Context, Response
 from millstream.broker.group_coordinator import java_hash
+from millstream.broker.lost_brokers import LostBrokers
 from millstream.metadata.image import BrokerRegistration, MetadataImage, PartitionState, TopicImage
 from millstream.metadata.records import NO_LEADER, Endpoint
 from millstream.metadata.topic_names import INTERNAL_TOPICS, SHARE_GROUP_STATE_TOPIC
@@ -35,6 +37,7 @@ class ClusterHandlers:
         self,
         node_id: int,
         image: Callable[[], MetadataImage],
+        lost_brokers: LostBrokers,
         create_topics: Callable[[list[str]], Awaitable[dict[str, KafkaError]]],
         may_create_topics: Callable[[], bool],
         described_partitions_limit: int,
@@ -44,6 +47,7 @@ class ClusterHandlers:
         """`create_topics` makes topics with default settings and says which it could not make."""
         self._node_id = node_id
         self._image = image
+        self._lost_brokers = lost_brokers
         self._create_topics = create_topics
         self._may_create_topics = may_create_topics
         self._ensure_group_topic = ensure_group_topic
@@ -62,6 +66,14 @@ class ClusterHandlers:
             missing = [topic.name for topic in wanted if topic.name is not None and topic.name not in image.topics]
             if missing:
                 return self._metadata_creating(request, context, wanted, missing)
+        if wanted and len(image.brokers) > 1:
+            return self._metadata_soon(request, context, wanted)
+        return self._encoded(request, context, wanted, {})
+
+    async def _metadata_soon(self, request: Message, context: Context, wanted: list[Message]) -> Response:
+        """Looks at other connections first: who asks because a leader died may have noticed it before us."""
+        for _ in range(2):
+            await asyncio.sleep(0)
         return self._encoded(request, context, wanted, {})
 
     async def _metadata_creating(
@@ -85,11 +97,12 @@ class ClusterHandlers:
             self._kept_for = image
         operations = (request.include_topic_authorized_operations, request.include_cluster_authorized_operations)
         names = None if wanted is None else tuple((topic.name, topic.topic_id) for topic in wanted)
-        key = (context.version, context.peer.listener, operations, names)
+        lost = self._lost_brokers.missing(), self._lost_brokers.departed()
+        key = (context.version, context.peer.listener, operations, names, lost)
         encoded = self._kept.get(key)
         if encoded is None or failed:
             encoded = response_schema("metadata").encode(
-                self._metadata(image, wanted, context, operations, failed), context.version
+                self._metadata(image, wanted, context, operations, failed, lost), context.version
             )
             if not failed and len(names or ()) <= _LARGEST_KEPT_REQUEST:
                 if len(self._kept) >= _KEPT_ANSWERS:
@@ -104,9 +117,11 @@ class ClusterHandlers:
         context: Context,
         operations: tuple[bool, bool],
         failed: dict[str, KafkaError],
+        lost: tuple[frozenset[int], frozenset[int]],
     ) -> dict[str, Any]:
         topic_operations = _ALL_TOPIC_OPERATIONS if operations[0] else _NOT_ASKED
-        reachable = _Reachable(image, context.peer.listener)
+        missing, departed = lost
+        reachable = _Reachable(image, context.peer.listener, missing, departed)
         if wanted is None:
             topics = [_topic(topic, reachable, topic_operations) for topic in image.topics.values()]
         else:
@@ -116,7 +131,7 @@ class ClusterHandlers:
         return {
             "brokers": [
                 {"node_id": broker.id, "host": at.host, "port": at.port, "rack": broker.rack}
-                for broker, at in reachable.brokers
+                for broker, at in reachable.listed
             ],
             "cluster_id": image.cluster_id,
             "controller_id": self._some_broker(reachable),
@@ -287,16 +302,27 @@ def _once_each(topics: list[Message] | None) -> list[Message] | None:
 
 
 class _Reachable:
-    """The brokers that clients of one listener can turn to: not fenced, and with an address on that listener."""
+    """The brokers that clients of one listener can turn to: not fenced, and with an address on that listener.
 
-    def __init__(self, image: MetadataImage, listener: str) -> None:
-        self.brokers = [
+    Of those that are missing or departed (see `lost_brokers`) clients get the address, but nobody is sent to them.
+    """
+
+    def __init__(
+        self,
+        image: MetadataImage,
+        listener: str,
+        missing: frozenset[int] = frozenset(),
+        departed: frozenset[int] = frozenset(),
+    ) -> None:
+        self.listed = [
             (broker, at)
             for _, broker in sorted(image.brokers.items())
-            if not broker.fenced and (at := _endpoint(broker, listener)) is not None
+            if (not broker.fenced or broker.id in departed) and (at := _endpoint(broker, listener)) is not None
         ]
+        self.brokers = [row for row in self.listed if not row[0].fenced]
         self.ids: frozenset[int] = frozenset(broker.id for broker, _ in self.brokers)
         self.alive: frozenset[int] = frozenset(broker.id for broker in image.brokers.values() if not broker.fenced)
+        self.missing = missing
 
 
 def _endpoint(broker: BrokerRegistration, listener: str) -> Endpoint | None:
@@ -306,7 +332,9 @@ def _endpoint(broker: BrokerRegistration, listener: str) -> Endpoint | None:
 
 def _partition(index: int, state: PartitionState, reachable: _Reachable) -> dict[str, Any]:
     leader, error = state.leader, ErrorCode.NONE
-    if leader not in reachable.ids:
+    if leader in reachable.missing:
+        leader, error = NO_LEADER, ErrorCode.LEADER_NOT_AVAILABLE
+    elif leader not in reachable.ids:
         error = ErrorCode.LISTENER_NOT_FOUND if leader in reachable.alive else ErrorCode.LEADER_NOT_AVAILABLE
         leader = NO_LEADER
     return {
