@@ -37,6 +37,7 @@ from millstream.broker.share_partitions import SharePartitions
 from millstream.broker.share_persister import SharePersister
 from millstream.broker.topic_creation import TopicCreator
 from millstream.broker.transaction_verification import TransactionVerification
+from millstream.broker.transactional_offsets import TransactionalOffsets
 from millstream.config.table import network, node, share, transactions
 from millstream.controller.handlers.described_configs import DescribedConfigs
 from millstream.controller.handlers.features import features_to_tell
@@ -163,7 +164,12 @@ class Broker:
             self.groups.ensure_topic,
             self.share_coordinator.ensure_topic,
         )
-        commits = OffsetCommitHandlers(self.groups)
+        transactional_offsets = TransactionalOffsets(
+            self.groups,
+            self.verification,
+            lambda: view.config[transactions.TRANSACTION_PARTITION_VERIFICATION_ENABLE],
+        )
+        commits = OffsetCommitHandlers(self.groups, transactional_offsets)
         classic = ClassicGroupHandlers(self.groups)
         consumer = ConsumerGroupHandlers(self.groups)
         group_admin = GroupAdminHandlers(self.groups)
@@ -187,6 +193,7 @@ class Broker:
             "metadata": cluster.metadata,
             "offset_commit": commits.offset_commit,
             "offset_fetch": commits.offset_fetch,
+            "txn_offset_commit": commits.txn_offset_commit,
             "find_coordinator": cluster.find_coordinator,
             "join_group": classic.join_group,
             "heartbeat": classic.heartbeat,

@@ -8,67 +8,42 @@ given up when it leads no longer. Decisions are in `coordinator/`, the joining o
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import lru_cache, partial
 from typing import Any, TypeVar
-from uuid import UUID
 
 from millstream.broker.cluster_view import ClusterView
 from millstream.broker.coordinator_shell import CoordinatorShell
+from millstream.broker.image_topics import ImageTopics
 from millstream.broker.internal_topics import InternalTopics
 from millstream.broker.partition import Partition
 from millstream.broker.partition_table import PartitionTable
 from millstream.config.table import groups as settings
+from millstream.config.table import transactions
 from millstream.coordinator.group import LONGEST_TEXT
 from millstream.coordinator.group_shard import GroupShard
 from millstream.coordinator.outcome import Outcome, Reply
 from millstream.coordinator.share.share_groups import Partitions
-from millstream.coordinator.topic_catalog import Topic
 from millstream.environment import Environment
-from millstream.metadata.image import ConfigResource, MetadataDelta, MetadataImage, ResourceType, TopicImage
+from millstream.metadata.image import ConfigResource, MetadataDelta, ResourceType
 from millstream.model.errors import ErrorCode, KafkaError
-from millstream.model.identifiers import BrokerId, TopicId, TopicName
+from millstream.model.identifiers import TopicName
+from millstream.model.transactions import Marker, VerificationGuard
 
 GROUP_TOPIC = TopicName("__consumer_offsets")
 _LOAD_PATIENCE_SECONDS = 5.0
 """How long a request waits for its shard to load before the client is told to come again."""
 _LOADS_AT_ONCE = 4
 
+_TO_MARKER_SENDERS = {
+    ErrorCode.NOT_COORDINATOR: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.NOT_ENOUGH_REPLICAS,
+}
 _log = logging.getLogger("millstream.groups")
 R = TypeVar("R")
 OnShareState = Callable[[GroupShard, str, Partitions, Partitions], None]
-
-
-class ImageTopics:
-    """The topics of the metadata image, as coordinators see them; internal ones included."""
-
-    def __init__(self, image: Callable[[], MetadataImage]) -> None:
-        self._image = image
-
-    @property
-    def version(self) -> int:
-        return self._image().offset
-
-    def names(self) -> Iterable[str]:
-        return self._image().topics
-
-    def get(self, name: str) -> Topic | None:
-        return _topic(self._image().topics.get(TopicName(name)))
-
-    def by_id(self, topic_id: UUID) -> Topic | None:
-        return _topic(self._image().topics_by_id.get(TopicId(topic_id)))
-
-    def racks(self, name: str) -> Sequence[frozenset[str]]:
-        image = self._image()
-        topic = image.topics.get(TopicName(name))
-        if topic is None:
-            return ()
-        rack_of = {broker.id: broker.rack for broker in image.brokers.values()}
-        return [
-            frozenset(rack for replica in state.replicas if (rack := rack_of.get(BrokerId(replica))) is not None)
-            for state in topic.partitions
-        ]
 
 
 class GroupCoordinator:
@@ -137,7 +112,9 @@ class GroupCoordinator:
             shard,
             self._environment,
             on_replayed=shard.replayed,
+            participant=shard,
             commit_timeout_ms=lambda: view.config[settings.OFFSETS_COMMIT_TIMEOUT_MS],
+            needs_guard=lambda: view.config[transactions.TRANSACTION_PARTITION_VERIFICATION_ENABLE],
         )
         shell.on_lost = lambda: self._give_up(index, shell)
 
@@ -214,23 +191,43 @@ class GroupCoordinator:
 
     async def run(self, group_id: str, operation: "Callable[[GroupShard, int], Outcome[R]]") -> R:
         """Runs an operation on the shard of a group; waits for its answer. KafkaError if it is refused."""
-        shell = await self._shell_of(group_id)
+        return await self.run_in(await self.shell_of(group_id), operation)
+
+    async def run_in(
+        self,
+        shell: CoordinatorShell,
+        operation: "Callable[[GroupShard, int], Outcome[R]]",
+        guard: VerificationGuard | None = None,
+    ) -> R:
         shard = _shard(shell)
-        return await shell.run(lambda now_ms: operation(shard, now_ms))
+        return await shell.run(lambda now_ms: operation(shard, now_ms), guard)
 
     async def read(self, group_id: str, question: "Callable[[GroupShard], R]") -> R:
         """Asks the shard of a group something that changes nothing."""
         return await self.run(group_id, lambda shard, now_ms: Outcome(question(shard)))
 
-    async def _shell_of(self, group_id: str) -> CoordinatorShell:
+    async def shell_of(self, group_id: str) -> CoordinatorShell:
+        """The shell of a group's partition, loaded; KafkaError if this broker does not coordinate the group."""
         await self.ensure_topic()
         return await self._loaded(self.partition_of(group_id))
+
+    async def end_transaction(self, index: int, marker: Marker) -> None:
+        """Writes the end of a transaction to a partition of GROUP_TOPIC, where offsets were committed in it.
+
+        Returns when that is committed. KafkaError is in the words of partition leaders, which is what the transaction
+        coordinator, who tries again, speaks with.
+        """
+        try:
+            shell = await self._loaded(index)
+            await shell.end_transaction(marker)
+        except KafkaError as error:
+            raise KafkaError(_TO_MARKER_SENDERS.get(error.code, error.code), error.message) from error
 
     async def learn_pattern(self, group_id: str, text: str) -> None:
         """Matches the topics with an expression in a thread, so that a heartbeat finds them matched already."""
         if len(text) > LONGEST_TEXT:
             return
-        shard = _shard(await self._shell_of(group_id))
+        shard = _shard(await self.shell_of(group_id))
         pattern = shard.consumer.patterns.get(text)
         names = pattern.unknown(self.topics)
         if names:
@@ -318,10 +315,6 @@ async def _awaited(shell: CoordinatorShell, answer: "R | Reply[R]", refuse: "Cal
 def _shard(shell: CoordinatorShell) -> GroupShard:
     assert isinstance(shell.state, GroupShard)
     return shell.state
-
-
-def _topic(image: TopicImage | None) -> Topic | None:
-    return None if image is None else Topic(image.name, image.id, len(image.partitions))
 
 
 @lru_cache(maxsize=10_000)

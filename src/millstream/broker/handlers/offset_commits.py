@@ -1,4 +1,4 @@
-"""OffsetCommit (8), OffsetFetch (9), OffsetDelete (47): where groups are in their topics."""
+"""OffsetCommit (8), OffsetFetch (9), TxnOffsetCommit (28), OffsetDelete (47): where groups are in their topics."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -6,16 +6,20 @@ from typing import Any
 
 from millstream.api.request import Context, Response
 from millstream.broker.group_coordinator import GroupCoordinator
+from millstream.broker.transactional_offsets import TransactionalOffsets
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.protocol.schema import Message
 
 _FIRST_FETCH_WITH_GROUPS = 8
 _FIRST_FETCH_WITH_ERROR = 2
+_FIRST_TRANSACTIONAL_THAT_KNOWS_LOADING = 2
+"""Older producers fall over a coordinator that loads, but not over one that is not there (KAFKA-7296)."""
 
 
 class OffsetCommitHandlers:
-    def __init__(self, groups: GroupCoordinator) -> None:
+    def __init__(self, groups: GroupCoordinator, transactional: TransactionalOffsets) -> None:
         self._groups = groups
+        self._transactional = transactional
 
     def offset_commit(self, request: Message, context: Context) -> Response | Awaitable[Response]:
         return self._groups.respond(
@@ -24,14 +28,28 @@ class OffsetCommitHandlers:
             lambda error: {"topics": [_refused(topic, error.code) for topic in request.topics]},
         )
 
+    async def txn_offset_commit(self, request: Message, context: Context) -> Response:
+        try:
+            return await self._transactional.commit(request, context.version)
+        except KafkaError as error:
+            code = error.code
+            if (
+                code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+                and context.version < _FIRST_TRANSACTIONAL_THAT_KNOWS_LOADING
+            ):
+                code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            return {
+                "topics": [{"name": topic.name, "partitions": _refused_rows(topic, code)} for topic in request.topics]
+            }
+
     async def offset_fetch(self, request: Message, context: Context) -> Response:
         if context.version >= _FIRST_FETCH_WITH_GROUPS:
             rows = []
             for wanted in _once_each(request.groups):
-                rows.append(await self._fetched(wanted, context.version))
+                rows.append(await self._fetched(wanted, context.version, request.require_stable))
                 await asyncio.sleep(0)  # others have their turn
             return {"groups": rows}
-        group = await self._fetched(request, context.version)
+        group = await self._fetched(request, context.version, request.require_stable)
         code = group["error_code"]
         topics = [{name: topic[name] for name in ("name", "partitions")} for topic in group["topics"]]
         if code and context.version < _FIRST_FETCH_WITH_ERROR:
@@ -42,9 +60,11 @@ class OffsetCommitHandlers:
             ]
         return {"topics": topics, "error_code": code}
 
-    async def _fetched(self, group: Message, version: int) -> dict[str, Any]:
+    async def _fetched(self, group: Message, version: int, require_stable: bool) -> dict[str, Any]:
         try:
-            return await self._groups.read(group.group_id, lambda shard: shard.offsets.fetch(group, version))
+            return await self._groups.read(
+                group.group_id, lambda shard: shard.offsets.fetch(group, version, require_stable=require_stable)
+            )
         except KafkaError as error:
             return {"group_id": group.group_id, "topics": [], "error_code": error.code}
 
@@ -69,10 +89,13 @@ def _once_each(groups: list[Message]) -> list[Message]:
 
 
 def _refused(topic: Message, code: int) -> dict[str, Any]:
+    return {"topic_id": topic.topic_id, "name": topic.name, "partitions": _refused_rows(topic, code)}
+
+
+def _refused_rows(topic: Message, code: int) -> list[dict[str, Any]]:
     if code == ErrorCode.UNKNOWN_SERVER_ERROR:  # the log did not take it: all of it in one batch is too large
         code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
-    rows = [{"partition_index": partition.partition_index, "error_code": code} for partition in topic.partitions]
-    return {"topic_id": topic.topic_id, "name": topic.name, "partitions": rows}
+    return [{"partition_index": partition.partition_index, "error_code": code} for partition in topic.partitions]
 
 
 def _unfetched(index: int, code: int) -> dict[str, Any]:
