@@ -1,64 +1,33 @@
 """Fetch: find the bytes, wait for them if need be, and hand over stretches of files; never a record, never a copy.
 
 A fetch answers at once if it has `min_bytes`, an error to tell, or no time to wait. Otherwise it waits on its
-partitions and is woken by an append (a follower) or a commit (a consumer); nothing polls. Bytes that are not in the
-page cache, or that this process has not verified, are read ahead and checked in a thread before they are sent.
+partitions and is woken by an append (a follower) or a commit (a consumer: the last stable offset, too, moves only with
+what is committed); nothing polls. Bytes that are not in the page cache, or that this process has not verified, are read
+ahead and checked in a thread before they are sent. The look at the logs is in `fetch_reading`.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol
 
 from millstream.broker.fetch_sessions import FetchSession, FetchSessions, Key, SessionPartition
-from millstream.broker.partition import Partition, ReplicaWaiter, Role, Waiter, Waiters
+from millstream.broker.handlers.fetch_reading import Cluster, FetchReader, ReadResult, Row
+from millstream.broker.partition import Partition, ReplicaWaiter, Waiter, Waiters
 from millstream.broker.partition_table import PartitionTable
-from millstream.broker.replica_throttle import ReplicaThrottle
 from millstream.environment import Environment
-from millstream.metadata.image import PartitionState
 from millstream.model.errors import ErrorCode, KafkaError
-from millstream.protocol.fetch import (
-    FIRST_WITH_TOPIC_ID,
-    FetchPartition,
-    FetchRequest,
-    PartitionResult,
-)
-from millstream.storage.partition_log import PartitionLog
+from millstream.protocol.fetch import FIRST_WITH_TOPIC_ID, FetchPartition, FetchRequest, PartitionResult
 from millstream.storage.slice import Slice
 
 OPENED_PER_TURN = 8
 SCAN_SECONDS = 5.0
 """So often a follower's session looks at all its partitions: most, but not all that a follower is told of announces
 itself (retention moves a log's start)."""
-FIRST_FROM_FOLLOWERS = 11
-"""The first version whose consumers know that followers may serve them."""
 _log = logging.getLogger("millstream.broker")
 
-Row = tuple[Key, PartitionResult]
 Topics = list[tuple[bytes, list[PartitionResult]]]
 Deliver = Callable[[Topics, int, int], None]
 """Takes the answer: topics, top-level error, session id."""
-
-
-class Cluster(Protocol):
-    """What a fetch must know of the other nodes."""
-
-    @property
-    def leader_throttle(self) -> ReplicaThrottle: ...
-
-    def cluster_id(self) -> str | None: ...
-
-    def state_elsewhere(self, topic: bytes, by_id: bool, index: int) -> PartitionState | None: ...
-
-    def is_of_the_past(self, broker_id: int, broker_epoch: int) -> bool: ...
-
-    def is_alive(self, broker_id: int) -> bool: ...
-
-    def rack_of(self, broker_id: int) -> str | None: ...
-
-    def selects_by_rack(self) -> bool:
-        """Whether consumers are sent to a replica in their own rack (`replica.selector.class`)."""
-        ...
 
 
 class FetchHandler:
@@ -75,7 +44,7 @@ class FetchHandler:
         self.environment = environment
         self.cluster = cluster
         self.sessions = FetchSessions(session_slots, environment.randomness)
-        self._max_bytes = max_bytes
+        self.reader = FetchReader(partitions, cluster, max_bytes)
 
     def fetch(self, request: FetchRequest, version: int, deliver: Deliver) -> "FetchWait | None":
         """Answers through `deliver`, now or later; returns what waits, so that it can be given up."""
@@ -94,193 +63,6 @@ class FetchHandler:
             known = self.cluster.cluster_id()
             if known is not None and request.cluster_id != known.encode():
                 raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID, f"this is cluster {known}")
-
-    def read(
-        self, wanted: Iterable[tuple[Key, FetchPartition]], request: FetchRequest, version: int, *, is_arrival: bool
-    ) -> "ReadResult":
-        """Looks at every wanted partition once, within the request's limits.
-
-        The first look, `is_arrival`, is when a follower tells how far it is: it does so by where it fetches.
-        """
-        result = ReadResult()
-        left = min(request.max_bytes, self._max_bytes)
-        by_id = version >= FIRST_WITH_TOPIC_ID
-        topics = self.partitions.by_id if by_id else self.partitions.by_name
-        is_replica = request.replica_id >= 0
-        for key, fetch in wanted:
-            topic = topics.get(key[0])
-            partition = topic.get(fetch.partition) if topic is not None else None
-            if partition is None:
-                result.refused(key, self._not_here(key, by_id, topic is None))
-                continue
-            try:
-                if is_replica:
-                    row = self._read_for_replica(partition, fetch, request, left, not result.size, is_arrival)
-                else:
-                    row = self._read_for_consumer(partition, fetch, request, version, left, not result.size)
-            except (KafkaError, OSError) as error:
-                result.refused(key, _refusal(partition, fetch, error))
-                continue
-            if row.diverging_epoch is not None or row.preferred_read_replica >= 0:
-                result.must_answer = True
-            elif row.records is not None:
-                result.size += row.records.length
-                left -= row.records.length
-            result.rows.append((key, row))
-        return result
-
-    def _not_here(self, key: Key, by_id: bool, topic_unknown: bool) -> PartitionResult:
-        topic, index = key
-        state = self.cluster.state_elsewhere(topic, by_id, index)
-        if state is not None:
-            leader = state.leader, state.leader_epoch
-            return PartitionResult(index, ErrorCode.NOT_LEADER_OR_FOLLOWER, current_leader=leader)
-        if by_id and topic_unknown:
-            return PartitionResult(index, ErrorCode.UNKNOWN_TOPIC_ID)
-        return PartitionResult(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-
-    def _read_for_consumer(
-        self,
-        partition: Partition,
-        fetch: FetchPartition,
-        request: FetchRequest,
-        version: int,
-        left: int,
-        at_least_one: bool,
-    ) -> PartitionResult:
-        """What is committed: all of it at the leader, as much as it has heard of at a follower."""
-        if not partition.is_leader and (partition.role is not Role.FOLLOWER or version < FIRST_FROM_FOLLOWERS):
-            raise partition.not_leader()
-        log = partition.log
-        if fetch.current_leader_epoch != partition.leader_epoch:
-            partition.check_leader_epoch(fetch.current_leader_epoch)
-        committed = partition.high_watermark
-        if fetch.last_fetched_epoch >= 0:
-            diverging = _divergence(log, fetch)
-            if diverging is not None:
-                return PartitionResult(
-                    fetch.partition, 0, committed, committed, log.log_start_offset, diverging_epoch=diverging
-                )
-        if request.rack_id and partition.is_leader and self.cluster.selects_by_rack():
-            preferred = self._nearest(partition, request.rack_id.decode(errors="replace"), fetch.fetch_offset)
-            if preferred >= 0:
-                return PartitionResult(fetch.partition, 0, committed, committed, log.log_start_offset, None, preferred)
-        records: Slice | None = None
-        if fetch.fetch_offset == committed:
-            pass  # at the end: the usual case of a consumer that keeps up
-        elif left > 0 or at_least_one:
-            records = log.read(
-                fetch.fetch_offset, min(fetch.max_bytes, max(left, 0)), up_to=committed, at_least_one=at_least_one
-            )
-        return PartitionResult(fetch.partition, 0, committed, committed, log.log_start_offset, None, -1, records)
-
-    def _read_for_replica(
-        self,
-        partition: Partition,
-        fetch: FetchPartition,
-        request: FetchRequest,
-        left: int,
-        at_least_one: bool,
-        is_arrival: bool,
-    ) -> PartitionResult:
-        """Everything up to the log's end, to a replica that is one."""
-        partition.check_is_leader()
-        log = partition.log
-        partition.check_leader_epoch(fetch.current_leader_epoch)
-        broker_id, broker_epoch = request.replica_id, request.replica_epoch
-        if self.cluster.is_of_the_past(broker_id, broker_epoch):
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {broker_id} has registered again since")
-        partition.check_follower(broker_id, broker_epoch)
-        if fetch.last_fetched_epoch >= 0:
-            diverging = _divergence(log, fetch)
-            if diverging is not None:
-                return PartitionResult(
-                    fetch.partition, 0, partition.high_watermark, -1, log.log_start_offset, diverging_epoch=diverging
-                )
-        records: Slice | None = None
-        if fetch.fetch_offset != log.log_end_offset:
-            is_held_up = self._is_held_up(partition, broker_id)
-            if (left > 0 or at_least_one) and not is_held_up:
-                records = log.read(
-                    fetch.fetch_offset,
-                    min(fetch.max_bytes, max(left, 0)),
-                    up_to=log.log_end_offset,
-                    at_least_one=at_least_one,
-                )
-            elif not log.log_start_offset <= fetch.fetch_offset <= log.log_end_offset:
-                raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{fetch.fetch_offset} is not in the log")
-        if is_arrival:
-            partition.fetched_by(broker_id, broker_epoch, fetch.fetch_offset, fetch.log_start_offset)
-        committed = partition.high_watermark
-        return PartitionResult(fetch.partition, 0, committed, committed, log.log_start_offset, None, -1, records)
-
-    def _is_held_up(self, partition: Partition, broker_id: int) -> bool:
-        throttle, at = self.cluster.leader_throttle, partition.topic_partition
-        return (
-            broker_id not in partition.in_sync()
-            and throttle.is_throttled(at.topic, at.partition)
-            and throttle.is_exceeded()
-        )
-
-    def count_sent(self, rows: "list[Row]", request: FetchRequest, by_id: bool) -> None:
-        """Keeps account of what replicas under a throttle were sent."""
-        topics = self.partitions.by_id if by_id else self.partitions.by_name
-        throttle = self.cluster.leader_throttle
-        for (topic, index), row in rows:
-            if row.records is None or not row.records.length:
-                continue
-            partition = topics.get(topic, {}).get(index)
-            if partition is not None and throttle.is_throttled(partition.topic_partition.topic, index):
-                throttle.record(row.records.length)
-
-    def _nearest(self, partition: Partition, rack: str, offset: int) -> int:
-        """A replica in the consumer's rack that has what it asks for, the one that is furthest; -1 for the leader."""
-        cluster = self.cluster
-        if cluster.rack_of(partition.leader_id) == rack:
-            return -1
-        best, reached = -1, -1
-        for broker_id, follower in partition.followers().items():
-            if (
-                follower.log_end > reached
-                and 0 <= follower.log_start <= offset <= follower.log_end
-                and broker_id in partition.in_sync()
-                and cluster.is_alive(broker_id)
-                and cluster.rack_of(broker_id) == rack
-            ):
-                best, reached = broker_id, follower.log_end
-        return best
-
-
-def _divergence(log: PartitionLog, fetch: FetchPartition) -> tuple[int, int] | None:
-    """Where the reader's log parts from ours, if what it read last is not what we have there."""
-    epoch, end = log.end_offset_of_epoch(fetch.last_fetched_epoch)
-    if epoch < 0 or end < 0 or fetch.fetch_offset < log.log_start_offset:
-        raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{fetch.fetch_offset} is not in the log")
-    return (epoch, end) if end < fetch.fetch_offset or epoch < fetch.last_fetched_epoch else None
-
-
-def _refusal(partition: Partition, fetch: FetchPartition, error: KafkaError | OSError) -> PartitionResult:
-    code = error.code if isinstance(error, KafkaError) else ErrorCode.KAFKA_STORAGE_ERROR
-    if code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
-        leader = partition.leader_id, partition.leader_epoch
-        return PartitionResult(fetch.partition, code, current_leader=leader)
-    return PartitionResult(fetch.partition, code)
-
-
-class ReadResult:
-    """What one look at the logs gave."""
-
-    __slots__ = ("must_answer", "rows", "size")
-
-    def __init__(self) -> None:
-        self.rows: list[Row] = []
-        self.size = 0
-        self.must_answer = False
-        """Whether there is something to tell other than records."""
-
-    def refused(self, key: Key, row: PartitionResult) -> None:
-        self.rows.append((key, row))
-        self.must_answer = True
 
 
 class FetchWait:
@@ -389,7 +171,7 @@ class FetchWait:
             wanted = self._not_level(self._followed)
         else:
             wanted = self._of_session(self._followed, self._followed.moved)
-        return self._handler.read(wanted, self._request, self._version, is_arrival=is_arrival)
+        return self._handler.reader.read(wanted, self._request, self._version, is_arrival=is_arrival)
 
     def _not_level(self, session: FetchSession) -> list[tuple[Key, FetchPartition]]:
         """The partitions of a follower's session that there is something to say or to note of."""
@@ -498,7 +280,7 @@ class FetchWait:
             found = self._read()
         else:
             wanted = self._of_session(followed, self._grown)
-            found = self._handler.read(wanted, self._request, self._version, is_arrival=False)
+            found = self._handler.reader.read(wanted, self._request, self._version, is_arrival=False)
         self._grown.clear()
         if self._is_enough(found):
             self._answer(found)
@@ -538,7 +320,7 @@ class FetchWait:
 
     def _finish(self, rows: list[Row]) -> None:
         if self._request.replica_id >= 0:
-            self._handler.count_sent(rows, self._request, self._version >= FIRST_WITH_TOPIC_ID)
+            self._handler.reader.count_sent(rows, self._request, self._version >= FIRST_WITH_TOPIC_ID)
         if self._session is None:
             self._deliver(_by_topic(rows), ErrorCode.NONE, 0)
             return
