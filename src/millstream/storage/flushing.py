@@ -32,6 +32,7 @@ def flush_job(log: "PartitionLog") -> Job | None:
     unflushed = [log.segments[slot] for slot in range(first, len(log.segments))]
     files = [segment.file() for segment in unflushed]
     indexes = [segment.path(suffix) for segment in unflushed[:-1] for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
+    aborted = [segment.aborted.path for segment in unflushed if segment.aborted]
     epoch_changes = log.epoch_changes
     epochs_changed = epoch_changes != log.epoch_changes_flushed
     directory_changed = log.directory_changed
@@ -43,7 +44,7 @@ def flush_job(log: "PartitionLog") -> Job | None:
     def run() -> None:
         for file in files:
             file.sync()
-        for path in indexes:
+        for path in [*indexes, *aborted]:
             if disk.exists(path):
                 disk.open(path).sync()
         if not is_placed and disk.exists(metadata):
@@ -51,7 +52,7 @@ def flush_job(log: "PartitionLog") -> Job | None:
         if epochs_changed and disk.exists(epochs):
             # What counts as flushed is not looked at again: a crash must not leave it with the epochs of before.
             disk.open(epochs).sync()
-        if directory_changed or epochs_changed or not is_placed:
+        if directory_changed or epochs_changed or not is_placed or aborted:
             disk.sync_directory(directory)
         if not is_placed:
             disk.sync_directory(os.path.dirname(directory))

@@ -346,6 +346,7 @@ class LogDirectory:
                 logger.error("maintenance_failed partition=%s error=%s", log.topic_partition, error)
             if expire:
                 log.producers.expire(now_ms, self._producer_id_expiration_ms)
+                log.verifications.expire(now_ms, self._producer_id_expiration_ms)
         sync = self._recovery.sync_job(self._logs)
         if sync is not None:
             jobs.append(sync)

@@ -9,6 +9,7 @@ from millstream.storage.file_names import (
     SEGMENT_SUFFIXES,
     SNAPSHOT_SUFFIX,
     TEMPORARY_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
     offset_file,
     parse_offset_file,
 )
@@ -68,4 +69,8 @@ def scan_files(disk: Disk, directory: str) -> LogFiles:
         parsed = parse_offset_file(name)
         if parsed is not None:
             found.add(parsed)
+    for offset, suffix in [entry for entry in found if entry[1] == TRANSACTION_INDEX_SUFFIX]:
+        if (offset, LOG_SUFFIX) not in found:  # or else a later segment of that name would have it for its own
+            disk.remove(offset_file(directory, offset, suffix))
+            found.discard((offset, suffix))
     return LogFiles(directory, found)

@@ -26,13 +26,14 @@ from millstream.storage.leader_epochs import LeaderEpochs
 from millstream.storage.log_files import LogFiles, scan_files
 from millstream.storage.offset_index import OffsetIndex
 from millstream.storage.partition_log import PartitionLog
-from millstream.storage.producer_replay import rebuild_producers
+from millstream.storage.producer_replay import aborted_in, rebuild_producers
 from millstream.storage.producer_state import ProducerState
 from millstream.storage.recovery import recover_log
 from millstream.storage.segment import Segment
 from millstream.storage.segment_list import SegmentList
 from millstream.storage.snapshot_files import SnapshotFiles
 from millstream.storage.time_index import TimeIndex
+from millstream.storage.transaction_index import decode_aborted
 
 logger = logging.getLogger("millstream.storage")
 
@@ -113,6 +114,7 @@ def load_log(
         segments, end_offset = [segment], log_start_offset
     log_start_offset = max(log_start_offset, segments[0].base_offset)
     snapshots = files.sound_snapshots(disk, end_offset)
+    _check_aborted(disk, directory, segments, snapshots)
     return PartitionLog(
         disk=disk,
         cache=cache,
@@ -199,6 +201,17 @@ def _check_sealed(disk: Disk, segment: Segment, files: LogFiles) -> None:
         if not files.has(segment.base_offset, suffix) or disk.file_size(segment.path(suffix)) % entry_size:
             segment.rebuild_indexes()
             return
+
+
+def _check_aborted(disk: Disk, directory: str, segments: list[Segment], snapshots: list[int]) -> None:
+    """Make transaction indexes anew that are damaged. Few segments have one."""
+    for slot, segment in enumerate(segments):
+        if segment.aborted:
+            try:
+                decode_aborted(disk.read_bytes(segment.aborted.path), segment.base_offset)
+            except DamagedFileError as error:
+                logger.warning("transaction_index_rebuilt file=%s reason=%s", segment.aborted.path, error)
+                segment.aborted.replace(aborted_in(disk, directory, segments, slot, snapshots))
 
 
 def _load_epochs(

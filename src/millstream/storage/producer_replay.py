@@ -83,6 +83,16 @@ def rebuild_producers(
     return producers
 
 
+def aborted_in(
+    disk: Disk, directory: str, segments: Sequence[Segment], slot: int, snapshots: list[int]
+) -> list[AbortedTransaction]:
+    """The aborted transactions whose markers are in the segment at `slot`, found in the log itself."""
+    segment = segments[slot]
+    earlier = [offset for offset in snapshots if offset <= segment.base_offset]
+    producers = rebuild_producers(disk, directory, segments[:slot], earlier, segments[0].base_offset)
+    return replay(producers, segment, 0, segment.base_offset)
+
+
 def _remember_earlier(producers: ProducerState, segments: list[Segment], offset: int) -> None:
     """Fill up the last batches of each producer from the log, as far as they are near.
 
@@ -112,8 +122,13 @@ def _remember_earlier(producers: ProducerState, segments: list[Segment], offset:
             entry.batches = [*before, *entry.batches][-REMEMBERED_BATCHES:]
 
 
-def replay(producers: ProducerState, segment: Segment, position: int, from_offset: int) -> None:
+def replay(producers: ProducerState, segment: Segment, position: int, from_offset: int) -> list[AbortedTransaction]:
+    """Take note of a segment's batches; returns the transactions that they abort."""
     file = segment.file()
+    aborted = []
     for at, header in walk_headers(file, position, segment.size):
         if header.last_offset >= from_offset:
-            note_batch(producers, header, file.read_at(at, header.size) if header.is_control else None)
+            found = note_batch(producers, header, file.read_at(at, header.size) if header.is_control else None)
+            if found is not None:
+                aborted.append(found)
+    return aborted

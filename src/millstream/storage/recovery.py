@@ -1,10 +1,10 @@
 """Repairing a log after an unclean stop, so that it opens as if it had been stopped cleanly.
 
-From the segment that holds the recovery point on, every batch is read and its checksum checked; indexes, leader epochs
-and producer state are made anew on the way. The log is cut at the first byte that is not a whole, sound batch, and what
-was cut is reported. One exception keeps more than Kafka would: a sealed segment whose batches still follow one another
-to its end, with a checksum that fails, is kept, because cutting it would take all later segments too; its reader gets
-CORRUPT_MESSAGE.
+From the segment that holds the recovery point on, every batch is read and its checksum checked; indexes, leader epochs,
+producer state and the lists of aborted transactions are made anew on the way. The log is cut at the first byte that is
+not a whole, sound batch, and what was cut is reported. One exception keeps more than Kafka would: a sealed segment
+whose batches still follow one another to its end, with a checksum that fails, is kept, because cutting it would take
+all later segments too; its reader gets CORRUPT_MESSAGE.
 """
 
 import logging
@@ -19,6 +19,7 @@ from millstream.storage.file_names import (
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
     offset_file,
 )
 from millstream.storage.index_builder import DEFAULT_INTERVAL_BYTES, IndexBuilder
@@ -28,6 +29,7 @@ from millstream.storage.offset_index import MAX_RELATIVE_OFFSET, OffsetIndex, is
 from millstream.storage.producer_replay import load_snapshot, note_batch
 from millstream.storage.producer_snapshot import encode_snapshot
 from millstream.storage.producer_state import ProducerState
+from millstream.storage.transaction_index import AbortedTransaction, write_index
 
 logger = logging.getLogger("millstream.storage")
 
@@ -160,6 +162,7 @@ def _recover_segment(
     size = file.size()
     report.checked_bytes += size
     builder = IndexBuilder(base, interval_bytes)
+    aborted: list[AbortedTransaction] = []
     sealed_whole = next_base is not None and _reaches_end(file, size, next_base)
     end = 0
     reason = "torn"
@@ -176,7 +179,9 @@ def _recover_segment(
             logger.warning("damaged_batch_kept file=%s position=%d offset=%d", path, position, header.base_offset)
         builder.add(position, header)
         epochs.assign(header.leader_epoch, header.base_offset)
-        note_batch(producers, header, file.read_at(position, header.size) if header.is_control else None)
+        found = note_batch(producers, header, file.read_at(position, header.size) if header.is_control else None)
+        if found is not None:
+            aborted.append(found)
         next_offset = header.last_offset + 1
         end = position + header.size
     if end < size:
@@ -192,6 +197,7 @@ def _recover_segment(
         )
         file.truncate(end)
         file.sync()  # what was cut must not come back, whenever the rest is flushed
+    write_index(disk, offset_file(directory, base, TRANSACTION_INDEX_SUFFIX), aborted)
     if next_base is not None or size > QUICK_REBUILD_BYTES:
         builder.write(disk, directory)
     else:

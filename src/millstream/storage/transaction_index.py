@@ -56,6 +56,14 @@ def decode_aborted(data: bytes, base_offset: int) -> list[AbortedTransaction]:
     return found
 
 
+def write_index(disk: Disk, path: str, transactions: list[AbortedTransaction]) -> None:
+    """Make the file anew; without transactions there is none."""
+    if transactions:
+        disk.write_bytes(path, encode_aborted(transactions))
+    else:
+        disk.remove(path)
+
+
 class TransactionIndex:
     """The index of one segment: its file, and the file's bytes once somebody has asked for them.
 
@@ -90,6 +98,11 @@ class TransactionIndex:
             self._cut(len(data))
             raise
         self._data = data + added
+
+    def replace(self, transactions: list[AbortedTransaction]) -> None:
+        """Make the file anew."""
+        write_index(self._disk, self.path, transactions)
+        self._data = encode_aborted(transactions)
 
     def truncate(self, offset: int) -> None:
         """Forget the transactions that ended at `offset` or later."""

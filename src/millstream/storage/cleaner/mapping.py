@@ -1,0 +1,42 @@
+"""The first part of a pass: the dirty part of a log goes into the key map, as far as the map has room."""
+
+from collections.abc import Iterator
+
+from millstream.records.batch import CONTROL_BIT, HEADER_SIZE
+from millstream.storage.cleaner.block_reader import read_blocks
+from millstream.storage.cleaner.key_map import DEAD, KeyMap
+from millstream.storage.cleaner.plan import Plan
+from millstream.storage.cleaner.records import content_of, map_records
+from millstream.storage.cleaner.transactions import CleanedTransactions
+
+
+def map_dirty(plan: Plan, keys: KeyMap) -> Iterator[int]:
+    """Fill the map; yields, after each block, how many bytes were read."""
+    transactions = CleanedTransactions(plan.aborted)
+    dirty_start = plan.dirty_start
+    for source in plan.sources:
+        if source.end_offset <= dirty_start or not source.size:
+            continue
+        segment = source.segment
+        start = segment.find(dirty_start, in_thread=True) if segment.base_offset < dirty_start else 0
+        if start is not None:
+            for block, batches in read_blocks(segment.file(), start, source.size, plan.block_bytes):
+                plan.check()
+                for at, header in batches:
+                    end = at + header.size
+                    if header.attributes & CONTROL_BIT:
+                        transactions.is_over(block[at:end], header.record_count, header.producer_id, header.last_offset)
+                        keys.next_offset = header.last_offset + 1
+                        continue
+                    count = header.record_count
+                    if transactions.is_aborted(header.attributes, header.producer_id, header.last_offset):
+                        keys.fates += bytes([DEAD]) * count
+                    else:
+                        content, position = content_of(header.codec, block, at + HEADER_SIZE, end)
+                        if not keys.has_room(count, len(content)):
+                            return
+                        map_records(keys, content, position, count)
+                    keys.next_offset = header.last_offset + 1
+                plan.stats.mapped_bytes += len(block)
+                yield len(block)
+        keys.next_offset = source.end_offset  # whatever offsets are missing at its end

@@ -1,0 +1,149 @@
+"""The records of one batch as stretches of bytes: finding their keys, and taking some of them out.
+
+Nothing is decoded that need not be. Numbers of one byte are read in place: most are, and the calls would cost more than
+all the rest. Whatever is wrong with the bytes comes up as `UncleanableError`.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from millstream.records.compression import Codec, DecompressionFailedError, decompress
+from millstream.records.varint import MAX_LONG_BYTES, MalformedRecordError, append_varint, read_varint
+from millstream.storage.cleaner.key_map import DEAD, LONGEST_KEY_BYTES, TOMBSTONE, Key, KeyMap, digest
+
+
+class UncleanableError(Exception):
+    """The log holds something that cannot be read; it is left as it is."""
+
+
+class RecordSpan(NamedTuple):
+    """Where one record lies, and what the cleaner needs to know of it."""
+
+    start: int
+    body: int
+    """Behind the length: the record's attributes."""
+    timestamp_end: int
+    end: int
+    timestamp_delta: int
+    key: Key | None
+    is_tombstone: bool
+
+
+def content_of(codec: int, data: bytes, start: int, end: int) -> tuple[bytes, int]:
+    """The bytes that hold the records, and where the first begins; uncompressed ones stay where they are."""
+    if codec == Codec.NONE:
+        return data, start
+    try:
+        return decompress(Codec(codec), memoryview(data)[start:end]), 0
+    except (ValueError, DecompressionFailedError) as error:
+        raise UncleanableError(f"a batch cannot be decompressed: {error}") from error
+
+
+def map_records(keys: KeyMap, data: bytes, position: int, count: int) -> None:
+    """Take the records of the next batch into the map."""
+    latest, fates = keys.latest, keys.fates
+    get = latest.get
+    number = len(fates)
+    fates += bytes(count)
+    new_key_bytes = new_keys = 0
+    try:
+        for number in range(number, number + count):  # noqa: B020
+            byte = data[position]
+            if byte < 0x80:
+                end = position + 1 + (byte >> 1)
+                position += 2
+            elif (second := data[position + 1]) < 0x80:
+                end = position + 2 + ((byte & 0x7F | second << 7) >> 1)
+                position += 3
+            else:
+                size, position = read_varint(data, position)
+                end = position + size
+                position += 1
+            while data[position] >= 0x80:  # the time
+                position += 1
+            position += 1
+            while data[position] >= 0x80:  # the offset
+                position += 1
+            position += 1
+            byte = data[position]
+            if byte < 0x80 and not byte & 1:
+                position += 1
+                size = byte >> 1
+            else:
+                size, position = read_varint(data, position)
+                if size < 0:
+                    fates[number] = DEAD  # compaction knows no place for a record without a key
+                    position = end
+                    continue
+            key: Key = data[position : position + size]
+            position += size
+            if position >= end:
+                raise UncleanableError("a key reaches past the end of its record")
+            if size > LONGEST_KEY_BYTES:
+                key = digest(key)  # type: ignore[arg-type]
+                size = DIGEST_OBJECT_BYTES
+            previous = get(key)
+            if previous is None:
+                new_keys += 1
+                new_key_bytes += size
+            else:
+                fates[previous] = DEAD
+            latest[key] = number
+            if data[position] & 1 and read_varint(data, position)[0] < 0:
+                fates[number] = TOMBSTONE
+            position = end
+    except (IndexError, MalformedRecordError) as error:
+        raise UncleanableError(f"a record is malformed: {error}") from error
+    finally:
+        keys.note_growth(new_key_bytes, new_keys)
+    if position > len(data):
+        raise UncleanableError("a record reaches past the end of its batch")
+
+
+DIGEST_OBJECT_BYTES = 12
+"""What the int of a digest takes more than the constant part that is counted for every key."""
+
+
+def iterate_spans(data: bytes, position: int, count: int, *, with_keys: bool) -> Iterator[RecordSpan]:
+    """The records that begin at `position`, one after another; keys are left out where nobody asks for them."""
+    try:
+        for _ in range(count):
+            start = position
+            size, body = read_varint(data, position)
+            end = body + size
+            if size < 1 or end > len(data):
+                raise UncleanableError("a record reaches past the end of its batch")
+            delta, timestamp_end = read_varint(data, body + 1, MAX_LONG_BYTES)
+            key: Key | None = None
+            is_tombstone = False
+            if with_keys:
+                _, position = read_varint(data, timestamp_end)
+                size, position = read_varint(data, position)
+                if size >= 0:
+                    key = data[position : position + size]
+                    position += size
+                    if size > LONGEST_KEY_BYTES:
+                        key = digest(key)  # type: ignore[arg-type]
+                is_tombstone = read_varint(data, position)[0] < 0
+                if position >= end:
+                    raise UncleanableError("a key reaches past the end of its record")
+            yield RecordSpan(start, body, timestamp_end, end, delta, key, is_tombstone)
+            position = end
+    except MalformedRecordError as error:
+        raise UncleanableError(f"a record is malformed: {error}") from error
+
+
+def rebased(data: bytes, span: RecordSpan, shift_ms: int) -> bytes:
+    """A record whose time is told from a base that is `shift_ms` later."""
+    times = bytearray()
+    append_varint(times, span.timestamp_delta - shift_ms)
+    size = 1 + len(times) + span.end - span.timestamp_end
+    out = bytearray()
+    append_varint(out, size)
+    out.append(data[span.body])
+    out += times
+    out += memoryview(data)[span.timestamp_end : span.end]
+    return bytes(out)
+
+
+Judge = Callable[[RecordSpan], bool]
