@@ -21,13 +21,16 @@ from millstream.broker.handlers.offset_commits import OffsetCommitHandlers
 from millstream.broker.handlers.offsets import OffsetHandlers
 from millstream.broker.handlers.produce import ProduceHandler
 from millstream.broker.handlers.producer_ids import ProducerIdHandlers
+from millstream.broker.handlers.producers import ProducerHandlers
 from millstream.broker.handlers.share_fetch import ShareFetchHandlers
 from millstream.broker.handlers.share_groups import ShareGroupHandlers
 from millstream.broker.handlers.share_state import ShareStateHandlers
 from millstream.broker.handlers.transactional_produce import TransactionalProduce
+from millstream.broker.handlers.txn_markers import TxnMarkerHandlers
 from millstream.broker.hot_keys import HotKeys
 from millstream.broker.internal_topics import InternalTopics
 from millstream.broker.log_ends import LogEnds
+from millstream.broker.marker_writer import MarkerWriter
 from millstream.broker.own_records import OwnRecords
 from millstream.broker.peer_requests import PeerRequests
 from millstream.broker.replica_manager import ReplicaManager
@@ -95,6 +98,7 @@ class Broker:
         self.share_states = ShareGroupStates(self.share_persister, self.groups, self.shared.reset, environment)
         self.hot_keys = HotKeys(view, self.partitions, internal_topics, own_records, environment)
         self.replicas.roles.on_opened = self.hot_keys.opened
+        self.marker_writer = MarkerWriter(self.partitions, self.groups, environment)
         self.verification = TransactionVerification(view, _NoCoordinator(), self.peers, environment)
         view.subscribe(self._follow)
         self.apis = self._make_apis()
@@ -204,6 +208,8 @@ class Broker:
             "delete_records": offsets.delete_records,
             "init_producer_id": producer_ids.init_producer_id,
             "offset_for_leader_epoch": offsets.offset_for_leader_epoch,
+            "write_txn_markers": TxnMarkerHandlers(self.marker_writer).write_txn_markers,
+            "describe_producers": ProducerHandlers(partitions, self.replicas).describe_producers,
             "describe_configs": configs.describe_configs,
             "describe_log_dirs": log_dirs.describe_log_dirs,
             "delete_groups": group_admin.delete_groups,

@@ -1,7 +1,7 @@
 """Markers at the leaders of the partitions that a transaction wrote to: appended here, and answered once committed."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Protocol
 
 from millstream.broker.partition_table import PartitionTable
@@ -29,33 +29,36 @@ class MarkerWriter:
         self._groups = groups
         self._environment = environment
 
-    async def write(self, marker: Marker, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, ErrorCode]:
+    def write(self, marker: Marker, partitions: Sequence[TopicPartition]) -> Awaitable[dict[TopicPartition, ErrorCode]]:
         """What became of the marker in each of the partitions; one that is not led here is refused.
 
-        All appends are made before the first is waited for.
+        All that can be appended is, before this returns: the answer waits until it is committed.
         """
         results = dict.fromkeys(partitions, ErrorCode.NONE)
-        waiting: list[tuple[TopicPartition, asyncio.Future[KafkaError | None]]] = []
-        offsets: list[TopicPartition] = []
+        waiting: dict[TopicPartition, Awaitable[KafkaError | None]] = {}
         for at in results:
-            if at.topic == CONSUMER_OFFSETS_TOPIC:
-                offsets.append(at)
-                continue
             try:
-                committed = self._append(at, marker)
+                committed = self._begin(at, marker)
             except KafkaError as error:
                 results[at] = error.code
             else:
                 if committed is not None:
-                    waiting.append((at, committed))
-        if offsets:
-            outcomes = await asyncio.gather(*(self._end_in_groups(at.partition, marker) for at in offsets))
-            results.update(zip(offsets, outcomes, strict=True))
-        for at, committed in waiting:
+                    waiting[at] = committed
+        return self._finish(results, waiting)
+
+    async def _finish(
+        self, results: dict[TopicPartition, ErrorCode], waiting: dict[TopicPartition, Awaitable[KafkaError | None]]
+    ) -> dict[TopicPartition, ErrorCode]:
+        for at, committed in waiting.items():
             failure = await committed
             if failure is not None:
                 results[at] = failure.code
         return results
+
+    def _begin(self, at: TopicPartition, marker: Marker) -> Awaitable[KafkaError | None] | None:
+        if at.topic == CONSUMER_OFFSETS_TOPIC:
+            return asyncio.ensure_future(self._end_in_groups(at.partition, marker), loop=self._environment.loop)
+        return self._append(at, marker)
 
     def _append(self, at: TopicPartition, marker: Marker) -> "asyncio.Future[KafkaError | None] | None":
         """Appends to a partition; what to wait for if it is not committed by that."""
@@ -78,9 +81,9 @@ class MarkerWriter:
         partition.when_committed(end, tell)
         return committed
 
-    async def _end_in_groups(self, index: int, marker: Marker) -> ErrorCode:
+    async def _end_in_groups(self, index: int, marker: Marker) -> KafkaError | None:
         try:
             await self._groups.end_transaction(index, marker)
         except KafkaError as error:
-            return error.code
-        return ErrorCode.NONE
+            return error
+        return None

@@ -20,6 +20,7 @@ from millstream.model.errors import ErrorCode, KafkaError
 from millstream.protocol.schema import Message
 
 DELETE_UP_TO_HIGH_WATERMARK = -1
+READ_COMMITTED = 1
 
 
 class Elsewhere(Protocol):
@@ -73,22 +74,22 @@ class OffsetHandlers:
                 try:
                     if asked[topic.name, row.partition_index] > 1:
                         raise KafkaError(ErrorCode.INVALID_REQUEST, "the partition is asked for twice")
-                    found = await self._list_offset(topic.name, row, request.replica_id)
+                    found = await self._list_offset(topic.name, row, request)
                     rows.append({"partition_index": row.partition_index, **found})
                 except (KafkaError, OSError) as error:
                     rows.append({"partition_index": row.partition_index, "error_code": _code(error), "offset": -1})
             topics.append({"name": topic.name, "partitions": rows})
         return {"topics": topics}
 
-    async def _list_offset(self, topic: str, row: Message, replica_id: int) -> dict[str, Any]:
+    async def _list_offset(self, topic: str, row: Message, request: Message) -> dict[str, Any]:
         partition = self._led(topic, row.partition_index, row.current_leader_epoch)
         log = await partition.open()
         match row.timestamp:
-            case Special.LATEST if replica_id >= 0:
+            case Special.LATEST if request.replica_id >= 0:
                 return {"offset": log.log_end_offset, "leader_epoch": partition.leader_epoch}
             case Special.LATEST:
                 _check_knows_end(partition)
-                return {"offset": partition.high_watermark, "leader_epoch": partition.leader_epoch}
+                return {"offset": _end_for(partition, request), "leader_epoch": partition.leader_epoch}
             case Special.EARLIEST | Special.EARLIEST_LOCAL:
                 return {"offset": log.log_start_offset, "leader_epoch": log.epochs.epoch_of(log.log_start_offset)}
             case Special.LATEST_TIERED | Special.EARLIEST_PENDING_UPLOAD:
@@ -99,7 +100,7 @@ class OffsetHandlers:
                 found = await self._environment.offload(partial(log.time_search().offset_by_timestamp, timestamp))
             case unknown:
                 raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"there is no special timestamp {unknown}")
-        if found is None or found.offset >= partition.high_watermark:
+        if found is None or found.offset >= _end_for(partition, request):
             if found is not None:
                 _check_knows_end(partition)
             return {"offset": -1, "timestamp": -1, "leader_epoch": -1}
@@ -179,6 +180,11 @@ class OffsetHandlers:
 def _resolve(done: "asyncio.Future[KafkaError | None]", error: KafkaError | None) -> None:
     if not done.done():
         done.set_result(error)
+
+
+def _end_for(partition: Partition, request: Message) -> int:
+    """How far a consumer may read."""
+    return partition.last_stable_offset if request.isolation_level == READ_COMMITTED else partition.high_watermark
 
 
 def _check_knows_end(partition: Partition) -> None:
