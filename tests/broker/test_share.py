@@ -418,7 +418,6 @@ def test_features_say_that_there_are_share_groups(wire: Wire) -> None:
         ("share.auto.offset.reset", "by_duration:1h"),
         ("share.record.lock.duration.ms", "1"),
         ("share.isolation.level", "none"),
-        ("share.isolation.level", "read_committed"),  # before there are transactions
         ("share.nothing", "1"),
         ("errors.deadletterqueue.topic.name", "letters"),
         ("errors.deadletterqueue.topic.name", "__consumer_offsets"),

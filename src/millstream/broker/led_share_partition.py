@@ -9,6 +9,7 @@ import logging
 from collections.abc import Coroutine, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from millstream.broker.aborted_batches import AbortedBatches
 from millstream.broker.batch_walk import BatchPlace, walk_batches
 from millstream.broker.partition import Partition, Waiter, Waiters
 from millstream.broker.share_inspection import inspect
@@ -63,6 +64,8 @@ class LedSharePartition:
         state_epoch: int,
         delay_ms: int,
         owner: Owner,
+        *,
+        only_committed: bool,
     ) -> None:
         self.key = key
         self.partition = partition
@@ -70,6 +73,8 @@ class LedSharePartition:
         self.machine = machine
         self.waiters: Waiters[Waiter] = Waiters()
         self.dropped = False
+        self.only_committed = only_committed
+        """Whether records of transactions are handed out only once these are committed (`share.isolation.level`)."""
         self._state_epoch = state_epoch
         self._delay_ms = delay_ms
         self._owner = owner
@@ -116,7 +121,7 @@ class LedSharePartition:
             now_ms = clock.now_ms()
             machine.log_starts_at(log.log_start_offset, now_ms)
             offset = machine.next_offset(now_ms)
-            end = self.partition.high_watermark
+            end = self.partition.last_stable_offset if self.only_committed else self.partition.high_watermark
             if offset is None or offset >= end:
                 return None
             if now_ms >= self._trusted_until_ms:
@@ -128,11 +133,11 @@ class LedSharePartition:
                 now_ms = clock.now_ms()
             if not records.length:
                 return None
-            places = await self._look(records, offset, max_records, now_ms)
+            aborted = AbortedBatches(log.aborted_transactions(offset, end) if self.only_committed else ())
+            data = await self._look(records, offset, max_records, now_ms, aborted)
             if self.dropped:
                 return None
             now_ms = clock.now_ms()
-            data = [place for place in places if not place.is_control]
             acquired = machine.acquire(
                 member, [(place.first, place.last) for place in data], max_records, now_ms, strict=strict
             )
@@ -160,31 +165,38 @@ class LedSharePartition:
                 self._owner.forget(self)
         self._trusted_until_ms = self._time.now_ms() + _TRUST_MS
 
-    async def _look(self, records: Slice, offset: int, max_records: int, now_ms: int) -> list[BatchPlace]:
-        """Tells the machine what lies in a slice, as far as it is needed."""
+    async def _look(
+        self, records: Slice, offset: int, max_records: int, now_ms: int, aborted: AbortedBatches
+    ) -> list[BatchPlace]:
+        """Tells the machine what lies in a slice, as far as it is needed; returns the batches with records to give."""
         machine = self.machine
-        places: list[BatchPlace] = []
+        data: list[BatchPlace] = []
         expected = offset
         for place in walk_batches(records):
+            is_for_nobody = aborted.has(place) or place.is_control or place.is_empty
             if place.last < offset:
                 continue
             if place.first > expected:
                 machine.absent(expected, place.first - 1, now_ms)
-            if place.is_control:
+            if is_for_nobody:
                 machine.absent(place.first, place.last, now_ms)
+            else:
+                data.append(place)
             expected = place.last + 1
-            places.append(place)
             if not machine.inspected and expected - offset >= max_records:
                 break
         unread = machine.next_unread()
-        if machine.inspected and places and places[0].first <= unread <= places[-1].last:
-            first, last = places[0].position, places[-1].position + places[-1].size
+        if machine.inspected and data and data[0].first <= unread <= data[-1].last:
             # In a thread: batches may be large once they are opened. Nobody else reads on here meanwhile.
             rows = await self._environment.offload(
-                lambda: list(inspect(records.file.read_at(first, last - first), self._delay_ms))
+                lambda: [
+                    row
+                    for place in data
+                    for row in inspect(records.file.read_at(place.position, place.size), self._delay_ms)
+                ]
             )
-            machine.admit(unread, places[-1].last, rows, self._time.now_ms())
-        return places
+            machine.admit(unread, data[-1].last, rows, self._time.now_ms())
+        return data
 
     def differs(self, key_order: bool, delay_ms: int) -> bool:
         """Whether settings changed that decide how records are looked at."""

@@ -15,7 +15,7 @@ from millstream.broker.share_coordinator import STATE_TOPIC, StoredState
 from millstream.broker.share_persister import SharePersister
 from millstream.config import group_config
 from millstream.config.errors import ConfigError
-from millstream.config.group_config import BY_DURATION, GroupConfig
+from millstream.config.group_config import BY_DURATION, READ_COMMITTED, GroupConfig
 from millstream.config.iso_duration import parse_duration_ms
 from millstream.config.table import share as share_settings
 from millstream.config.table.topic import MILLSTREAM_DELIVERY_DELAY_MS
@@ -109,7 +109,9 @@ class SharePartitions:
             key_order=config[group_config.SHARE_KEY_ORDER],
             inspected=delay_ms != NO_DELAY,
         )
-        led = self._led[key] = LedSharePartition(key, partition, machine, state.state_epoch, delay_ms, self)
+        led = self._led[key] = LedSharePartition(
+            key, partition, machine, state.state_epoch, delay_ms, self, only_committed=_only_committed(config)
+        )
         return led
 
     async def _cut_to_log(self, key: ShareKey, partition: Partition, state: StoredState) -> StoredState:
@@ -198,6 +200,7 @@ class SharePartitions:
         for led in list(self._led.values()):
             config = self.config_of(led.key.group_id)
             led.machine.limits = self._limits(config)
+            led.only_committed = _only_committed(config)
             delay_ms = self._delay_ms(led.partition.topic_partition.topic)
             if led.differs(config[group_config.SHARE_KEY_ORDER], delay_ms):
                 self.forget(led)
@@ -232,3 +235,7 @@ class SharePartitions:
     def close(self) -> None:
         for led in self._led.values():
             led.drop()
+
+
+def _only_committed(config: GroupConfig) -> bool:
+    return bool(config[group_config.SHARE_ISOLATION_LEVEL] == READ_COMMITTED)

@@ -60,6 +60,8 @@ SHARE_DELIVERY_COUNT_LIMIT = _like(
 SHARE_PARTITION_MAX_RECORD_LOCKS = _like(
     "share.partition.max.record.locks", "How many records of one partition may be in flight."
 )
+READ_COMMITTED = "read_committed"
+
 SHARE_AUTO_OFFSET_RESET = string(
     "share.auto.offset.reset",
     "latest",
@@ -70,9 +72,9 @@ SHARE_AUTO_OFFSET_RESET = string(
 SHARE_ISOLATION_LEVEL = string(
     "share.isolation.level",
     "read_uncommitted",
-    "Whether records of transactions that are not committed are handed out. read_committed is refused as long as there "
-    "are no transactions here.",
-    allowed=one_of("read_uncommitted"),
+    "Whether records of transactions are handed out before these are committed. With read_committed a share group "
+    "waits at the last stable offset, and never gets records of transactions that were aborted.",
+    allowed=one_of("read_uncommitted", READ_COMMITTED),
 )
 SHARE_RENEW_ACKNOWLEDGE_ENABLE = boolean(
     "share.renew.acknowledge.enable", True, "Whether members may renew their hold on a record."
