@@ -8,7 +8,7 @@ from struct import Struct
 
 from crc32c import crc32c
 
-from millstream.records.batch import MAX_SEQUENCE
+from millstream.records.batch import MAX_SEQUENCE, NO_SEQUENCE
 from millstream.storage.checkpoint import DamagedFileError
 from millstream.storage.producer_state import ProducerEntry
 
@@ -66,7 +66,8 @@ def _unpack(
 ) -> ProducerEntry:
     entry = ProducerEntry(producer_id, epoch)
     if last_offset != _NO_OFFSET:
-        entry.add(epoch, (last_sequence - delta) & MAX_SEQUENCE, delta, last_offset, timestamp)
+        first_sequence = (last_sequence - delta) & MAX_SEQUENCE if last_sequence >= 0 else NO_SEQUENCE
+        entry.add(epoch, first_sequence, delta, last_offset, timestamp)
     entry.last_timestamp = timestamp
     entry.coordinator_epoch = coordinator_epoch
     entry.transaction_start = transaction_start
