@@ -75,13 +75,14 @@ class Offsets:
             self._replay(key, None)
             return
         if self._shard.live:
-            self._check_pending(key, value)
+            self._check_pending(key, [value])
         self.pending.add(producer_id, key, value)
 
-    def _check_pending(self, key: bytes, value: bytes) -> None:
-        """MalformedMessage if it cannot be read; else its group is there."""
+    def _check_pending(self, key: bytes, values: Iterable[bytes]) -> None:
+        """MalformedMessage if something cannot be read; else its group is there."""
         group_id, _, _ = read_offset_key(key)
-        read_offset_value(value)
+        for value in values:
+            read_offset_value(value)
         if group_id not in self._shard.groups:
             self._shard.classic.add_simple_group(group_id)
 
@@ -129,8 +130,7 @@ class Offsets:
         had_pending = bool(self.pending)
         for key, values in tuple(self.pending):
             try:
-                for value in values:
-                    self._check_pending(key, value)
+                self._check_pending(key, values)
             except MalformedMessage:
                 self.pending.drop(key)
         if unread or had_pending:
