@@ -2,8 +2,8 @@
 
 The interoperability tests use Kafka's own tools and Java client from here (and can run their whole matrix against the
 real broker); the comparison benchmark runs the real broker beside Millstream. Everything lands in the git-ignored
-`.cache/` of the repository, once; a second call costs nothing. Only the standard library is needed, so any script may
-import this.
+`.cache/` of the repository, once; a second call costs nothing. Only the standard library and Millstream's choice of
+ports are needed, so any script may import this.
 
 What is deliberately elsewhere: the Java program of the interoperability tests (`tests/clients/java/`), and every
 decision about load and measurement (`benchmarks/compare/`).
@@ -24,6 +24,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from millstream.testing.free_ports import free_ports
 
 KAFKA_VERSION = "4.3.1"
 SCALA_VERSION = "2.13"
@@ -210,16 +212,6 @@ def resolve() -> KafkaDistribution:
             raise ToolchainMissingError(f"Maven could not fetch Apache Kafka {KAFKA_VERSION}: {' '.join(reason[:3])}")
         (directory / "complete").touch()
         return KafkaDistribution(KAFKA_VERSION, directory)
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports nobody listens on now; distinct because all are held while choosing."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 def answers_api_versions(host: str, port: int, timeout_s: float = 2.0) -> bool:

@@ -16,7 +16,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tools.apache_kafka import ApacheKafkaCluster, KafkaDistribution, answers_api_versions, free_ports
+from millstream.testing.free_ports import free_ports
+from tools.apache_kafka import ApacheKafkaCluster, KafkaDistribution, answers_api_versions
 
 NODES = 3
 _START_TIMEOUT_SECONDS = 90.0

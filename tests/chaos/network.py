@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from tools.apache_kafka import free_ports
+from millstream.testing.free_ports import free_ports
 
 KAFKA_PORT = 9092
 CONTROLLER_PORT = 9093

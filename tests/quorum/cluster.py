@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import socket
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -32,6 +31,7 @@ from millstream.raft.voter_set import Endpoint, ReplicaKey, Voter, VoterSet
 from millstream.runtime.disk import RealDisk
 from millstream.storage.disk import Disk
 from millstream.storage.log_directory import LogDirectory
+from millstream.testing.free_ports import free_ports
 
 from .conftest import make_environment, topic
 
@@ -46,14 +46,6 @@ QUICK = QuorumSettings(
     snapshot_chunk_bytes=1000,
 )
 CONFIG = LogConfig(retention_ms=-1, cleanup_policy=frozenset(), segment_bytes=20_000)
-
-
-def free_ports(count: int) -> list[int]:
-    taken = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in taken]
-    for each in taken:
-        each.close()
-    return ports
 
 
 class Controller:

@@ -5,20 +5,16 @@ comes back where it was.
 """
 
 import os
-import random
 import shutil
 import signal
-import socket
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from millstream.testing.embedded import setting_text
+from millstream.testing.free_ports import HOST, free_ports
 from millstream.testing.node_process import NodeProcess
-
-_HOST = "127.0.0.1"
-_PORTS = (20_000, 32_000)
 
 
 class EmbeddedCluster:
@@ -83,10 +79,10 @@ class EmbeddedCluster:
 
     def address(self, number: int) -> str:
         """HOST:PORT at which clients reach a node."""
-        return f"{_HOST}:{self._port('client', number)}"
+        return f"{HOST}:{self._port('client', number)}"
 
     def controller_address(self, number: int) -> str:
-        return f"{_HOST}:{self._port('controller', number)}"
+        return f"{HOST}:{self._port('controller', number)}"
 
     def data_dir(self, number: int) -> Path:
         return self.root / f"node-{number}" / "data"
@@ -205,22 +201,3 @@ class EmbeddedCluster:
             ports = free_ports(len(wanted)) if first is None else range(first, first + len(wanted))
             self._ports = dict(zip(wanted, ports, strict=True))
         return self._ports[kind, number]
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody uses now, from below those that systems give to outgoing connections.
-
-    So no client of a node that is down for a moment is given its port. All are held until the last is chosen.
-    """
-    held: list[socket.socket] = []
-    chance = random.SystemRandom()
-    try:
-        while len(held) < count:
-            try:
-                held.append(socket.create_server((_HOST, chance.randrange(*_PORTS))))
-            except OSError:  # taken
-                continue
-        return [each.getsockname()[1] for each in held]
-    finally:
-        for each in held:
-            each.close()

@@ -1,0 +1,24 @@
+"""Ports are free, distinct, and no other process's."""
+
+import subprocess
+import sys
+
+from millstream.testing.free_ports import free_ports
+
+OTHERS = "from millstream.testing.free_ports import free_ports; print(*free_ports(3), flush=True); input()"
+
+
+def test_ports_of_one_process_are_distinct() -> None:
+    ports = free_ports(6) + free_ports(6)
+    assert len(set(ports)) == 12
+
+
+def test_two_processes_never_choose_the_same() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", OTHERS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        theirs = {int(port) // 100 for port in other.stdout.readline().split()}
+        ours = {port // 100 for port in free_ports(3)}
+        other.communicate("\n", timeout=30)
+    assert not theirs & ours
