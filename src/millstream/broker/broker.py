@@ -1,7 +1,7 @@
 """The broker as a whole: the partitions it leads, kept as the metadata says, and the table of APIs it answers."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from millstream.api.api_versions import ApiVersions
 from millstream.api.dispatch import Dispatcher
@@ -26,6 +26,7 @@ from millstream.broker.handlers.share_fetch import ShareFetchHandlers
 from millstream.broker.handlers.share_groups import ShareGroupHandlers
 from millstream.broker.handlers.share_state import ShareStateHandlers
 from millstream.broker.handlers.transactional_produce import TransactionalProduce
+from millstream.broker.handlers.transactions import TransactionHandlers
 from millstream.broker.handlers.txn_markers import TxnMarkerHandlers
 from millstream.broker.hot_keys import HotKeys
 from millstream.broker.internal_topics import InternalTopics
@@ -33,12 +34,15 @@ from millstream.broker.log_ends import LogEnds
 from millstream.broker.marker_writer import MarkerWriter
 from millstream.broker.own_records import OwnRecords
 from millstream.broker.peer_requests import PeerRequests
+from millstream.broker.producer_ids import ProducerIds
 from millstream.broker.replica_manager import ReplicaManager
 from millstream.broker.share_coordinator import ShareCoordinator
 from millstream.broker.share_group_states import ShareGroupStates
 from millstream.broker.share_partitions import SharePartitions
 from millstream.broker.share_persister import SharePersister
 from millstream.broker.topic_creation import TopicCreator
+from millstream.broker.transaction_coordinator import TransactionCoordinator
+from millstream.broker.transaction_markers import TransactionMarkers
 from millstream.broker.transaction_verification import TransactionVerification
 from millstream.broker.transactional_offsets import TransactionalOffsets
 from millstream.config.table import network, node, share, transactions
@@ -46,8 +50,6 @@ from millstream.controller.handlers.described_configs import DescribedConfigs
 from millstream.controller.handlers.features import features_to_tell
 from millstream.environment import Environment
 from millstream.metadata.image import MetadataDelta
-from millstream.model.errors import ErrorCode, KafkaError
-from millstream.model.identifiers import TopicPartition
 from millstream.protocol import fetch as fetch_codec
 from millstream.protocol import produce as produce_codec
 from millstream.quorum.metadata_log import METADATA_PARTITION
@@ -55,16 +57,6 @@ from millstream.storage.job import Job
 from millstream.storage.log_directory import LogDirectory
 
 _log = logging.getLogger("millstream.broker")
-
-
-class _NoCoordinator:
-    def partition_of(self, transactional_id: str) -> int:
-        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "to be replaced by TransactionCoordinator")
-
-    async def verify(
-        self, transactional_id: str, producer_id: int, epoch: int, partitions: Sequence[TopicPartition], *, adds: bool
-    ) -> dict[TopicPartition, ErrorCode]:
-        return {}
 
 
 class Broker:
@@ -99,17 +91,24 @@ class Broker:
         self.hot_keys = HotKeys(view, self.partitions, internal_topics, own_records, environment)
         self.replicas.roles.on_opened = self.hot_keys.opened
         self.marker_writer = MarkerWriter(self.partitions, self.groups, environment)
-        self.verification = TransactionVerification(view, _NoCoordinator(), self.peers, environment)
+        self.producer_ids = ProducerIds(link, view.node_id, lambda: view.broker_epoch)
+        markers = TransactionMarkers(view, self.marker_writer, self.peers, environment)
+        self.transactions = TransactionCoordinator(
+            view, self.partitions, internal_topics, self.producer_ids, markers, environment
+        )
+        self.verification = TransactionVerification(view, self.transactions, self.peers, environment)
         view.subscribe(self._follow)
         self.apis = self._make_apis()
         self.dispatcher = self._make_dispatcher()
         self.groups.start()
+        self.transactions.start()
 
     # Following the metadata
 
     def _follow(self, delta: MetadataDelta) -> None:
         self.replicas.follow(delta)
         self.groups.follow(delta)
+        self.transactions.follow(delta)
         self.hot_keys.follow(delta)
         self.share_coordinator.follow(delta)
         self.shared.follow(delta)
@@ -117,6 +116,7 @@ class Broker:
     def close(self) -> None:
         """Before the logs are closed: nothing is written any more."""
         self.groups.close()
+        self.transactions.close()
         self.share_states.close()
         self.shared.close()
         self.verification.close()
@@ -167,6 +167,7 @@ class Broker:
             view.config[network.MAX_REQUEST_PARTITION_SIZE_LIMIT],
             self.groups.ensure_topic,
             self.share_coordinator.ensure_topic,
+            self.transactions.ensure_topic,
         )
         transactional_offsets = TransactionalOffsets(
             self.groups,
@@ -180,7 +181,8 @@ class Broker:
         log_dirs = LogDirHandlers(
             partitions, environment, view.config.data_dir, lambda: view.image.cordoned(view.node_id)
         )
-        producer_ids = ProducerIdHandlers(self.link, view.node_id, lambda: view.broker_epoch)
+        producer_ids = ProducerIdHandlers(self.producer_ids, self.transactions)
+        txns = TransactionHandlers(self.transactions, self.groups, lambda: view.image)
         log_ends = LogEnds(view, partitions, self.peers)
         share_groups = ShareGroupHandlers(self.groups, self.share_states, self.share_persister, self.shared, log_ends)
         share_state = ShareStateHandlers(self.share_coordinator)
@@ -207,6 +209,11 @@ class Broker:
             "list_groups": group_admin.list_groups,
             "delete_records": offsets.delete_records,
             "init_producer_id": producer_ids.init_producer_id,
+            "add_partitions_to_txn": txns.add_partitions_to_txn,
+            "add_offsets_to_txn": txns.add_offsets_to_txn,
+            "end_txn": txns.end_txn,
+            "describe_transactions": txns.describe_transactions,
+            "list_transactions": txns.list_transactions,
             "offset_for_leader_epoch": offsets.offset_for_leader_epoch,
             "write_txn_markers": TxnMarkerHandlers(self.marker_writer).write_txn_markers,
             "describe_producers": ProducerHandlers(partitions, self.replicas).describe_producers,

@@ -14,7 +14,7 @@ from millstream.broker.group_coordinator import java_hash
 from millstream.broker.lost_brokers import LostBrokers
 from millstream.metadata.image import BrokerRegistration, MetadataImage, PartitionState, TopicImage
 from millstream.metadata.records import NO_LEADER, Endpoint
-from millstream.metadata.topic_names import INTERNAL_TOPICS, SHARE_GROUP_STATE_TOPIC
+from millstream.metadata.topic_names import INTERNAL_TOPICS, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import NO_TOPIC_ID, BrokerId, TopicName
 from millstream.protocol.messages import response_schema
@@ -25,6 +25,8 @@ _KEPT_ANSWERS = 64
 _LARGEST_KEPT_REQUEST = 100
 """Topics in a request whose answer is kept: more are not asked for again and again, and would only hold memory."""
 _GROUP, _TRANSACTION, _SHARE = 0, 1, 2
+_STATE_TOPICS = {_GROUP: GROUP_TOPIC, _TRANSACTION: TRANSACTION_STATE_TOPIC, _SHARE: SHARE_GROUP_STATE_TOPIC}
+"""Where coordinators of each type keep what they know."""
 # Bits of AclOperation for one who may do everything: there are no ACLs, so everyone may.
 _ALL_TOPIC_OPERATIONS = 0b110111111000  # read, write, create, delete, alter, describe, describe and alter configs
 _ALL_CLUSTER_OPERATIONS = 0b1111110100000
@@ -43,6 +45,7 @@ class ClusterHandlers:
         described_partitions_limit: int,
         ensure_group_topic: Callable[[], Awaitable[None]],
         ensure_share_topic: Callable[[], Awaitable[None]],
+        ensure_transaction_topic: Callable[[], Awaitable[None]],
     ) -> None:
         """`create_topics` makes topics with default settings and says which it could not make."""
         self._node_id = node_id
@@ -50,8 +53,11 @@ class ClusterHandlers:
         self._lost_brokers = lost_brokers
         self._create_topics = create_topics
         self._may_create_topics = may_create_topics
-        self._ensure_group_topic = ensure_group_topic
-        self._ensure_share_topic = ensure_share_topic
+        self._ensure_topic = {
+            _GROUP: ensure_group_topic,
+            _TRANSACTION: ensure_transaction_topic,
+            _SHARE: ensure_share_topic,
+        }
         self._described_partitions_limit = described_partitions_limit
         self._kept: dict[object, bytes] = {}
         self._kept_for: MetadataImage | None = None
@@ -83,7 +89,7 @@ class ClusterHandlers:
         failed = await self._create_topics([name for name in missing if name not in INTERNAL_TOPICS])
         if GROUP_TOPIC in missing:
             try:
-                await self._ensure_group_topic()
+                await self._ensure_topic[_GROUP]()
             except KafkaError as error:
                 failed = {**failed, GROUP_TOPIC: error}
         return self._encoded(request, context, wanted, failed)
@@ -229,9 +235,9 @@ class ClusterHandlers:
 
     async def find_coordinator(self, request: Message, context: Context) -> Response:
         failure: KafkaError | None = None
-        if request.key_type in (_GROUP, _SHARE):
+        if request.key_type in self._ensure_topic:
             try:
-                await (self._ensure_group_topic() if request.key_type == _GROUP else self._ensure_share_topic())
+                await self._ensure_topic[request.key_type]()
             except KafkaError as error:
                 failure = error
         if context.version < 4:
@@ -245,19 +251,13 @@ class ClusterHandlers:
 
     def _coordinator(self, key: str, key_type: int, context: Context, failure: KafkaError | None) -> dict[str, Any]:
         nowhere = {"node_id": -1, "host": "", "port": -1}
-        if key_type == _TRANSACTION:
-            return {
-                "error_code": ErrorCode.INVALID_REQUEST,
-                "error_message": "this broker has no transactions yet: produce without transactional.id",
-                **nowhere,
-            }
         if key_type == _SHARE and not _is_share_key(key):
             return {
                 "error_code": ErrorCode.INVALID_REQUEST,
                 "error_message": "the key of a share coordinator is group:topic id:partition",
                 **nowhere,
             }
-        if key_type not in (_GROUP, _SHARE):
+        if key_type not in _STATE_TOPICS:
             return {
                 "error_code": ErrorCode.INVALID_REQUEST,
                 "error_message": f"there is no coordinator of type {key_type} here",
@@ -280,7 +280,7 @@ class ClusterHandlers:
     ) -> "tuple[BrokerRegistration, Endpoint] | None":
         """The broker that leads the partition in which the key's state is kept."""
         image = self._image()
-        topic = image.topics.get(TopicName(GROUP_TOPIC if key_type == _GROUP else SHARE_GROUP_STATE_TOPIC))
+        topic = image.topics.get(TopicName(_STATE_TOPICS[key_type]))
         if topic is None:
             return None
         leader = topic.partitions[java_hash(key) % len(topic.partitions)].leader

@@ -7,36 +7,17 @@ then only topics that are new cost something where the requests are answered.
 
 from collections.abc import Iterable
 
-import re2
-
+from millstream.coordinator.expression import Expression
 from millstream.coordinator.topic_catalog import TopicCatalog
 from millstream.metadata.topic_names import INTERNAL_TOPICS
-from millstream.model.errors import ErrorCode, KafkaError
 
-_MOST_MEMORY_BYTES = 1 << 20
-_LARGEST_PROGRAM = 4000
-"""Steps that RE2 makes for one character at worst. A list of a hundred names has about two thousand."""
 _MOST_PATTERNS = 200
-
-
-def _options() -> re2.Options:
-    options = re2.Options()
-    options.log_errors = False
-    options.max_mem = _MOST_MEMORY_BYTES
-    return options
 
 
 class TopicPattern:
     def __init__(self, text: str) -> None:
         """KafkaError (INVALID_REGULAR_EXPRESSION) if RE2 cannot read it (back-references, say), or it is too large."""
-        try:
-            self._compiled = re2.compile(text, options=_options())
-        except re2.error as error:
-            reason = error.args[0] if error.args else ""
-            shown = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
-            raise _refused(text, shown) from None
-        if self._compiled.programsize > _LARGEST_PROGRAM:
-            raise _refused(text, "pattern too large")
+        self._expression = Expression(text, "SubscribedTopicRegex")
         self._known: dict[str, bool] = {}
         self._matching: frozenset[str] = frozenset()
         self._version: int | None = None
@@ -66,7 +47,7 @@ class TopicPattern:
         return self._matching
 
     def _is_match(self, name: str) -> bool:
-        return name not in INTERNAL_TOPICS and self._compiled.fullmatch(name) is not None
+        return name not in INTERNAL_TOPICS and self._expression.is_match(name)
 
 
 class TopicPatterns:
@@ -83,9 +64,3 @@ class TopicPatterns:
                 del self._patterns[next(iter(self._patterns))]
         self._patterns[text] = pattern
         return pattern
-
-
-def _refused(text: str, reason: str) -> KafkaError:
-    return KafkaError(
-        ErrorCode.INVALID_REGULAR_EXPRESSION, f"SubscribedTopicRegex {text!r} is not a valid pattern: {reason}."
-    )

@@ -1,0 +1,191 @@
+"""AddPartitionsToTxn (24), AddOffsetsToTxn (25), EndTxn (26), DescribeTransactions (65), ListTransactions (66).
+
+AddPartitionsToTxn has two forms: up to version 3 a client adds partitions to its own transaction; from version 4 on
+brokers add or verify those of several.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from millstream.api.request import Context, Response
+from millstream.broker.group_coordinator import GROUP_TOPIC, GroupCoordinator
+from millstream.broker.transaction_coordinator import TransactionCoordinator
+from millstream.coordinator.expression import Expression
+from millstream.coordinator.transaction.transaction import EPOCH_PER_TRANSACTION, Transaction
+from millstream.coordinator.transaction.transaction_list import STATES_BY_LABEL, TransactionFilter
+from millstream.metadata.image import MetadataImage
+from millstream.model.errors import ErrorCode, KafkaError
+from millstream.model.identifiers import TopicName, TopicPartition
+from millstream.model.transactions import ProducerIdentity
+from millstream.protocol.schema import Message
+
+_FIRST_WITH_PRODUCER_FENCED = 2
+_FIRST_BY_BROKERS = 4
+_FIRST_WITH_ABORTABLE = 5
+_FIRST_END_WITH_EPOCHS = 5
+"""EndTxn of this version raises the epoch, and tells the client."""
+
+Results = dict[TopicPartition, ErrorCode]
+
+
+class TransactionHandlers:
+    def __init__(
+        self, coordinator: TransactionCoordinator, groups: GroupCoordinator, image: Callable[[], MetadataImage]
+    ) -> None:
+        self._coordinator = coordinator
+        self._groups = groups
+        self._image = image
+
+    # Partitions
+
+    async def add_partitions_to_txn(self, request: Message, context: Context) -> Response:
+        version = context.version
+        if version >= _FIRST_BY_BROKERS:
+            return {
+                "results_by_transaction": [
+                    {
+                        "transactional_id": row.transactional_id,
+                        "topic_results": _rows(await self._by_broker(row, version)),
+                    }
+                    for row in request.transactions
+                ]
+            }
+        client = ProducerIdentity(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
+        partitions = _partitions(request.v3_and_below_topics)
+        results = self._missing(partitions)
+        if not results:
+            transactional_id = request.v3_and_below_transactional_id
+            code = await self._added(transactional_id, client, partitions, client_version=0)
+            results = dict.fromkeys(partitions, _code(code, version))
+        return {"results_by_topic_v3_and_below": _rows(results)}
+
+    async def _by_broker(self, row: Message, version: int) -> Results:
+        partitions = _partitions(row.topics)
+        results = self._missing(partitions)
+        if results:
+            return results
+        results = await self._coordinator.verify(
+            row.transactional_id, row.producer_id, row.producer_epoch, partitions, adds=not row.verify_only
+        )
+        if version < _FIRST_WITH_ABORTABLE:
+            results = {
+                at: ErrorCode.INVALID_TXN_STATE if code == ErrorCode.TRANSACTION_ABORTABLE else code
+                for at, code in results.items()
+            }
+        return results
+
+    def _missing(self, partitions: Iterable[TopicPartition]) -> Results:
+        """All or nothing: if one of them does not exist, none is added. Empty if all do."""
+        image = self._image()
+        results = {
+            at: ErrorCode.OPERATION_NOT_ATTEMPTED
+            if image.partition(at) is not None
+            else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            for at in partitions
+        }
+        return results if ErrorCode.UNKNOWN_TOPIC_OR_PARTITION in results.values() else {}
+
+    async def _added(
+        self,
+        transactional_id: str,
+        client: ProducerIdentity,
+        partitions: Iterable[TopicPartition],
+        *,
+        client_version: int,
+    ) -> ErrorCode:
+        try:
+            await self._coordinator.add_partitions(transactional_id, client, partitions, client_version=client_version)
+        except KafkaError as error:
+            return error.code
+        return ErrorCode.NONE
+
+    async def add_offsets_to_txn(self, request: Message, context: Context) -> Response:
+        client = ProducerIdentity(request.producer_id, request.producer_epoch)
+        try:
+            await self._groups.ensure_topic()
+            at = TopicPartition(GROUP_TOPIC, self._groups.partition_of(request.group_id))
+        except KafkaError as error:
+            return {"error_code": error.code}
+        code = await self._added(request.transactional_id, client, (at,), client_version=0)
+        return {"error_code": _code(code, context.version)}
+
+    # The end
+
+    async def end_txn(self, request: Message, context: Context) -> Response:
+        with_epochs = context.version >= _FIRST_END_WITH_EPOCHS
+        try:
+            client = await self._coordinator.end(
+                request.transactional_id,
+                ProducerIdentity(request.producer_id, request.producer_epoch),
+                committed=request.committed,
+                client_version=EPOCH_PER_TRANSACTION if with_epochs else 0,
+            )
+        except KafkaError as error:
+            return {"error_code": _code(error.code, context.version)}
+        return {"producer_id": client.producer_id, "producer_epoch": client.epoch}
+
+    # For tools
+
+    async def describe_transactions(self, request: Message, context: Context) -> Response:
+        return {
+            "transaction_states": [await self._described(each) for each in dict.fromkeys(request.transactional_ids)]
+        }
+
+    async def _described(self, transactional_id: str) -> dict[str, Any]:
+        try:
+            transaction = await self._coordinator.describe(transactional_id)
+        except KafkaError as error:
+            return {"transactional_id": transactional_id, "error_code": error.code, "transaction_state": ""}
+        topics: dict[str, list[int]] = {}
+        for topic, index in sorted(transaction.partitions):
+            topics.setdefault(topic, []).append(index)
+        return {
+            **_row(transaction),
+            "transaction_timeout_ms": transaction.timeout_ms,
+            "transaction_start_time_ms": transaction.start_ms,
+            "producer_epoch": transaction.producer_epoch,
+            "topics": [{"topic": name, "partitions": indexes} for name, indexes in topics.items()],
+        }
+
+    async def list_transactions(self, request: Message, context: Context) -> Response:
+        unknown = [name for name in dict.fromkeys(request.state_filters) if name not in STATES_BY_LABEL]
+        states = [STATES_BY_LABEL[name] for name in request.state_filters if name in STATES_BY_LABEL]
+        text = request.transactional_id_pattern
+        try:
+            found = await self._coordinator.select(
+                TransactionFilter(
+                    states=frozenset(states) if request.state_filters else None,
+                    producer_ids=frozenset(request.producer_id_filters),
+                    longer_than_ms=request.duration_filter,
+                    pattern=Expression(text, "TransactionalIdPattern") if text else None,
+                )
+            )
+        except KafkaError as error:
+            return {"error_code": error.code, "unknown_state_filters": unknown, "transaction_states": []}
+        return {"unknown_state_filters": unknown, "transaction_states": [_row(each) for each in found]}
+
+
+def _row(transaction: Transaction) -> dict[str, Any]:
+    return {
+        "transactional_id": transaction.transactional_id,
+        "producer_id": transaction.producer_id,
+        "transaction_state": transaction.state.label,
+    }
+
+
+def _code(code: ErrorCode, version: int) -> ErrorCode:
+    """Clients of long ago know only one word for a producer that was fenced."""
+    if code == ErrorCode.PRODUCER_FENCED and version < _FIRST_WITH_PRODUCER_FENCED:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    return code
+
+
+def _partitions(topics: Iterable[Message]) -> list[TopicPartition]:
+    return [TopicPartition(TopicName(topic.name), index) for topic in topics for index in topic.partitions]
+
+
+def _rows(results: Results) -> list[dict[str, Any]]:
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for (topic, index), code in results.items():
+        topics.setdefault(topic, []).append({"partition_index": index, "partition_error_code": code})
+    return [{"name": name, "results_by_partition": rows} for name, rows in topics.items()]

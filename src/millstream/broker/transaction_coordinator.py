@@ -1,0 +1,353 @@
+"""The transaction coordinator: finds the partition of `__transaction_state` an id lives in, and runs operations there.
+
+The internal topic is made when it is first needed. Shards are those of the partitions that this broker leads: they are
+loaded in the background when it begins to, so that what an earlier coordinator decided is carried out and what takes
+too long is aborted, and given up when it leads no longer. A coordinator's epoch is the leader epoch of its partition:
+with it, partitions refuse markers of the one before.
+
+Decisions are in `coordinator/transaction`; markers are written by `transaction_markers`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
+
+from millstream.broker.cluster_view import ClusterView
+from millstream.broker.coordinator_shell import CoordinatorShell
+from millstream.broker.group_coordinator import java_hash
+from millstream.broker.internal_topics import InternalTopics
+from millstream.broker.partition import Partition
+from millstream.broker.partition_table import PartitionTable
+from millstream.broker.producer_ids import ProducerIds
+from millstream.broker.transaction_markers import TransactionMarkers
+from millstream.config.table import transactions as settings
+from millstream.coordinator.outcome import Outcome
+from millstream.coordinator.transaction.producer_start import ProducerIdNeeded, ProducerStart, StartedProducer
+from millstream.coordinator.transaction.transaction import EPOCH_PER_TRANSACTION, NO_TIMEOUT_MS, Transaction
+from millstream.coordinator.transaction.transaction_list import TransactionFilter
+from millstream.coordinator.transaction.transaction_shard import TransactionSettings, TransactionShard
+from millstream.environment import Environment
+from millstream.metadata.features import transaction_version
+from millstream.metadata.image import MetadataDelta
+from millstream.metadata.topic_names import TRANSACTION_STATE_TOPIC
+from millstream.model.errors import ErrorCode, KafkaError
+from millstream.model.identifiers import TopicName, TopicPartition
+from millstream.model.transactions import ProducerIdentity
+
+STATE_TOPIC = TopicName(TRANSACTION_STATE_TOPIC)
+_LOAD_PATIENCE_SECONDS = 5.0
+"""How long a request waits for its shard to load before the client is told to come again."""
+_LOADS_AT_ONCE = 4
+_AGAIN_FIRST_S = 0.05
+_AGAIN_AT_MOST_S = 2.0
+
+_log = logging.getLogger("millstream.transactions")
+R = TypeVar("R")
+
+
+class TransactionCoordinator:
+    def __init__(
+        self,
+        view: ClusterView,
+        partitions: PartitionTable,
+        internal_topics: InternalTopics,
+        producer_ids: ProducerIds,
+        markers: TransactionMarkers,
+        environment: Environment,
+    ) -> None:
+        self._view = view
+        self._partitions = partitions
+        self._internal_topics = internal_topics
+        self._producer_ids = producer_ids
+        self._markers = markers
+        self._environment = environment
+        self._shells: dict[int, CoordinatorShell] = {}
+        self._background: set[asyncio.Future[None]] = set()
+        self._loads = asyncio.Semaphore(_LOADS_AT_ONCE)
+
+    # Where an id lives
+
+    async def ensure_topic(self) -> None:
+        """Makes `__transaction_state` unless it is there; COORDINATOR_NOT_AVAILABLE if that is not possible."""
+        if STATE_TOPIC in self._view.image.topics:
+            return
+        config = self._view.config
+        await self._internal_topics.ensure(
+            STATE_TOPIC,
+            config[settings.TRANSACTION_STATE_LOG_NUM_PARTITIONS],
+            config[settings.TRANSACTION_STATE_LOG_REPLICATION_FACTOR],
+            {
+                "cleanup.policy": "compact",
+                "compression.type": "uncompressed",
+                "unclean.leader.election.enable": "false",
+                "min.insync.replicas": str(config[settings.TRANSACTION_STATE_LOG_MIN_ISR]),
+                "segment.bytes": str(config[settings.TRANSACTION_STATE_LOG_SEGMENT_BYTES]),
+            },
+        )
+
+    def partition_of(self, transactional_id: str) -> int:
+        """The partition of STATE_TOPIC whose leader coordinates the transactions of that id."""
+        topic = self._view.image.topics.get(STATE_TOPIC)
+        if topic is None:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{STATE_TOPIC} does not exist yet")
+        return java_hash(transactional_id) % len(topic.partitions)
+
+    # Operations
+
+    async def init_producer_id(
+        self,
+        transactional_id: str,
+        timeout_ms: int,
+        expected: ProducerIdentity | None,
+        *,
+        two_phase_commit: bool = False,
+        keep_prepared: bool = False,
+    ) -> StartedProducer:
+        """Who a client is that begins, or goes on after an error, with this transactional id."""
+        config = self._view.config
+        if two_phase_commit and not config[settings.TRANSACTION_TWO_PHASE_COMMIT_ENABLE]:
+            # As Kafka answers, so that nobody can try out what the brokers are set to.
+            raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "two-phase commits are switched off")
+        if keep_prepared and self._version < EPOCH_PER_TRANSACTION:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "transactions can be kept from transaction.version 2 on")
+        longest_ms = config[settings.TRANSACTION_MAX_TIMEOUT_MS]
+        if not two_phase_commit and not 0 < timeout_ms <= longest_ms:
+            raise KafkaError(
+                ErrorCode.INVALID_TRANSACTION_TIMEOUT, f"a time-out of {timeout_ms} ms is not in 1 to {longest_ms}"
+            )
+
+        def operation(shard: TransactionShard, now_ms: int, new_id: int | None) -> Outcome[StartedProducer]:
+            start = ProducerStart(
+                transactional_id=transactional_id,
+                timeout_ms=NO_TIMEOUT_MS if two_phase_commit else timeout_ms,
+                expected=expected,
+                keep_prepared=keep_prepared,
+                new_producer_id=new_id,
+            )
+            return shard.start_producer(start, now_ms)
+
+        return await self._run_with_id(transactional_id, operation)
+
+    async def add_partitions(
+        self,
+        transactional_id: str,
+        client: ProducerIdentity,
+        partitions: Iterable[TopicPartition],
+        *,
+        client_version: int,
+    ) -> None:
+        """Returns when the partitions are part of the transaction; KafkaError if they cannot be."""
+        await self._run(
+            transactional_id,
+            lambda shard, now_ms: shard.add_partitions(transactional_id, client, partitions, client_version, now_ms),
+        )
+
+    async def verify(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Sequence[TopicPartition],
+        *,
+        adds: bool,
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Whether the partitions are part of the transaction, for the leaders of them; `adds` makes them so."""
+        client = ProducerIdentity(producer_id, producer_epoch)
+        try:
+            if adds:
+                await self.add_partitions(transactional_id, client, partitions, client_version=EPOCH_PER_TRANSACTION)
+                return dict.fromkeys(partitions, ErrorCode.NONE)
+            return await self._run(
+                transactional_id,
+                lambda shard, now_ms: Outcome(shard.verify(transactional_id, client, partitions)),
+            )
+        except KafkaError as error:
+            return dict.fromkeys(partitions, error.code)
+
+    async def end(
+        self, transactional_id: str, client: ProducerIdentity, *, committed: bool, client_version: int
+    ) -> ProducerIdentity:
+        """Returns when the outcome is decided, with who the client is from now on; markers are written after that."""
+        return await self._run_with_id(
+            transactional_id,
+            lambda shard, now_ms, new_id: shard.end(
+                transactional_id, client, committed, client_version, now_ms, new_id
+            ),
+        )
+
+    async def describe(self, transactional_id: str) -> Transaction:
+        """TRANSACTIONAL_ID_NOT_FOUND if nothing is known of it."""
+
+        def describe(shard: TransactionShard, now_ms: int) -> Outcome[Transaction]:
+            transaction = shard.transactions.get(transactional_id)
+            if transaction is None:
+                raise KafkaError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"nothing is known of {transactional_id!r}")
+            return Outcome(transaction)
+
+        return await self._run(transactional_id, describe)
+
+    async def select(self, wanted: TransactionFilter) -> list[Transaction]:
+        """The transactions of all shards of this broker that pass the filter."""
+        now_ms = self._environment.clock.now_ms()
+        found: list[Transaction] = []
+        for index in self._led():
+            try:
+                shell = await self._loaded(index)
+                shard = _shard(shell)
+                found += await shell.awaited(
+                    [each for each in shard.transactions.values() if wanted.matches(each, now_ms)]
+                )
+            except KafkaError as error:
+                if error.code != ErrorCode.NOT_COORDINATOR:
+                    raise  # else it went to another broker meanwhile, who is asked as well
+        return found
+
+    async def _run(self, transactional_id: str, operation: "Callable[[TransactionShard, int], Outcome[R]]") -> R:
+        if not transactional_id:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
+        shell = await self._loaded(self.partition_of(transactional_id))
+        shard = _shard(shell)
+        return await shell.run(lambda now_ms: operation(shard, now_ms))
+
+    async def _run_with_id(
+        self, transactional_id: str, operation: "Callable[[TransactionShard, int, int | None], Outcome[R]]"
+    ) -> R:
+        """The same for what may need a new producer id: the controller is asked only then."""
+        try:
+            return await self._run(transactional_id, lambda shard, now_ms: operation(shard, now_ms, None))
+        except ProducerIdNeeded:
+            new_id = await self._producer_ids.take()
+        return await self._run(transactional_id, lambda shard, now_ms: operation(shard, now_ms, new_id))
+
+    @property
+    def _version(self) -> int:
+        return transaction_version(self._view.image)
+
+    # Shards
+
+    def _shell(self, index: int) -> CoordinatorShell:
+        shell = self._shells.get(index)
+        if shell is not None and shell.is_current:
+            return shell
+        if shell is not None:
+            self._give_up(index, shell)
+        partition = self._partitions.by_name.get(STATE_TOPIC.encode(), {}).get(index)
+        if partition is None or not partition.is_leader:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, "another broker coordinates this transactional id")
+        return self._new_shell(index, partition)
+
+    def _new_shell(self, index: int, partition: Partition) -> CoordinatorShell:
+        shard = TransactionShard(self._shard_settings)
+        shell = CoordinatorShell(partition, shard, self._environment)
+        shell.on_lost = lambda: self._give_up(index, shell)
+        # Markers are sent when it is certain that the decision stays.
+        shard.on_decided = lambda decided: shell.when_settled(partial(self._carry_out, shell, decided))
+        self._shells[index] = shell
+        return shell
+
+    def _shard_settings(self) -> TransactionSettings:
+        config = self._view.config
+        return TransactionSettings(
+            transaction_version=self._version,
+            expiration_ms=config[settings.TRANSACTIONAL_ID_EXPIRATION_MS],
+            abort_interval_ms=config[settings.TRANSACTION_ABORT_TIMED_OUT_TRANSACTION_CLEANUP_INTERVAL_MS],
+            expiry_interval_ms=config[settings.TRANSACTION_REMOVE_EXPIRED_TRANSACTION_CLEANUP_INTERVAL_MS],
+        )
+
+    def _give_up(self, index: int, shell: CoordinatorShell) -> None:
+        if self._shells.get(index) is shell:
+            del self._shells[index]
+        shell.close()
+
+    async def _loaded(self, index: int) -> CoordinatorShell:
+        shell = self._shell(index)
+        if shell.is_loaded:
+            return shell
+        try:
+            async with asyncio.timeout(_LOAD_PATIENCE_SECONDS):
+                await shell.load()
+        except TimeoutError:
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{STATE_TOPIC}-{index} is loading") from None
+        except Exception as error:
+            self._give_up(index, shell)  # the next request begins anew
+            if isinstance(error, KafkaError) and error.code == ErrorCode.NOT_COORDINATOR:
+                raise
+            _log.error("shard_not_loaded partition=%s-%d error=%r", STATE_TOPIC, index, error)
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{STATE_TOPIC}-{index}: {error}") from None
+        return shell
+
+    # The end of transactions
+
+    def _carry_out(self, shell: CoordinatorShell, decided: Transaction) -> None:
+        if not shell.is_closed:
+            self._markers.send(
+                decided.marker(shell.leader_epoch),
+                sorted(decided.partitions),
+                lambda: not shell.is_closed,
+                lambda: self._in_background(self._complete(shell, decided)),
+            )
+
+    async def _complete(self, shell: CoordinatorShell, decided: Transaction) -> None:
+        """Writes down that all markers are there; as often as it takes, while the shard is ours."""
+        pause_s = _AGAIN_FIRST_S
+        while not shell.is_closed:
+            try:
+                await shell.run(lambda now_ms: _shard(shell).complete(decided, now_ms))
+                return
+            except KafkaError as error:
+                if error.code == ErrorCode.NOT_COORDINATOR:
+                    return  # the next coordinator sends the markers again, and completes it
+                _log.warning("not_completed transactional_id=%s error=%s", decided.transactional_id, error)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _AGAIN_AT_MOST_S)
+
+    # Life
+
+    def _led(self) -> list[int]:
+        partitions = self._partitions.by_name.get(STATE_TOPIC.encode(), {})
+        return [index for index, partition in partitions.items() if partition.is_leader]
+
+    def start(self) -> None:
+        """Takes over the shards that this broker leads: each is loaded in the background."""
+        for index, shell in tuple(self._shells.items()):
+            if not shell.is_current:
+                self._give_up(index, shell)
+        for index in self._led():
+            if index not in self._shells:
+                self._shell(index)
+                self._in_background(self._load(index))
+
+    async def _load(self, index: int) -> None:
+        async with self._loads:
+            with suppress(KafkaError):  # logged, or it takes long and goes on without us, or is no longer ours
+                await self._loaded(index)
+
+    def follow(self, delta: MetadataDelta) -> None:
+        """Topics came, went, or have other leaders."""
+        if any(topic.name == STATE_TOPIC for topic in delta.deleted.values()):
+            self._give_up_all()
+        if STATE_TOPIC in delta.created or STATE_TOPIC in delta.changed:
+            self.start()
+        self._markers.follow(delta)
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work, loop=self._environment.loop)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    def _give_up_all(self) -> None:
+        for index, shell in tuple(self._shells.items()):
+            self._give_up(index, shell)
+
+    def close(self) -> None:
+        """Gives all shards up; whoever waits is told to look elsewhere."""
+        self._give_up_all()
+        self._markers.close()
+
+
+def _shard(shell: CoordinatorShell) -> TransactionShard:
+    assert isinstance(shell.state, TransactionShard)
+    return shell.state
