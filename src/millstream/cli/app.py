@@ -17,6 +17,7 @@ from millstream.cli import (
     share,
     simulate,
     topic,
+    txn,
 )
 from millstream.cli.options import Json
 from millstream.cli.serve import ServeOptions
@@ -69,6 +70,7 @@ def serve(
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
 app.add_typer(share.app, name="share")
+app.add_typer(txn.app, name="txn")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(broker.app, name="broker")
 app.add_typer(log_dump.app, name="log")

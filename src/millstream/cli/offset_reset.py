@@ -174,8 +174,8 @@ def moment(text: str) -> datetime:
         ) from None
 
 
-def duration(text: str) -> timedelta:
-    """`--by-duration`: how far back, as 90s, 5m, 2h, 7d, or in ISO 8601 as Kafka's tool takes it (P1DT2H)."""
+def duration(text: str, option: str = "--by-duration") -> timedelta:
+    """How far back, as 90s, 5m, 2h, 7d, or in ISO 8601 as Kafka's tool takes it (P1DT2H)."""
     short = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", text)
     if short:
         return timedelta(seconds=float(short[1]) * _UNITS[short[2]])
@@ -183,7 +183,7 @@ def duration(text: str) -> timedelta:
     if iso and any(iso.groups()):
         days, hours, minutes, seconds = (float(part or 0) for part in iso.groups())
         return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
-    raise CommandFailedError(f"--by-duration {text}: write an age such as 90s, 5m, 2h, 7d, or P1DT2H", exit_codes.USAGE)
+    raise CommandFailedError(f"{option} {text}: write an age such as 90s, 5m, 2h, 7d, or P1DT2H", exit_codes.USAGE)
 
 
 def read_offsets(path: str) -> dict[Place, int]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 CLIENT_ID = b"millstream-cli"
 MAX_ANSWER_BYTES = 256 << 20
-GROUP_KEY_TYPE = 0
+GROUP_KEY_TYPE, TRANSACTION_KEY_TYPE = 0, 1
 _API_VERSIONS_KEY = 18
 _RETRY_S = 0.1
 _PASSING = frozenset(
@@ -32,6 +32,7 @@ _PASSING = frozenset(
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
         ErrorCode.NOT_COORDINATOR,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
     }
 )
 
@@ -122,20 +123,25 @@ class WireCluster:
         with self.any_broker() as wire:
             return [(row.host, row.port) for row in wire.call("metadata", topics=[]).brokers]
 
-    def coordinator(self, group: str) -> tuple[str, int]:
+    def coordinator(self, key: str, key_type: int = GROUP_KEY_TYPE) -> tuple[str, int]:
+        """The broker that coordinates a group, or a transactional id's transactions."""
+
         def ask() -> tuple[int, tuple[str, int]]:
             with self.any_broker() as wire:
-                answer = wire.call("find_coordinator", key=group, key_type=GROUP_KEY_TYPE, coordinator_keys=[group])
+                answer = wire.call("find_coordinator", key=key, key_type=key_type, coordinator_keys=[key])
             row = answer.coordinators[0] if answer.coordinators else answer
             return row.error_code, (row.host, row.port)
 
         return self.until_settled(ask)
 
-    def ask_coordinator(self, group: str, api: str, code_of: Callable[[Message], int], **fields: Any) -> Message:
-        """Ask the coordinator of a group; `code_of` says where the answer keeps an error that may pass."""
+    def ask_coordinator(
+        self, key: str, api: str, code_of: Callable[[Message], int], *, key_type: int = GROUP_KEY_TYPE, **fields: Any
+    ) -> Message:
+        """Ask the coordinator of a group or transactional id; `code_of` says where the answer keeps an error that may
+        pass."""
 
         def ask() -> tuple[int, Message]:
-            with WireClient(self.coordinator(group), self._connection.timeout) as wire:
+            with WireClient(self.coordinator(key, key_type), self._connection.timeout) as wire:
                 answer = wire.call(api, **fields)
             return code_of(answer), answer
 
@@ -150,6 +156,6 @@ class WireCluster:
                 return answer
             if time.monotonic() > deadline:
                 raise CommandFailedError(
-                    f"the group's coordinator was not there in time ({ErrorCode(code).name})", exit_codes.TIMED_OUT
+                    f"the coordinator was not there in time ({ErrorCode(code).name})", exit_codes.TIMED_OUT
                 )
             time.sleep(_RETRY_S)

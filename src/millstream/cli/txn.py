@@ -1,0 +1,306 @@
+"""`millstream txn`: see transactions, find those that nobody will end, and end them."""
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from millstream.cli import exit_codes
+from millstream.cli.cluster_reading import Place
+from millstream.cli.offset_reset import duration
+from millstream.cli.options import (
+    COMPLETION_TIMEOUT_S,
+    DEFAULT_BOOTSTRAP,
+    DEFAULT_TIMEOUT_S,
+    Bootstrap,
+    ClientSettings,
+    Json,
+    Timeout,
+    assignments,
+    complete_topic,
+)
+from millstream.cli.terminal import CommandFailedError, print_json
+from millstream.cli.txn_admin import STATES, OpenIn, Transactions, now_ms
+from millstream.cli.txn_view import (
+    age,
+    listed_document,
+    open_document,
+    show_hanging,
+    show_listed,
+    show_transaction,
+    transaction_document,
+)
+
+app = typer.Typer(
+    help="List and describe transactions, abort them, find those that hang.",
+    no_args_is_help=True,
+)
+
+_DEFAULT_LONGEST = "15m"
+_OPEN_STATES = frozenset(("Ongoing", "PrepareCommit", "PrepareAbort"))
+
+
+def _complete_id(context: typer.Context, incomplete: str) -> list[str]:
+    """Transactional ids for the shell; nothing if there is no broker, since completion must never complain."""
+    try:
+        found = _open(context.params.get("bootstrap") or DEFAULT_BOOTSTRAP, COMPLETION_TIMEOUT_S, None).listed()
+        return [row.transactional_id for row in found if row.transactional_id.startswith(incomplete)]
+    except Exception:
+        return []
+
+
+def _open(bootstrap: str, timeout: float, settings: list[str] | None) -> Transactions:
+    from millstream.client.connection import Connection
+
+    connection = Connection(bootstrap, assignments(settings, "-X"), timeout)
+    connection.probe()
+    return Transactions(connection)
+
+
+@app.command("list")
+def list_transactions(
+    state: Annotated[
+        list[str] | None,
+        typer.Option("--state", metavar="STATE", help=f"Only those in this state: {', '.join(STATES)}. Repeatable."),
+    ] = None,
+    older_than: Annotated[
+        str | None, typer.Option("--older-than", metavar="AGE", help="Only those open for longer: 90s, 5m, 2h, 7d.")
+    ] = None,
+    match: Annotated[
+        str | None, typer.Option("--match", metavar="REGEX", help="Only ids that match as a whole (RE2).")
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    settings: ClientSettings = None,
+) -> None:
+    """List transactional ids and the state each is in, asked of all coordinators.
+
+    An id stays known after its transactions, as Empty, CompleteCommit or
+    CompleteAbort, until it has not been used for transactional.id.expiration.ms.
+
+    \b
+    Examples:
+      millstream txn list
+      millstream txn list --state Ongoing --older-than 5m
+      millstream txn list --match 'billing-.*' --json
+    """
+    by_name = {known.lower(): known for known in STATES}
+    wanted = [by_name.get(name.lower(), name) for name in state or []]
+    older_than_ms = -1 if older_than is None else int(duration(older_than, "--older-than").total_seconds() * 1000)
+    found = _open(bootstrap, timeout, settings).listed(wanted, older_than_ms=older_than_ms, pattern=match)
+    if json:
+        print_json([listed_document(row) for row in found])
+    else:
+        show_listed(found)
+
+
+@app.command()
+def describe(
+    ids: Annotated[
+        list[str],
+        typer.Argument(metavar="ID...", help="Transactional ids.", autocompletion=_complete_id, show_default=False),
+    ],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    settings: ClientSettings = None,
+) -> None:
+    """Show the transaction of an id: its state, its producer, since when it is open, and where it has written.
+
+    Readers of committed records wait at 'from offset' until it ends.
+
+    \b
+    Examples:
+      millstream txn describe billing-1
+      millstream txn describe billing-1 billing-2 --json
+    """
+    admin = _open(bootstrap, timeout, settings)
+    documents = []
+    for name in ids:
+        transaction = admin.describe(name)
+        if transaction is None:
+            raise _unknown(name)
+        places = set(transaction.partitions)
+        asked = [each for each in admin.partitions() if each.place in places] if places else []
+        open_in = {row.place: row for row in admin.open_in(asked) if row.producer_id == transaction.producer_id}
+        if json:
+            documents.append(transaction_document(transaction, open_in, now_ms()))
+        else:
+            show_transaction(transaction, open_in, now_ms())
+    if json:
+        print_json(documents)
+
+
+@app.command("find-hanging")
+def find_hanging(
+    topic: Annotated[
+        str | None,
+        typer.Option("--topic", "-t", metavar="TOPIC", help="Look only here.", autocompletion=complete_topic),
+    ] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", metavar="N", help="Look only at this one of the topic's.")
+    ] = None,
+    broker: Annotated[
+        int | None, typer.Option("--broker", metavar="ID", help="Look only at what this broker leads.")
+    ] = None,
+    longest: Annotated[
+        str,
+        typer.Option(
+            "--max-transaction-timeout",
+            metavar="AGE",
+            help="The longest a transaction may take here; a number alone is minutes. What was written to since then"
+            " is left alone.",
+        ),
+    ] = _DEFAULT_LONGEST,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    settings: ClientSettings = None,
+) -> None:
+    """Find transactions that are open in a partition and that no coordinator knows, so that nobody will end them.
+
+    Readers of committed records wait for them for ever. Nothing is changed:
+    'txn abort' ends one. The time should be transaction.max.timeout.ms of the
+    brokers, or more.
+
+    \b
+    Examples:
+      millstream txn find-hanging
+      millstream txn find-hanging --topic orders --max-transaction-timeout 1h
+      millstream txn find-hanging --json
+    """
+    if partition is not None and topic is None:
+        raise CommandFailedError("--partition needs --topic", exit_codes.USAGE)
+    minutes = f"{longest}m" if longest.isdigit() else longest
+    longest_ms = int(duration(minutes, "--max-transaction-timeout").total_seconds() * 1000)
+    admin = _open(bootstrap, timeout, settings)
+    found = admin.open_in(admin.partitions(topic, partition, broker))
+    now = now_ms()
+    hanging = admin.hanging([row for row in found if now - row.last_written_ms >= longest_ms])
+    if json:
+        print_json([open_document(row, now) for row in hanging])
+    else:
+        show_hanging(hanging, now)
+
+
+@app.command()
+def abort(
+    transactional_id: Annotated[
+        str | None,
+        typer.Argument(metavar="ID", help="A transactional id.", autocompletion=_complete_id, show_default=False),
+    ] = None,
+    topic: Annotated[
+        str | None,
+        typer.Option("--topic", "-t", metavar="TOPIC", help="Where one hangs.", autocompletion=complete_topic),
+    ] = None,
+    partition: Annotated[int | None, typer.Option("--partition", "-p", metavar="N", help="In this partition.")] = None,
+    start_offset: Annotated[
+        int | None, typer.Option("--start-offset", metavar="N", help="Its first record there.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    settings: ClientSettings = None,
+) -> None:
+    """Abort the open transaction of an id, or one that hangs in a partition. There is no way back.
+
+    By id, the coordinator aborts it in all its partitions and the producer is
+    fenced: it must be started anew. That is also how a transaction that was
+    prepared for a two-phase commit is given up.
+
+    One that 'txn find-hanging' shows is known to no coordinator. It is named
+    by where it begins, and is aborted in that partition alone.
+
+    \b
+    Examples:
+      millstream txn abort billing-1
+      millstream txn abort --topic orders --partition 0 --start-offset 42 --yes
+    """
+    place = (topic, partition, start_offset)
+    if (transactional_id is None) == (place == (None, None, None)):
+        raise CommandFailedError(
+            "say which: a transactional id, or --topic, --partition and --start-offset", exit_codes.USAGE
+        )
+    admin = _open(bootstrap, timeout, settings)
+    if transactional_id is not None:
+        _abort_by_id(admin, transactional_id, yes=yes, json=json)
+    elif topic is None or partition is None or start_offset is None:
+        raise CommandFailedError("--topic, --partition and --start-offset go together", exit_codes.USAGE)
+    else:
+        _abort_in(admin, topic, partition, start_offset, yes=yes, json=json)
+
+
+def _abort_by_id(admin: Transactions, transactional_id: str, *, yes: bool, json: bool) -> None:
+    transaction = admin.describe(transactional_id)
+    if transaction is None:
+        raise _unknown(transactional_id)
+    if transaction.state not in _OPEN_STATES:
+        raise CommandFailedError(
+            f"{transactional_id} has no open transaction, it is {transaction.state}", exit_codes.NOT_FOUND
+        )
+    if transaction.state == "PrepareCommit":
+        raise CommandFailedError(
+            f"{transactional_id} is decided, it is being committed: brokers that lead"
+            f" {_named(transaction.partitions)} have yet to write that down"
+        )
+    since = "" if transaction.started_ms is None else f", open for {age(now_ms() - transaction.started_ms)}"
+    count = len(transaction.partitions)
+    _confirm(f"Abort {transactional_id} ({count} partition{'' if count == 1 else 's'}{since})?", yes=yes)
+    admin.fence(transactional_id)
+    if json:
+        print_json({"transactional_id": transactional_id, "aborted": True})
+    else:
+        print(f"aborted {transactional_id}; its producer is fenced")
+
+
+def _abort_in(admin: Transactions, topic: str, partition: int, start_offset: int, *, yes: bool, json: bool) -> None:
+    place = f"{topic}-{partition}"
+    at = [row for row in admin.open_in(admin.partitions(topic, partition)) if row.start_offset == start_offset]
+    if not at:
+        raise CommandFailedError(
+            f"no open transaction begins at offset {start_offset} of {place}: `millstream txn find-hanging --topic"
+            f" {topic}` shows those that hang",
+            exit_codes.NOT_FOUND,
+        )
+    found = at[0]
+    if not admin.hanging([found]):
+        raise CommandFailedError(
+            f"it does not hang: {_owner(admin, found)} is at it. `millstream txn abort ID` aborts it everywhere"
+        )
+    _confirm(
+        f"Abort the transaction of producer {found.producer_id} from offset {start_offset} of {place}"
+        f" (last written {age(now_ms() - found.last_written_ms)} ago)?",
+        yes=yes,
+    )
+    admin.abort_in(found)
+    if json:
+        print_json({"topic": topic, "partition": partition, "start_offset": start_offset, "aborted": True})
+    else:
+        print(f"aborted the transaction from offset {start_offset} of {place}")
+
+
+def _owner(admin: Transactions, found: OpenIn) -> str:
+    ids = [row.transactional_id for row in admin.listed(producer_ids=[found.producer_id])]
+    return ids[0] if ids else f"producer {found.producer_id}"
+
+
+def _named(places: Sequence[Place]) -> str:
+    return ", ".join(f"{topic}-{number}" for topic, number in places[:3]) + (", …" if len(places) > 3 else "")
+
+
+def _confirm(question: str, *, yes: bool) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise CommandFailedError(f"{question} Say --yes if so: there is nobody to ask.", exit_codes.USAGE)
+    if not typer.confirm(question, err=True):
+        raise CommandFailedError("nothing was changed")
+
+
+def _unknown(transactional_id: str) -> CommandFailedError:
+    return CommandFailedError(
+        f"no coordinator knows {transactional_id}: `millstream txn list` shows all ids", exit_codes.NOT_FOUND
+    )
