@@ -5,8 +5,8 @@ import multiprocessing
 from collections.abc import Iterable, Iterator
 from functools import partial
 
-from millstream.testing.simulation.invariants import Violation
 from millstream.testing.simulation.simulation import Options, Result, simulate
+from millstream.testing.simulation.violation import Violation
 
 _RECYCLED_AFTER = 200
 """Runs after which a process makes way for a fresh one."""

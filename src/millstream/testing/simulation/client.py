@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from millstream.model.errors import ErrorCode
 from millstream.net.channel import Channel
 from millstream.protocol.schema import Message
 from millstream.testing.simulation.machine import Process
 
 REQUEST_SECONDS = 3.0
+GROUP, TRANSACTION = 0, 1
+"""What coordinators are found for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,21 +76,83 @@ class SimulatedClient:
         return await self._ask(self.randomness.choice(self._bootstrap), api, fields, timeout_s)
 
     async def ask(
-        self, node_id: int, api: str, fields: Mapping[str, Any], *, timeout_s: float = REQUEST_SECONDS
+        self,
+        node_id: int,
+        api: str,
+        fields: Mapping[str, Any],
+        *,
+        timeout_s: float = REQUEST_SECONDS,
+        version: int | None = None,
     ) -> Message:
+        """In the newest version, unless one is given."""
         address = self._addresses.get(node_id)
         if address is None:
             raise ConnectionError(f"it is not known where node {node_id} is")
-        return await self._ask(address, api, fields, timeout_s)
+        return await self._ask(address, api, fields, timeout_s, version)
 
-    async def _ask(self, address: tuple[str, int], api: str, fields: Mapping[str, Any], timeout_s: float) -> Message:
+    async def find_coordinator(self, kind: int, key: str) -> int:
+        """The node that coordinates a group or a transactional id; OSError while nobody knows."""
+        fields = {"key_type": kind, "coordinator_keys": [key], "key": key}
+        row = (await self.ask_any("find_coordinator", fields)).coordinators[0]
+        if row.error_code:
+            raise ConnectionError(ErrorCode(row.error_code).name)
+        self._addresses[row.node_id] = (row.host, row.port)
+        return int(row.node_id)
+
+    async def fetch(
+        self, topic: str, partition: int, position: int, *, committed_only: bool = False
+    ) -> tuple[ErrorCode, Message | None]:
+        """What follows `position`, waiting a moment if nothing does: the partition's row of the answer."""
+        leader = self.leader(topic, partition)
+        if leader is None:
+            return ErrorCode.LEADER_NOT_AVAILABLE, None
+        wanted = {
+            "partition": partition,
+            "current_leader_epoch": leader.epoch,
+            "fetch_offset": position,
+            "partition_max_bytes": 1 << 18,
+        }
+        fields = {
+            "max_wait_ms": 700,
+            "min_bytes": 1,
+            "max_bytes": 1 << 20,
+            "isolation_level": int(committed_only),
+            "topics": [{"topic": topic, "topic_id": leader.topic_id, "partitions": [wanted]}],
+            "forgotten_topics_data": [],
+            "rack_id": "",
+        }
+        try:
+            answer = await self.ask(leader.node_id, "fetch", fields, timeout_s=2.5)
+        except OSError:
+            return ErrorCode.NETWORK_EXCEPTION, None
+        if answer.error_code or not answer.responses:
+            return ErrorCode(answer.error_code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), None
+        row = answer.responses[0].partitions[0]
+        return ErrorCode(row.error_code), row
+
+    async def recover(self) -> None:
+        """After an error: rests, and learns what is new."""
+        await self.rest(0.05, 0.3)
+        try:
+            await self.refresh()
+        except OSError:
+            pass
+
+    async def _ask(
+        self,
+        address: tuple[str, int],
+        api: str,
+        fields: Mapping[str, Any],
+        timeout_s: float,
+        version: int | None = None,
+    ) -> Message:
         channel = self._channels.get(address)
         if channel is None:
             host, port = address
             channel = self._channels[address] = Channel(
                 host, port, self.process.network, self.loop, client_id=self._client_id
             )
-        return await channel.request(api, fields, timeout_s=timeout_s)
+        return await channel.request(api, fields, timeout_s=timeout_s, version=version)
 
     async def rest(self, low: float, high: float) -> None:
         await asyncio.sleep(self.randomness.uniform(low, high))

@@ -31,6 +31,10 @@ _SETTINGS = {
     "leader.imbalance.check.interval.seconds": "5",
     "offsets.topic.num.partitions": "1",
     "min.insync.replicas": "2",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "700",
+    "log.cleaner.backoff.ms": "400",
+    "log.cleaner.min.cleanable.ratio": "0.2",
+    "log.retention.check.interval.ms": "1500",
     "millstream.hot.keys.enable": "false",
 }
 """Shorter times than Kafka's defaults, so that more happens in a run; their proportions are much the same."""

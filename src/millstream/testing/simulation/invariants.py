@@ -10,26 +10,9 @@ from typing import Protocol
 from millstream.metadata.image import MetadataImage
 from millstream.metadata.records import NO_LEADER
 from millstream.metadata.snapshot import snapshot_records
-from millstream.testing.simulation.sight import (
-    METADATA_TOPIC_ID,
-    UNREADABLE,
-    Batch,
-    LogContent,
-    PartitionKey,
-    Sight,
-)
-
-
-class Violation(Exception):
-    """Something that must never be."""
-
-    def __init__(self, invariant: str, what: str) -> None:
-        super().__init__(f"{invariant}: {what}")
-        self.invariant = invariant
-        self.what = what
-
-    def __reduce__(self) -> tuple[type["Violation"], tuple[str, str]]:
-        return Violation, (self.invariant, self.what)
+from millstream.testing.simulation.committed_log import CommittedLog, CommittedLogs
+from millstream.testing.simulation.sight import METADATA_TOPIC_ID, UNREADABLE, PartitionKey, Sight
+from millstream.testing.simulation.violation import Violation
 
 
 class Invariant(Protocol):
@@ -116,35 +99,12 @@ class HighWatermarksOnlyGrow:
         self._partitions = now  # a replica that went away and came back is another
 
 
-class _Truth:
-    """What is committed in one log, by offset. Whoever calls an offset committed first says what it is."""
-
-    def __init__(self) -> None:
-        self.batches: dict[int, Batch] = {}
-        self.end = 0
-
-    def compare(self, log: LogContent, offset: int, below: int) -> tuple[int, str | None]:
-        """(how far was compared, what is wrong)."""
-        offset = max(offset, log.start)
-        for batch in log.batches(offset, below):
-            known = self.batches.get(batch.base_offset)
-            if known is None:
-                if batch.base_offset < self.end:
-                    return offset, f"has {batch}, where others have something else committed"
-                self.batches[batch.base_offset] = batch
-                self.end = batch.last_offset + 1
-            elif known != batch:
-                return offset, f"has {batch}, and {known} is committed there"
-            offset = batch.last_offset + 1
-        return offset, None
-
-
 class CommittedMetadataStays:
     """The metadata logs of all nodes are the same as far as each calls them committed, and nodes that have applied the
     same records have the same image."""
 
     def __init__(self) -> None:
-        self._truth = _Truth()
+        self._truth = CommittedLog()
         self._compared: dict[tuple[int, int], int] = {}
         self._digests: dict[int, tuple[int, MetadataImage]] = {}
         self._last: dict[int, MetadataImage] = {}
@@ -182,12 +142,15 @@ class CommittedMetadataStays:
 
 
 class InSyncLogsAgree:
-    """Replicas have the same records as far as each calls them committed."""
+    """Replicas have the same records at the same offsets, as far as each calls them committed.
 
-    def __init__(self, left_out: Iterable[str] = ()) -> None:
-        self._truths: dict[PartitionKey, _Truth] = {}
-        self._compared: dict[tuple[int, int, PartitionKey], int] = {}
+    In a compacted topic records may be missing; `CleaningKeepsTheLast` says which.
+    """
+
+    def __init__(self, logs: CommittedLogs, left_out: Iterable[str] = ()) -> None:
+        self._logs = logs
         self._left_out = tuple(left_out)
+        self._compared: dict[tuple[int, int, PartitionKey], int] = {}
 
     def check(self, sight: Sight) -> None:
         for seen in sight.replicas:
@@ -197,11 +160,8 @@ class InSyncLogsAgree:
             offset = self._compared.get(at, 0)
             if seen.high_watermark <= offset:
                 continue
-            truth = self._truths.get(seen.key)
-            if truth is None:
-                truth = self._truths[seen.key] = _Truth()
             try:
-                self._compared[at], wrong = truth.compare(seen.log, offset, seen.high_watermark)
+                self._compared[at], wrong = self._logs.compare(seen, offset)
             except UNREADABLE as error:
                 wrong = f"cannot be read: {error}"
             if wrong is not None:
@@ -277,10 +237,14 @@ class InSyncReplicasLive:
                     )
 
 
-def all_invariants(left_out: Iterable[str] = (), *, records_may_be_lost: bool = False) -> list[Invariant]:
-    """`left_out` names topics (by how they begin) whose data may be lost: too few replicas hold it. Where those of all
-    topics may be lost, the others still hold."""
-    of_records: list[Invariant] = [] if records_may_be_lost else [InSyncLogsAgree(left_out), AckedIsKept()]
+def all_invariants(
+    logs: CommittedLogs | None = None, left_out: Iterable[str] = (), *, records_may_be_lost: bool = False
+) -> list[Invariant]:
+    """Those of clusters. `left_out` names topics (by how they begin) whose data may be lost: too few replicas hold it.
+    Where those of all topics may be lost, the others still hold."""
+    of_records: list[Invariant] = []
+    if not records_may_be_lost:
+        of_records = [InSyncLogsAgree(logs or CommittedLogs(), left_out), AckedIsKept()]
     return [
         OneQuorumLeaderPerEpoch(),
         EpochsOnlyGrow(),

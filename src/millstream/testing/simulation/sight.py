@@ -10,7 +10,8 @@ from uuid import UUID
 
 from millstream.metadata.image import MetadataImage
 from millstream.model.errors import KafkaError
-from millstream.records.batch import iterate_headers
+from millstream.records.batch import BatchHeader, Bytes, iterate_headers, read_header
+from millstream.records.record import Record, read_batches
 from millstream.runtime.node import Node
 from millstream.storage.partition_log import PartitionLog
 from millstream.testing.simulation.machine import Machine
@@ -19,13 +20,24 @@ _READ_BYTES = 1 << 20
 METADATA_TOPIC_ID = UUID(int=1)
 
 
-class Batch(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Batch:
     """A batch as it lies in a log; two that are equal hold the same records in the same places."""
 
     base_offset: int
     last_offset: int
     leader_epoch: int
     checksum: int
+    data: Bytes = field(default=b"", compare=False, repr=False)
+    """All of it."""
+
+    @property
+    def records(self) -> list[Record]:
+        return [record for _, records in read_batches(self.data) for record in records]
+
+    @property
+    def header(self) -> BatchHeader:
+        return read_header(self.data)
 
 
 class LogContent(Protocol):
@@ -34,6 +46,11 @@ class LogContent(Protocol):
 
     @property
     def end(self) -> int: ...
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        ...
 
     def batches(self, offset: int, below: int) -> Iterable[Batch]:
         """From the batch that holds `offset` on, those that end at or below `below`."""
@@ -73,6 +90,7 @@ class ReplicaSight:
     high_watermark: int
     log: LogContent | None
     """None while nobody has opened it."""
+    last_stable_offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +128,10 @@ class _StoredLog:
     def end(self) -> int:
         return self._log.log_end_offset
 
+    @property
+    def size(self) -> int:
+        return self._log.size_bytes
+
     def batches(self, offset: int, below: int) -> Iterable[Batch]:
         log = self._log
         below = min(below, log.log_end_offset)
@@ -117,12 +139,14 @@ class _StoredLog:
             piece = log.read(offset, _READ_BYTES, up_to=below, at_least_one=True)
             piece.prepare()
             before = offset
-            for _, header in iterate_headers(piece.read()):
+            data = memoryview(piece.read())
+            for position, header in iterate_headers(data):
                 if header.last_offset < offset:
                     continue
                 if header.last_offset >= below:
                     return
-                yield Batch(header.base_offset, header.last_offset, header.leader_epoch, header.crc)
+                content = data[position : position + header.size]
+                yield Batch(header.base_offset, header.last_offset, header.leader_epoch, header.crc, content)
                 offset = header.last_offset + 1
             if offset == before:
                 raise LookupError(f"{log.topic_partition} has nothing at offset {offset}, and ends at {below}")
@@ -168,6 +192,7 @@ def look(at: float, machines: dict[int, Machine], acked: dict[tuple[str, int], i
                     partition.is_leader,
                     partition.high_watermark,
                     _StoredLog(log) if log is not None else None,
+                    partition.last_stable_offset if log is not None and partition.is_leader else 0,
                 )
             )
     return sight

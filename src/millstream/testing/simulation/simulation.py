@@ -5,8 +5,8 @@
     repair  the faults end; within a bounded time every partition takes writes again and every replica is in sync
     audit   everything is read to its end and held against what was acknowledged
 
-Two other scenarios: in `forming` the faults begin with the nodes' first start, on empty disks; in `blackout` all
-machines lose power at once, and what counts is the metadata.
+Three other scenarios: in `forming` the faults begin with the nodes' first start, on empty disks; in `blackout` all
+machines lose power at once, and what counts is the metadata; `transactions` is trouble with more of them.
 
 Two runs of one seed are the same, event for event; `Result.fingerprint` says so.
 """
@@ -27,11 +27,27 @@ from millstream.runtime.node import Node
 from millstream.testing.history.checker import check
 from millstream.testing.history.recorder import Recorder
 from millstream.testing.simulation.cluster import KAFKA_TIMES, Cluster
+from millstream.testing.simulation.committed_log import CommittedLogs
+from millstream.testing.simulation.committed_reader import CommittedReader
+from millstream.testing.simulation.compaction_invariants import CleaningKeepsTheLast
 from millstream.testing.simulation.faults import BLACKOUT_WEIGHTS, FORMING_WEIGHTS, Saboteur, make_plan
-from millstream.testing.simulation.invariants import CommittedMetadataStays, Violation, all_invariants
+from millstream.testing.simulation.invariants import CommittedMetadataStays, all_invariants
+from millstream.testing.simulation.machine import Machine, Process
 from millstream.testing.simulation.scheduler import Scheduler
 from millstream.testing.simulation.sight import look
 from millstream.testing.simulation.trace import Event, LogCapture, Trace
+from millstream.testing.simulation.transaction_invariants import TransactionInvariants
+from millstream.testing.simulation.transaction_log import OFFSETS_TOPIC, STATE_TOPIC
+from millstream.testing.simulation.transaction_workload import (
+    LEDGER,
+    LOOP_ID,
+    LOOP_KEY,
+    STATE,
+    WRITER_ID,
+    Copier,
+    Writer,
+)
+from millstream.testing.simulation.violation import Violation
 from millstream.testing.simulation.workload import Administrator, Committer, Consumer, Producer, TopicPlan, Workload
 
 _STEP_SECONDS = 0.05
@@ -40,13 +56,13 @@ _REPAIR_SECONDS = 40.0
 _AUDIT_SECONDS = 20.0
 _QUIET_BEFORE = 1.0
 _PASSING = "passing-"
-_OFFSETS = "__consumer_offsets"
 
 
 class Scenario(StrEnum):
     TROUBLE = "trouble"
     FORMING = "forming"
     BLACKOUT = "blackout"
+    TRANSACTIONS = "transactions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +86,11 @@ class Result:
     acked: int = 0
     given_up: int = 0
     read: int = 0
+    committed: int = 0
+    """Transactions that clients were told to be committed, and so on."""
+    aborted: int = 0
+    fenced: int = 0
+    cleanings: int = 0
     elections: int = 0
     faults: dict[str, int] = field(default_factory=dict)
     cpu_seconds: float = 0.0
@@ -122,18 +143,36 @@ class Simulation:
         for machine in self.cluster.machines.values():
             machine.clock.offset_ms = randomness.choice((0, 0, 40, -700, 5_000))
         factor = min(3, options.nodes)
-        self._topics = (
+        topics = [
             TopicPlan("orders", 3, factor, {"min.insync.replicas": "2"}),
             TopicPlan("small", 1, factor, {"min.insync.replicas": "2", "segment.ms": "1500"}),
-        )
+        ]
+        self._has_transactions = self._scenario is not Scenario.BLACKOUT
+        if self._has_transactions:
+            topics += [LEDGER, STATE]
+        self._topics = tuple(topics)
         self._recorder = Recorder(lambda: self._scheduler.now)
         self.workload = Workload(self._topics, self._recorder, tell=self._trace.tell, report=self._report)
+        self.workload.transaction_versions = randomness.choice(((1,), (2,), (1, 2)))
         if self._scenario is Scenario.BLACKOUT:
             self.workload.may_lose_records = True
             self.workload.haste = 8.0
-        self._invariants = all_invariants((_PASSING,), records_may_be_lost=self.workload.may_lose_records)
+        if self._scenario is Scenario.TRANSACTIONS:
+            self.workload.transaction_pause_s = 0.15
+            self.workload.zombie_rest_s = 2.5
+        self._make_invariants()
         self._leaders: dict[str, tuple[int, int]] = {}
         self._controller: tuple[int, int] | None = None
+        self._consumer: Machine
+
+    def _make_invariants(self) -> None:
+        lost = self.workload.may_lose_records
+        logs = CommittedLogs(cleaned=(STATE.name, OFFSETS_TOPIC, STATE_TOPIC))
+        self._transactions = TransactionInvariants(self.workload.book, logs, LOOP_KEY)
+        self._cleaning = CleaningKeepsTheLast(self._transactions.logs, logs)
+        self._invariants = all_invariants(logs, (_PASSING,), records_may_be_lost=lost)
+        if not lost:
+            self._invariants += [*self._transactions.all, self._cleaning]
 
     # What may be wrong
 
@@ -184,6 +223,9 @@ class Simulation:
                 )
                 result.acked = self.workload.acked_count
                 result.given_up = self.workload.given_up
+                book = self.workload.book
+                result.committed, result.aborted, result.fenced = book.committed, book.aborted, book.fenced
+                result.cleanings = self._cleaning.cleanings
                 result.read = sum(len(poll.records) for poll in self._recorder.history.polls)
                 result.events = self._trace.events
                 cluster.close()
@@ -208,12 +250,29 @@ class Simulation:
             cluster.add_client(f"producer{number}", lambda process: Producer(process, cluster.bootstrap, workload, 0.5))
         if not workload.may_lose_records:
             cluster.add_client("committer", lambda process: Committer(process, cluster.bootstrap, workload))
-            cluster.add_client("consumer", lambda process: Consumer(process, cluster.bootstrap, workload))
+            self._consumer = cluster.add_client(
+                "consumer", lambda process: Consumer(process, cluster.bootstrap, workload)
+            )
+        if self._has_transactions:
+            self._begin_transactions()
         self._run_until(_QUIET_BEFORE, lambda: False)
         if self._scenario is not Scenario.FORMING:
             self._make_trouble()
         self._repair()
         self._audit()
+
+    def _begin_transactions(self) -> None:
+        """Each transactional id has two instances, which fence each other."""
+        cluster, workload = self.cluster, self.workload
+        for number in (1, 2):
+            cluster.add_client(
+                f"writer{number}", lambda process: Writer(process, cluster.bootstrap, workload, WRITER_ID)
+            )
+            cluster.add_client(f"copier{number}", lambda process: Copier(process, cluster.bootstrap, workload, LOOP_ID))
+        cluster.add_client("reader", self._new_reader)
+
+    def _new_reader(self, process: Process) -> CommittedReader:
+        return CommittedReader(process, self.cluster.bootstrap, self.workload, (LEDGER, STATE))
 
     def _start_in_trouble(self) -> None:
         """Some nodes are late; as long as the faults last nothing is asked of the cluster."""
@@ -238,6 +297,7 @@ class Simulation:
         def is_well() -> bool:
             return (
                 all(workload.acked_at.get((plan.name, number), 0.0) > since for plan, number in self._partitions())
+                and not self._idle_ids(since)
                 and (workload.committed_at > since or workload.may_lose_records)
                 and self._is_fully_in_sync()
                 and all(map(self.cluster.is_ready, self.cluster.machines))
@@ -247,40 +307,73 @@ class Simulation:
             raise Violation("Liveness", f"{_REPAIR_SECONDS:g} s after the last fault: {self._what_is_missing(since)}")
         self._trace.tell("repair", f"all is well after {self._scheduler.now - since:.1f} s")
 
+    def _idle_ids(self, since: float) -> list[str]:
+        """Transactional ids under which nothing was committed since then."""
+        if not self._has_transactions:
+            return []
+        committed_at = self.workload.book.committed_at
+        return [each for each in (WRITER_ID, LOOP_ID) if committed_at.get(each, 0.0) <= since]
+
     def _audit(self) -> None:
         """Writers stop; whoever reads gets to the end of everything."""
         workload = self.workload
         workload.writing = False
+        if self._has_transactions:
+            self._run_until(_AUDIT_SECONDS, lambda: not self._transactions.end.open_ones())
         if not self._run_until(_AUDIT_SECONDS, lambda: self._image() is not None) or (image := self._image()) is None:
             raise Violation("Liveness", "nobody leads the quorum")
         if gone := sorted(workload.created - set(image.topics)):
             raise Violation("CommittedMetadataStays", f"topics {gone} were made, and they are gone")
+        self._run_until(_QUIET_BEFORE, lambda: False)
+        if self._has_transactions:
+            self._transactions.check_end()
         if not workload.may_lose_records:
             self._read_to_the_end()
-        self._run_until(_QUIET_BEFORE, lambda: False)
         sight = look(self._scheduler.now, self.cluster.machines, workload.acked)
         for invariant in self._invariants:
             if isinstance(invariant, CommittedMetadataStays):
                 invariant.check_images(sight)
         if workload.may_lose_records:
             return
+        self._cleaning.check_end(sight)
         report = check(self._recorder.history)
         if not report.clean:
             raise Violation("History", str(report.anomalies[0]))
 
     def _read_to_the_end(self) -> None:
         workload = self.workload
-        consumer = self.cluster.clients[-1].process
+        consumer, reader = self._consumer.process, self._auditor()
         assert consumer is not None and isinstance(consumer.program, Consumer)
+        ends = self._ends()
         positions = consumer.program.positions
 
-        def has_read_everything() -> bool:
-            behind = any(positions.get(at, 0) < offset for at, offset in workload.acked.items())
-            return not behind and not workload.under_way
+        def behind() -> list[str]:
+            late = {
+                at: read for at, end in ends.items() if (read := positions.get(at, reader.positions.get(at, 0))) < end
+            }
+            return [f"{topic}-{number}: {read} of {ends[topic, number]}" for (topic, number), read in late.items()]
 
-        if not self._run_until(_AUDIT_SECONDS, has_read_everything):
-            raise Violation("Liveness", f"what was acknowledged ({workload.acked}) is not read: {positions}")
+        if not self._run_until(_AUDIT_SECONDS, lambda: not behind()):
+            raise Violation("Liveness", f"not all that is committed is read: {'; '.join(behind())}")
         workload.reading = False
+        self._transactions.check_read(reader.seen, {STATE.name})
+
+    def _auditor(self) -> CommittedReader:
+        """Somebody who reads all transactions anew."""
+        machine = self.cluster.add_client("auditor", self._new_reader)
+        self._run_until(_STEP_SECONDS, lambda: False)
+        assert machine.process is not None and isinstance(machine.process.program, CommittedReader)
+        return machine.process.program
+
+    def _ends(self) -> dict[tuple[str, int], int]:
+        """How far each partition of the plan is committed, as its newest leader says."""
+        sight = look(self._scheduler.now, self.cluster.machines, self.workload.acked)
+        names = {plan.name for plan in self._topics}
+        leaders = sorted(
+            (seen for seen in sight.replicas if seen.is_leader and seen.topic in names),
+            key=lambda seen: seen.leader_epoch,
+        )
+        return {(seen.topic, seen.key.partition): seen.high_watermark for seen in leaders}
 
     def _run_until(self, seconds: float, is_over: Callable[[], bool]) -> bool:
         scheduler = self._scheduler
@@ -311,6 +404,7 @@ class Simulation:
         sight = look(self._scheduler.now, self.cluster.machines, self.workload.acked)
         for invariant in self._invariants:
             invariant.check(sight)
+        self.workload.book.changed.clear()
         for seen in sight.quorums:
             if seen.is_leader and (self._controller is None or seen.epoch > self._controller[1]):
                 self._controller = (seen.node_id, seen.epoch)
@@ -341,7 +435,7 @@ class Simulation:
         return newest.loader.image if newest is not None and newest.loader is not None else None
 
     def _states(self, image: MetadataImage) -> list[tuple[str, PartitionState]]:
-        names = [*(plan.name for plan in self._topics), _OFFSETS]
+        names = [*(plan.name for plan in self._topics), OFFSETS_TOPIC, STATE_TOPIC]
         topics = [image.topics[TopicName(name)] for name in names if name in image.topics]
         return [(f"{each.name}-{index}", state) for each in topics for index, state in enumerate(each.partitions)]
 
@@ -377,6 +471,7 @@ class Simulation:
         ]
         if self.workload.committed_at <= since and not self.workload.may_lose_records:
             silent.append("no group's offset is taken")
+        silent += [f"nothing is committed under {each}" for each in self._idle_ids(since)]
         starting = [f"node {each} is not ready" for each in self.cluster.machines if not self.cluster.is_ready(each)]
         return "; ".join([*silent, *self._out_of_sync(), *starting])
 
@@ -400,6 +495,7 @@ def _settings(randomness: random.Random, scenario: Scenario) -> dict[str, str]:
         "metadata.log.max.record.bytes.between.snapshots": str(randomness.choice((3_000, 20_000, 20_971_520))),
         "num.replica.fetchers": str(randomness.choice((1, 1, 2))),
         "log.roll.ms": str(randomness.choice((3_000, 600_000))),
+        "transaction.state.log.num.partitions": str(randomness.choice((1, 1, 2))),
     }
 
 

@@ -13,8 +13,9 @@ from millstream.model.errors import ErrorCode
 from millstream.records.record import Record, build_batch, read_batches
 from millstream.testing.history.operations import Seen
 from millstream.testing.history.recorder import Recorder
-from millstream.testing.simulation.client import SimulatedClient
+from millstream.testing.simulation.client import GROUP, SimulatedClient
 from millstream.testing.simulation.machine import Process
+from millstream.testing.simulation.transaction_book import TransactionBook
 
 GIVE_UP_SECONDS = 12.0
 _SEQUENCE_REFUSALS = frozenset(
@@ -32,6 +33,12 @@ class TopicPlan:
     partitions: int
     replication_factor: int
     settings: dict[str, str] = field(default_factory=dict)
+    plain: bool = True
+    """Whether producers without transactions write to it."""
+
+    @property
+    def is_compacted(self) -> bool:
+        return "compact" in self.settings.get("cleanup.policy", "")
 
 
 def partition_name(topic: str, partition: int) -> str:
@@ -71,7 +78,16 @@ class Workload:
         self.given_up = 0
         self.committed_at = 0.0
         """When a group's offset was acknowledged last."""
-        self.partition_counts = {plan.name: plan.partitions for plan in topics}
+        self.book = TransactionBook(tell=tell)
+        self.transaction_versions: tuple[int, ...] = (1, 2, 2)
+        """Of clients; one is chosen for each instance."""
+        self.transaction_pause_s = 0.8
+        self.zombie_rest_s = 5.0
+        """How long, at most, who was fenced waits before it takes its transactional id back."""
+
+    @property
+    def plain_topics(self) -> tuple[TopicPlan, ...]:
+        return tuple(plan for plan in self.topics if plan.plain)
 
     def note_acked(self, at: tuple[str, int], offset: int) -> None:
         self.acked_count += 1
@@ -87,13 +103,13 @@ class Producer:
         self._workload = workload
         self._name = process.machine.name
         self._client = SimulatedClient(process, bootstrap, self._name)
-        self._client.topics = tuple(plan.name for plan in workload.topics)
+        self._client.topics = tuple(plan.name for plan in workload.plain_topics)
         self._loop = process.loop
         self._pause = pause_s
         self._written = 0
 
     def start(self) -> None:
-        for plan in self._workload.topics:
+        for plan in self._workload.plain_topics:
             for partition in range(plan.partitions):
                 self._loop.create_task(self._write(plan.name, partition))
 
@@ -165,11 +181,7 @@ class Producer:
                     "although everything before it was acknowledged",
                 )
                 return False
-            await client.rest(0.05, 0.25)
-            try:
-                await client.refresh()
-            except OSError:
-                pass
+            await client.recover()
         workload.given_up += 1
         return False
 
@@ -205,12 +217,12 @@ class Consumer:
         self._workload = workload
         self._name = process.machine.name
         self._client = SimulatedClient(process, bootstrap, self._name)
-        self._client.topics = tuple(plan.name for plan in workload.topics)
+        self._client.topics = tuple(plan.name for plan in workload.plain_topics)
         self._loop = process.loop
         self.positions: dict[tuple[str, int], int] = {}
 
     def start(self) -> None:
-        for plan in self._workload.topics:
+        for plan in self._workload.plain_topics:
             for partition in range(plan.partitions):
                 self._loop.create_task(self._read(plan.name, partition))
 
@@ -225,18 +237,14 @@ class Consumer:
         recorder.assigned(reader, {name: 0})
         while workload.reading:
             invoked = recorder.now()
-            error, data = await self._fetch(topic, partition, position)
+            error, row = await client.fetch(topic, partition, position)
             if error == ErrorCode.OFFSET_OUT_OF_RANGE:
                 workload.report("AckedIsKept", f"{name} has no offset {position} any more, and it was read up to there")
-            if error != ErrorCode.NONE:
-                await client.rest(0.05, 0.3)
-                try:
-                    await client.refresh()
-                except OSError:
-                    pass
+            if error != ErrorCode.NONE or row is None:
+                await client.recover()
                 continue
             seen = []
-            for _, records in read_batches(data):
+            for _, records in read_batches(bytes(row.records or b"")):
                 for record in records:
                     if record.offset >= position:
                         seen.append(Seen(name, record.offset, (record.value or b"").decode()))
@@ -245,42 +253,6 @@ class Consumer:
                 recorder.poll(reader, invoked, seen)
             else:
                 await client.rest(0.05, 0.1)
-
-    async def _fetch(self, topic: str, partition: int, position: int) -> tuple[ErrorCode, bytes]:
-        client = self._client
-        leader = client.leader(topic, partition)
-        if leader is None:
-            return ErrorCode.LEADER_NOT_AVAILABLE, b""
-        fields = {
-            "max_wait_ms": 700,
-            "min_bytes": 1,
-            "max_bytes": 1 << 20,
-            "isolation_level": 0,
-            "topics": [
-                {
-                    "topic": topic,
-                    "topic_id": leader.topic_id,
-                    "partitions": [
-                        {
-                            "partition": partition,
-                            "current_leader_epoch": leader.epoch,
-                            "fetch_offset": position,
-                            "partition_max_bytes": 1 << 18,
-                        }
-                    ],
-                }
-            ],
-            "forgotten_topics_data": [],
-            "rack_id": "",
-        }
-        try:
-            answer = await client.ask(leader.node_id, "fetch", fields, timeout_s=2.5)
-        except OSError:
-            return ErrorCode.NETWORK_EXCEPTION, b""
-        if answer.error_code or not answer.responses:
-            return ErrorCode(answer.error_code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), b""
-        row = answer.responses[0].partitions[0]
-        return ErrorCode(row.error_code), bytes(row.records or b"")
 
 
 class Committer:
@@ -377,11 +349,7 @@ class Committer:
         client = self._client
         if self._coordinator is None:
             await client.refresh()
-            fields = {"key_type": 0, "coordinator_keys": [self._GROUP], "key": self._GROUP}
-            row = (await client.ask_any("find_coordinator", fields)).coordinators[0]
-            if row.error_code:
-                raise ConnectionError(ErrorCode(row.error_code).name)
-            self._coordinator = row.node_id
+            self._coordinator = await client.find_coordinator(GROUP, self._GROUP)
         leader = client.leader(self._topic, 0)
         if leader is None:
             self._coordinator = None

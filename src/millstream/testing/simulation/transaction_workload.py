@@ -1,0 +1,229 @@
+"""Programs with transactions: writers, some of whom are zombies of each other, and a loop that consumes, transforms and
+produces, each input exactly once."""
+
+from millstream.model.errors import ErrorCode
+from millstream.records.record import Record
+from millstream.testing.simulation.client import GROUP, SimulatedClient
+from millstream.testing.simulation.committed_reader import CommittedFilter
+from millstream.testing.simulation.machine import Process
+from millstream.testing.simulation.transaction_book import NAME_HEADER, At, Transaction
+from millstream.testing.simulation.transactional_client import FencedError, MustAbortError, TransactionalProducer
+from millstream.testing.simulation.workload import TopicPlan, Workload
+
+TIMEOUT_MS = 3000
+LEDGER = TopicPlan("ledger", 2, 3, {"min.insync.replicas": "2", "segment.ms": "2000"}, plain=False)
+STATE = TopicPlan(
+    "state",
+    1,
+    3,
+    {
+        "min.insync.replicas": "2",
+        "cleanup.policy": "compact",
+        "segment.ms": "700",
+        "min.cleanable.dirty.ratio": "0.1",
+        "delete.retention.ms": "1500",
+    },
+    plain=False,
+)
+LOOP_GROUP = "loop"
+LOOP_INPUT: At = ("orders", 0)
+LOOP_KEY = b"loop"
+"""Of the loop's outputs; their values are the offsets of the inputs."""
+WRITER_ID, LOOP_ID = "tx-writer", "tx-loop"
+_KEYS = 6
+_TOMBSTONE = 0.15
+_ABORT = 0.2
+_DAWDLE = 0.04
+
+
+class _Instances:
+    """A program that is an instance of a transactional id, and another after each time it was fenced."""
+
+    def __init__(
+        self, process: Process, bootstrap: list[tuple[str, int]], workload: Workload, transactional_id: str
+    ) -> None:
+        self.workload = workload
+        self._process = process
+        self._bootstrap = bootstrap
+        self._id = transactional_id
+        self._lives = 0
+        self.randomness = process.environment.randomness
+        self.client = self._new_client()
+
+    def start(self) -> None:
+        self._process.loop.create_task(self._run())
+
+    def stop(self) -> None:
+        pass
+
+    def _new_client(self) -> SimulatedClient:
+        client = SimulatedClient(self._process, self._bootstrap, self._process.machine.name)
+        client.topics = tuple(plan.name for plan in self.workload.topics)
+        return client
+
+    async def _run(self) -> None:
+        while self.workload.writing:
+            self._lives += 1
+            name = f"{self._process.machine.name}.{self._lives}"
+            version = self.randomness.choice(self.workload.transaction_versions)
+            producer = TransactionalProducer(
+                self.client, self.workload, name, self._id, version=version, timeout_ms=TIMEOUT_MS
+            )
+            try:
+                await self.live(producer)
+            except FencedError as error:
+                if not self.workload.writing:
+                    return
+                self.workload.book.fenced += 1
+                self.workload.tell(name, f"ends: {error}")
+            await self.client.recover()
+            await self.client.rest(0.2, self.workload.zombie_rest_s)
+
+    async def live(self, producer: TransactionalProducer) -> None:
+        raise NotImplementedError
+
+    async def dawdle(self) -> None:
+        """Some take too long, now and then for longer than their transaction may."""
+        if self.randomness.random() < _DAWDLE:
+            await self.client.rest(0.5, 1.6 * TIMEOUT_MS / 1000)
+
+    async def give_up(self, producer: TransactionalProducer, transaction: Transaction, error: MustAbortError) -> None:
+        self.workload.tell(producer.name, f"{transaction.name} cannot go on: {error}")
+        await producer.abort(transaction)
+
+
+class Writer(_Instances):
+    """Writes to several partitions and topics at once, and takes some of it back."""
+
+    async def live(self, producer: TransactionalProducer) -> None:
+        await producer.begin_life()
+        while self.workload.writing:
+            transaction = producer.begin()
+            try:
+                await self._write(producer, transaction)
+                if self.randomness.random() < _ABORT:
+                    await producer.abort(transaction)
+                else:
+                    await producer.commit(transaction)
+            except MustAbortError as error:
+                await self.give_up(producer, transaction, error)
+            await self.client.rest(0.2 * self.workload.transaction_pause_s, 1.8 * self.workload.transaction_pause_s)
+
+    async def _write(self, producer: TransactionalProducer, transaction: Transaction) -> None:
+        randomness, made = self.randomness, 0
+        places: list[At] = [(LEDGER.name, 0), (LEDGER.name, 1), (STATE.name, 0)]
+        for _ in range(randomness.choice((1, 1, 2))):
+            batches: dict[At, list[tuple[str, Record]]] = {}
+            for at in randomness.sample(places, randomness.randint(1, len(places))):
+                batches[at] = []
+                for _ in range(randomness.choice((1, 1, 2))):
+                    made += 1
+                    batches[at].append(self._record(transaction, at, made))
+            await producer.send(transaction, batches)
+            await self.dawdle()
+
+    def _record(self, transaction: Transaction, at: At, number: int) -> tuple[str, Record]:
+        known_by = f"{transaction.name}#{number}"
+        key: bytes | None = None
+        value: bytes | None = known_by.encode()
+        if at[0] == STATE.name:
+            key = f"key-{self.randomness.randrange(_KEYS)}".encode()
+            if self.randomness.random() < _TOMBSTONE:
+                value = None
+        return known_by, self._stamped(known_by, key, value)
+
+    def _stamped(self, known_by: str, key: bytes | None, value: bytes | None) -> Record:
+        now_ms = self._process.environment.clock.now_ms()
+        return Record(key, value, ((NAME_HEADER, known_by.encode()),), now_ms)
+
+
+class Copier(_Instances):
+    """Reads a partition from where its group is, and writes what it makes of it together with its new offset."""
+
+    async def live(self, producer: TransactionalProducer) -> None:
+        await producer.begin_life()
+        while self.workload.writing:
+            position = await self._committed_offset()
+            filtered = CommittedFilter()
+            while self.workload.writing:
+                error, row = await self.client.fetch(*LOOP_INPUT, position, committed_only=True)
+                if error != ErrorCode.NONE or row is None:
+                    await self.client.recover()
+                    continue
+                inputs = [record for _, record in filtered.take(row, position)][: self.randomness.choice((1, 3, 10))]
+                if not inputs:
+                    await self.client.rest(0.05, 0.1)
+                    continue
+                transaction = producer.begin()
+                try:
+                    if not await self._copy(producer, transaction, position, inputs):
+                        break
+                except MustAbortError as failure:
+                    await self.give_up(producer, transaction, failure)
+                    break
+                position = inputs[-1].offset + 1
+                pause = self.workload.transaction_pause_s
+                await self.client.rest(0.2 * pause, 1.8 * pause)
+
+    async def _copy(
+        self, producer: TransactionalProducer, transaction: Transaction, position: int, inputs: list[Record]
+    ) -> bool:
+        """Whether it was committed."""
+        transaction.takes = (position, inputs[-1].offset + 1)
+        batches: dict[At, list[tuple[str, Record]]] = {}
+        for record in inputs:
+            known_by = f"{transaction.name}#{record.offset}"
+            output = Record(
+                LOOP_KEY, str(record.offset).encode(), ((NAME_HEADER, known_by.encode()),), record.timestamp
+            )
+            batches.setdefault((LEDGER.name, record.offset % LEDGER.partitions), []).append((known_by, output))
+        await producer.send(transaction, batches)
+        await self.dawdle()
+        await producer.send_offsets(transaction, LOOP_GROUP, LOOP_INPUT, inputs[-1].offset + 1)
+        if self.randomness.random() < _ABORT / 2:
+            await producer.abort(transaction)
+            return False
+        await producer.commit(transaction)
+        return True
+
+    async def _committed_offset(self) -> int:
+        """Where the group is, once nothing is open any more."""
+        client, workload = self.client, self.workload
+        while workload.writing:
+            at_least = workload.book.loop_offset
+            try:
+                offset = await fetch_offset(client, LOOP_GROUP, LOOP_INPUT)
+            except OSError:
+                await client.recover()
+                continue
+            if offset is not None:
+                if offset < at_least:
+                    workload.report(
+                        "OffsetsAgreeWithOutput",
+                        f"group {LOOP_GROUP} is at {offset}, and a transaction that took it to {at_least} was "
+                        "acknowledged as committed",
+                    )
+                return offset
+            await client.rest(0.05, 0.2)
+        raise FencedError("it is over")
+
+
+async def fetch_offset(client: SimulatedClient, group: str, at: At) -> int | None:
+    """A group's committed offset, 0 where there is none; None while that is not decided. OSError if nobody answers."""
+    node_id = await client.find_coordinator(GROUP, group)
+    topic, partition = at
+    leader = client.leader(topic, partition)
+    if leader is None:
+        raise ConnectionError("the topic is not known")
+    topics = [{"name": topic, "topic_id": leader.topic_id, "partition_indexes": [partition]}]
+    asked = {"group_id": group, "member_id": None, "member_epoch": -1, "topics": topics}
+    answer = await client.ask(node_id, "offset_fetch", {"groups": [asked], "require_stable": True})
+    row = answer.groups[0]
+    if row.error_code:
+        raise ConnectionError(ErrorCode(row.error_code).name)
+    seen = row.topics[0].partitions[0]
+    if seen.error_code == ErrorCode.UNSTABLE_OFFSET_COMMIT:
+        return None
+    if seen.error_code:
+        raise ConnectionError(ErrorCode(seen.error_code).name)
+    return max(0, int(seen.committed_offset))
