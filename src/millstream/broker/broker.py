@@ -53,6 +53,8 @@ from millstream.metadata.image import MetadataDelta
 from millstream.protocol import fetch as fetch_codec
 from millstream.protocol import produce as produce_codec
 from millstream.quorum.metadata_log import METADATA_PARTITION
+from millstream.storage.cleaner.log_cleaner import LogCleaner
+from millstream.storage.cleaner.settings import cleaner_settings
 from millstream.storage.job import Job
 from millstream.storage.log_directory import LogDirectory
 
@@ -89,6 +91,13 @@ class Broker:
         self.shared = SharePartitions(view, self.partitions, self.share_persister, dead_letters, environment)
         self.share_states = ShareGroupStates(self.share_persister, self.groups, self.shared.reset, environment)
         self.hot_keys = HotKeys(view, self.partitions, internal_topics, own_records, environment)
+        self.cleaner = LogCleaner(
+            logs,
+            lambda: cleaner_settings(view.config),
+            offload=environment.offload,
+            loop=environment.loop,
+            now_ms=environment.clock.now_ms,
+        )
         self.replicas.roles.on_opened = self.hot_keys.opened
         self.marker_writer = MarkerWriter(self.partitions, self.groups, environment)
         self.producer_ids = ProducerIds(link, view.node_id, lambda: view.broker_epoch)
@@ -115,6 +124,7 @@ class Broker:
 
     def close(self) -> None:
         """Before the logs are closed: nothing is written any more."""
+        self.cleaner.close()
         self.groups.close()
         self.transactions.close()
         self.share_states.close()
@@ -131,6 +141,7 @@ class Broker:
         for job in self._logs.maintenance(self._environment.clock.now_ms(), self.replicas.roles.log_config):
             self._run(job)
         self.hot_keys.tick()
+        self.cleaner.tick()
 
     def broken_log(self) -> str | None:
         """Which log takes no more writes, if one does not and there are others to lead in this node's place.

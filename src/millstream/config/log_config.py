@@ -1,6 +1,6 @@
 """What one partition log needs to know of its topic's settings, as plain typed values."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 DAY_MS = 24 * 60 * 60 * 1000
 NO_LIMIT = -1
@@ -36,3 +36,10 @@ class LogConfig:
     """Group commit: an ack waits until its records are on disk, and one fsync serves all that wait."""
     min_insync_replicas: int = 1
     unclean_leader_election_enable: bool = False
+    roll_ms: int = field(init=False)
+    """The age at which a segment is closed: a compacted one in time for `max.compaction.lag.ms`."""
+
+    def __post_init__(self) -> None:
+        is_compacted = "compact" in self.cleanup_policy
+        roll_ms = min(self.segment_ms, self.max_compaction_lag_ms) if is_compacted else self.segment_ms
+        object.__setattr__(self, "roll_ms", roll_ms)

@@ -12,7 +12,7 @@ from millstream.config.setting import Setting
 from millstream.config.table import log, topic
 
 _FIELDS: dict[str, Setting[Any]] = {
-    field.name: TOPIC_SETTINGS[field.name.replace("_", ".")] for field in fields(LogConfig)
+    field.name: TOPIC_SETTINGS[field.name.replace("_", ".")] for field in fields(LogConfig) if field.init
 }
 
 

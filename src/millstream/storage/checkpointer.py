@@ -1,4 +1,4 @@
-"""The checkpoint files of a log directory: recovery points, log start offsets, high watermarks.
+"""The checkpoint files of a log directory: recovery points, log start offsets, high watermarks, cleaned offsets.
 
 One write at a time: whoever asks while one is under way is served by the next, which `maintenance` begins. After the
 last one, at the stop, nothing is written any more, not even by a job that comes late.
@@ -11,7 +11,7 @@ from threading import Lock
 from millstream.model.identifiers import TopicPartition
 from millstream.storage.checkpoint import DamagedFileError, decode_offsets, encode_offsets
 from millstream.storage.disk import Disk
-from millstream.storage.file_names import HIGH_WATERMARKS, LOG_START_OFFSETS, RECOVERY_POINTS
+from millstream.storage.file_names import CLEANED_OFFSETS, HIGH_WATERMARKS, LOG_START_OFFSETS, RECOVERY_POINTS
 from millstream.storage.job import Job
 from millstream.storage.partition_log import PartitionLog
 
@@ -28,6 +28,7 @@ class Checkpointer:
         self.recovery_points: dict[TopicPartition, int] = {}
         self.start_offsets: dict[TopicPartition, int] = {}
         self.high_watermarks: dict[TopicPartition, int] = {}
+        self.cleaned_offsets: dict[TopicPartition, int] = {}
         self.read_ns = 0
         """When the files that were read had been written."""
         self.is_wanted = False
@@ -42,9 +43,10 @@ class Checkpointer:
         self.recovery_points = self._read(RECOVERY_POINTS)
         self.start_offsets = self._read(LOG_START_OFFSETS)
         self.high_watermarks = self._read(HIGH_WATERMARKS)
+        self.cleaned_offsets = self._read(CLEANED_OFFSETS)
 
     def forget(self, partition: TopicPartition) -> None:
-        for offsets in (self.recovery_points, self.start_offsets, self.high_watermarks):
+        for offsets in (self.recovery_points, self.start_offsets, self.high_watermarks, self.cleaned_offsets):
             if offsets.pop(partition, None) is not None:
                 self.is_wanted = True  # a log of the same name must not inherit it
 
@@ -79,11 +81,16 @@ class Checkpointer:
             self.recovery_points[partition] = log.recovery_point
             self.start_offsets[partition] = log.log_start_offset
             self.high_watermarks[partition] = log.readable_end
-        return [
+            if log.cleaned_offset or partition in self.cleaned_offsets:
+                self.cleaned_offsets[partition] = log.cleaned_offset
+        contents = [
             (RECOVERY_POINTS, encode_offsets(self.recovery_points)),
             (LOG_START_OFFSETS, encode_offsets({key: value for key, value in self.start_offsets.items() if value})),
             (HIGH_WATERMARKS, encode_offsets(self.high_watermarks)),
         ]
+        if self.cleaned_offsets:
+            contents.append((CLEANED_OFFSETS, encode_offsets(self.cleaned_offsets)))
+        return contents
 
     def _write(self, contents: Contents) -> None:
         with self._writing:

@@ -45,8 +45,10 @@ def flush_job(log: "PartitionLog") -> Job | None:
         for file in files:
             file.sync()
         for path in [*indexes, *aborted]:
-            if disk.exists(path):
+            try:
                 disk.open(path).sync()
+            except FileNotFoundError:
+                pass  # never written, or retention or the cleaner took the segment meanwhile
         if not is_placed and disk.exists(metadata):
             disk.open(metadata).sync()
         if epochs_changed and disk.exists(epochs):

@@ -249,6 +249,9 @@ class LogDirectory:
             )
         except OSError as error:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition} cannot be opened: {error}") from error
+        log.cleaned_offset = self._checkpoints.cleaned_offsets.get(partition, 0)
+        if log.cleaned_offset > log.log_end_offset:
+            log.cleaned_offset = 0  # an unclean stop took what was cleaned last
         self._logs[partition] = log
         return log
 
@@ -344,6 +347,8 @@ class LogDirectory:
                     jobs.append(flush)
             except OSError as error:
                 logger.error("maintenance_failed partition=%s error=%s", log.topic_partition, error)
+            if log.cleaned_offset < self._checkpoints.cleaned_offsets.get(log.topic_partition, 0):
+                self._checkpoints.is_wanted = True  # truncated: what is written there next was never cleaned
             if expire:
                 log.producers.expire(now_ms, self._producer_id_expiration_ms)
                 log.verifications.expire(now_ms, self._producer_id_expiration_ms)
@@ -356,6 +361,10 @@ class LogDirectory:
         if (is_checkpoint_due or self._checkpoints.is_wanted) and (job := self.checkpoint_job(now_ms)) is not None:
             jobs.append(job)
         return jobs
+
+    def want_checkpoint(self) -> None:
+        """Have `maintenance` write the checkpoints next time."""
+        self._checkpoints.is_wanted = True
 
     def checkpoint_job(self, now_ms: int) -> Job | None:
         """Write recovery points, log start offsets and high watermarks as they are now; None when that is under way,

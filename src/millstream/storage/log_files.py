@@ -13,6 +13,7 @@ from millstream.storage.file_names import (
     offset_file,
     parse_offset_file,
 )
+from millstream.storage.swapping import finish_swaps
 
 logger = logging.getLogger("millstream.storage")
 
@@ -60,7 +61,10 @@ class LogFiles:
 def scan_files(disk: Disk, directory: str) -> LogFiles:
     """List the directory, and remove what an interrupted deletion or replacement left."""
     found: set[tuple[int, str]] = set()
-    for name, is_directory in disk.list(directory):
+    entries = disk.list(directory)
+    if finish_swaps(disk, directory, [name for name, is_directory in entries if not is_directory]):
+        entries = disk.list(directory)
+    for name, is_directory in entries:
         if is_directory:
             continue
         if name.endswith((DELETED_SUFFIX, TEMPORARY_SUFFIX)):

@@ -71,6 +71,7 @@ class PartitionLog:
         "_converts",
         "_epochs_unsaved",
         "_write_failed",
+        "cleaned_offset",
         "directory",
         "directory_changed",
         "disk",
@@ -136,6 +137,8 @@ class PartitionLog:
         self._write_failed = False
         """Whether the last attempt to write found no room or a broken disk."""
         self.truncations = 0
+        self.cleaned_offset = 0
+        """Where the dirty part begins: a compacted log has been cleaned up to here."""
         self.unflushed_since_ms: int | None = None
         self.directory_changed = True
         self.is_placed = False
@@ -424,6 +427,10 @@ class PartitionLog:
             logger.warning(
                 "indexes_not_written segment=%s error=%s: kept in memory until the next roll", segment.log.path, error
             )
+
+    def make_segment(self, base_offset: int, now_ms: int) -> Segment:
+        """One of this log's segments, which is not part of it yet."""
+        return Segment(self.disk, self._cache, self.directory, base_offset, now_ms)
 
     def drop_segments(self, count: int) -> Job:
         """Take the oldest segments out of the log; the job removes their files. Readers in flight keep theirs."""

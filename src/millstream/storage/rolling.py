@@ -22,7 +22,7 @@ def is_due(segment: Segment, config: LogConfig, timestamp: int, now_ms: int) -> 
     room = config.segment_index_bytes
     assert segment.index is not None and segment.times is not None
     return (
-        waited_ms > config.segment_ms
+        waited_ms > config.roll_ms
         or len(segment.index.offsets) >= room // OFFSET_ENTRY_SIZE
         or len(segment.times.offsets) >= room // TIME_ENTRY_SIZE - 1
     )
@@ -30,4 +30,4 @@ def is_due(segment: Segment, config: LogConfig, timestamp: int, now_ms: int) -> 
 
 def is_idle_due(segment: Segment, config: LogConfig, now_ms: int) -> bool:
     """Whether the segment has been open for `segment.ms` by the clock, though nothing was appended to tell."""
-    return segment.size > 0 and now_ms - segment.created_ms > config.segment_ms
+    return segment.size > 0 and now_ms - segment.created_ms > config.roll_ms

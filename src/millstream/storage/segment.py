@@ -61,6 +61,7 @@ class Segment:
         "max_timestamp_offset",
         "sealed_modified_ns",
         "size",
+        "successor",
         "tail_offsets",
         "tail_positions",
         "times",
@@ -79,6 +80,8 @@ class Segment:
         self.size = 0
         self.dropped = False
         """Whether it is no longer part of the log; who still looks into it may find its files gone."""
+        self.successor: Segment | None = None
+        """What the cleaner has put in its place, with the records that are left."""
         # Present while the segment is active:
         self.index: OffsetIndex | None = None
         self.times: TimeIndex | None = None
@@ -185,6 +188,21 @@ class Segment:
     def close(self) -> None:
         self.log.close()
         self._entries.close()
+
+    def retire(self, suffix: str, successor: "Segment") -> None:
+        """Another segment takes the place of this one, under its name: whoever still reads it finds its own files."""
+        self.dropped = True
+        self.successor = successor
+        self.log.path += suffix
+        self._entries.path += suffix
+        self.close()
+
+    def newest(self) -> "Segment":
+        """The segment that has its records now."""
+        segment = self
+        while segment.successor is not None:
+            segment = segment.successor
+        return segment
 
     # Appending (active only)
 

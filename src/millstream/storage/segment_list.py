@@ -1,7 +1,7 @@
 """The segments of one log in order, found by offset. The last is the active one."""
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from millstream.storage.disk import Disk
 from millstream.storage.file_names import DELETED_SUFFIX
@@ -61,6 +61,20 @@ class SegmentList:
         paths = self._mark_deleted(self._segments[-1])
         del self._segments[-1], self._bases[-1]
         self.active = self._segments[-1]
+        return paths
+
+    def replace(self, slot: int, count: int, segment: Segment, put_in_place: Callable[[], None]) -> list[str]:
+        """Put one segment in the place of several that are sealed; `put_in_place` gives its files their names, once
+        those of the others are out of the way."""
+        replaced = self._segments[slot : slot + count]
+        assert self.active not in replaced, "the active segment stays"
+        paths: list[str] = []
+        for old in replaced:
+            paths += self._mark_deleted(old)
+            old.retire(DELETED_SUFFIX, segment)
+        put_in_place()
+        self._segments[slot : slot + count] = [segment]
+        self._bases[slot : slot + count] = [segment.base_offset]
         return paths
 
     def _mark_deleted(self, segment: Segment) -> list[str]:

@@ -90,15 +90,28 @@ class Slice:
     def _locate(self, bounds: "Bounds") -> None:
         self.length = 0
         for segment, end_offset in self._segments:
-            found = segment.find(bounds.offset, in_thread=True)
-            if found is None:
-                continue  # the offsets up to the next segment are gone
-            self._segments = ((segment, end_offset),)
-            self.file = segment.file()
-            self.position = found
-            end = bounds.end_position(segment, end_offset, in_thread=True)
-            self.length = extent(segment, found, end, bounds, self.file)
-            return
+            try:
+                found = segment.successor is None and self._locate_in(segment, end_offset, bounds)
+            except FileNotFoundError:
+                if segment.successor is None:
+                    raise
+                found = False
+            if not found and segment.successor is not None:
+                # The cleaner was here. Its segment may reach further than this one did: up to where, a search tells.
+                found = self._locate_in(segment.newest(), bounds.up_to + 1, bounds)
+            if found:
+                return
+
+    def _locate_in(self, segment: Segment, end_offset: int, bounds: "Bounds") -> bool:
+        found = segment.find(bounds.offset, in_thread=True)
+        if found is None:
+            return False  # the offsets up to the next segment are gone
+        self._segments = ((segment, end_offset),)
+        self.file = segment.file()
+        self.position = found
+        end = bounds.end_position(segment, end_offset, in_thread=True)
+        self.length = extent(segment, found, end, bounds, self.file)
+        return True
 
     def _check(self) -> None:
         segment = self._segments[0][0]

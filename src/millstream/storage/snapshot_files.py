@@ -32,6 +32,12 @@ class SnapshotFiles:
         self.offsets = [found for found in self.offsets if found >= offset]
         return [self._path(found) for found in old]
 
+    def forget_at(self, offsets: Collection[int]) -> list[str]:
+        """Stop counting on the snapshots of segments that are merged into others; returns their paths."""
+        gone = [found for found in self.offsets if found in offsets]
+        self.offsets = [found for found in self.offsets if found not in offsets]
+        return [self._path(found) for found in gone]
+
     def remove_after(self, offset: int) -> None:
         self._remove([found for found in self.offsets if found > offset])
 

@@ -36,12 +36,19 @@ class TimeSearch:
     def max_timestamp_offset(self) -> FoundOffset | None:
         """The first record that has the greatest timestamp."""
         greatest = self._greatest()
-        return None if greatest < 0 else self._first(lambda segment, size: _greatest_record(segment, size, greatest))
+        if greatest < 0:
+            return None
+        found = self._first(lambda segment, size: _greatest_record(segment, size, greatest))
+        if found is None:
+            # The batch that has it is empty: the cleaner keeps such ones. What is left has to be looked at.
+            latest = max((_latest_left(segment) for segment, _ in self._segments), default=NO_TIMESTAMP)
+            found = self._first(lambda segment, size: _greatest_record(segment, size, latest, indexed=False))
+        return found
 
     def _first(self, search: Callable[[Segment, int], FoundOffset | None]) -> FoundOffset | None:
         for segment, size in self._segments:
             try:
-                found = search(segment, size)
+                found = self._search_newest(search, segment, size)
             except FileNotFoundError as error:
                 if not segment.dropped:
                     raise _unreadable(segment, error) from error
@@ -52,6 +59,18 @@ class TimeSearch:
                 return found
         return None
 
+    def _search_newest(
+        self, search: Callable[[Segment, int], FoundOffset | None], segment: Segment, size: int
+    ) -> FoundOffset | None:
+        if segment.successor is None:
+            try:
+                return search(segment, size)
+            except FileNotFoundError:
+                if segment.successor is None:
+                    raise
+        cleaned = segment.newest()  # its records that are left are there now
+        return search(cleaned, cleaned.size)
+
     def _greatest(self) -> int:
         if self._newest is None:
             greatest, older = NO_TIMESTAMP, self._segments
@@ -59,7 +78,7 @@ class TimeSearch:
             greatest, older = self._newest, self._segments[:-1]
         for segment, _ in older:
             try:
-                greatest = max(greatest, segment.greatest_timestamp())
+                greatest = max(greatest, segment.newest().greatest_timestamp())
             except OSError as error:
                 if not segment.dropped:
                     raise _unreadable(segment, error) from error
@@ -82,18 +101,30 @@ class TimeSearch:
         return None
 
 
-def _greatest_record(segment: Segment, size: int, greatest: int) -> FoundOffset | None:
+def _greatest_record(segment: Segment, size: int, greatest: int, *, indexed: bool = True) -> FoundOffset | None:
     if segment.greatest_timestamp() < greatest:
         return None
-    position = segment.find(segment.first_offset_for_time(greatest), in_thread=True)
+    position = segment.find(segment.first_offset_for_time(greatest), in_thread=True) if indexed else 0
     if position is None:
         return None
     file = segment.file()
     for at, header in walk_headers(file, position, size):
-        if header.max_timestamp >= greatest:
+        if header.max_timestamp >= greatest and header.record_count:
             offset, timestamp = max(_times(file, at, header), key=lambda time: (time[1], -time[0]))
             return FoundOffset(offset, timestamp, header.leader_epoch)
     return None
+
+
+def _latest_left(segment: Segment) -> int:
+    """The greatest timestamp of batches that have records."""
+    cleaned = segment.newest()
+    try:
+        headers = walk_headers(cleaned.file(), 0, cleaned.size)
+        return max((header.max_timestamp for _, header in headers if header.record_count), default=NO_TIMESTAMP)
+    except OSError as error:
+        if not segment.dropped:
+            raise _unreadable(segment, error) from error
+        return NO_TIMESTAMP
 
 
 def _times(file: File, position: int, header: BatchHeader) -> list[tuple[int, int]]:

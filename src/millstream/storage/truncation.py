@@ -34,6 +34,7 @@ def truncate(log: "PartitionLog", offset: int) -> None:
         active.truncate(position, end)
     log.log_end_offset = end
     log.recovery_point = min(log.recovery_point, end)
+    log.cleaned_offset = min(log.cleaned_offset, end)
     log.log_start_offset = min(log.log_start_offset, end)
     if log.high_watermark is not None:
         log.high_watermark = min(log.high_watermark, end)
@@ -57,7 +58,7 @@ def start_anew(log: "PartitionLog", segment: Segment, *, is_created: bool) -> No
     if not is_created:
         segment.create()
     log.directory_changed = True
-    log.log_start_offset = log.log_end_offset = log.recovery_point = offset
+    log.log_start_offset = log.log_end_offset = log.recovery_point = log.cleaned_offset = offset
     if log.high_watermark is not None:
         log.high_watermark = offset
     log.producers = ProducerState()

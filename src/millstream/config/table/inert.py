@@ -95,15 +95,6 @@ _GROUPS = {
     "the transaction coordinator loads its partitions in pieces of one size": """
         transaction.state.log.load.buffer.size int 5242880 high 1..
     """,
-    "the log cleaner is not part of this version; compacted topics keep all their records": """
-        log.cleaner.backoff.ms long 15000 medium 0..
-        log.cleaner.dedupe.buffer.size long 134217728 medium
-        log.cleaner.enable boolean true medium
-        log.cleaner.io.buffer.load.factor double 0.9 medium
-        log.cleaner.io.buffer.size int 524288 medium 0..
-        log.cleaner.io.max.bytes.per.second double 1.7976931348623157e308 medium
-        log.cleaner.threads int 1 medium 0..
-    """,
     "tiered storage is not part of this version": """
         follower.fetch.last.tiered.offset.enable boolean false medium
         remote.fetch.max.wait.ms int 500 medium 1..

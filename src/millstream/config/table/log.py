@@ -19,7 +19,6 @@ _DAY_MS = 24 * 60 * 60 * 1000
 
 CODECS = one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 GZIP_LEVELS = Allowed("1 to 9, or -1 for the codec's own default", lambda level: level == -1 or 1 <= level <= 9)
-NOT_COMPACTED = "the log cleaner is not part of this version; compacted topics keep all their records"
 NO_DELAY = "the files of a deleted segment stay exactly until their last reader is done"
 NOT_PREALLOCATED = "segments are not allocated in advance here"
 NO_JITTER = "segments roll exactly on time here, without jitter"
@@ -244,7 +243,6 @@ LOG_CLEANER_DELETE_RETENTION_MS = long(
     unit="ms",
     allowed=at_least(0),
     update=_DYNAMIC,
-    without_effect=NOT_COMPACTED,
 )
 LOG_CLEANER_MIN_COMPACTION_LAG_MS = long(
     "log.cleaner.min.compaction.lag.ms",
@@ -253,7 +251,6 @@ LOG_CLEANER_MIN_COMPACTION_LAG_MS = long(
     unit="ms",
     allowed=at_least(0),
     update=_DYNAMIC,
-    without_effect=NOT_COMPACTED,
 )
 LOG_CLEANER_MAX_COMPACTION_LAG_MS = long(
     "log.cleaner.max.compaction.lag.ms",
@@ -262,7 +259,6 @@ LOG_CLEANER_MAX_COMPACTION_LAG_MS = long(
     unit="ms",
     allowed=at_least(1),
     update=_DYNAMIC,
-    without_effect=NOT_COMPACTED,
 )
 LOG_CLEANER_MIN_CLEANABLE_RATIO = double(
     "log.cleaner.min.cleanable.ratio",
@@ -270,7 +266,58 @@ LOG_CLEANER_MIN_CLEANABLE_RATIO = double(
     "Which share of a log must be uncompacted before it is compacted.",
     allowed=between(0, 1),
     update=_DYNAMIC,
-    without_effect=NOT_COMPACTED,
+)
+LOG_CLEANER_ENABLE = boolean(
+    "log.cleaner.enable",
+    True,
+    "Whether compacted topics are cleaned. Without, they keep all their records, and the internal topics grow.",
+)
+LOG_CLEANER_THREADS = integer(
+    "log.cleaner.threads",
+    1,
+    "How many logs are cleaned at the same time.",
+    allowed=at_least(1),
+    update=_DYNAMIC,
+)
+LOG_CLEANER_DEDUPE_BUFFER_SIZE = long(
+    "log.cleaner.dedupe.buffer.size",
+    128 << 20,
+    "How much memory the maps of keys may take, all threads together. Some 140 bytes go to each key of a log's dirty "
+    "part; what does not fit is left to the next pass.",
+    unit="bytes",
+    allowed=at_least(1 << 20),
+    update=_DYNAMIC,
+)
+LOG_CLEANER_IO_BUFFER_LOAD_FACTOR = double(
+    "log.cleaner.io.buffer.load.factor",
+    0.9,
+    "How much of `log.cleaner.dedupe.buffer.size` may be filled.",
+    allowed=between(0.01, 1),
+    update=_DYNAMIC,
+)
+LOG_CLEANER_IO_BUFFER_SIZE = integer(
+    "log.cleaner.io.buffer.size",
+    512 << 10,
+    "The buffers for reading and writing, of all threads together.",
+    unit="bytes",
+    allowed=at_least(0),
+    update=_DYNAMIC,
+)
+LOG_CLEANER_IO_MAX_BYTES_PER_SECOND = double(
+    "log.cleaner.io.max.bytes.per.second",
+    1.7976931348623157e308,
+    "How much all threads together may read and write in a second.",
+    unit="bytes",
+    allowed=Allowed("more than 0", lambda rate: rate > 0),
+    update=_DYNAMIC,
+)
+LOG_CLEANER_BACKOFF_MS = long(
+    "log.cleaner.backoff.ms",
+    15_000,
+    "How long to wait before looking again, when there is no log to clean.",
+    unit="ms",
+    allowed=at_least(0),
+    update=_DYNAMIC,
 )
 LOG_LOCAL_RETENTION_MS = long(
     "log.local.retention.ms",

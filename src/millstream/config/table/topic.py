@@ -62,7 +62,6 @@ DELETE_RETENTION_MS = long(
     unit="ms",
     allowed=at_least(0),
     synonyms=_from(log.LOG_CLEANER_DELETE_RETENTION_MS),
-    without_effect=log.NOT_COMPACTED,
 )
 FILE_DELETE_DELAY_MS = long(
     "file.delete.delay.ms",
@@ -144,7 +143,6 @@ MAX_COMPACTION_LAG_MS = long(
     unit="ms",
     allowed=at_least(1),
     synonyms=_from(log.LOG_CLEANER_MAX_COMPACTION_LAG_MS),
-    without_effect=log.NOT_COMPACTED,
 )
 MAX_MESSAGE_BYTES = integer(
     "max.message.bytes",
@@ -183,7 +181,6 @@ MIN_CLEANABLE_DIRTY_RATIO = double(
     "Which share of a log must be uncompacted before it is compacted.",
     allowed=between(0, 1),
     synonyms=_from(log.LOG_CLEANER_MIN_CLEANABLE_RATIO),
-    without_effect=log.NOT_COMPACTED,
 )
 MIN_COMPACTION_LAG_MS = long(
     "min.compaction.lag.ms",
@@ -192,7 +189,6 @@ MIN_COMPACTION_LAG_MS = long(
     unit="ms",
     allowed=at_least(0),
     synonyms=_from(log.LOG_CLEANER_MIN_COMPACTION_LAG_MS),
-    without_effect=log.NOT_COMPACTED,
 )
 MIN_INSYNC_REPLICAS = integer(
     "min.insync.replicas",

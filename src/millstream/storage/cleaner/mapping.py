@@ -32,10 +32,10 @@ def map_dirty(plan: Plan, keys: KeyMap) -> Iterator[int]:
                     if transactions.is_aborted(header.attributes, header.producer_id, header.last_offset):
                         keys.fates += bytes([DEAD]) * count
                     else:
-                        content, position = content_of(header.codec, block, at + HEADER_SIZE, end)
-                        if not keys.has_room(count, len(content)):
+                        content, first, last = content_of(header.codec, block, at + HEADER_SIZE, end)
+                        if not keys.has_room(count, last - first):
                             return
-                        map_records(keys, content, position, count)
+                        map_records(keys, content, first, last, count)
                     keys.next_offset = header.last_offset + 1
                 plan.stats.mapped_bytes += len(block)
                 yield len(block)

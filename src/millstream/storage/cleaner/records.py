@@ -4,12 +4,15 @@ Nothing is decoded that need not be. Numbers of one byte are read in place: most
 all the rest. Whatever is wrong with the bytes comes up as `UncleanableError`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from millstream.records.compression import Codec, DecompressionFailedError, decompress
 from millstream.records.varint import MAX_LONG_BYTES, MalformedRecordError, append_varint, read_varint
 from millstream.storage.cleaner.key_map import DEAD, LONGEST_KEY_BYTES, TOMBSTONE, Key, KeyMap, digest
+
+DIGEST_OBJECT_BYTES = 12
+"""What the int of a digest takes more than the constant part that is counted for every key."""
 
 
 class UncleanableError(Exception):
@@ -29,18 +32,19 @@ class RecordSpan(NamedTuple):
     is_tombstone: bool
 
 
-def content_of(codec: int, data: bytes, start: int, end: int) -> tuple[bytes, int]:
-    """The bytes that hold the records, and where the first begins; uncompressed ones stay where they are."""
+def content_of(codec: int, data: bytes, start: int, end: int) -> tuple[bytes, int, int]:
+    """The bytes that hold the records, and from where to where; uncompressed ones stay where they are."""
     if codec == Codec.NONE:
-        return data, start
+        return data, start, end
     try:
-        return decompress(Codec(codec), memoryview(data)[start:end]), 0
+        content = decompress(Codec(codec), memoryview(data)[start:end])
+        return content, 0, len(content)
     except (ValueError, DecompressionFailedError) as error:
         raise UncleanableError(f"a batch cannot be decompressed: {error}") from error
 
 
-def map_records(keys: KeyMap, data: bytes, position: int, count: int) -> None:
-    """Take the records of the next batch into the map."""
+def map_records(keys: KeyMap, data: bytes, position: int, content_end: int, count: int) -> None:
+    """Take the records of the next batch, which end at `content_end`, into the map."""
     latest, fates = keys.latest, keys.fates
     get = latest.get
     number = len(fates)
@@ -96,12 +100,8 @@ def map_records(keys: KeyMap, data: bytes, position: int, count: int) -> None:
         raise UncleanableError(f"a record is malformed: {error}") from error
     finally:
         keys.note_growth(new_key_bytes, new_keys)
-    if position > len(data):
-        raise UncleanableError("a record reaches past the end of its batch")
-
-
-DIGEST_OBJECT_BYTES = 12
-"""What the int of a digest takes more than the constant part that is counted for every key."""
+    if position != content_end:
+        raise UncleanableError("the records of a batch do not end where it does")
 
 
 def iterate_spans(data: bytes, position: int, count: int, *, with_keys: bool) -> Iterator[RecordSpan]:
@@ -123,7 +123,7 @@ def iterate_spans(data: bytes, position: int, count: int, *, with_keys: bool) ->
                     key = data[position : position + size]
                     position += size
                     if size > LONGEST_KEY_BYTES:
-                        key = digest(key)  # type: ignore[arg-type]
+                        key = digest(key)
                 is_tombstone = read_varint(data, position)[0] < 0
                 if position >= end:
                     raise UncleanableError("a key reaches past the end of its record")
@@ -144,6 +144,3 @@ def rebased(data: bytes, span: RecordSpan, shift_ms: int) -> bytes:
     out += times
     out += memoryview(data)[span.timestamp_end : span.end]
     return bytes(out)
-
-
-Judge = Callable[[RecordSpan], bool]

@@ -1,0 +1,162 @@
+"""One pass over one log, from the map of its dirty part to the last segment put in its place.
+
+What takes long runs in threads, piece by piece, so that nothing else waits for it; what changes the log happens on the
+event loop, between the pieces. A pass that is given up at any point leaves a log that is whole.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Protocol, TypeVar
+
+from millstream.storage.cleaner.cleanable import Cleanable
+from millstream.storage.cleaner.copying import Copier
+from millstream.storage.cleaner.grouping import group_sources
+from millstream.storage.cleaner.key_map import KeyMap
+from millstream.storage.cleaner.mapping import map_dirty
+from millstream.storage.cleaner.plan import CleaningAbortedError, LastWritten, PassStats, Plan, Source
+from millstream.storage.cleaner.settings import CleanerSettings
+from millstream.storage.cleaner.swap import swap_in
+from millstream.storage.cleaner.throttle import Throttle
+from millstream.storage.file_names import CLEANED_SUFFIX
+from millstream.storage.partition_log import PartitionLog
+from millstream.storage.producer_state import ProducerState
+
+PIECE_BYTES = 4 << 20
+"""How much is done before the thread is free for others."""
+
+T = TypeVar("T")
+
+
+class Offload(Protocol):
+    def __call__(self, function: Callable[[], T]) -> "asyncio.Future[T]": ...
+
+
+class Cleaning:
+    def __init__(
+        self,
+        log: PartitionLog,
+        found: Cleanable,
+        settings: CleanerSettings,
+        now_ms: int,
+        *,
+        offload: Offload,
+        throttle: Throttle,
+        now: Callable[[], float],
+        is_wanted: Callable[[PartitionLog], bool],
+    ) -> None:
+        self.log = log
+        self.found = found
+        self._offload = offload
+        self._throttle = throttle
+        self._now = now
+        self._is_wanted = is_wanted
+        self._truncations = log.truncations
+        self._plan = _make_plan(log, found, settings, now_ms)
+        self._indexes = [segment.aborted for segment in log.segments if segment.aborted]
+        self.segments_after = 0
+        self.bytes_before = found.clean_bytes + found.dirty_bytes
+
+    @property
+    def stats(self) -> PassStats:
+        return self._plan.stats
+
+    def abort(self) -> None:
+        """Give the pass up, at the next block."""
+        self._plan.is_aborted = True
+
+    async def run(self) -> int:
+        """Clean; returns the offset up to which the log is clean now.
+
+        CleaningAbortedError when it was given up, UncleanableError or KafkaError when the log cannot be read, OSError.
+        """
+        plan = self._plan
+        keys = KeyMap(plan.map_bytes, plan.dirty_start)
+        await self._offload(self._prepare)
+        await self._work(map_dirty(plan, keys))
+        plan.stats.mapped_keys, plan.stats.map_used_bytes = len(keys.latest), keys.used_bytes
+        copier = Copier(plan, keys)
+        for group in await self._offload(partial(group_sources, plan, keys.next_offset)):
+            await self._clean_group(copier, group)
+        return keys.next_offset
+
+    def _prepare(self) -> None:
+        """In a thread: remove what an earlier pass may have left, and see which transactions were aborted."""
+        plan = self._plan
+        for name, _ in plan.disk.list(plan.directory):
+            if name.endswith(CLEANED_SUFFIX):
+                plan.disk.remove(f"{plan.directory}/{name}")
+        start, end = plan.sources[0].base_offset, plan.sources[-1].end_offset
+        for index in self._indexes:
+            if index.collect(start, end, plan.aborted):
+                break
+
+    async def _clean_group(self, copier: Copier, group: list[Source]) -> None:
+        try:
+            await self._work(copier.copy_group(group))
+            copy = copier.finished
+            assert copy is not None
+            if not copy.changed:
+                await self._offload(copy.discard)
+                self.segments_after += 1
+                return
+            settle = swap_in(self.log, copy, self._plan.now_ms)
+        except BaseException:
+            if copier.finished is not None:
+                await self._offload(copier.finished.discard)
+            raise
+        failure = await self._offload(settle.run)
+        if failure is not None:
+            raise failure
+        self.segments_after += 1
+
+    async def _work(self, steps: Iterator[int]) -> None:
+        throttle = self._throttle
+        finished = False
+        while not finished:
+            done, finished = await self._offload(partial(_advance, steps, throttle.piece_bytes(PIECE_BYTES)))
+            if self._plan.is_aborted or not self._is_current() or not self._is_wanted(self.log):
+                self.abort()
+                raise CleaningAbortedError
+            delay = throttle.delay_seconds(done, self._now())
+            if delay > 0:
+                await asyncio.sleep(delay)
+
+    def _is_current(self) -> bool:
+        return self.log.truncations == self._truncations and self.log.failure is None
+
+
+def _advance(steps: Iterator[int], limit: int) -> tuple[int, bool]:
+    total = 0
+    for done in steps:
+        total += done
+        if total >= limit:
+            return total, False
+    return total, True
+
+
+def _make_plan(log: PartitionLog, found: Cleanable, settings: CleanerSettings, now_ms: int) -> Plan:
+    segments, config = log.segments, log.config
+    sources = [Source(segments[slot], segments.bases[slot + 1]) for slot in range(found.segments)]
+    return Plan(
+        disk=log.disk,
+        directory=log.directory,
+        sources=sources,
+        dirty_start=found.dirty_start,
+        now_ms=now_ms,
+        delete_retention_ms=config.delete_retention_ms,
+        segment_bytes=config.segment_bytes,
+        segment_index_bytes=config.segment_index_bytes,
+        index_interval_bytes=config.index_interval_bytes,
+        block_bytes=settings.block_bytes,
+        map_bytes=settings.map_bytes,
+        producers=_last_written(log.producers),
+        aborted=[],
+    )
+
+
+def _last_written(producers: ProducerState) -> dict[int, LastWritten]:
+    return {
+        producer_id: LastWritten(entry.batches[-1][2] if entry.batches else None, entry.epoch)
+        for producer_id, entry in producers.entries.items()
+    }

@@ -1,0 +1,73 @@
+"""The segment that takes the place of a group: its files under Kafka's `.cleaned` names, written and synced."""
+
+from millstream.records.batch import BatchHeader, Bytes
+from millstream.storage.cleaner.plan import Plan, Source
+from millstream.storage.disk import File
+from millstream.storage.file_names import (
+    CLEANED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    offset_file,
+)
+from millstream.storage.index_builder import IndexBuilder
+from millstream.storage.transaction_index import AbortedTransaction, encode_aborted
+
+
+class SegmentCopy:
+    def __init__(self, plan: Plan, group: list[Source]) -> None:
+        self._plan = plan
+        self.group = group
+        self.base_offset = group[0].base_offset
+        self.changed = len(group) > 1
+        """Whether it differs from what it would replace."""
+        self.size = 0
+        self.suffixes: list[str] = []
+        """Of the files that were written, without `.cleaned`."""
+        self.builder = IndexBuilder(self.base_offset, plan.index_interval_bytes)
+        self._pending: list[Bytes] = []
+        self._written = 0
+        self._file: File = plan.disk.create(self._path(LOG_SUFFIX))
+
+    def add(self, batch: Bytes, header: BatchHeader) -> None:
+        self.builder.add(self.size, header)
+        self._pending.append(batch)
+        self.size += header.size
+        stats = self._plan.stats
+        stats.written_bytes += header.size
+        stats.written_records += header.record_count
+
+    def flush(self) -> None:
+        """Write what was added since; the bytes may lie in a block that is reused."""
+        if self._pending:
+            self._file.write_at(self._written, b"".join(self._pending))
+            self._written = self.size
+            self._pending.clear()
+
+    def finish(self, aborted: list[AbortedTransaction]) -> None:
+        """Write the indexes, and bring everything to stable storage."""
+        if not self.changed:
+            return
+        self.flush()
+        builder, disk = self.builder, self._plan.disk
+        if builder.max_timestamp >= 0:
+            builder.times.append(builder.max_timestamp, builder.max_timestamp_offset - self.base_offset)
+        files = {INDEX_SUFFIX: builder.index.to_bytes(), TIME_INDEX_SUFFIX: builder.times.to_bytes()}
+        if aborted or any(source.segment.aborted for source in self.group):
+            files[TRANSACTION_INDEX_SUFFIX] = encode_aborted(aborted)  # an empty one, too, takes the old one's place
+        for suffix, data in files.items():
+            file = disk.create(self._path(suffix))
+            if data:
+                file.write_at(0, data)
+            file.sync()
+        self._file.sync()
+        self.suffixes = [*files, LOG_SUFFIX]
+
+    def discard(self) -> None:
+        for suffix in SEGMENT_SUFFIXES:
+            self._plan.disk.remove(self._path(suffix))
+
+    def _path(self, suffix: str) -> str:
+        return offset_file(self._plan.directory, self.base_offset, suffix) + CLEANED_SUFFIX
