@@ -99,6 +99,16 @@ class Cluster:
             raise RuntimeError(f"describe_quorum: error {answer.error_code}")
         return int(answer.topics[0].partitions[0].leader_id)
 
+    def coordinator(self, key: str, key_type: int) -> int:
+        """The node that coordinates a group (0) or a transactional id (1)."""
+        for _ in range(100):
+            answer = self._ask_anyone("find_coordinator", 4, key_type=key_type, coordinator_keys=[key])
+            (row,) = answer.coordinators
+            if row.error_code == 0:
+                return int(row.node_id)
+            time.sleep(0.1)
+        raise RuntimeError(f"find_coordinator of {key}: error {row.error_code} {row.error_message}")
+
     def wait_until_in_sync(self, topic: str, timeout_s: float = 60.0) -> float:
         """Until every node says that every replica of every partition is in sync; how long that took."""
         return self._wait(lambda: self._out_of_sync(topic), timeout_s, "not in sync")

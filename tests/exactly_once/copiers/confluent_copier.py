@@ -1,0 +1,138 @@
+"""confluent-kafka (librdkafka) as a copier; see README.md."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from copier_protocol import (
+    ARGUMENTS,
+    BOOTSTRAP,
+    GROUP,
+    INPUT,
+    MAX_RECORDS,
+    OUTPUT,
+    PARTITIONS,
+    STOPPED,
+    TIMEOUT_MS,
+    Attempt,
+    Record,
+    now,
+    tell,
+    tell_assigned,
+)
+
+CALL_S = 10.0
+COMMON = {
+    "bootstrap.servers": BOOTSTRAP,
+    "log_level": 2,
+    "reconnect.backoff.ms": 50,
+    "reconnect.backoff.max.ms": 500,
+    "topic.metadata.refresh.interval.ms": 2000,
+    "socket.timeout.ms": 10_000,
+}
+
+
+class Copier:
+    def __init__(self) -> None:
+        self.producer = Producer(
+            {
+                **COMMON,
+                "transactional.id": ARGUMENTS["transactional_id"],
+                "transaction.timeout.ms": TIMEOUT_MS,
+                "linger.ms": 2,
+            }
+        )
+        self._insist(self.producer.init_transactions)
+        tell("ready")
+        self.collected: list[Record] = []
+        settings = {"isolation.level": "read_committed", "enable.auto.commit": False, "auto.offset.reset": "earliest"}
+        if ARGUMENTS["group_protocol"] == "consumer":
+            settings["group.protocol"] = "consumer"
+        else:
+            settings |= {"session.timeout.ms": 3000, "heartbeat.interval.ms": 500}
+        self.consumer = Consumer({**COMMON, **settings, "group.id": GROUP, "fetch.wait.max.ms": 100})
+        if PARTITIONS:
+            self.consumer.assign([TopicPartition(INPUT, each) for each in PARTITIONS])
+            tell_assigned(dict.fromkeys(PARTITIONS))
+        else:
+            self.consumer.subscribe([INPUT], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked)
+
+    def _assigned(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        # With an incremental protocol these are the new ones only; the others go on, which is no less true.
+        tell_assigned({each.partition: None for each in partitions})
+
+    def _revoked(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        """What was got and is not copied yet is somebody else's now."""
+        taken = {each.partition for each in partitions}
+        self.collected = [record for record in self.collected if record[0] not in taken]
+        tell_assigned({})
+
+    @staticmethod
+    def _insist(call: Callable[..., object], *arguments: object) -> None:
+        """As long as the client library says that it may be tried again."""
+        while True:
+            try:
+                call(*arguments, CALL_S)
+                return
+            except KafkaException as problem:
+                if not problem.args[0].retriable():
+                    raise
+
+    def collect(self) -> tuple[list[Record], float]:
+        """Up to so many records, or what has come in a short time."""
+        self.collected = []
+        since = now()
+        while len(self.collected) < MAX_RECORDS and now() - since < 0.2:
+            message = self.consumer.poll(0.05)
+            if message is None:
+                continue
+            error = message.error()
+            if error is None:
+                self.collected.append((message.partition(), message.offset(), (message.value() or b"").decode()))
+            elif error.fatal() or error.code() == KafkaError._AUTO_OFFSET_RESET:
+                raise KafkaException(error)
+        return self.collected, since
+
+    def copy(self, records: list[Record], since: float) -> None:
+        attempt = Attempt(records, since)
+        try:
+            self.producer.begin_transaction()
+            attempt.at("begun")
+            for partition, _, value in records:
+                self.producer.produce(OUTPUT, attempt.copy_of(value), partition=partition)
+            attempt.at("sending")
+            if self.producer.flush(CALL_S) == 0:
+                attempt.at("sent")
+            offsets = [TopicPartition(INPUT, partition, offset) for partition, offset in attempt.offsets.items()]
+            attempt.tell_offsets()
+            self._insist(self.producer.send_offsets_to_transaction, offsets, self.consumer.consumer_group_metadata())
+            attempt.at("offsets")
+            if not attempt.aborts:
+                attempt.tell_committing()
+                self._insist(self.producer.commit_transaction)
+                attempt.tell_committed()
+                return
+        except KafkaException as problem:
+            if not problem.args[0].txn_requires_abort():
+                raise
+            tell("trouble", what=f"{attempt.name} has to abort: {problem.args[0].name()} {problem.args[0].str()}")
+        self._insist(self.producer.abort_transaction)
+        attempt.tell_aborted()
+        for partition, offset in attempt.starts.items():
+            self.consumer.seek(TopicPartition(INPUT, partition, offset))
+
+    def run(self) -> None:
+        while not STOPPED.is_set():
+            records, since = self.collect()
+            if records:
+                self.copy(records, since)
+        self.consumer.close()
+
+
+try:
+    Copier().run()
+except KafkaException as problem:
+    tell("trouble", what=f"ends: {problem.args[0].name()} {problem.args[0].str()}")
+    sys.exit(3)
