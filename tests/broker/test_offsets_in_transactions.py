@@ -12,6 +12,12 @@ from millstream.testing import EmbeddedBroker
 from tests.wire import Wire
 
 PATIENCE_S = 30.0
+PASSING = (
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+)
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +125,104 @@ def test_a_member_that_was_replaced_cannot_commit(
     writer.abort_transaction(PATIENCE_S)
     assert committed(wire, group, name, stable=True) == (0, -1)
     other.close()
+
+
+class Raw:
+    """A transactional producer of any transaction version, request by request."""
+
+    def __init__(self, wire: Wire, name: str) -> None:
+        self.wire, self.name = wire, name
+        deadline = time.monotonic() + PATIENCE_S
+        while wire.call("find_coordinator", 4, key_type=1, coordinator_keys=[name]).coordinators[0].error_code:
+            assert time.monotonic() < deadline
+        answer = self._patiently("init_producer_id", 4, transactional_id=name, transaction_timeout_ms=60_000)
+        self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+
+    def _patiently(self, api: str, version: int, **fields: Any) -> Any:
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            answer = self.wire.call(api, version, **fields)
+            if answer.error_code not in PASSING:
+                assert answer.error_code == 0, ErrorCode(answer.error_code)
+                return answer
+            assert time.monotonic() < deadline
+
+    @property
+    def _identity(self) -> dict[str, Any]:
+        return {"transactional_id": self.name, "producer_id": self.producer_id, "producer_epoch": self.epoch}
+
+    def add_offsets(self, group: str) -> None:
+        self._patiently("add_offsets_to_txn", 3, group_id=group, **self._identity)
+
+    def commit(self, group: str, topic: str, offset: int, version: int) -> int:
+        rows = [{"partition_index": 0, "committed_offset": offset, "committed_metadata": ""}]
+        topics = [{"name": topic, "partitions": rows}]
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            answer = self.wire.call("txn_offset_commit", version, group_id=group, topics=topics, **self._identity)
+            code = int(answer.topics[0].partitions[0].error_code)
+            if code not in PASSING:
+                return code
+            assert time.monotonic() < deadline
+
+    def end(self, committed: bool, version: int) -> None:
+        answer = self._patiently("end_txn", version, committed=committed, **self._identity)
+        if version >= 5:
+            self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+
+
+def eventually_stable(wire: Wire, group: str, topic: str) -> int:
+    deadline = time.monotonic() + PATIENCE_S
+    while (found := committed(wire, group, topic, stable=True))[0] == ErrorCode.UNSTABLE_OFFSET_COMMIT:
+        assert time.monotonic() < deadline
+    assert found[0] == 0
+    return found[1]
+
+
+def test_the_second_transaction_version_adds_the_group_by_itself(
+    kept: EmbeddedBroker, wire: Wire, new_name: Callable[[], str]
+) -> None:
+    name = filled(kept, wire, new_name(), 0)
+    raw = Raw(wire, f"raw-{name}")
+    epochs = []
+    for round_, outcome in enumerate((True, False, True)):
+        group = f"group-{name}-{round_ % 2}"
+        assert raw.commit(group, name, 10 + round_, 5) == 0
+        assert raw.commit(group, name, 20 + round_, 5) == 0  # no question any more
+        epochs.append(raw.epoch)
+        raw.end(outcome, 5)
+    assert eventually_stable(wire, f"group-{name}-0", name) == 22
+    assert eventually_stable(wire, f"group-{name}-1", name) == -1
+    assert epochs == [epochs[0], epochs[0] + 1, epochs[0] + 2]
+    raw.epoch -= 1
+    assert raw.commit(f"group-{name}-0", name, 99, 5) == ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+@pytest.mark.parametrize("version", [0, 2, 3, 4])
+def test_the_first_transaction_version_is_asked_whether_the_group_was_added(
+    kept: EmbeddedBroker, wire: Wire, new_name: Callable[[], str], version: int
+) -> None:
+    name = filled(kept, wire, new_name(), 0)
+    group = f"group-{name}"
+    raw = Raw(wire, f"raw-{name}-{version}")
+    refused = ErrorCode.TRANSACTION_ABORTABLE if version >= 4 else ErrorCode.INVALID_TXN_STATE
+    assert raw.commit(group, name, 1, version) == refused
+    raw.add_offsets(group)
+    assert raw.commit(group, name, 2, version) == 0
+    raw.end(True, 3)
+    assert eventually_stable(wire, group, name) == 2
+    # The transaction is over: what comes late opens no new one.
+    assert raw.commit(group, name, 3, version) == refused
+    assert committed(wire, group, name, stable=True) == (0, 2)
+
+
+def test_a_producer_that_nobody_knows_is_refused(kept: EmbeddedBroker, wire: Wire, new_name: Callable[[], str]) -> None:
+    name = filled(kept, wire, new_name(), 0)
+    raw = Raw(wire, f"raw-{name}")
+    raw.producer_id += 1000
+    assert raw.commit("g", name, 1, 5) == ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    raw.name = f"unknown-{name}"
+    assert raw.commit("g", name, 1, 5) == ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
 def test_offsets_outlive_a_crash_in_the_middle(new_name: Callable[[], str]) -> None:
