@@ -46,9 +46,10 @@ class World:
         decision = fence_broker(self.cluster.image, BrokerId(number), self.cluster.config)
         self.lost.follow(self.cluster.take(decision))
 
-    def ask(self) -> tuple[list[int], int, int, list[int]]:
+    def ask(self, *, all_topics: bool = False) -> tuple[list[int], int, int, list[int]]:
         """The brokers of a Metadata answer; leader, error and offline replicas of the partition."""
-        encoded = request_schema("metadata").encode({"topics": [{"name": "a", "topic_id": UUID(int=0)}]}, VERSION)
+        topics = None if all_topics else [{"name": "a", "topic_id": UUID(int=0)}]
+        encoded = request_schema("metadata").encode({"topics": topics}, VERSION)
         request = request_schema("metadata").read(Cursor(encoded), VERSION)
         answer = self.handlers.metadata(request, Context(VERSION, "test", Peer("127.0.0.1", 1, "PLAINTEXT")))
         if inspect.isawaitable(answer):
@@ -100,6 +101,7 @@ def test_a_fenced_broker_is_listed_for_the_time_of_a_session(world: World) -> No
     world.lost.connection_lost(1)
     world.fence(1)
     assert world.ask() == ([1, 2, 3], 2, 0, [1])
+    assert world.ask(all_topics=True) == ([2, 3], 2, 0, [1]), "who asks for everything wants it as it is"
     assert world.lost.missing() == frozenset(), "the metadata knows better now"
     world.now_s += SESSION_S - 0.1
     assert world.ask() == ([1, 2, 3], 2, 0, [1])

@@ -103,7 +103,8 @@ class ClusterHandlers:
             self._kept_for = image
         operations = (request.include_topic_authorized_operations, request.include_cluster_authorized_operations)
         names = None if wanted is None else tuple((topic.name, topic.topic_id) for topic in wanted)
-        lost = self._lost_brokers.missing(), self._lost_brokers.departed()
+        # Who asks for all topics, or for none, wants to see the cluster as it is.
+        lost = self._lost_brokers.missing(), self._lost_brokers.departed() if wanted else frozenset[int]()
         key = (context.version, context.peer.listener, operations, names, lost)
         encoded = self._kept.get(key)
         if encoded is None or failed:
