@@ -3,9 +3,9 @@
 A client whose leader died asks another broker at once, often before the controller has spoken. Told the old leader
 again, it would wait a second or more before it asks next; told that there is none, it asks again soon. So a broker
 whose connection to this one broke is *missing*, for a moment: nobody is sent to it, nothing else changes. And a broker
-that was fenced is *departed*: clients that ask for topics still get its address for as long as a session lasts, which is
-how long a broker that dies unnoticed is listed anyway. (librdkafka gives up all that it holds of a broker that is not listed, and what
-it was about to move to the new leader with it, for another second.)
+that was fenced is *departed*: clients that ask for topics still get its address for as long as a session lasts, which
+is how long a broker that dies unnoticed is listed anyway. (librdkafka gives up all that it holds of a broker that is
+not listed, and what it was about to move to the new leader with it, for another second.)
 """
 
 from collections.abc import Callable
