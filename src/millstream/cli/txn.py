@@ -38,7 +38,6 @@ app = typer.Typer(
 )
 
 _DEFAULT_LONGEST = "15m"
-_OPEN_STATES = frozenset(("Ongoing", "PrepareCommit", "PrepareAbort"))
 
 
 def _complete_id(context: typer.Context, incomplete: str) -> list[str]:
@@ -237,7 +236,7 @@ def _abort_by_id(admin: Transactions, transactional_id: str, *, yes: bool, json:
     transaction = admin.describe(transactional_id)
     if transaction is None:
         raise _unknown(transactional_id)
-    if transaction.state not in _OPEN_STATES:
+    if not transaction.is_open:
         raise CommandFailedError(
             f"{transactional_id} has no open transaction, it is {transaction.state}", exit_codes.NOT_FOUND
         )

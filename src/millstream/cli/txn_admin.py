@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from millstream.client.connection import Connection
 
 STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Dead")
+_OPEN_STATES = frozenset(("Ongoing", "PrepareCommit", "PrepareAbort"))
 NOT_OPEN = -1
 _FENCING_TIMEOUT_MS = 1
 """Of the transactions of a producer that only comes to fence another one: it has none."""
@@ -47,8 +48,13 @@ class Transaction:
     state: str
     timeout_ms: int
     started_ms: int | None
+    """When the transaction that is open began."""
     partitions: Sequence[Place] = field(default_factory=tuple)
     """Those that wait for the transaction's end, or its marker."""
+
+    @property
+    def is_open(self) -> bool:
+        return self.state in _OPEN_STATES
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +138,7 @@ class Transactions:
             row.producer_epoch,
             row.transaction_state,
             row.transaction_timeout_ms,
-            None if row.transaction_start_time_ms < 0 else row.transaction_start_time_ms,
+            row.transaction_start_time_ms if row.transaction_state in _OPEN_STATES else None,
             tuple(sorted((topic.topic, number) for topic in row.topics for number in topic.partitions)),
         )
 
