@@ -7,7 +7,6 @@ Fed with the batches of a log in order, and with the aborted transactions that i
 from collections.abc import Iterable
 from heapq import heapify, heappop
 
-from millstream.records.batch import TRANSACTIONAL_BIT
 from millstream.storage.transaction_index import AbortedTransaction
 from millstream.storage.transaction_marker import read_marker
 
@@ -26,12 +25,11 @@ class CleanedTransactions:
         self.retained: list[AbortedTransaction] = []
         """Aborted transactions of which batches were met up to their markers: the index of the copy must have them."""
 
-    def is_aborted(self, attributes: int, producer_id: int, last_offset: int) -> bool:
-        """Take note of a data batch; whether it belongs to an aborted transaction."""
+    def is_aborted(self, producer_id: int, last_offset: int) -> bool:
+        """Take note of a batch of a transaction; whether that is aborted."""
         self._advance(last_offset)
-        if not attributes & TRANSACTIONAL_BIT:
-            return False
-        if producer_id in self._ongoing:
+        ongoing = self._ongoing.get(producer_id)
+        if ongoing is not None and ongoing.last_offset > last_offset:
             self._seen.add(producer_id)
             return True
         self._committed.add(producer_id)
@@ -61,4 +59,5 @@ class CleanedTransactions:
         aborted = self._aborted
         while aborted and aborted[0][0] <= offset:
             transaction = heappop(aborted)[1]
-            self._ongoing.setdefault(transaction.producer_id, transaction)
+            if transaction.last_offset >= offset:  # else its marker lies before where this pass began, or is gone
+                self._ongoing[transaction.producer_id] = transaction

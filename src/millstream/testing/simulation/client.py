@@ -100,7 +100,7 @@ class SimulatedClient:
         return int(row.node_id)
 
     async def fetch(
-        self, topic: str, partition: int, position: int, *, committed_only: bool = False
+        self, topic: str, partition: int, position: int, *, committed_only: bool = False, wait_ms: int = 700
     ) -> tuple[ErrorCode, Message | None]:
         """What follows `position`, waiting a moment if nothing does: the partition's row of the answer."""
         leader = self.leader(topic, partition)
@@ -113,7 +113,7 @@ class SimulatedClient:
             "partition_max_bytes": 1 << 18,
         }
         fields = {
-            "max_wait_ms": 700,
+            "max_wait_ms": wait_ms,
             "min_bytes": 1,
             "max_bytes": 1 << 20,
             "isolation_level": int(committed_only),

@@ -149,6 +149,8 @@ class _StoredLog:
                 yield Batch(header.base_offset, header.last_offset, header.leader_epoch, header.crc, content)
                 offset = header.last_offset + 1
             if offset == before:
+                if "compact" in log.config.cleanup_policy:
+                    return  # cleaned, up to a batch that goes on behind what is asked for
                 raise LookupError(f"{log.topic_partition} has nothing at offset {offset}, and ends at {below}")
 
 
