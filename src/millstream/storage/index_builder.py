@@ -31,14 +31,17 @@ class IndexBuilder:
         self._bytes_since_entry = 0
 
     def add(self, position: int, header: BatchHeader) -> None:
-        if header.max_timestamp > self.max_timestamp:
-            self.max_timestamp = header.max_timestamp
-            self.max_timestamp_offset = header.last_offset
+        self.add_fields(position, header.last_offset, header.size, header.max_timestamp)
+
+    def add_fields(self, position: int, last_offset: int, size: int, max_timestamp: int) -> None:
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
+            self.max_timestamp_offset = last_offset
         if self._bytes_since_entry > self._interval_bytes:
-            self.index.append(header.last_offset - self.base_offset, position)
+            self.index.append(last_offset - self.base_offset, position)
             self.times.append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
             self._bytes_since_entry = 0
-        self._bytes_since_entry += header.size
+        self._bytes_since_entry += size
 
     def write(self, disk: Disk, directory: str) -> None:
         """Write both files, with the closing time entry."""

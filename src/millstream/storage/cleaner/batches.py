@@ -23,11 +23,6 @@ from millstream.storage.cleaner.records import RecordSpan, rebased
 DELETE_HORIZON_BIT = 0x40
 
 
-def delete_horizon_ms(header: BatchHeader) -> int | None:
-    """When the deletions in the batch, or its marker, may be forgotten; None while that is not decided."""
-    return header.base_timestamp if header.attributes & DELETE_HORIZON_BIT else None
-
-
 def empty_batch(header: BatchHeader) -> bytearray:
     """The batch without its records, as Kafka writes it."""
     kept = header.attributes & (LOG_APPEND_TIME_BIT | TRANSACTIONAL_BIT | CONTROL_BIT)

@@ -1,18 +1,21 @@
-"""The batches of a segment, block by block: each whole and with a checksum that holds."""
+"""The batches of a segment, block by block: each whole and with a checksum that holds.
+
+Headers stay unnamed tuples, in the order of `BatchHeader`: where batches are small, naming them would be a third of the
+work.
+"""
 
 from collections.abc import Iterator
 
 from crc32c import crc32c
 
-from millstream.records.batch import CRC_START, HEADER, HEADER_SIZE, LOG_OVERHEAD, BatchHeader, is_plausible
+from millstream.records.batch import CRC_START, HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC_V2, MINIMUM_LENGTH
 from millstream.storage.cleaner.records import UncleanableError
 from millstream.storage.disk import File
 
-Located = tuple[int, BatchHeader]
-"""Where in its block a batch begins, and its header."""
+Located = tuple[int, int, tuple[int, ...]]
+"""Where in its block a batch begins and ends, and its header."""
 
 _unpack_from = HEADER.unpack_from
-_make = BatchHeader._make
 
 
 def read_blocks(file: File, start: int, end: int, block_bytes: int) -> Iterator[tuple[bytes, list[Located]]]:
@@ -24,35 +27,42 @@ def read_blocks(file: File, start: int, end: int, block_bytes: int) -> Iterator[
     wanted = max(block_bytes, HEADER_SIZE)
     while position < end:
         block = file.read_at(position, min(wanted, end - position))
-        found, used, larger = _batches(block, position, end, file.path)
+        found, needed = _batches(block, position, end, file.path)
         if found:
             yield block, found
-            position += used
+            position += found[-1][1]
             wanted = max(block_bytes, HEADER_SIZE)
-        elif larger > len(block):
-            wanted = larger
+        elif needed > len(block):
+            wanted = needed
         else:
             raise UncleanableError(f"{file.path} ends at byte {position + len(block)}, not at {end}")
 
 
-def _batches(block: bytes, start: int, end: int, path: str) -> tuple[list[Located], int, int]:
-    """The whole batches of a block, the bytes they take, and how many bytes the next one needs."""
+def _batches(block: bytes, start: int, end: int, path: str) -> tuple[list[Located], int]:
+    """The whole batches of a block, and how many bytes the next one needs."""
     found: list[Located] = []
     view = memoryview(block)
-    at, length = 0, len(block)
+    at, length, room = 0, len(block), end - start
     while at < length:
         if length - at < HEADER_SIZE:
-            if start + at + HEADER_SIZE > end:
+            if at + HEADER_SIZE > room:
                 raise UncleanableError(f"no batch fits at byte {start + at} of {path}")
-            return found, at, HEADER_SIZE
-        header = _make(_unpack_from(block, at))
-        size = header.length + LOG_OVERHEAD
-        if not is_plausible(header) or start + at + size > end:
+            return found, HEADER_SIZE
+        header = _unpack_from(block, at)
+        after = at + header[1] + LOG_OVERHEAD
+        if (
+            header[3] != MAGIC_V2
+            or header[1] < MINIMUM_LENGTH
+            or after > room
+            or header[0] < 0
+            or header[6] < 0
+            or header[12] < 0
+        ):
             raise UncleanableError(f"no batch begins at byte {start + at} of {path}")
-        if at + size > length:
-            return found, at, size
-        if crc32c(view[at + CRC_START : at + size]) != header.crc:
+        if after > length:
+            return found, after - at
+        if crc32c(view[at + CRC_START : after]) != header[4]:
             raise UncleanableError(f"the batch at byte {start + at} of {path} is damaged")
-        found.append((at, header))
-        at += size
-    return found, at, 0
+        found.append((at, after, header))
+        at = after
+    return found, 0

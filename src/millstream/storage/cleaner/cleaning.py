@@ -101,7 +101,7 @@ class Cleaning:
                 self.segments_after += 1
                 return
             settle = swap_in(self.log, copy, self._plan.now_ms)
-        except BaseException:
+        except Exception:
             if copier.finished is not None:
                 await self._offload(copier.finished.discard)
             raise

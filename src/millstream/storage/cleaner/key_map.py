@@ -21,6 +21,8 @@ _OBJECT_BYTES = 16 + 33 + 32
 """Of a key and its number beside the key's own bytes: rounding up, what a bytes object has on top, an int."""
 _SLOT_BYTES = 20
 """Of one slot of a dict's table: a place in its index, and two thirds of an entry."""
+_WORST_SLOT_BYTES = 8 * _SLOT_BYTES
+"""While it grows there is a table of up to four times the slots beside the old one; and twice for a large batch."""
 
 
 def digest(key: bytes) -> int:
@@ -49,6 +51,10 @@ class KeyMap:
         """Whether a batch fits, all of whose keys may be new; the first batch always does, or there is no progress."""
         if not self.fates:
             return True
+        if self._object_bytes + len(self.fates) + self._table_slots * _WORST_SLOT_BYTES < self._limit_bytes - (
+            content_bytes + records * _OBJECT_BYTES
+        ):
+            return True  # with much to spare
         keys = len(self.latest) + records
         slots = self._table_slots
         table = slots * _SLOT_BYTES

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from millstream.records.batch import CONTROL_BIT, HEADER_SIZE
+from millstream.records.batch import CODEC_MASK, CONTROL_BIT, HEADER_SIZE, TRANSACTIONAL_BIT
 from millstream.storage.cleaner.block_reader import read_blocks
 from millstream.storage.cleaner.key_map import DEAD, KeyMap
 from millstream.storage.cleaner.plan import Plan
@@ -22,21 +22,19 @@ def map_dirty(plan: Plan, keys: KeyMap) -> Iterator[int]:
         if start is not None:
             for block, batches in read_blocks(segment.file(), start, source.size, plan.block_bytes):
                 plan.check()
-                for at, header in batches:
-                    end = at + header.size
-                    if header.attributes & CONTROL_BIT:
-                        transactions.is_over(block[at:end], header.record_count, header.producer_id, header.last_offset)
-                        keys.next_offset = header.last_offset + 1
-                        continue
-                    count = header.record_count
-                    if transactions.is_aborted(header.attributes, header.producer_id, header.last_offset):
+                for at, after, header in batches:
+                    attributes, count = header[5], header[12]
+                    last_offset = header[0] + header[6]
+                    if attributes & CONTROL_BIT:
+                        transactions.is_over(block[at:after], count, header[9], last_offset)
+                    elif attributes & TRANSACTIONAL_BIT and transactions.is_aborted(header[9], last_offset):
                         keys.fates += bytes([DEAD]) * count
                     else:
-                        content, first, last = content_of(header.codec, block, at + HEADER_SIZE, end)
+                        content, first, last = content_of(attributes & CODEC_MASK, block, at + HEADER_SIZE, after)
                         if not keys.has_room(count, last - first):
                             return
                         map_records(keys, content, first, last, count)
-                    keys.next_offset = header.last_offset + 1
-                plan.stats.mapped_bytes += len(block)
-                yield len(block)
+                    keys.next_offset = last_offset + 1
+                plan.stats.mapped_bytes += batches[-1][1]
+                yield batches[-1][1]
         keys.next_offset = source.end_offset  # whatever offsets are missing at its end

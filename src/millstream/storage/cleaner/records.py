@@ -133,6 +133,34 @@ def iterate_spans(data: bytes, position: int, count: int, *, with_keys: bool) ->
         raise UncleanableError(f"a record is malformed: {error}") from error
 
 
+def live_spans(data: bytes, position: int, fates: bytes, gone: bytes) -> list[RecordSpan]:
+    """Those of the records that begin at `position` whose fate is not among `gone`; each has its byte in `fates`."""
+    kept: list[RecordSpan] = []
+    try:
+        for fate in fates:
+            start = position
+            byte = data[position]
+            if byte < 0x80:
+                body = position + 1
+                position = body + (byte >> 1)
+            elif (second := data[position + 1]) < 0x80:
+                body = position + 2
+                position = body + ((byte & 0x7F | second << 7) >> 1)
+            else:
+                size, body = read_varint(data, position)
+                position = body + size
+            if fate not in gone:
+                byte = data[body + 1]
+                if byte < 0x80:
+                    kept.append(RecordSpan(start, body, body + 2, position, (byte >> 1) ^ -(byte & 1), None, False))
+                else:
+                    delta, timestamp_end = read_varint(data, body + 1, MAX_LONG_BYTES)
+                    kept.append(RecordSpan(start, body, timestamp_end, position, delta, None, False))
+    except (IndexError, MalformedRecordError) as error:
+        raise UncleanableError(f"a record is malformed: {error}") from error
+    return kept
+
+
 def rebased(data: bytes, span: RecordSpan, shift_ms: int) -> bytes:
     """A record whose time is told from a base that is `shift_ms` later."""
     times = bytearray()

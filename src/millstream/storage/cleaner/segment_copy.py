@@ -1,6 +1,6 @@
 """The segment that takes the place of a group: its files under Kafka's `.cleaned` names, written and synced."""
 
-from millstream.records.batch import BatchHeader, Bytes
+from millstream.records.batch import Bytes
 from millstream.storage.cleaner.plan import Plan, Source
 from millstream.storage.disk import File
 from millstream.storage.file_names import (
@@ -31,13 +31,14 @@ class SegmentCopy:
         self._written = 0
         self._file: File = plan.disk.create(self._path(LOG_SUFFIX))
 
-    def add(self, batch: Bytes, header: BatchHeader) -> None:
-        self.builder.add(self.size, header)
+    def add(self, batch: Bytes, header: tuple[int, ...]) -> None:
+        """Append a batch; `header` has the fields of `BatchHeader`."""
+        self.builder.add_fields(self.size, header[0] + header[6], len(batch), header[8])
         self._pending.append(batch)
-        self.size += header.size
+        self.size += len(batch)
         stats = self._plan.stats
-        stats.written_bytes += header.size
-        stats.written_records += header.record_count
+        stats.written_bytes += len(batch)
+        stats.written_records += header[12]
 
     def flush(self) -> None:
         """Write what was added since; the bytes may lie in a block that is reused."""
