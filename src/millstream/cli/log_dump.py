@@ -1,4 +1,4 @@
-"""`millstream log dump`: look into segments, indexes, snapshots and checkpoints."""
+"""`millstream log dump`: look into segments, indexes, aborted transactions, snapshots and checkpoints."""
 
 import json as json_codec
 import os
@@ -108,6 +108,13 @@ def _line(entry: "Entry") -> str:
             return f"offset {entry['offset']:<12} position {entry['position']}"
         case "time index entry":
             return f"{_time(entry['timestamp'])}  offset {entry['offset']}"
+        case "aborted transaction":
+            return (
+                f"producer {entry['producer_id']} aborted offsets {entry['first_offset']} to {entry['last_offset']}"
+                f"  last stable offset then {entry['last_stable_offset']}"
+            )
+        case "producer":
+            return _producer_line(entry)
         case kind:
             return f"{kind}: " + "  ".join(f"{name} {value}" for name, value in entry.items() if name != "kind")
 
@@ -119,12 +126,24 @@ def _batch_line(entry: "Entry") -> str:
         else ""
     )
     flags = "".join(f"  {flag}" for flag in ("transactional", "control") if entry[flag])
+    if "marker" in entry:
+        flags += f": {entry['marker']} (coordinator epoch {entry['coordinator_epoch']})"
     append_time = " (append time)" if entry["timestamp_type"] == "LogAppendTime" else ""
     return (
         f"offsets {entry['base_offset']} to {entry['last_offset']}  count {entry['count']}"
         f"  position {entry['position']}  size {entry['size']}  {entry['codec']}"
         f"  {_time(entry['max_timestamp'])}{append_time}  leader epoch {entry['leader_epoch']}"
         f"{producer}{flags}  crc {'ok' if entry['valid'] else 'WRONG'}"
+    )
+
+
+def _producer_line(entry: "Entry") -> str:
+    start = entry["transaction_start"]
+    return (
+        f"producer {entry['producer_id']} epoch {entry['producer_epoch']}"
+        f"  last sequence {entry['last_sequence']} at offset {entry['last_offset']}"
+        f"  {_time(entry['last_timestamp'])}  coordinator epoch {entry['coordinator_epoch']}"
+        + (f"  transaction open since offset {start}" if start >= 0 else "")
     )
 
 

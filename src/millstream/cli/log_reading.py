@@ -19,6 +19,7 @@ from millstream.records.record import Record, iterate_records
 from millstream.storage import offset_index, time_index
 from millstream.storage.checkpoint import DamagedFileError, decode_epochs, decode_offsets, decode_topic_id
 from millstream.storage.file_names import (
+    CLEANED_OFFSETS,
     HIGH_WATERMARKS,
     INDEX_SUFFIX,
     LEADER_EPOCHS,
@@ -28,15 +29,18 @@ from millstream.storage.file_names import (
     RECOVERY_POINTS,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
     parse_offset_file,
 )
 from millstream.storage.producer_snapshot import decode_snapshot
+from millstream.storage.transaction_index import decode_aborted
+from millstream.storage.transaction_marker import read_marker
 
 Entry = dict[str, Any]
 Progress = Callable[[int], None]
 """Told how many bytes of a segment have been read."""
 
-OFFSET_CHECKPOINTS = (RECOVERY_POINTS, LOG_START_OFFSETS, HIGH_WATERMARKS)
+OFFSET_CHECKPOINTS = (RECOVERY_POINTS, LOG_START_OFFSETS, HIGH_WATERMARKS, CLEANED_OFFSETS)
 
 
 def files_of(path: str) -> list[str]:
@@ -55,7 +59,9 @@ def read_file(path: str, *, records: bool, progress: Progress | None = None) -> 
     name = os.path.basename(path)
     reader = _reader_of(name)
     if reader is None:
-        yield _problem("this is no file of a log: expected .log, .index, .timeindex, .snapshot or a checkpoint")
+        yield _problem(
+            "this is no file of a log: expected .log, .index, .timeindex, .txnindex, .snapshot or a checkpoint"
+        )
         return
     try:
         if reader is read_segment:
@@ -79,7 +85,7 @@ def read_segment(path: str, *, records: bool, progress: Progress | None = None) 
         if not is_plausible(header) or position + header.size > end:
             break
         valid = has_valid_checksum(data, position, header)
-        yield _batch(position, header, valid)
+        yield _batch(position, header, valid) | _marker(header, data[position : position + header.size])
         if not valid:
             yield _problem("the checksum does not hold", position)
         if header.base_offset < expected:
@@ -131,6 +137,16 @@ def read_time_index(path: str) -> Iterator[Entry]:
             yield _problem(f"offset {base + relative} is not in the segment")
 
 
+def read_transaction_index(path: str) -> Iterator[Entry]:
+    """The aborted transactions of a segment, compared with the markers in it."""
+    base, batches = _segment_beside(path)
+    firsts = None if batches is None else {first for first, _ in batches.values()}
+    for aborted in decode_aborted(_content(path), base):
+        yield {"kind": "aborted transaction", **aborted._asdict()}
+        if firsts is not None and aborted.last_offset not in firsts:
+            yield _problem(f"no batch begins at offset {aborted.last_offset}, where the marker should be")
+
+
 def read_snapshot(path: str) -> Iterator[Entry]:
     """The producers that a snapshot remembers."""
     for entry in decode_snapshot(_content(path)):
@@ -172,6 +188,7 @@ def _reader_of(name: str) -> Callable[..., Iterator[Entry]] | None:
         LOG_SUFFIX: read_segment,
         INDEX_SUFFIX: read_offset_index,
         TIME_INDEX_SUFFIX: read_time_index,
+        TRANSACTION_INDEX_SUFFIX: read_transaction_index,
         SNAPSHOT_SUFFIX: read_snapshot,
     }
     return by_name.get(name) or by_name.get(os.path.splitext(name)[1])
@@ -198,6 +215,15 @@ def _batch(position: int, header: BatchHeader, valid: bool) -> Entry:
         "crc": header.crc,
         "valid": valid,
     }
+
+
+def _marker(header: BatchHeader, batch: memoryview) -> Entry:
+    """What a control batch says of a transaction, if it says anything."""
+    marker = read_marker(batch) if header.is_control else None
+    if marker is None:
+        return {}
+    outcome = "commit" if marker.committed else "abort"
+    return {"marker": outcome, "coordinator_epoch": marker.coordinator_epoch}
 
 
 def _record(record: Record) -> Entry:
