@@ -129,6 +129,7 @@ class Broker:
         self.transactions.close()
         self.share_states.close()
         self.shared.close()
+        self._transactional.close()
         self.verification.close()
         self.share_coordinator.close()
         self.peers.close()
@@ -273,13 +274,13 @@ class Broker:
             session_slots=config[network.MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS],
             max_bytes=config[network.FETCH_MAX_BYTES],
         )
-        transactional = TransactionalProduce(
+        self._transactional = TransactionalProduce(
             self.partitions,
             self.verification,
             self._environment,
             lambda: self.view.config[transactions.TRANSACTION_PARTITION_VERIFICATION_ENABLE],
         )
-        produce = ProduceHandler(self.partitions, self._environment, self.replicas, transactional)
+        produce = ProduceHandler(self.partitions, self._environment, self.replicas, self._transactional)
         return Dispatcher(
             self.apis, self._environment.loop, produce=produce, fetch=fetch, locate=self.replicas.endpoints
         )
