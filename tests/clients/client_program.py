@@ -138,6 +138,7 @@ class ClientProgram:
         count: int,
         start: str | int | dict[str, int] = "earliest",
         reset: str = "earliest",
+        isolation: str = "read_uncommitted",
         max_wait_ms: int = 500,
         timeout_ms: int = 30_000,
     ) -> None:
@@ -149,6 +150,7 @@ class ClientProgram:
             count=count,
             start=start,
             reset=reset,
+            isolation=isolation,
             max_wait_ms=max_wait_ms,
             timeout_ms=timeout_ms,
         )
@@ -157,6 +159,31 @@ class ClientProgram:
         self.begin_consume(bootstrap, topic, partition, count, **options)
         records: list[dict[str, Any]] = self.finish()["records"]
         return records
+
+    def transact(
+        self,
+        bootstrap: str,
+        producer: str,
+        topic: str,
+        records: list[dict[str, Any]],
+        *,
+        transactional_id: str | None = None,
+        begin: bool = True,
+        offsets: tuple[str, str, int, int] | None = None,
+        end: str = "commit",
+    ) -> None:
+        """One transaction, or with begin=False the rest of one, of a producer that is kept by its name."""
+        self.ask(
+            "transact",
+            bootstrap,
+            producer=producer,
+            transactional_id=transactional_id or producer,
+            topic=topic,
+            records=records,
+            begin=begin,
+            offsets=offsets,
+            end=end,
+        )
 
     def _next_line(self) -> dict[str, Any]:
         try:

@@ -58,12 +58,24 @@ type request struct {
 	Value         string            `json:"value"`
 	Offset        int64             `json:"offset"`
 	At            any               `json:"at"`
+	Isolation     string            `json:"isolation"`
+	Producer      string            `json:"producer"`
+	Transactional string            `json:"transactional_id"`
+	Begin         bool              `json:"begin"`
+	End           string            `json:"end"`
+	Offsets       []any             `json:"offsets"`
 }
 
 var (
-	out    = json.NewEncoder(os.Stdout)
-	admins = map[string]*kadm.Client{}
+	out           = json.NewEncoder(os.Stdout)
+	admins        = map[string]*kadm.Client{}
+	transactional = map[string]*kgo.Client{}
 )
+
+// What the client has no way to do, and why.
+type unsupported string
+
+func (reason unsupported) Error() string { return string(reason) }
 
 func emit(line object) {
 	if err := out.Encode(line); err != nil {
@@ -277,8 +289,13 @@ func consume(ctx context.Context, r *request) (object, error) {
 	if r.Reset == "none" {
 		reset = kgo.NoResetOffset()
 	}
+	isolation := kgo.ReadUncommitted()
+	if r.Isolation == "read_committed" {
+		isolation = kgo.ReadCommitted()
+	}
 	client, err := kgo.NewClient(
 		kgo.SeedBrokers(r.Bootstrap),
+		kgo.FetchIsolationLevel(isolation),
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{r.Topic: {r.Partition: start}}),
 		kgo.ConsumeResetOffset(reset),
 		kgo.FetchMaxWait(time.Duration(r.MaxWaitMs)*time.Millisecond),
@@ -311,6 +328,45 @@ func consume(ctx context.Context, r *request) (object, error) {
 		})
 	}
 	return object{"records": records}, nil
+}
+
+func transact(ctx context.Context, r *request) (object, error) {
+	if r.Offsets != nil {
+		return nil, unsupported("franz-go sends offsets in a transaction only as a member of a group")
+	}
+	client, ok := transactional[r.Producer]
+	if !ok {
+		made, err := producer(r, kgo.TransactionalID(r.Transactional))
+		if err != nil {
+			return nil, err
+		}
+		client = made
+		transactional[r.Producer] = client
+	}
+	if r.Begin {
+		// The client asks for its producer id late; a successor must fence its predecessor by being there.
+		if _, _, err := client.ProducerID(ctx); err != nil {
+			return nil, err
+		}
+		if err := client.BeginTransaction(); err != nil {
+			return nil, err
+		}
+	}
+	for _, each := range r.Records {
+		record := &kgo.Record{
+			Topic: r.Topic, Partition: *each.Partition, Key: decode(each.Key), Value: decode(each.Value),
+		}
+		if err := client.ProduceSync(ctx, record).FirstErr(); err != nil {
+			return nil, err
+		}
+	}
+	switch r.End {
+	case "commit":
+		return object{}, client.EndTransaction(ctx, kgo.TryCommit)
+	case "abort":
+		return object{}, client.EndTransaction(ctx, kgo.TryAbort)
+	}
+	return object{}, nil
 }
 
 func administer(ctx context.Context, r *request) (object, error) {
@@ -412,6 +468,8 @@ func answer(ctx context.Context, r *request) (object, error) {
 		return stream(ctx, r)
 	case "consume":
 		return consume(ctx, r)
+	case "transact":
+		return transact(ctx, r)
 	default:
 		return administer(ctx, r)
 	}
@@ -428,7 +486,10 @@ func main() {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 		result, err := answer(ctx, &r)
 		cancel()
-		if err != nil {
+		var reason unsupported
+		if errors.As(err, &reason) {
+			emit(object{"unsupported": reason.Error()})
+		} else if err != nil {
 			emit(object{"error": describe(err)})
 		} else {
 			emit(object{"result": result})

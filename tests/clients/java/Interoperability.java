@@ -26,8 +26,10 @@ import org.apache.kafka.clients.admin.NewPartitions;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.OffsetSpec;
 import org.apache.kafka.clients.admin.RecordsToDelete;
+import org.apache.kafka.clients.consumer.ConsumerGroupMetadata;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.consumer.OffsetAndTimestamp;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
@@ -47,6 +49,7 @@ public final class Interoperability {
     private static final ObjectMapper JSON = new ObjectMapper();
     private static final PrintStream OUT = new PrintStream(System.out, false, StandardCharsets.UTF_8);
     private static final Map<String, Admin> ADMINS = new HashMap<>();
+    private static final Map<String, KafkaProducer<byte[], byte[]>> TRANSACTIONAL = new HashMap<>();
 
     public static void main(String[] arguments) throws Exception {
         var in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
@@ -63,6 +66,7 @@ public final class Interoperability {
             emit(answer);
         }
         ADMINS.values().forEach(Admin::close);
+        TRANSACTIONAL.values().forEach(each -> each.close(Duration.ZERO));
     }
 
     private static void emit(JsonNode line) {
@@ -93,6 +97,7 @@ public final class Interoperability {
             case "produce" -> produce(request);
             case "stream" -> stream(request);
             case "consume" -> consume(request);
+            case "transact" -> transact(request);
             case "list_topics" -> listTopics(request);
             case "describe_topic" -> describeTopic(request);
             case "describe_configs" -> describeConfigs(request);
@@ -220,6 +225,7 @@ public final class Interoperability {
         settings.put("bootstrap.servers", request.get("bootstrap").asText());
         settings.put("enable.auto.commit", false);
         settings.put("auto.offset.reset", request.get("reset").asText());
+        settings.put("isolation.level", request.get("isolation").asText());
         settings.put("fetch.max.wait.ms", request.get("max_wait_ms").asInt());
         settings.put("request.timeout.ms", 60_000 + request.get("max_wait_ms").asInt());
         settings.put("default.api.timeout.ms", 60_000 + request.get("max_wait_ms").asInt());
@@ -261,6 +267,40 @@ public final class Interoperability {
             }
         }
         return result;
+    }
+
+    private static ObjectNode transact(JsonNode request) {
+        String name = request.get("producer").asText();
+        if (!TRANSACTIONAL.containsKey(name)) {
+            String transactionalId = request.get("transactional_id").asText();
+            TRANSACTIONAL.put(name, producer(request, Map.of("transactional.id", transactionalId)));
+            TRANSACTIONAL.get(name).initTransactions();
+        }
+        KafkaProducer<byte[], byte[]> producer = TRANSACTIONAL.get(name);
+        if (request.get("begin").asBoolean()) {
+            producer.beginTransaction();
+        }
+        for (JsonNode each : request.get("records")) {
+            producer.send(new ProducerRecord<>(
+                    request.get("topic").asText(),
+                    each.get("partition").asInt(),
+                    decode(each.get("key")),
+                    decode(each.get("value"))));
+        }
+        producer.flush();
+        if (!request.get("offsets").isNull()) {
+            JsonNode row = request.get("offsets");
+            var place = new TopicPartition(row.get(1).asText(), row.get(2).asInt());
+            producer.sendOffsetsToTransaction(
+                    Map.of(place, new OffsetAndMetadata(row.get(3).asLong())),
+                    new ConsumerGroupMetadata(row.get(0).asText()));
+        }
+        switch (request.get("end").asText()) {
+            case "commit" -> producer.commitTransaction();
+            case "abort" -> producer.abortTransaction();
+            default -> {}
+        }
+        return JSON.createObjectNode();
     }
 
     private static ObjectNode listTopics(JsonNode request) throws Exception {

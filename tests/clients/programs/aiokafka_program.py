@@ -17,6 +17,8 @@ from line_protocol import ClientError, Request, UnsupportedError, announce, deco
 
 MAX_MESSAGE_BYTES = 10_000_000
 
+_transactional: dict[str, AIOKafkaProducer] = {}
+
 
 @asynccontextmanager
 async def admin(request: Request) -> AsyncIterator[AIOKafkaAdminClient]:
@@ -119,6 +121,7 @@ async def consume(request: Request) -> dict[str, Any]:
         bootstrap_servers=request["bootstrap"],
         group_id=None,
         auto_offset_reset=request["reset"],
+        isolation_level=request["isolation"],
         fetch_max_wait_ms=request["max_wait_ms"],
         request_timeout_ms=60_000 + request["max_wait_ms"],
     )
@@ -149,6 +152,29 @@ async def consume(request: Request) -> dict[str, Any]:
         return {"records": records}
     finally:
         await client.stop()
+
+
+async def transact(request: Request) -> None:
+    name = request["producer"]
+    if name not in _transactional:
+        _transactional[name] = AIOKafkaProducer(
+            bootstrap_servers=request["bootstrap"], transactional_id=request["transactional_id"]
+        )
+        await _transactional[name].start()
+    client = _transactional[name]
+    if request["begin"]:
+        await client.begin_transaction()
+    for each in request["records"]:
+        await client.send_and_wait(
+            request["topic"], value=decode(each["value"]), key=decode(each["key"]), partition=each["partition"]
+        )
+    if request["offsets"] is not None:
+        group, topic, partition, offset = request["offsets"]
+        await client.send_offsets_to_transaction({TopicPartition(topic, partition): offset}, group)
+    if request["end"] == "commit":
+        await client.commit_transaction()
+    elif request["end"] == "abort":
+        await client.abort_transaction()
 
 
 async def list_topics(request: Request) -> dict[str, Any]:
@@ -239,6 +265,7 @@ def main() -> None:
         produce,
         stream,
         consume,
+        transact,
         list_topics,
         describe_topic,
         describe_configs,

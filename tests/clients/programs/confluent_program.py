@@ -23,7 +23,10 @@ from line_protocol import ClientError, Request, announce, decode, decode_headers
 MAX_MESSAGE_BYTES = 10_000_000
 DELIVERY_TIMEOUT_MS = 90_000
 
+CALL_S = 60
+
 _admins: dict[str, AdminClient] = {}
+_transactional: dict[str, Producer] = {}
 
 
 def admin(request: Request) -> AdminClient:
@@ -145,6 +148,7 @@ def consume(request: Request) -> dict[str, Any]:
             "group.id": "interoperability",
             "enable.auto.commit": False,
             "auto.offset.reset": "error" if request["reset"] == "none" else request["reset"],
+            "isolation.level": request["isolation"],
             "fetch.wait.max.ms": request["max_wait_ms"],
             "socket.timeout.ms": 60_000 + request["max_wait_ms"],
         }
@@ -176,6 +180,33 @@ def consume(request: Request) -> dict[str, Any]:
         return {"records": records}
     finally:
         client.close()
+
+
+def transact(request: Request) -> None:
+    name = request["producer"]
+    if name not in _transactional:
+        _transactional[name] = producer(
+            request, **{"transactional.id": request["transactional_id"], "message.timeout.ms": 60_000}
+        )
+        _transactional[name].init_transactions(CALL_S)
+    client = _transactional[name]
+    if request["begin"]:
+        client.begin_transaction()
+    for each in request["records"]:
+        client.produce(
+            request["topic"], value=decode(each["value"]), key=decode(each["key"]), partition=each["partition"]
+        )
+    client.flush()
+    if request["offsets"] is not None:
+        group, topic, partition, offset = request["offsets"]
+        member = Consumer({"bootstrap.servers": request["bootstrap"], "group.id": group})
+        metadata = member.consumer_group_metadata()
+        client.send_offsets_to_transaction([TopicPartition(topic, partition, offset)], metadata, CALL_S)
+        member.close()
+    if request["end"] == "commit":
+        client.commit_transaction(CALL_S)
+    elif request["end"] == "abort":
+        client.abort_transaction(CALL_S)
 
 
 def list_topics(request: Request) -> dict[str, Any]:
@@ -246,6 +277,7 @@ HANDLERS = {
         produce,
         stream,
         consume,
+        transact,
         list_topics,
         describe_topic,
         describe_configs,

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import kafka
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import BrokerResponseError
 from line_protocol import ClientError, Request, announce, decode, decode_headers, record, serve
@@ -14,6 +14,7 @@ from line_protocol import ClientError, Request, announce, decode, decode_headers
 MAX_MESSAGE_BYTES = 10_000_000
 
 _admins: dict[str, KafkaAdminClient] = {}
+_transactional: dict[str, KafkaProducer] = {}
 
 
 def admin(request: Request) -> KafkaAdminClient:
@@ -110,6 +111,7 @@ def consume(request: Request) -> dict[str, Any]:
         bootstrap_servers=request["bootstrap"],
         group_id=None,
         auto_offset_reset=request["reset"],
+        isolation_level=request["isolation"],
         fetch_max_wait_ms=request["max_wait_ms"],
         request_timeout_ms=60_000 + request["max_wait_ms"],
     )
@@ -138,6 +140,26 @@ def consume(request: Request) -> dict[str, Any]:
         return {"records": records}
     finally:
         client.close()
+
+
+def transact(request: Request) -> None:
+    name = request["producer"]
+    if name not in _transactional:
+        _transactional[name] = producer(request, transactional_id=request["transactional_id"])
+        _transactional[name].init_transactions()
+    client = _transactional[name]
+    if request["begin"]:
+        client.begin_transaction()
+    for each in request["records"]:
+        client.send(request["topic"], value=decode(each["value"]), key=decode(each["key"]), partition=each["partition"])
+    client.flush()
+    if request["offsets"] is not None:
+        group, topic, partition, offset = request["offsets"]
+        client.send_offsets_to_transaction({TopicPartition(topic, partition): OffsetAndMetadata(offset, "", -1)}, group)
+    if request["end"] == "commit":
+        client.commit_transaction()
+    elif request["end"] == "abort":
+        client.abort_transaction()
 
 
 def list_topics(request: Request) -> dict[str, Any]:
@@ -213,6 +235,7 @@ HANDLERS = {
         produce,
         stream,
         consume,
+        transact,
         list_topics,
         describe_topic,
         describe_configs,

@@ -63,6 +63,7 @@ def hello(_: Request) -> dict[str, Any]:
             "empty_key": "kcat cannot write an empty key, only a null one",
             "offsets": "kcat does not tell the offset it wrote to",
             "create_topic": "kcat has no admin API; topics appear by auto-creation",
+            "transact": "kcat writes one transaction per process, and cannot abort it",
         },
     }
 
@@ -145,6 +146,7 @@ def consume(request: Request) -> dict[str, Any]:
             *("kcat", "-C", "-b", request["bootstrap"], "-t", request["topic"], "-p", str(request["partition"])),
             *("-o", offset, "-c", str(request["count"]), "-f", FORMAT),
             *("-X", f"topic.auto.offset.reset={reset}"),
+            *("-X", f"isolation.level={request['isolation']}"),
             *("-X", f"fetch.wait.max.ms={request['max_wait_ms']}"),
             *("-X", f"socket.timeout.ms={60_000 + request['max_wait_ms']}"),
         ],
