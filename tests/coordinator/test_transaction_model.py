@@ -2,6 +2,8 @@
 die. Whatever happens, a transaction has one outcome, nobody acts for a client that was replaced, and the log holds all.
 """
 
+from dataclasses import replace
+
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -12,6 +14,7 @@ from millstream.coordinator.transaction.transaction import (
     Transaction,
     TransactionState,
 )
+from millstream.coordinator.transaction.transaction_records import encode
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import TopicPartition
 from millstream.model.transactions import ProducerIdentity
@@ -40,10 +43,6 @@ class Transactions(RuleBasedStateMachine):
         self.written: dict[ProducerIdentity, set[TopicPartition]] = {}
         """What clients were told is part of the transaction that they have open."""
         if epoch is not None:
-            from dataclasses import replace
-
-            from millstream.coordinator.transaction.transaction_records import encode
-
             self.run.start()
             self.run.log.append(encode(replace(self.run.known(), producer_epoch=epoch), version))
             self.run.restart()
@@ -131,6 +130,7 @@ class Transactions(RuleBasedStateMachine):
         now = self.run.known()
         assert now.is_over and now.partitions == frozenset()
         assert (now.state == TransactionState.COMPLETE_COMMIT) == decided.marker(0).committed
+        assert now.producer == decided.client, "the client goes on as who it was told to be"
         if now.producer_id == decided.producer_id:
             assert now.producer_epoch >= decided.producer_epoch, "the next batch would be refused"
 
@@ -177,5 +177,5 @@ class Transactions(RuleBasedStateMachine):
 
 TestTransactions = Transactions.TestCase
 TestTransactions.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

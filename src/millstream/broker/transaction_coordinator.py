@@ -10,7 +10,7 @@ Decisions are in `coordinator/transaction`; markers are written by `transaction_
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -41,6 +41,9 @@ STATE_TOPIC = TopicName(TRANSACTION_STATE_TOPIC)
 _LOAD_PATIENCE_SECONDS = 5.0
 """How long a request waits for its shard to load before the client is told to come again."""
 _LOADS_AT_ONCE = 4
+_HELD_S = 0.1
+"""How long a request is held that meets the end of an earlier transaction. It rarely takes so long, and a client that
+is told to come again takes longer."""
 _AGAIN_FIRST_S = 0.05
 _AGAIN_AT_MOST_S = 2.0
 
@@ -65,6 +68,8 @@ class TransactionCoordinator:
         self._markers = markers
         self._environment = environment
         self._shells: dict[int, CoordinatorShell] = {}
+        self._ending: dict[str, asyncio.Future[None]] = {}
+        """Transactional ids whose transaction is being ended, for those who wait for that."""
         self._background: set[asyncio.Future[None]] = set()
         self._loads = asyncio.Semaphore(_LOADS_AT_ONCE)
 
@@ -129,7 +134,7 @@ class TransactionCoordinator:
             )
             return shard.start_producer(start, now_ms)
 
-        return await self._run_with_id(transactional_id, operation)
+        return await self._when_ended(transactional_id, lambda: self._run_with_id(transactional_id, operation))
 
     async def add_partitions(
         self,
@@ -140,10 +145,12 @@ class TransactionCoordinator:
         client_version: int,
     ) -> None:
         """Returns when the partitions are part of the transaction; KafkaError if they cannot be."""
-        await self._run(
-            transactional_id,
-            lambda shard, now_ms: shard.add_partitions(transactional_id, client, partitions, client_version, now_ms),
-        )
+        wanted = frozenset(partitions)
+
+        def operation(shard: TransactionShard, now_ms: int) -> Outcome[None]:
+            return shard.add_partitions(transactional_id, client, wanted, client_version, now_ms)
+
+        await self._when_ended(transactional_id, lambda: self._run(transactional_id, operation))
 
     async def verify(
         self,
@@ -222,6 +229,19 @@ class TransactionCoordinator:
             new_id = await self._producer_ids.take()
         return await self._run(transactional_id, lambda shard, now_ms: operation(shard, now_ms, new_id))
 
+    async def _when_ended(self, transactional_id: str, operation: "Callable[[], Awaitable[R]]") -> R:
+        """Tries again, for a short time, what met an earlier transaction that is being ended."""
+        loop = self._environment.loop
+        until = loop.time() + _HELD_S
+        while True:
+            try:
+                return await operation()
+            except KafkaError as error:
+                ending = self._ending.get(transactional_id)
+                if error.code != ErrorCode.CONCURRENT_TRANSACTIONS or ending is None or loop.time() >= until:
+                    raise
+            await asyncio.wait((ending,), timeout=until - loop.time())
+
     @property
     def _version(self) -> int:
         return transaction_version(self._view.image)
@@ -283,6 +303,7 @@ class TransactionCoordinator:
 
     def _carry_out(self, shell: CoordinatorShell, decided: Transaction) -> None:
         if not shell.is_closed:
+            self._ending.setdefault(decided.transactional_id, self._environment.loop.create_future())
             self._markers.send(
                 decided.marker(shell.leader_epoch),
                 sorted(decided.partitions),
@@ -295,7 +316,10 @@ class TransactionCoordinator:
         pause_s = _AGAIN_FIRST_S
         while not shell.is_closed:
             try:
-                await shell.run(lambda now_ms: _shard(shell).complete(decided, now_ms))
+                await shell.load()
+                answer = shell.run_now(lambda now_ms: _shard(shell).complete(decided, now_ms))
+                self._ended(decided.transactional_id)
+                await shell.awaited(answer)
                 return
             except KafkaError as error:
                 if error.code == ErrorCode.NOT_COORDINATOR:
@@ -303,6 +327,11 @@ class TransactionCoordinator:
                 _log.warning("not_completed transactional_id=%s error=%s", decided.transactional_id, error)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _AGAIN_AT_MOST_S)
+
+    def _ended(self, transactional_id: str) -> None:
+        ending = self._ending.pop(transactional_id, None)
+        if ending is not None:
+            ending.set_result(None)
 
     # Life
 

@@ -4,6 +4,7 @@ AddPartitionsToTxn has two forms: up to version 3 a client adds partitions to it
 brokers add or verify those of several.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -41,23 +42,21 @@ class TransactionHandlers:
     async def add_partitions_to_txn(self, request: Message, context: Context) -> Response:
         version = context.version
         if version >= _FIRST_BY_BROKERS:
+            results = await asyncio.gather(*(self._by_broker(row, version) for row in request.transactions))
             return {
                 "results_by_transaction": [
-                    {
-                        "transactional_id": row.transactional_id,
-                        "topic_results": _rows(await self._by_broker(row, version)),
-                    }
-                    for row in request.transactions
+                    {"transactional_id": row.transactional_id, "topic_results": _rows(each)}
+                    for row, each in zip(request.transactions, results, strict=True)
                 ]
             }
         client = ProducerIdentity(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
         partitions = _partitions(request.v3_and_below_topics)
-        results = self._missing(partitions)
-        if not results:
+        told = self._missing(partitions)
+        if not told:
             transactional_id = request.v3_and_below_transactional_id
             code = await self._added(transactional_id, client, partitions, client_version=0)
-            results = dict.fromkeys(partitions, _code(code, version))
-        return {"results_by_topic_v3_and_below": _rows(results)}
+            told = dict.fromkeys(partitions, _code(code, version))
+        return {"results_by_topic_v3_and_below": _rows(told)}
 
     async def _by_broker(self, row: Message, version: int) -> Results:
         partitions = _partitions(row.topics)
