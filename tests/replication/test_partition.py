@@ -9,7 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from millstream.broker.partition import Partition, Role
+from millstream.broker.local_partition import Role
+from millstream.broker.partition import Partition
 from millstream.config.log_config import LogConfig
 from millstream.metadata.image import PartitionState
 from millstream.model.errors import ErrorCode, KafkaError

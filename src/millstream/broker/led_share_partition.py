@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, Protocol
 
 from millstream.broker.aborted_batches import AbortedBatches
 from millstream.broker.batch_walk import BatchPlace, walk_batches
-from millstream.broker.partition import Partition, Waiter, Waiters
+from millstream.broker.local_partition import Waiter, Waiters
+from millstream.broker.partition import Partition
 from millstream.broker.share_inspection import inspect
 from millstream.broker.share_persister import SharePersister
 from millstream.broker.steady_time import SteadyTime

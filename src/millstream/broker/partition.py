@@ -1,4 +1,4 @@
-"""One partition on this node: its log, its role, how far it is committed, and who waits for it to move.
+"""One partition on this node in its role: as leader, who takes writes, or as follower, who takes what that one sends.
 
     offline ──become_leader──> leader <──become_leader / become_follower──> follower
 
@@ -7,20 +7,18 @@ with a single replica everything appended is committed at once, and nothing is a
 what its leader sends, and serves consumers up to the high watermark it was told. Both roles begin with the high
 watermark that the node knew: a record is not shown before it is known again to be committed.
 
-The log is opened when it is first needed: a node may hold thousands that nobody asks for.
+The log, and those who wait for it to be committed or on disk, are `local_partition`'s.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable
-from enum import Enum
-from typing import Protocol, TypeVar
+from typing import Protocol
 from uuid import UUID
 
-from millstream.broker.commit_waiters import CommitWaiter, CommitWaiters, OnCommitted
+from millstream.broker.commit_waiters import CommitWaiter, OnCommitted
+from millstream.broker.local_partition import NO_LEADER, LocalPartition, Role
 from millstream.environment import Environment
 from millstream.metadata.image import PartitionState
-from millstream.metadata.topic_names import INTERNAL_TOPICS
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import TopicPartition
 from millstream.model.transactions import Marker, Origin, VerificationGuard
@@ -28,48 +26,7 @@ from millstream.replication.follower import PartitionFollower
 from millstream.replication.leader import Confirmed, Follower, NextStep, PartitionLeader, Proposal
 from millstream.storage.partition_log import Appended, PartitionLog
 
-NO_LEADER = -1
-
 _log = logging.getLogger("millstream.replication")
-
-
-class Role(Enum):
-    OFFLINE = "offline"
-    LEADER = "leader"
-    FOLLOWER = "follower"
-
-
-class Waiter(Protocol):
-    """Someone who wants to know when there is more to read."""
-
-    def wake(self) -> None: ...
-
-
-class ReplicaWaiter(Waiter, Protocol):
-    """A follower, which follows many partitions and wants to know which it was."""
-
-    def grown(self, partition: "Partition") -> None:
-        """The log is longer than it was."""
-        ...
-
-    def noted(self, partition: "Partition") -> None:
-        """There is something to tell when the occasion arises: the high watermark, the log's start, a new set."""
-        ...
-
-
-W = TypeVar("W", bound=Waiter)
-
-
-class Waiters(dict[W, None]):
-    """Those who wait, woken in the order in which they came: a set's order would differ from one run to the next."""
-
-    __slots__ = ()
-
-    def add(self, waiter: W) -> None:
-        self[waiter] = None
-
-    def discard(self, waiter: W) -> None:
-        self.pop(waiter, None)
 
 
 class Replicas(Protocol):
@@ -91,30 +48,8 @@ class Replicas(Protocol):
         ...
 
 
-class Partition:
-    __slots__ = (
-        "_commit_waiters",
-        "_deletion_waiters",
-        "_flush_waiters",
-        "_flushing",
-        "_follower",
-        "_leader",
-        "_log",
-        "_open_log",
-        "_replicas",
-        "environment",
-        "high_watermark",
-        "is_internal",
-        "is_leader",
-        "leader_epoch",
-        "leader_id",
-        "replica_waiters",
-        "role",
-        "state",
-        "topic_id",
-        "topic_partition",
-        "waiters",
-    )
+class Partition(LocalPartition):
+    __slots__ = ("_deletion_waiters", "_follower", "_leader", "_replicas", "state")
 
     def __init__(
         self,
@@ -124,55 +59,19 @@ class Partition:
         environment: Environment,
         replicas: Replicas,
     ) -> None:
-        self.topic_partition = topic_partition
-        self.topic_id = topic_id
-        self.environment = environment
-        self.role = Role.OFFLINE
-        self.is_leader = False
-        """The same as `role is Role.LEADER`; every append asks."""
-        self.leader_id = NO_LEADER
-        self.leader_epoch = -1
+        super().__init__(topic_partition, topic_id, open_log, environment)
         self.state: PartitionState | None = None
         """As the metadata has it."""
-        self.high_watermark = 0
-        self.is_internal = topic_partition.topic in INTERNAL_TOPICS
-        self.waiters: Waiters[Waiter] = Waiters()
-        """Those who read what is committed."""
-        self.replica_waiters: Waiters[ReplicaWaiter] = Waiters()
-        """Followers, who read up to the log's end."""
         self._replicas = replicas
         self._leader: PartitionLeader | None = None
         self._follower: PartitionFollower | None = None
-        self._log: PartitionLog | None = None
-        self._open_log = open_log
-        self._flushing = False
-        self._flush_waiters: list[tuple[int, Callable[[KafkaError | None], None]]] = []
-        self._commit_waiters = CommitWaiters()
         self._deletion_waiters: list[CommitWaiter] = []
 
-    # The log
-
-    @property
-    def log(self) -> PartitionLog:
-        """The log, opened when it is first needed."""
-        log = self._log
-        if log is None:
-            try:
-                log = self._open_log()
-                self._check_epochs(log)
-                self._log = log
-                self.high_watermark = log.readable_end
-                if self.is_leader:
-                    self._begin_leading(log)
-            except OSError as error:
-                self._log = None
-                raise KafkaError(
-                    ErrorCode.KAFKA_STORAGE_ERROR, f"log of {self.topic_partition} cannot be opened: {error}"
-                ) from error
-            except KafkaError:
-                self._log = None
-                raise
-        return log
+    def _opened(self, log: PartitionLog) -> None:
+        self._check_epochs(log)
+        super()._opened(log)
+        if self.is_leader:
+            self._begin_leading(log)
 
     def _check_epochs(self, log: PartitionLog) -> None:
         """Nothing in a log can be of a later epoch than the metadata knows: a batch that says so is damaged.
@@ -186,24 +85,6 @@ class Partition:
         _log.warning("impossible_epoch partition=%s offset=%d", self.topic_partition, since)
         if not self.is_leader:
             log.truncate_to(since)
-
-    @property
-    def last_stable_offset(self) -> int:
-        """How far `read_committed` may read: before it every transaction is decided, and that is committed."""
-        unstable = (self._log or self.log).first_unstable_offset
-        committed = self.high_watermark
-        return committed if unstable is None or unstable > committed else unstable
-
-    async def open(self) -> PartitionLog:
-        """The log; where it had to be opened, others get a turn before whoever asks goes on to the next."""
-        if self._log is None:
-            _ = self.log
-            await asyncio.sleep(0)
-        return self.log
-
-    @property
-    def opened_log(self) -> PartitionLog | None:
-        return self._log
 
     # Roles
 
@@ -248,14 +129,10 @@ class Partition:
         self.is_leader = False
         self._leader = self._follower = None
         error = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the leadership went to another node before that was done")
-        self._commit_waiters.fail(error)
+        self._fail_waiters(error)
         deletions, self._deletion_waiters = self._deletion_waiters, []
         for waiter in deletions:
             waiter.tell(error)
-        # What they wait for may be cut off now, and would then never be on disk.
-        flushes, self._flush_waiters = self._flush_waiters, []
-        for _, callback in flushes:
-            callback(error)
 
     def _begin_leading(self, log: PartitionLog) -> None:
         state = self.state
@@ -304,23 +181,6 @@ class Partition:
             replicas=state.replicas, isr=state.isr, partition_epoch=state.partition_epoch, now_ms=self._now_ms()
         )
         self._in_sync_set_changed(leader)
-
-    def check_leader_epoch(self, requested: int) -> None:
-        """Refuses a peer whose idea of the leadership is older or newer than ours; -1 means it has none."""
-        if requested in (-1, self.leader_epoch):
-            return
-        if requested < self.leader_epoch:
-            raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH, f"leader epoch {requested} is over: refresh metadata")
-        raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"leader epoch {requested} is not known here yet")
-
-    def check_is_leader(self) -> None:
-        if not self.is_leader:
-            raise self.not_leader()
-
-    def not_leader(self) -> KafkaError:
-        return KafkaError(
-            ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this node does not lead {self.topic_partition}: refresh metadata"
-        )
 
     # Leading
 
@@ -502,36 +362,6 @@ class Partition:
         if leader.high_watermark > self.high_watermark:
             self._committed_to(leader.high_watermark)
 
-    def _committed_to(self, offset: int) -> None:
-        self.high_watermark = offset
-        log = self._log
-        if log is not None and log.high_watermark is not None:
-            log.high_watermark = offset
-        if self._commit_waiters:
-            self._commit_waiters.reached(offset)
-        if self.waiters:
-            for waiter in tuple(self.waiters):
-                waiter.wake()
-        if self.replica_waiters:
-            self._note_for_followers()
-
-    def _note_for_followers(self) -> None:
-        for follower in tuple(self.replica_waiters):
-            follower.noted(self)
-
-    def when_committed(self, offset: int, callback: OnCommitted) -> CommitWaiter | None:
-        """Calls back once everything before `offset` is committed: at once where it is, and then returns None.
-
-        With an error if that will not be known here: the leadership goes, or too few replicas are in sync.
-        """
-        if not self.is_leader:
-            callback(self.not_leader())
-            return None
-        if offset <= self.high_watermark:
-            callback(None)
-            return None
-        return self._commit_waiters.add(offset, callback)
-
     # Deleting from the start
 
     @property
@@ -579,54 +409,6 @@ class Partition:
         self.high_watermark = log.high_watermark = follower.high_watermark
         for waiter in tuple(self.waiters):
             waiter.wake()
-
-    # Both
-
-    def wake_all(self) -> None:
-        """For changes that readers must hear of other than new records: a new role, or the partition is going away."""
-        for waiter in (*self.waiters, *self.replica_waiters):
-            waiter.wake()
-
-    def _now_ms(self) -> int:
-        return int(self.environment.loop.time() * 1000)
-
-    # Durability
-
-    def when_flushed(self, offset: int, callback: Callable[[KafkaError | None], None]) -> None:
-        """Calls back once everything before `offset` is on disk. One fsync serves all that wait at its start."""
-        self._flush_waiters.append((offset, callback))
-        if not self._flushing:
-            self._start_flush()
-
-    def _start_flush(self) -> None:
-        job = self.log.flush_job()
-        if job is None:
-            self._finish_flush(None)
-            return
-        self._flushing = True
-        future = self.environment.offload(job.run)
-
-        def finished(done: object) -> None:
-            self._flushing = False
-            failure = future.result()
-            job.done(failure)
-            if failure is None:
-                self._finish_flush(None)
-            else:
-                self._finish_flush(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot be made durable: {failure}"))
-
-        future.add_done_callback(finished)
-
-    def _finish_flush(self, error: KafkaError | None) -> None:
-        waiting, self._flush_waiters = self._flush_waiters, []
-        safe = self.log.recovery_point
-        for offset, callback in waiting:
-            if error is not None or offset <= safe:
-                callback(error)
-            else:
-                self._flush_waiters.append((offset, callback))
-        if self._flush_waiters and not self._flushing:
-            self._start_flush()
 
 
 class _Surroundings:

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Protocol
 
-from millstream.broker.partition import NO_LEADER, Partition, Replicas, Role
+from millstream.broker.local_partition import NO_LEADER, Role
+from millstream.broker.partition import Partition, Replicas
 from millstream.broker.partition_table import PartitionTable
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.log_config import LogConfig

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 from millstream.broker.fetch_sessions import FetchSession, FetchSessions, Key, SessionPartition
 from millstream.broker.handlers.fetch_reading import Cluster, FetchReader, ReadResult, Row
-from millstream.broker.partition import Partition, ReplicaWaiter, Waiter, Waiters
+from millstream.broker.local_partition import ReplicaWaiter, Waiter, Waiters
+from millstream.broker.partition import Partition
 from millstream.broker.partition_table import PartitionTable
 from millstream.environment import Environment
 from millstream.model.errors import ErrorCode, KafkaError

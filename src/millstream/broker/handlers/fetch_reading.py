@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from millstream.broker.fetch_sessions import Key
-from millstream.broker.partition import Partition, Role
+from millstream.broker.local_partition import Role
+from millstream.broker.partition import Partition
 from millstream.broker.partition_table import PartitionTable
 from millstream.broker.replica_throttle import ReplicaThrottle
 from millstream.metadata.image import PartitionState

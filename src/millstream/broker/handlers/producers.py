@@ -3,7 +3,8 @@
 from typing import Any, Protocol
 
 from millstream.api.request import Context, Response
-from millstream.broker.partition import Partition, Role
+from millstream.broker.local_partition import Role
+from millstream.broker.partition import Partition
 from millstream.broker.partition_table import PartitionTable
 from millstream.metadata.image import PartitionState
 from millstream.model.errors import ErrorCode, KafkaError
