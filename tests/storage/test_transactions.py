@@ -264,6 +264,18 @@ def test_a_marker_takes_the_guard_away(node: Node) -> None:
     assert log.begin_verification(1, 0, 0, bumps_epoch=False) is not guard
 
 
+def test_the_marker_of_the_transaction_before_leaves_the_guard(node: Node) -> None:
+    """With an epoch for each transaction, the client knows of the end, and goes on, before the markers are written."""
+    log = node.log()
+    write(log, 1, 0)
+    guard = log.begin_verification(1, 1, 0, bumps_epoch=True)
+    commit(log, 1, epoch=1)
+    assert write(log, 1, 0, epoch=1, guard=guard, needs_guard=True) == 2
+    guard = log.begin_verification(2, 1, 0, bumps_epoch=True)
+    abort(log, 2, epoch=2)
+    assert refusal(lambda: write(log, 2, 0, epoch=1, guard=guard, needs_guard=True)) != ErrorCode.NONE
+
+
 def test_a_replicated_marker_takes_the_guard_away_too(
     node: Node, make_node: Callable[[str], Node], tmp_path: Path
 ) -> None:

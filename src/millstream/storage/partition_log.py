@@ -331,9 +331,11 @@ class PartitionLog:
             if found is not None:
                 aborted.append(found)
             if header[5] & TRANSACTIONAL_BIT and self.verifications:
-                self.verifications.end(header[9])
+                self.verifications.end_before(header[9], header[10])
             position += size
         self.log_end_offset = next_offset
+        if self.producers.transactions:
+            _ = self.first_unstable_offset  # forgets those whose end is committed by now, where nobody else asks
         if aborted:
             try:
                 segment.aborted.append(aborted)

@@ -63,8 +63,18 @@ class Verifications:
             raise out_of_order(producer_id, sequence, under_way.least_sequence - 1)
 
     def end(self, producer_id: int) -> None:
-        """The transaction has begun, or has ended."""
+        """The transaction has begun."""
         self._by_producer.pop(producer_id, None)
+
+    def end_before(self, producer_id: int, marker_epoch: int) -> None:
+        """A marker was written.
+
+        Where each transaction has its own epoch, the marker has the one after it. So a producer that is verified under
+        this epoch already begins its next transaction: it was told of the end before the marker came.
+        """
+        under_way = self._by_producer.get(producer_id)
+        if under_way is not None and not (under_way.bumps_epoch and under_way.epoch >= marker_epoch):
+            del self._by_producer[producer_id]
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
         """Forget those that came to nothing."""
