@@ -24,7 +24,8 @@ class _Whole:
 
 class CleaningKeepsTheLast:
     """A record may be gone from a compacted log only if a later one of its key is there, if it says that its key is
-    gone, or if it was aborted. Looked at when a log became smaller or was opened, and at the end."""
+    gone, or if it was aborted. Looked at when a log became smaller or was opened, and at the end. A follower that was
+    started again may have cleaned more than it knows to be committed."""
 
     def __init__(self, transactions: TransactionLogs, logs: CommittedLogs) -> None:
         self._transactions = transactions
@@ -57,31 +58,29 @@ class CleaningKeepsTheLast:
 
     def _look(self, seen: ReplicaSight) -> None:
         assert seen.log is not None
-        end, whole = seen.high_watermark, self._wholes[seen.key]
-        spans = self._transactions.of(seen.key)
+        whole, spans = self._wholes[seen.key], self._transactions.of(seen.key)
         try:
             there = {
                 record.offset: record
-                for batch in seen.log.batches(seen.log.start, end)
+                for batch in seen.log.batches(seen.log.start, seen.log.end)
                 for record in (() if batch.header.is_control else batch.records)
             }
         except UNREADABLE as error:
             raise self._wrong(seen, f"cannot be read: {error}") from None
-        last: dict[bytes | None, Record] = {}
+        last: set[bytes | None] = set()
         for offset in sorted(whole.records, reverse=True):
             record, producer_id = whole.records[offset]
-            if offset >= end:
-                continue
             found = there.get(offset)
-            is_hidden = producer_id >= 0 and spans is not None and spans.is_hidden(offset, end, producer_id)
+            fate = spans.fate(offset, producer_id) if producer_id >= 0 and spans is not None else True
+            if offset >= seen.high_watermark and found != record:
+                continue  # what it has not got yet, or will cut off
             if found is None:
-                is_aborted = is_hidden and spans is not None and spans.is_aborted(offset, producer_id)
-                if record.key not in last and record.value is not None and not is_aborted:
+                if record.key not in last and record.value is not None and fate is not False:
                     raise self._wrong(seen, f"has lost {record}, the last one of its key")
             elif found != record:
                 raise self._wrong(seen, f"has {found}, and {record} was committed there")
-            if not is_hidden:
-                last.setdefault(record.key, record)
+            if fate:
+                last.add(record.key)
 
     def _wrong(self, seen: ReplicaSight, what: str) -> Violation:
         return Violation(type(self).__name__, f"{seen.name} on node {seen.node_id} {what}")

@@ -19,6 +19,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 from millstream.metadata.image import MetadataImage, PartitionState
@@ -44,8 +45,7 @@ from millstream.testing.simulation.transaction_workload import (
     LOOP_KEY,
     STATE,
     WRITER_ID,
-    Copier,
-    Writer,
+    Applications,
 )
 from millstream.testing.simulation.violation import Violation
 from millstream.testing.simulation.workload import Administrator, Committer, Consumer, Producer, TopicPlan, Workload
@@ -266,9 +266,8 @@ class Simulation:
         cluster, workload = self.cluster, self.workload
         for number in (1, 2):
             cluster.add_client(
-                f"writer{number}", lambda process: Writer(process, cluster.bootstrap, workload, WRITER_ID)
+                f"app{number}", partial(Applications, bootstrap=cluster.bootstrap, workload=workload, number=number)
             )
-            cluster.add_client(f"copier{number}", lambda process: Copier(process, cluster.bootstrap, workload, LOOP_ID))
         cluster.add_client("reader", self._new_reader)
 
     def _new_reader(self, process: Process) -> CommittedReader:

@@ -78,23 +78,13 @@ class PartitionTransactions:
         ]
         return min(firsts, default=None)
 
-    def _span_at(self, offset: int, producer_id: int) -> Span | None:
+    def fate(self, offset: int, producer_id: int) -> bool | None:
+        """What became of a record in a transaction: committed, aborted (False), or nothing yet."""
         for span in self.spans():
             end = span.end_offset
             if span.producer_id == producer_id and span.first_offset <= offset and (end is None or offset < end):
-                return span
+                return span.committed
         return None
-
-    def is_hidden(self, offset: int, high_watermark: int, producer_id: int) -> bool:
-        """Whether a record of a transaction was aborted, or not decided when so much was committed."""
-        span = self._span_at(offset, producer_id)
-        if span is None:
-            return False
-        return span.end_offset is None or span.end_offset >= high_watermark or not span.committed
-
-    def is_aborted(self, offset: int, producer_id: int) -> bool:
-        span = self._span_at(offset, producer_id)
-        return span is not None and span.committed is False
 
 
 def identity_of(topic: str, record: Record) -> str | None:

@@ -34,37 +34,25 @@ _KEYS = 6
 _TOMBSTONE = 0.15
 _ABORT = 0.2
 _DAWDLE = 0.04
+_WAIT_MS = 20
+"""For more input; the answers to others wait behind it on the same connection."""
 
 
 class _Instances:
-    """A program that is an instance of a transactional id, and another after each time it was fenced."""
+    """An instance of a transactional id, and another one after each time it was fenced."""
 
-    def __init__(
-        self, process: Process, bootstrap: list[tuple[str, int]], workload: Workload, transactional_id: str
-    ) -> None:
+    def __init__(self, client: SimulatedClient, workload: Workload, name: str, transactional_id: str) -> None:
         self.workload = workload
-        self._process = process
-        self._bootstrap = bootstrap
+        self.client = client
+        self.randomness = client.randomness
+        self._name = name
         self._id = transactional_id
         self._lives = 0
-        self.randomness = process.environment.randomness
-        self.client = self._new_client()
 
-    def start(self) -> None:
-        self._process.loop.create_task(self._run())
-
-    def stop(self) -> None:
-        pass
-
-    def _new_client(self) -> SimulatedClient:
-        client = SimulatedClient(self._process, self._bootstrap, self._process.machine.name)
-        client.topics = tuple(plan.name for plan in self.workload.topics)
-        return client
-
-    async def _run(self) -> None:
+    async def run(self) -> None:
         while self.workload.writing:
             self._lives += 1
-            name = f"{self._process.machine.name}.{self._lives}"
+            name = f"{self._name}.{self._lives}"
             version = self.randomness.choice(self.workload.transaction_versions)
             producer = TransactionalProducer(
                 self.client, self.workload, name, self._id, version=version, timeout_ms=TIMEOUT_MS
@@ -133,7 +121,7 @@ class Writer(_Instances):
         return known_by, self._stamped(known_by, key, value)
 
     def _stamped(self, known_by: str, key: bytes | None, value: bytes | None) -> Record:
-        now_ms = self._process.environment.clock.now_ms()
+        now_ms = self.client.process.environment.clock.now_ms()
         return Record(key, value, ((NAME_HEADER, known_by.encode()),), now_ms)
 
 
@@ -146,13 +134,13 @@ class Copier(_Instances):
             position = await self._committed_offset()
             filtered = CommittedFilter()
             while self.workload.writing:
-                error, row = await self.client.fetch(*LOOP_INPUT, position, committed_only=True)
+                error, row = await self.client.fetch(*LOOP_INPUT, position, committed_only=True, wait_ms=_WAIT_MS)
                 if error != ErrorCode.NONE or row is None:
                     await self.client.recover()
                     continue
                 inputs = [record for _, record in filtered.take(row, position)][: self.randomness.choice((1, 3, 10))]
                 if not inputs:
-                    await self.client.rest(0.05, 0.1)
+                    await self.client.rest(0.2, 0.5)
                     continue
                 transaction = producer.begin()
                 try:
@@ -227,3 +215,23 @@ async def fetch_offset(client: SimulatedClient, group: str, at: At) -> int | Non
     if seen.error_code:
         raise ConnectionError(ErrorCode(seen.error_code).name)
     return max(0, int(seen.committed_offset))
+
+
+class Applications:
+    """A program: a writer and a copier. A second one with the same transactional ids makes zombies of the first."""
+
+    def __init__(self, process: Process, bootstrap: list[tuple[str, int]], workload: Workload, number: int) -> None:
+        self._loop = process.loop
+        client = SimulatedClient(process, bootstrap, process.machine.name)
+        client.topics = tuple(plan.name for plan in workload.topics if not plan.plain or plan.name == LOOP_INPUT[0])
+        self._parts = (
+            Writer(client, workload, f"writer{number}", WRITER_ID),
+            Copier(client, workload, f"copier{number}", LOOP_ID),
+        )
+
+    def start(self) -> None:
+        for each in self._parts:
+            self._loop.create_task(each.run())
+
+    def stop(self) -> None:
+        pass
