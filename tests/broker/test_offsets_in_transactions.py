@@ -154,8 +154,8 @@ class Raw:
     def add_offsets(self, group: str) -> None:
         self._patiently("add_offsets_to_txn", 3, group_id=group, **self._identity)
 
-    def commit(self, group: str, topic: str, offset: int, version: int) -> int:
-        rows = [{"partition_index": 0, "committed_offset": offset, "committed_metadata": ""}]
+    def commit(self, group: str, topic: str, offset: int, version: int, metadata: str = "") -> int:
+        rows = [{"partition_index": 0, "committed_offset": offset, "committed_metadata": metadata}]
         topics = [{"name": topic, "partitions": rows}]
         deadline = time.monotonic() + PATIENCE_S
         while True:
@@ -243,3 +243,44 @@ def test_offsets_outlive_a_crash_in_the_middle(new_name: Callable[[], str]) -> N
             writer.commit_transaction(PATIENCE_S)
             assert committed(wire, group, name, stable=True) == (0, message.offset() + 1)
         reader.close()
+
+
+def test_offsets_outlive_the_cleaner(new_name: Callable[[], str]) -> None:
+    settings = {
+        "offsets.topic.num.partitions": 1,
+        "offsets.topic.segment.bytes": 1 << 20,
+        "log.cleaner.backoff.ms": 100,
+        "log.cleaner.min.cleanable.ratio": 0.01,
+        "log.cleaner.delete.retention.ms": 0,
+        "log.retention.check.interval.ms": 200,
+    }
+    with EmbeddedBroker(settings) as kept:
+        name = new_name()
+        with Wire(kept.bootstrap_servers) as wire:
+            filled(kept, wire, name, 0)
+            workers = [Raw(wire, f"raw-{number}") for number in range(3)]
+            for round_ in range(100):
+                for number, worker in enumerate(workers):
+                    assert worker.commit(f"g{number}", name, round_, 5, metadata="x" * 4000) == 0
+                    worker.end(round_ % 3 != 2, 5)
+            # The last of each: committed, aborted, open.
+            for number, outcome in enumerate((True, False, None)):
+                assert workers[number].commit(f"g{number}", name, 1000 + number, 5) == 0
+                if outcome is not None:
+                    workers[number].end(outcome, 5)
+            assert eventually_stable(wire, "g0", name) == 1000 and eventually_stable(wire, "g1", name) == 99
+            partition = kept.data_dir / "__consumer_offsets-0"
+            deadline = time.monotonic() + PATIENCE_S
+            while (partition / f"{0:020}.log").stat().st_size > 100_000:
+                assert time.monotonic() < deadline, "it is not cleaned"
+                time.sleep(0.1)
+        kept.kill()
+        kept.start()
+        with Wire(kept.bootstrap_servers) as wire:
+            assert committed(wire, "g0", name, stable=True) == (0, 1000)
+            assert committed(wire, "g1", name, stable=True) == (0, 99)
+            assert committed(wire, "g2", name, stable=True)[0] == ErrorCode.UNSTABLE_OFFSET_COMMIT
+            assert committed(wire, "g2", name) == (0, 99)
+            workers[2].wire = wire
+            workers[2].end(True, 5)
+            assert eventually_stable(wire, "g2", name) == 1002
