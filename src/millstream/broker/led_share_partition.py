@@ -21,6 +21,7 @@ from millstream.coordinator.share.share_partition import AckRange, SharePartitio
 from millstream.coordinator.share.share_state import ShareKey
 from millstream.environment import Environment
 from millstream.model.errors import ErrorCode, KafkaError
+from millstream.storage.aborted_reading import aborted_among
 from millstream.storage.slice import Slice
 
 _SUPERSEDED = frozenset((ErrorCode.INVALID_REQUEST, ErrorCode.FENCED_STATE_EPOCH, ErrorCode.FENCED_LEADER_EPOCH))
@@ -129,12 +130,12 @@ class LedSharePartition:
                 await self._look_at_state()
                 continue
             records = log.read(offset, max_bytes, up_to=end, at_least_one=at_least_one)
+            aborted = AbortedBatches(aborted_among(log, records, offset, end) if self.only_committed else ())
             if not records.ready:
                 await self._environment.offload(records.prepare)
                 now_ms = clock.now_ms()
             if not records.length:
                 return None
-            aborted = AbortedBatches(log.aborted_transactions(offset, end) if self.only_committed else ())
             data = await self._look(records, offset, max_records, now_ms, aborted)
             if self.dropped:
                 return None

@@ -57,6 +57,12 @@ class OffsetIndex:
         slot = bisect_right(self.positions, position) - 1
         return self.positions[slot] if slot >= 0 else 0
 
+    def at_or_after_position(self, position: int) -> tuple[int, int]:
+        """The first entry whose batch begins at `position` or later, or NO_ENTRY."""
+        slot = bisect_left(self.positions, position)
+        # A thread may have seen the position before the offset was there.
+        return (self.offsets[slot], self.positions[slot]) if slot < len(self.offsets) else NO_ENTRY
+
     def before(self, relative_offset: int) -> "OffsetIndex":
         """A copy with only the entries before the offset."""
         slot = bisect_right(self.offsets, relative_offset - 1)
@@ -103,6 +109,19 @@ def boundary_at_or_before(entries: memoryview, position: int) -> int:
             high = middle
     found: int = _unpack_from(entries, (low - 1) * ENTRY_SIZE)[1] if low else 0
     return found
+
+
+def at_or_after_position(entries: memoryview, position: int) -> tuple[int, int]:
+    """As `OffsetIndex.at_or_after_position`, over a mapped file."""
+    low, high = 0, len(entries) // ENTRY_SIZE
+    count = high
+    while low < high:
+        middle = (low + high) >> 1
+        if _unpack_from(entries, middle * ENTRY_SIZE)[1] < position:
+            low = middle + 1
+        else:
+            high = middle
+    return _entry(entries, low) if low < count else NO_ENTRY
 
 
 def is_strictly_increasing(values: Sequence[int]) -> bool:

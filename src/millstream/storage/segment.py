@@ -317,6 +317,21 @@ class Segment:
         boundary = offset_index.boundary_at_or_before(self._mapped(), position)
         return boundary if boundary and header_at(self.file(), boundary) is not None else 0
 
+    def offset_beyond(self, position: int, otherwise: int) -> int:
+        """An offset that no batch before `position` has, by an index entry that was seen to be right."""
+        index = self.index
+        if index is not None:
+            entry = index.at_or_after_position(position)
+        elif self._entries.opened is not None:
+            entry = offset_index.at_or_after_position(self._mapped(), position)
+        else:
+            return otherwise
+        if entry is NO_ENTRY:
+            return otherwise
+        header = header_at(self.file(), entry[1])
+        last_offset = entry[0] + self.base_offset
+        return last_offset if header is not None and header.last_offset == last_offset else otherwise
+
     def _start_before(self, offset: int, in_thread: bool) -> int:
         """The start of a batch before `offset`, by an index entry that was seen to be right."""
         before = self._entries_around(offset)[0]

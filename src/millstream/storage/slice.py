@@ -70,6 +70,11 @@ class Slice:
         self._segments = segments
         self._bounds = bounds
 
+    @property
+    def is_located(self) -> bool:
+        """Whether it was known where it lies when it was made; it may still turn out to be shorter."""
+        return self._bounds is None
+
     def read(self) -> bytes:
         """The bytes themselves, for those who cannot send a file."""
         return self.file.read_at(self.position, self.length)

@@ -15,6 +15,7 @@ from millstream.broker.replica_throttle import ReplicaThrottle
 from millstream.metadata.image import PartitionState
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.protocol.fetch import FIRST_WITH_TOPIC_ID, FetchPartition, FetchRequest, PartitionResult
+from millstream.storage.aborted_reading import aborted_among
 from millstream.storage.partition_log import PartitionLog
 from millstream.storage.slice import Slice
 
@@ -147,7 +148,9 @@ class FetchReader:
             records = log.read(
                 fetch.fetch_offset, min(fetch.max_bytes, max(left, 0)), up_to=up_to, at_least_one=at_least_one
             )
-        aborted = _aborted(log, fetch.fetch_offset, up_to, records) if only_committed else None
+        aborted: list[tuple[int, int]] | None = None
+        if only_committed:
+            aborted = [] if records is None else aborted_among(log, records, fetch.fetch_offset, up_to)
         return PartitionResult(fetch.partition, 0, committed, stable, log.log_start_offset, aborted, -1, records)
 
     def _read_for_replica(
@@ -225,11 +228,6 @@ class FetchReader:
             ):
                 best, reached = broker_id, follower.log_end
         return best
-
-
-def _aborted(log: PartitionLog, offset: int, up_to: int, records: Slice | None) -> list[tuple[int, int]]:
-    """Producer and first offset of what was aborted among the records: a reader leaves these out."""
-    return log.aborted_transactions(offset, up_to) if records is not None and records.length else []
 
 
 def _divergence(log: PartitionLog, fetch: FetchPartition) -> tuple[int, int] | None:
