@@ -19,6 +19,7 @@ from millstream.model.identifiers import TopicName, TopicPartition
 from millstream.records.compression import Codec
 from millstream.records.record import Record, build_batch
 from millstream.runtime.disk import RealDisk
+from millstream.runtime.world import breathe
 from millstream.storage.cleaner.cleanable import cleanable
 from millstream.storage.cleaner.cleaning import Cleaning
 from millstream.storage.cleaner.settings import CleanerSettings
@@ -56,10 +57,11 @@ def fill(log: PartitionLog, load: Workload, megabytes: float) -> None:
     count = int(megabytes * 1e6 / load.record_bytes)
     chance = random.Random(7)
     keys = [chance.randbytes(load.key_bytes) for _ in range(max(1, int(count * load.live_share)))]
-    value = chance.randbytes(load.record_bytes // 2).hex().encode()[: load.record_bytes - load.key_bytes]
+    size = load.record_bytes - load.key_bytes
+    values = [chance.randbytes(size // 2 + 1).hex().encode()[:size] for _ in range(997)]
     for start in range(0, count, load.records_per_batch):
-        size = min(load.records_per_batch, count - start)
-        records = [Record(chance.choice(keys), value, timestamp=NOW_MS) for _ in range(size)]
+        taken = range(min(load.records_per_batch, count - start))
+        records = [Record(chance.choice(keys), chance.choice(values), timestamp=NOW_MS) for _ in taken]
         log.append(build_batch(records, codec=load.codec), leader_epoch=0, now_ms=NOW_MS)
     log.roll(NOW_MS)
 
@@ -86,6 +88,7 @@ def measure(load: Workload, megabytes: float, root: str) -> dict[str, float]:
             throttle=Throttle(),
             now=lambda: 0.0,
             is_wanted=lambda log: True,
+            breathe=breathe,
         )
         begun, begun_cpu = time.perf_counter(), time.process_time()
         asyncio.run(cleaning.run())

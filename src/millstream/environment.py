@@ -33,3 +33,5 @@ class Environment:
     offload: Offload
     randomness: random.Random
     network: Network
+    breathe: Callable[[], None] = lambda: None
+    """Called now and then by what computes for long in a thread: lets the event loop have the interpreter."""

@@ -97,6 +97,7 @@ class Broker:
             offload=environment.offload,
             loop=environment.loop,
             now_ms=environment.clock.now_ms,
+            breathe=environment.breathe,
         )
         self.replicas.roles.on_opened = self.hot_keys.opened
         self.marker_writer = MarkerWriter(self.partitions, self.groups, environment)

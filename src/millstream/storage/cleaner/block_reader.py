@@ -15,11 +15,14 @@ from millstream.storage.disk import File
 Located = tuple[int, int, tuple[int, ...]]
 """Where in its block a batch begins and ends, and its header."""
 
+STRETCH_BYTES = 32 << 10
+
 _unpack_from = HEADER.unpack_from
 
 
 def read_blocks(file: File, start: int, end: int, block_bytes: int) -> Iterator[tuple[bytes, list[Located]]]:
-    """Blocks of whole batches from `start` to `end`, which are batch boundaries; UncleanableError where one is damaged.
+    """Blocks with some of their batches each time, from `start` to `end`, which are batch boundaries; UncleanableError
+    where one is damaged.
 
     A batch that is larger than a block comes alone.
     """
@@ -29,13 +32,25 @@ def read_blocks(file: File, start: int, end: int, block_bytes: int) -> Iterator[
         block = file.read_at(position, min(wanted, end - position))
         found, needed = _batches(block, position, end, file.path)
         if found:
-            yield block, found
+            for some in _stretches(found):
+                yield block, some
             position += found[-1][1]
             wanted = max(block_bytes, HEADER_SIZE)
         elif needed > len(block):
             wanted = needed
         else:
             raise UncleanableError(f"{file.path} ends at byte {position + len(block)}, not at {end}")
+
+
+def _stretches(found: list[Located]) -> Iterator[list[Located]]:
+    """As many batches at once as take a short time."""
+    first = 0
+    for at, (_, after, _) in enumerate(found):
+        if after - found[first][0] >= STRETCH_BYTES:
+            yield found[first : at + 1]
+            first = at + 1
+    if first < len(found):
+        yield found[first:]
 
 
 def _batches(block: bytes, start: int, end: int, path: str) -> tuple[list[Located], int]:

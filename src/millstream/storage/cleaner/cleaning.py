@@ -44,6 +44,7 @@ class Cleaning:
         throttle: Throttle,
         now: Callable[[], float],
         is_wanted: Callable[[PartitionLog], bool],
+        breathe: Callable[[], None] = lambda: None,
     ) -> None:
         self.log = log
         self.found = found
@@ -53,6 +54,7 @@ class Cleaning:
         self._is_wanted = is_wanted
         self._truncations = log.truncations
         self._plan = _make_plan(log, found, settings, now_ms)
+        self._plan.breathe = breathe
         self._indexes = [segment.aborted for segment in log.segments if segment.aborted]
         self.segments_after = 0
         self.bytes_before = found.clean_bytes + found.dirty_bytes

@@ -72,10 +72,10 @@ class Copier:
                     copy.changed = True
                     if kept is not None:
                         copy.add(kept, HEADER.unpack_from(kept))
-                block_bytes = batches[-1][1]
-                stats.read_bytes += block_bytes
-                copy.flush()
-                yield block_bytes + copy.size - written
+                done = batches[-1][1] - batches[0][0]
+                stats.read_bytes += done
+                copy.flush(plan.block_bytes)
+                yield done + copy.size - written
         copy.finish(self._transactions.retained)
         self._transactions.retained = []
         yield 0

@@ -49,8 +49,10 @@ class LogCleaner:
         offload: Offload,
         loop: asyncio.AbstractEventLoop,
         now_ms: Callable[[], int],
+        breathe: Callable[[], None] = lambda: None,
     ) -> None:
         self._logs = logs
+        self._breathe = breathe
         self._settings = settings
         self._offload = offload
         self._loop = loop
@@ -135,6 +137,7 @@ class LogCleaner:
             throttle=self._throttle,
             now=self._loop.time,
             is_wanted=self._is_wanted,
+            breathe=self._breathe,
         )
         self._running[log.topic_partition] = cleaning
         task = self._loop.create_task(self._clean(cleaning))

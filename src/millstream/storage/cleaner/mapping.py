@@ -35,6 +35,7 @@ def map_dirty(plan: Plan, keys: KeyMap) -> Iterator[int]:
                             return
                         map_records(keys, content, first, last, count)
                     keys.next_offset = last_offset + 1
-                plan.stats.mapped_bytes += batches[-1][1]
-                yield batches[-1][1]
+                done = batches[-1][1] - batches[0][0]
+                plan.stats.mapped_bytes += done
+                yield done
         keys.next_offset = source.end_offset  # whatever offsets are missing at its end

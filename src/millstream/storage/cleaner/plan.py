@@ -1,5 +1,6 @@
 """What one pass over a log is to do, as the event loop saw the log when the pass began. Threads work on this alone."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from millstream.storage.disk import Disk
@@ -53,9 +54,13 @@ class Plan:
     aborted: list[AbortedTransaction]
     is_aborted: bool = False
     """Set by the loop, looked at by threads between blocks."""
+    breathe: Callable[[], None] = lambda: None
+    """Called between stretches of work, in the thread."""
     stats: "PassStats" = field(default_factory=lambda: PassStats())
 
     def check(self) -> None:
+        """Between stretches of work: let others have the interpreter, and see whether to go on."""
+        self.breathe()
         if self.is_aborted:
             raise CleaningAbortedError
 

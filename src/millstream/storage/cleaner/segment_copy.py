@@ -40,9 +40,9 @@ class SegmentCopy:
         stats.written_bytes += len(batch)
         stats.written_records += header[12]
 
-    def flush(self) -> None:
-        """Write what was added since; the bytes may lie in a block that is reused."""
-        if self._pending:
+    def flush(self, at_least: int = 1) -> None:
+        """Write what was added since, if it is so much."""
+        if self.size - self._written >= at_least:
             self._file.write_at(self._written, b"".join(self._pending))
             self._written = self.size
             self._pending.clear()
