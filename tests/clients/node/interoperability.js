@@ -376,6 +376,7 @@ async function main() {
       emit(error instanceof Unsupported ? { unsupported: error.message } : { error: describe(error) })
     }
   }
+  process.exit() // producers of transactions are kept, and would keep it alive
 }
 
 main()
