@@ -497,3 +497,19 @@ def test_leader_epochs_are_on_disk_before_the_records_count_as_flushed(node: Nod
     log.truncate_to(2)
     append(log, b"d", epoch=1)
     assert path in flush()
+
+
+@pytest.mark.parametrize("offset", range(31))
+def test_a_log_with_gaps_ends_with_its_last_batch_after_a_truncation(node: Node, offset: int) -> None:
+    """Were the end taken from the batch that was cut, a follower would not ask its leader for what lies between."""
+    log = node.log(LogConfig(segment_bytes=150))
+    for base in (0, 1, 10, 11, 30):
+        log.append_as_follower(batch(b"v" * 20, base_offset=base, leader_epoch=0), now_ms=NOW)
+    kept = [base for base in (0, 1, 10, 11, 30) if base < offset]
+    end = kept[-1] + 1 if kept else 0
+    assert log.truncate_to(offset) == log.log_end_offset == end <= offset
+    assert read_all(log) == kept
+    log.append_as_follower(batch(b"v" * 20, base_offset=offset, leader_epoch=1), now_ms=NOW)
+    node.restart(clean=False)
+    assert node.reports == []
+    assert read_all(node.log(LogConfig(segment_bytes=150))) == [*kept, offset]

@@ -24,7 +24,9 @@ from .faulty_disk import FaultyDisk
 from .test_partition_log import append
 from .transactional import end, write, write_own
 
-PRODUCERS = (1, 2, 3)
+CLIENTS = (1, 2, 3)
+COORDINATED = (4, 5)
+"""Producers for which a broker writes, without sequences."""
 
 
 class Written(NamedTuple):
@@ -113,8 +115,8 @@ class TransactionModel(RuleBasedStateMachine):
     @rule(
         steps=st.lists(
             st.tuples(
-                st.sampled_from(("write", "write", "write own", "commit", "abort", "outside")),
-                st.sampled_from(PRODUCERS),
+                st.sampled_from(("write", "write", "commit", "abort", "outside")),
+                st.sampled_from((*CLIENTS, *COORDINATED)),
                 st.integers(1, 3),
             ),
             min_size=1,
@@ -126,8 +128,8 @@ class TransactionModel(RuleBasedStateMachine):
             self._step(step, producer, count, None)
 
     @rule(
-        step=st.sampled_from(("write", "write own", "commit", "abort")),
-        producer=st.sampled_from(PRODUCERS),
+        step=st.sampled_from(("write", "commit", "abort")),
+        producer=st.sampled_from((*CLIENTS, *COORDINATED)),
         count=st.integers(1, 3),
         room=st.integers(0, 130),
     )
@@ -139,9 +141,9 @@ class TransactionModel(RuleBasedStateMachine):
         entry = self.log.producers.entries.get(producer)
         sequence = entry.next_sequence if entry is not None else 0
         match step:
-            case "write":
+            case "write" if producer in CLIENTS:
                 self._write(lambda: write(self.log, producer, sequence, *values), room, producer)
-            case "write own":
+            case "write":
                 self._write(lambda: write_own(self.log, producer, *values), room, producer)
             case "outside":
                 self._write(lambda: append(self.log, *values), room)

@@ -114,7 +114,7 @@ def load_log(
         segments, end_offset = [segment], log_start_offset
     log_start_offset = max(log_start_offset, segments[0].base_offset)
     snapshots = files.sound_snapshots(disk, end_offset)
-    _check_aborted(disk, directory, segments, snapshots)
+    _check_aborted(disk, directory, segments, snapshots, end_offset)
     return PartitionLog(
         disk=disk,
         cache=cache,
@@ -203,12 +203,15 @@ def _check_sealed(disk: Disk, segment: Segment, files: LogFiles) -> None:
             return
 
 
-def _check_aborted(disk: Disk, directory: str, segments: list[Segment], snapshots: list[int]) -> None:
+def _check_aborted(disk: Disk, directory: str, segments: list[Segment], snapshots: list[int], end_offset: int) -> None:
     """Make transaction indexes anew that are damaged. Few segments have one."""
     for slot, segment in enumerate(segments):
         if segment.aborted:
+            end = segments[slot + 1].base_offset if slot + 1 < len(segments) else end_offset
             try:
-                decode_aborted(disk.read_bytes(segment.aborted.path), segment.base_offset)
+                found = decode_aborted(disk.read_bytes(segment.aborted.path), segment.base_offset)
+                if found and found[-1].last_offset >= end:
+                    raise DamagedFileError(f"{found[-1]} is not in the segment")
             except DamagedFileError as error:
                 logger.warning("transaction_index_rebuilt file=%s reason=%s", segment.aborted.path, error)
                 segment.aborted.replace(aborted_in(disk, directory, segments, slot, snapshots))

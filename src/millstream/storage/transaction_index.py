@@ -5,6 +5,7 @@ marker was written. The last stable offset never goes back, so a search may stop
 when everything it asks for was already stable. Segments without aborted transactions have no such file.
 """
 
+import os.path
 from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
@@ -57,11 +58,19 @@ def decode_aborted(data: bytes, base_offset: int) -> list[AbortedTransaction]:
 
 
 def write_index(disk: Disk, path: str, transactions: list[AbortedTransaction]) -> None:
-    """Make the file anew; without transactions there is none."""
-    if transactions:
-        disk.write_bytes(path, encode_aborted(transactions))
-    else:
+    """Make the file anew, at once on stable storage; without transactions there is none.
+
+    Nobody can tell an index that lost entries from one that never had them. So one that is right is not touched, and
+    one that is not is replaced before anything counts on it.
+    """
+    data = encode_aborted(transactions)
+    exists = disk.exists(path)
+    if data:
+        if not exists or disk.read_bytes(path) != data:
+            disk.write_atomically(path, data)
+    elif exists:
         disk.remove(path)
+        disk.sync_directory(os.path.dirname(path))
 
 
 class TransactionIndex:

@@ -3,7 +3,6 @@ elsewhere."""
 
 from typing import TYPE_CHECKING
 
-from millstream.storage.batch_scan import header_at
 from millstream.storage.leader_epochs import LeaderEpochs
 from millstream.storage.producer_replay import rebuild_producers
 from millstream.storage.producer_state import ProducerState
@@ -24,14 +23,11 @@ def truncate(log: "PartitionLog", offset: int) -> None:
     if active.index is None:
         active.activate_from_batches()
     position = active.find(offset)
-    end = active.base_offset
-    if position is None:
-        end = active.read_end_offset()
-    else:
-        header = header_at(active.file(), position)
-        if header is not None and position > 0:
-            end = header.base_offset
-        active.truncate(position, end)
+    if position is not None:
+        active.truncate(position, offset)
+    # The batch before may end well before the offset: the cleaner leaves gaps.
+    end = active.read_end_offset()
+    log.directory_changed = True  # files of segments and of aborted transactions may be gone
     log.log_end_offset = end
     log.recovery_point = min(log.recovery_point, end)
     log.cleaned_offset = min(log.cleaned_offset, end)
