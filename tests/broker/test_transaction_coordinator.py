@@ -99,7 +99,7 @@ def end(wire: Wire, who: dict[str, Any], committed: bool = True, version: int = 
 
 
 def described(wire: Wire, name: str) -> Message:
-    (row,) = wire.call("describe_transactions", 0, transactional_ids=[name]).transaction_states
+    row: Message = wire.call("describe_transactions", 0, transactional_ids=[name]).transaction_states[0]
     return row
 
 

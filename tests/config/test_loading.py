@@ -64,8 +64,7 @@ def test_a_stock_file_loads_without_noise(tmp_path: Path) -> None:
     assert config[network.SOCKET_REQUEST_MAX_BYTES] == 104857600
     assert config.without_effect == (
         "without effect here (docs/settings.md says why): num.recovery.threads.per.data.dir, "
-        "share.coordinator.state.topic.min.isr, transaction.state.log.replication.factor, "
-        "transaction.state.log.min.isr",
+        "share.coordinator.state.topic.min.isr",
     )
 
 

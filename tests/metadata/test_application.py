@@ -28,7 +28,7 @@ from tests.metadata.cluster import Cluster
 
 A = TopicName("a")
 ORDERS = TopicName("orders")
-ELR = {"eligible.leader.replicas.version": 1}
+LATER = {"share.version": 1, "transaction.version": 2, "eligible.leader.replicas.version": 1}
 
 
 def some_cluster() -> Cluster:
@@ -141,9 +141,9 @@ def test_brokers_are_fenced_unfenced_and_leave() -> None:
 
 def test_features_come_and_go() -> None:
     cluster = Cluster()
-    assert cluster.image.features == {"metadata.version": 29, "group.version": 1, "share.version": 1, **ELR}
+    assert cluster.image.features == {"metadata.version": 29, "group.version": 1, **LATER}
     cluster.write([FeatureLevelRecord(name="group.version", feature_level=0), NoOpRecord()])
-    assert cluster.image.features == {"metadata.version": 29, "share.version": 1, **ELR}
+    assert cluster.image.features == {"metadata.version": 29, **LATER}
     assert missing_features(cluster.image) == ()
     cluster.write([FeatureLevelRecord(name="group.version", feature_level=1)])
     assert cluster.image.features_off == frozenset()
@@ -153,7 +153,7 @@ def test_features_that_the_log_never_heard_of() -> None:
     image = apply(MetadataImage(), [FeatureLevelRecord(name="metadata.version", feature_level=29)], offset=0, epoch=1)[
         0
     ]
-    assert {record.name for record in missing_features(image)} == {"group.version", "share.version", *ELR}
+    assert {record.name for record in missing_features(image)} == {"group.version", *LATER}
 
 
 def test_producer_ids_only_grow() -> None:
