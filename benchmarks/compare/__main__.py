@@ -21,7 +21,7 @@ from benchmarks.compare import machine
 from benchmarks.compare.chart import write_chart
 from benchmarks.compare.cluster_target import ClusterTarget, KafkaCluster, MillstreamCluster
 from benchmarks.compare.comparison import Comparison, as_json
-from benchmarks.compare.loads import CLUSTER_GROUP, CLUSTER_LOAD_NAMES, LOAD_NAMES, build_cluster_loads, build_loads
+from benchmarks.compare.loads import CLUSTER_LOAD_NAMES, GROUPS, LOAD_NAMES, build_cluster_loads, build_loads
 from benchmarks.compare.loads.consume_java import ConsumeJava, has_consumer_groups
 from benchmarks.compare.machine_limit import measure_limits
 from benchmarks.compare.measure import Load, Scale
@@ -50,7 +50,7 @@ def compare(
     only: Annotated[
         list[str] | None,
         typer.Option(
-            help=f"Only these loads (repeatable): {', '.join(_CHOICES)}; {CLUSTER_GROUP} means all of a cluster's"
+            help=f"Only these loads (repeatable): {', '.join(_CHOICES)}; several at once: {', '.join(GROUPS)}"
         ),
     ] = None,
     scale: Annotated[float, typer.Option(min=0.0001, help="Size of each load; below 1 the ratios mean less.")] = 1.0,
@@ -70,7 +70,7 @@ def compare(
     console = Console()
     if not console.is_terminal:
         console.width = 150
-    unknown = set(only or ()) - {*_CHOICES, CLUSTER_GROUP}
+    unknown = set(only or ()) - {*_CHOICES, *GROUPS}
     if unknown:
         raise typer.BadParameter(f"no such load: {', '.join(sorted(unknown))}", param_hint="--only")
     if not kafka and not millstream:
@@ -112,8 +112,7 @@ def compare(
         progress = resources.enter_context(_progress(console))
         loads: list[Load] = []
         chosen = set(only or _CHOICES)
-        if CLUSTER_GROUP in chosen:
-            chosen |= set(CLUSTER_LOAD_NAMES)
+        chosen = chosen.union(*(GROUPS[name] for name in chosen & set(GROUPS)))
 
         def measure(targets: Sequence[Target], now: list[Load]) -> None:
             measuring = progress.add_task("measure", total=rounds * len(now) * len(targets))

@@ -48,7 +48,7 @@ class Row:
 
     @property
     def ratio(self) -> float | None:
-        if self.ours is None or not self.theirs:
+        if self.ours is None or not self.theirs or not self.measure.comparable:
             return None
         return self.ours / self.theirs
 

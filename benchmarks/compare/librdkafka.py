@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import importlib.metadata
+import random
 import time
 from collections.abc import Mapping
 from functools import cache
@@ -68,6 +69,12 @@ def _library() -> ctypes.CDLL:
         "rd_kafka_consume_start_queue": (integer, [pointer, ctypes.c_int32, ctypes.c_int64, pointer]),
         "rd_kafka_consume_stop": (integer, [pointer, ctypes.c_int32]),
         "rd_kafka_consume_callback_queue": (integer, [pointer, integer, pointer, pointer]),
+        "rd_kafka_init_transactions": (pointer, [pointer, integer]),
+        "rd_kafka_begin_transaction": (pointer, [pointer]),
+        "rd_kafka_commit_transaction": (pointer, [pointer, integer]),
+        "rd_kafka_abort_transaction": (pointer, [pointer, integer]),
+        "rd_kafka_error_string": (text, [pointer]),
+        "rd_kafka_error_destroy": (None, [pointer]),
         "rd_kafka_query_watermark_offsets": (integer, [pointer, text, ctypes.c_int32, pointer, pointer, integer]),
     }
     for name, (result, arguments) in signatures.items():
@@ -119,9 +126,13 @@ class Producer:
     def __init__(self, bootstrap: str, topic: str, *, acks: str, settings: Mapping[str, str] | None = None) -> None:
         self._handle = _Handle(_PRODUCER, topic, {"bootstrap.servers": bootstrap, "acks": acks, **(settings or {})})
 
-    def send(self, count: int, size_bytes: int, timeout_s: float = 120.0) -> float:
-        """Produce `count` records of `size_bytes` to all partitions; returns the seconds it took."""
+    def send(self, count: int, size_bytes: int, timeout_s: float = 120.0, *, keys: int = 0) -> float:
+        """Produce `count` records of `size_bytes` to all partitions; returns the seconds it took.
+
+        With `keys`, each has a key out of so many, drawn at random but always the same way.
+        """
         handle, library = self._handle, self._handle.library
+        rng, key_bytes = random.Random(1), (ctypes.c_uint64 * keys)(*range(keys))
         payload = ctypes.create_string_buffer(bytes(65 + i % 26 for i in range(size_bytes)), size_bytes)
         messages = (_Message * min(count, _RECORDS_PER_CALL))()
         for message in messages:
@@ -129,6 +140,10 @@ class Producer:
         started = time.perf_counter()
         left = count
         while left > 0:
+            if keys:
+                first = ctypes.addressof(key_bytes)
+                for message in messages:
+                    message.key, message.key_length = first + 8 * rng.randrange(keys), 8
             left -= library.rd_kafka_produce_batch(
                 handle.topic, _PARTITION_UNASSIGNED, _FLAG_BLOCK, messages, min(left, len(messages))
             )
@@ -140,12 +155,84 @@ class Producer:
         self._handle.close()
 
 
-def consume_all(bootstrap: str, topic: str, partitions: int, timeout_s: float = 120.0) -> tuple[int, float]:
-    """Read the topic from its beginning to its present end without a group; returns records and seconds."""
-    handle = _Handle(_CONSUMER, topic, {"bootstrap.servers": bootstrap})
+class TransactionalProducer:
+    """Sends records in transactions of a given length, one after the other, with librdkafka's queue kept full."""
+
+    _TIMEOUT_MS = 60_000
+
+    def __init__(
+        self, bootstrap: str, topic: str, transactional_id: str, *, settings: Mapping[str, str] | None = None
+    ) -> None:
+        own = {"bootstrap.servers": bootstrap, "transactional.id": transactional_id}
+        self._handle = _Handle(_PRODUCER, topic, {**own, **(settings or {})})
+        self._call("init_transactions", self._TIMEOUT_MS)
+
+    def send(self, count: int, size_bytes: int, transaction_s: float, *, per_call: int = 500) -> float:
+        """Produce `count` records to all partitions; the seconds until the last transaction was committed."""
+        started = time.perf_counter()
+        self._send(count, size_bytes, transaction_s, per_call, abort_every=0)
+        return time.perf_counter() - started
+
+    def send_aborting(self, count: int, size_bytes: int, transaction_s: float, *, every: int) -> int:
+        """The same, but each so-manyth transaction is aborted when its records are written; how many these were."""
+        return self._send(count, size_bytes, transaction_s, 500, abort_every=every)
+
+    def _send(self, count: int, size_bytes: int, transaction_s: float, per_call: int, abort_every: int) -> int:
+        handle, library = self._handle, self._handle.library
+        payload = ctypes.create_string_buffer(bytes(65 + i % 26 for i in range(size_bytes)), size_bytes)
+        messages = (_Message * min(count, per_call))()
+        for message in messages:
+            message.payload, message.length = ctypes.addressof(payload), size_bytes
+        left, number, aborted = count, 0, 0
+        while left > 0:
+            number += 1
+            self._call("begin_transaction")
+            end, before = time.perf_counter() + transaction_s, left
+            while True:
+                left -= library.rd_kafka_produce_batch(
+                    handle.topic, _PARTITION_UNASSIGNED, _FLAG_BLOCK, messages, min(left, len(messages))
+                )
+                if left == 0 or time.perf_counter() >= end:
+                    break
+            if abort_every and number % abort_every == 0:
+                if library.rd_kafka_flush(handle.client, self._TIMEOUT_MS) != 0:
+                    raise LibrdkafkaError("the records of a transaction were not acknowledged in time")
+                self._call("abort_transaction", self._TIMEOUT_MS)
+                aborted += before - left
+            else:
+                self._call("commit_transaction", self._TIMEOUT_MS)
+        return aborted
+
+    def _call(self, name: str, *arguments: int) -> None:
+        library = self._handle.library
+        error = getattr(library, f"rd_kafka_{name}")(self._handle.client, *arguments)
+        if error:
+            text = library.rd_kafka_error_string(error).decode()
+            library.rd_kafka_error_destroy(error)
+            raise LibrdkafkaError(f"{name}: {text}")
+
+    def close(self) -> None:
+        self._handle.close()
+
+
+def consume_all(
+    bootstrap: str,
+    topic: str,
+    partitions: int,
+    timeout_s: float = 120.0,
+    *,
+    expected: int | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> tuple[int, float]:
+    """Read the topic from its beginning to its present end without a group; returns records and seconds.
+
+    `expected` is how many records there are to see, where that is not what the offsets say.
+    """
+    handle = _Handle(_CONSUMER, topic, {"bootstrap.servers": bootstrap, **(settings or {})})
     library = handle.library
     # Asking for the end offsets also opens the connection, so that the clock sees fetching only.
-    expected = sum(handle.end_offset(partition) for partition in range(partitions))
+    offsets = sum(handle.end_offset(partition) for partition in range(partitions))
+    expected = offsets if expected is None else expected
     queue = library.rd_kafka_queue_new(handle.client)
     # A C function with the callback's signature that does almost nothing: it reads the record's timestamp type.
     no_python = ctypes.cast(library.rd_kafka_message_timestamp, ctypes.c_void_p)

@@ -21,7 +21,8 @@ class Measure:
     """One number a load yields.
 
     `goal` is the promised ratio Millstream / Kafka, `at_most` the promised figure itself whatever Kafka's is; None
-    where nothing was promised.
+    where nothing was promised. A measure that is not `comparable`, such as a difference that may be next to nothing on
+    one side, has no ratio.
     """
 
     key: str
@@ -30,6 +31,7 @@ class Measure:
     better: Literal["higher", "lower"]
     goal: float | None = None
     at_most: float | None = None
+    comparable: bool = True
 
     def met(self, ratio: float | None, ours: float | None = None) -> bool | None:
         if self.at_most is not None:

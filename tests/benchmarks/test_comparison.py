@@ -69,3 +69,15 @@ def test_reports_show_ratio_verdict_and_failures(comparison: Comparison, loads: 
     pytest.importorskip("matplotlib")
     write_chart(tmp_path / "chart.svg", comparison, loads)
     assert "times better than Apache Kafka" in (tmp_path / "chart.svg").read_text()
+
+
+def test_what_cannot_be_compared_is_held_against_its_own_promise() -> None:
+    class Cost(ConsumeLibrdkafka):
+        measures = (Measure("cost", "cost", "%", "lower", at_most=10.0, comparable=False),)
+
+    comparison = Comparison({}, "", rounds=1, scale=1.0)
+    comparison.add(Cost(), OURS, {"cost": 7.0})
+    comparison.add(Cost(), THEIRS, {"cost": -0.5})
+    (row,) = rows(comparison, [Cost()])
+    assert (row.ratio, row.advantage, row.met) == (None, None, True)
+    assert "≤ 10 %" in markdown(comparison, [Cost()])

@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks.compare.__main__ import application
+from benchmarks.compare.loads import CLUSTER_LOAD_NAMES, GROUPS, LOAD_NAMES
 
 
 def test_without_kafka_it_saves_our_numbers(tmp_path: Path) -> None:
@@ -20,6 +21,12 @@ def test_without_kafka_it_saves_our_numbers(tmp_path: Path) -> None:
     assert {each["load"] for each in saved["results"]} == {"raw-transfer", "memory"}
     assert saved["failures"] == []
     assert not list(tmp_path.glob("compare-*")), "the brokers' directory is removed"
+
+
+def test_a_name_may_stand_for_several_loads() -> None:
+    every = {*LOAD_NAMES, *CLUSTER_LOAD_NAMES}
+    assert all(names and names <= every for names in GROUPS.values())
+    assert not set(GROUPS) & every
 
 
 @pytest.mark.parametrize("arguments", [["--only", "nonsense"], ["--no-kafka", "--no-millstream"]])

@@ -1,11 +1,13 @@
 """The loads, in the order they run. Memory comes last in a round because it reports what the others left behind.
 
 The loads of a cluster are a group of their own, run after all others on three nodes of each kind; `cluster` names all.
+`exactly-once` names what has to do with transactions and the cleaner, on one node and on three.
 """
 
 from __future__ import annotations
 
 from benchmarks.compare.cluster_target import ClusterFactory
+from benchmarks.compare.loads.cleaner import Cleaner
 from benchmarks.compare.loads.cluster_election import ClusterElection
 from benchmarks.compare.loads.cluster_failover import ClusterFailover
 from benchmarks.compare.loads.cluster_metadata import ClusterMetadataLoad
@@ -23,6 +25,7 @@ from benchmarks.compare.loads.rebalance import Rebalance
 from benchmarks.compare.loads.share_groups import ShareGroups
 from benchmarks.compare.loads.small_requests import SmallRequests
 from benchmarks.compare.loads.startup import Startup
+from benchmarks.compare.loads.transactions import ClusterTransactions, Transactions
 from benchmarks.compare.measure import Load
 from benchmarks.compare.target import TargetFactory
 
@@ -36,16 +39,36 @@ LOAD_NAMES = (
         OffsetCommits.name,
         Rebalance.name,
         ShareGroups.name,
+        Transactions.name,
+        Cleaner.name,
         Memory.name,
     ),
 )
 
 CLUSTER_GROUP = "cluster"
-CLUSTER_LOAD_NAMES = (ClusterProduce.name, ClusterFailover.name, ClusterElection.name, ClusterMetadataLoad.name)
+CLUSTER_LOAD_NAMES = (
+    ClusterProduce.name,
+    ClusterTransactions.name,
+    ClusterFailover.name,
+    ClusterElection.name,
+    ClusterMetadataLoad.name,
+)
+
+GROUPS = {
+    CLUSTER_GROUP: frozenset(CLUSTER_LOAD_NAMES),
+    "exactly-once": frozenset((Transactions.name, Cleaner.name, ClusterTransactions.name)),
+}
+"""Names that stand for several loads."""
 
 
 def build_cluster_loads(fresh_cluster: ClusterFactory) -> list[Load]:
-    return [ClusterProduce(), ClusterFailover(), ClusterElection(), ClusterMetadataLoad(fresh_cluster)]
+    return [
+        ClusterProduce(),
+        ClusterTransactions(),
+        ClusterFailover(),
+        ClusterElection(),
+        ClusterMetadataLoad(fresh_cluster),
+    ]
 
 
 def build_loads(fresh_target: TargetFactory, *, with_groups: bool) -> list[Load]:
@@ -63,5 +86,7 @@ def build_loads(fresh_target: TargetFactory, *, with_groups: bool) -> list[Load]
         OffsetCommits(),
         Rebalance(),
         ShareGroups(),
+        Transactions(),
+        Cleaner(),
         Memory(),
     ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from array import array
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Event
 
@@ -30,12 +31,27 @@ def produce_count(
     parent.send((sorted(delays_ns[warm_up:]), failures))
 
 
+def produce_dated(bootstrap: str, topic: str, rate: int, size_bytes: int, stop: Event, parent: Connection) -> None:
+    """As `produce_until`, but says when it begins, and sends when each message was due along with its delay."""
+    due_ns: array[int] = array("q")
+    begin = partial(parent.send, "producing")
+    delays_ns, failures = _produce(bootstrap, topic, rate, size_bytes, lambda _: not stop.is_set(), begin, due_ns)
+    parent.send((list(zip(due_ns, delays_ns, strict=True)), failures))
+
+
 def _produce(
-    bootstrap: str, topic: str, rate: int, size_bytes: int, go_on: Callable[[int], bool]
+    bootstrap: str,
+    topic: str,
+    rate: int,
+    size_bytes: int,
+    go_on: Callable[[int], bool],
+    begin: Callable[[], None] = lambda: None,
+    acknowledged_due_ns: array[int] | None = None,
 ) -> tuple[array[int], list[str]]:
     calm_process()
     producer = prompt_producer(bootstrap)
     connect_producer(producer, topic)
+    begin()
     payload = b"x" * size_bytes
     delays_ns = array("q")
     failures: list[str] = []
@@ -45,6 +61,8 @@ def _produce(
         if error is not None:
             failures.append(str(error))
         delays_ns.append(time.monotonic_ns() - due_ns)
+        if acknowledged_due_ns is not None:
+            acknowledged_due_ns.append(due_ns)
 
     def send(due_ns: int) -> None:
         def delivered(error: KafkaError | None, _: Message) -> None:

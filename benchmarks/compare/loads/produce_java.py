@@ -80,7 +80,9 @@ def _run_tool(target: Target, variant: _Variant, count: int) -> float:
         return run_producer_performance(target, topic, variant.size_bytes, count, settings)
 
 
-def run_producer_performance(target: Target, topic: str, size_bytes: int, count: int, settings: Sequence[str]) -> float:
+def run_producer_performance(
+    target: Target, topic: str, size_bytes: int, count: int, settings: Sequence[str], options: Sequence[str] = ()
+) -> float:
     """MB/s of the tool's steady state."""
     distribution = require_distribution()
     with tempfile.TemporaryDirectory() as directory:
@@ -91,6 +93,7 @@ def run_producer_performance(target: Target, topic: str, size_bytes: int, count:
             apache_kafka.PRODUCER_PERFORMANCE,
             *("--topic", topic, "--num-records", str(count), "--throughput", "-1"),
             *("--warmup-records", str(int(count * _WARM_UP_SHARE)), "--bootstrap-server", target.bootstrap),
+            *options,
             *("--payload-file", str(payloads), "--command-property"),
             *settings,
             jvm=apache_kafka.DEFAULT_PERF_TOOL_HEAP,
