@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaException, Producer
 
 from millstream.testing import EmbeddedCluster
-from tests.cluster.conftest import Writer, create_topic, described, eventually
+from tests.cluster.conftest import QUIET, Writer, create_topic, described, eventually
 from tests.cluster.kafka_tools import KafkaTools, ToolFailedError, apache_kafka
 
 ANOTHER_DIRECTORY = "AAAAAAAAAAAAAAAAAAAAAA"
@@ -223,6 +224,33 @@ def test_features(tools: Tools) -> None:
     assert tools.run("kafka-features", *tools.controllers, "upgrade", *both).count("was upgraded") == 2
     assert "supports 0 to 1" in tools.refused("kafka-features", "upgrade", "--feature", "share.version=7")
     assert "does not know" in tools.refused("kafka-features", "upgrade", "--feature", "nonsense=1")
+    assert "downgraded to 1" in tools("kafka-features", "downgrade", "--feature", "transaction.version=1")
+    assert re.search(r"transaction.version .*FinalizedVersionLevel: 1", tools("kafka-features", "describe"))
+    assert "upgraded to 2" in tools("kafka-features", "upgrade", "--feature", "transaction.version=2")
+
+
+def test_transactions(cluster: EmbeddedCluster, tools: Tools) -> None:
+    create_topic(cluster, "written-in-one")
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": "of-tools", **QUIET})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce("written-in-one", b"x")
+    producer.flush(30)
+    assert re.search(r"of-tools\s+\d+\s+\d+\s+Ongoing", tools("kafka-transactions", "list"))
+    assert "of-tools" not in tools("kafka-transactions", "list", "--transactional-id-pattern", "other.*")
+    told = tools("kafka-transactions", "describe", "--transactional-id", "of-tools")
+    assert re.search(r"of-tools\s+\d+\s+0\s+Ongoing\s+60000\s+\d+\s+\d+\s+written-in-one-0", told)
+    at = ("--topic", "written-in-one", "--partition", "0")
+    assert re.search(r"^\d+\s+0\s+-1\s+0\s+\d+\s+0\s*$", tools("kafka-transactions", "describe-producers", *at), re.M)
+    tools("kafka-transactions", "forceTerminateTransaction", "--transactionalId", "of-tools")
+    with pytest.raises(KafkaException):
+        producer.commit_transaction(30)
+
+    def over() -> None:
+        said = tools("kafka-transactions", "list", "--transactional-id-pattern", "of-tools")
+        assert re.search(r"of-tools\s+\d+\s+\d+\s+(CompleteAbort|Empty)", said), said
+
+    eventually(over)
 
 
 def test_a_dead_broker(cluster: EmbeddedCluster, tools: Tools) -> None:
