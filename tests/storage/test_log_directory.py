@@ -337,7 +337,7 @@ def test_a_log_that_could_not_be_recovered(node: Node, monkeypatch: pytest.Monke
     assert read_all(node.log()) == [0]
 
 
-def failing(*_: object) -> None:
+def failing(*_: object, **__: object) -> None:
     raise OSError("input/output error")
 
 

@@ -411,3 +411,29 @@ def test_a_lost_time_index_is_made_anew(node: Node) -> None:
     node.file(0, ".timeindex").write_bytes(b"")
     node.start()
     assert node.log(config).segments.active.greatest_timestamp() == NOW + 9
+
+
+def test_what_replaced_a_truncated_tail_is_checked_whatever_the_checkpoint_says(node: Node) -> None:
+    """The checkpoint calls the offsets flushed: that was said of the records that were cut off."""
+    log = node.log(SMALL_SEGMENTS)
+    while len(log.segments) < 4:
+        append(log, b"v" * 50)
+    bases = log.segments.bases[:]
+    flush = log.flush_job()
+    assert flush is not None
+    flush.done(flush.run())
+    checkpoint = node.directory.checkpoint_job(NOW)
+    assert checkpoint is not None
+    checkpoint.done(checkpoint.run())
+    log.truncate_to(bases[1])
+    while len(log.segments) < 4:
+        append(log, b"w" * 50)
+    node.kill()
+    torn = node.file(bases[1])
+    torn.write_bytes(torn.read_bytes()[:-5])
+    node.start()
+    assert [report.cut_at != "" for report in node.reports] == [True]
+    log = node.log(SMALL_SEGMENTS)
+    assert log.log_end_offset == bases[2] - 1
+    assert log.recovery_point <= bases[1], "nothing of it is on stable storage yet"
+    assert read_all(log) == list(range(bases[2] - 1))

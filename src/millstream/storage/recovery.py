@@ -43,6 +43,8 @@ class RecoveryReport:
     """What recovery did to one log."""
 
     directory: str
+    recovery_point: int = 0
+    """What was not checked, because it is on stable storage, ends here."""
     end_offset: int = 0
     checked_bytes: int = 0
     cut_bytes: int = 0
@@ -63,13 +65,18 @@ def recover_log(
     recovery_point: int,
     log_start_offset: int,
     interval_bytes: int = DEFAULT_INTERVAL_BYTES,
+    checkpoint_ns: int | None = None,
 ) -> RecoveryReport:
+    """With `checkpoint_ns`, when the recovery point was written down, all that was changed since is checked too."""
     report = RecoveryReport(directory)
     files = scan_files(disk, directory)
     files.discard_empty_segments(disk)
     if not files.bases:
-        report.end_offset = log_start_offset
+        report.recovery_point = report.end_offset = log_start_offset
         return report
+    if checkpoint_ns is not None:
+        recovery_point = min(recovery_point, _first_changed(disk, files, checkpoint_ns, recovery_point))
+    report.recovery_point = recovery_point
     unflushed = [base for at, base in enumerate(files.bases) if not _ends_before(files.bases, at, recovery_point)]
     known_epochs = _read_epochs(disk, directory)
     epochs = _epochs_before(disk, files, unflushed[0], known_epochs)
@@ -139,6 +146,19 @@ def is_settled(disk: Disk, directory: str, recovery_point: int, checkpoint_ns: i
     for position, header in walk_headers(disk.open(path), start, size):
         end, end_offset = position + header.size, header.last_offset + 1
     return end == size and end_offset == recovery_point
+
+
+def _first_changed(disk: Disk, files: LogFiles, checkpoint_ns: int, otherwise: int) -> int:
+    """Where the first segment begins that was changed since the checkpoint.
+
+    After a truncation, the checkpoint says of offsets that they were flushed, and by now they are other records'.
+    """
+    changed = (
+        base
+        for base in files.bases
+        if disk.modified_ns(offset_file(files.directory, base, LOG_SUFFIX)) >= checkpoint_ns
+    )
+    return next(changed, otherwise)
 
 
 def _ends_before(bases: list[int], at: int, recovery_point: int) -> bool:

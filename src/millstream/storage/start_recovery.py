@@ -109,9 +109,10 @@ class StartRecovery:
         recovery_point = checkpoints.recovery_points.get(partition, 0)
         if is_settled(disk, directory, recovery_point, checkpoints.read_ns):
             return None
-        report = recover_log(disk, directory, recovery_point, checkpoints.start_offsets.get(partition, 0))
-        checkpoints.recovery_points[partition] = min(recovery_point, report.end_offset)
-        if report.end_offset > recovery_point:
+        start_offset = checkpoints.start_offsets.get(partition, 0)
+        report = recover_log(disk, directory, recovery_point, start_offset, checkpoint_ns=checkpoints.read_ns)
+        checkpoints.recovery_points[partition] = min(report.recovery_point, report.end_offset)
+        if report.end_offset > report.recovery_point:
             self._unsynced[partition] = report.end_offset, report.checked_bytes
         return report
 
