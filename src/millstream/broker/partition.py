@@ -197,15 +197,21 @@ class Partition(LocalPartition):
         if not self.is_leader:
             raise self.not_leader()
         log = self._log or self.log
-        appended = log.append(
-            batches,
-            leader_epoch=self.leader_epoch,
-            now_ms=now_ms,
-            origin=origin,
-            guard=guard,
-            needs_guard=needs_guard,
-        )
-        self._grew(log)
+        if guard is None and not needs_guard:
+            appended = log.append(batches, leader_epoch=self.leader_epoch, now_ms=now_ms, origin=origin)
+        else:
+            appended = log.append(
+                batches,
+                leader_epoch=self.leader_epoch,
+                now_ms=now_ms,
+                origin=origin,
+                guard=guard,
+                needs_guard=needs_guard,
+            )
+        if self._leader is None and not self.waiters:
+            self.high_watermark = log.log_end_offset
+        else:
+            self._grew(log)
         return appended
 
     def begin_verification(

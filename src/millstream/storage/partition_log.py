@@ -172,7 +172,9 @@ class PartitionLog:
         Nothing from there on may be shown to `read_committed`.
         """
         transactions = self.producers.transactions
-        first = transactions.first_unstable(self.readable_end) if transactions else None
+        if not transactions.ongoing and not transactions.ended:  # the usual case, and every fetch asks
+            return None
+        first = transactions.first_unstable(self.readable_end)
         return None if first is None else max(first, self.log_start_offset)
 
     @property

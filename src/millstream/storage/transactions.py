@@ -7,16 +7,16 @@ from heapq import heappop, heappush
 
 
 class Transactions:
-    __slots__ = ("_ended", "ongoing")
+    __slots__ = ("ended", "ongoing")
 
     def __init__(self) -> None:
         self.ongoing: dict[int, int] = {}
         """First offset by producer, in the order of the offsets: transactions begin where the log ends."""
-        self._ended: list[tuple[int, int]] = []
+        self.ended: list[tuple[int, int]] = []
         """(first offset, marker's offset) of those whose markers may not be below the high watermark, as a heap."""
 
     def __bool__(self) -> bool:
-        return bool(self.ongoing or self._ended)
+        return bool(self.ongoing or self.ended)
 
     def begin(self, producer_id: int, first_offset: int) -> None:
         self.ongoing[producer_id] = first_offset
@@ -24,12 +24,12 @@ class Transactions:
     def end(self, producer_id: int, marker_offset: int) -> tuple[int, int]:
         """(first offset, last stable offset as the transaction index notes it) of an open transaction, now ended."""
         first_offset = self.ongoing.pop(producer_id)
-        heappush(self._ended, (first_offset, marker_offset))
+        heappush(self.ended, (first_offset, marker_offset))
         return first_offset, next(iter(self.ongoing.values()), marker_offset + 1)
 
     def first_unstable(self, high_watermark: int) -> int | None:
         """The first offset that is undecided, or decided by a marker that is not below the high watermark."""
-        ended = self._ended
+        ended = self.ended
         while ended and ended[0][1] < high_watermark:
             heappop(ended)
         first_open = next(iter(self.ongoing.values()), None)
