@@ -6,7 +6,7 @@ from millstream.records.compression import Codec
 from millstream.storage.cleaner.settings import CleanerSettings
 from tests.storage.conftest import Node
 
-from .compacted import append, batches, clean, config, records
+from .compacted import NOW, append, batches, clean, config, records
 
 
 @pytest.mark.parametrize("codec", list(Codec))
@@ -58,6 +58,26 @@ def test_what_is_not_mapped_is_left_to_the_next_pass(node: Node) -> None:
         passes += 1
     assert passes > 3
     assert [offset for offset, _, _ in records(log)] == list(range(300, 400))
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.SNAPPY])
+def test_batches_larger_than_a_block_and_long_numbers(node: Node, codec: Codec) -> None:
+    log = node.log(config(segment_bytes=1 << 20))
+    many = [(b"%d" % number, b"x" * (40_000 if number == 7 else 5)) for number in range(9000)]
+    append(log, *many, codec=codec)
+    append(log, *[(b"k" * 300 + b"%d" % number, b"y" * 200) for number in range(100)], codec=codec)
+    append(log, *[(b"%d" % number, None) for number in range(8999)], codec=codec)
+    log.roll(0)
+    settings = CleanerSettings(io_buffer_bytes=0)
+    clean(log, settings=settings)
+    left = records(log)
+    assert [offset for offset, _, _ in left] == [8999, *range(9000, 9100), *range(9100, 18_099)]
+    append(log, *[(b"k" * 300 + b"%d" % number, b"z") for number in range(0, 100, 2)], codec=codec)
+    append(log, *[(b"%d" % number, b"z") for number in range(9000)], codec=codec)
+    log.roll(0)
+    clean(log, settings=settings)
+    assert [offset for offset, _, _ in records(log)] == [*range(9001, 9100, 2), *range(18_099, 18_149 + 9000)]
+    assert [record.timestamp - NOW for record in batches(log)[0][1]] == list(range(1, 100, 2))
 
 
 def test_a_cleaned_log_ends_where_it_did(node: Node) -> None:

@@ -56,6 +56,7 @@ class Cleaning:
         self._plan = _make_plan(log, found, settings, now_ms)
         self._plan.breathe = breathe
         self._indexes = [segment.aborted for segment in log.segments if segment.aborted]
+        self._is_closed = False
         self.segments_after = 0
         self.bytes_before = found.clean_bytes + found.dirty_bytes
 
@@ -64,8 +65,8 @@ class Cleaning:
         return self._plan.stats
 
     def abort(self) -> None:
-        """Give the pass up, at the next block."""
-        self._plan.is_aborted = True
+        """Give the pass up, at the next block, because the node stops: what is left of it goes at the next start."""
+        self._plan.is_aborted = self._is_closed = True
 
     async def run(self) -> int:
         """Clean; returns the offset up to which the log is clean now.
@@ -104,7 +105,7 @@ class Cleaning:
                 return
             settle = swap_in(self.log, copy, self._plan.now_ms)
         except Exception:
-            if copier.finished is not None:
+            if copier.finished is not None and not self._is_closed:
                 await self._offload(copier.finished.discard)
             raise
         failure = await self._offload(settle.run)
@@ -118,7 +119,7 @@ class Cleaning:
         while not finished:
             done, finished = await self._offload(partial(_advance, steps, throttle.piece_bytes(PIECE_BYTES)))
             if self._plan.is_aborted or not self._is_current() or not self._is_wanted(self.log):
-                self.abort()
+                self._plan.is_aborted = True
                 raise CleaningAbortedError
             delay = throttle.delay_seconds(done, self._now())
             if delay > 0:

@@ -4,7 +4,7 @@ Batches that keep all their records are copied as they are. In the dirty part th
 becomes of it, so that only batches in between are opened; in the clean part each record's key is looked up.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from millstream.records.batch import (
     CODEC_MASK,
@@ -19,7 +19,7 @@ from millstream.storage.cleaner.batches import DELETE_HORIZON_BIT, empty_batch, 
 from millstream.storage.cleaner.block_reader import read_blocks
 from millstream.storage.cleaner.key_map import DEAD, TOMBSTONE, KeyMap
 from millstream.storage.cleaner.plan import Plan, Source
-from millstream.storage.cleaner.records import RecordSpan, content_of, iterate_spans, live_spans
+from millstream.storage.cleaner.records import content_of, fates_by_key, live_spans
 from millstream.storage.cleaner.segment_copy import SegmentCopy
 from millstream.storage.cleaner.transactions import CleanedTransactions
 
@@ -104,51 +104,39 @@ class Copier:
             return None
         if header.attributes & DELETE_HORIZON_BIT:
             return _AS_IT_IS
-        spans = list(iterate_spans(batch, HEADER_SIZE, header.record_count, with_keys=False))
+        spans = live_spans(batch, HEADER_SIZE, bytes(header.record_count), _DEAD)
         return rebuilt_batch(header, batch, spans, plan.now_ms + plan.delete_retention_ms)
 
     def _judge_clean(self, block: bytes, at: int, after: int, header: Fields) -> Bytes | None:
-        content, first, _ = content_of(header[5] & CODEC_MASK, block, at + HEADER_SIZE, after)
-        latest = self._keys.latest
-        forgets = self._may_forget(header)
-        kept = [
-            span
-            for span in iterate_spans(content, first, header[12], with_keys=True)
-            if span.key is not None and span.key not in latest and not (forgets and span.is_tombstone)
-        ]
-        return self._rebuild(header, content, kept, any(span.is_tombstone for span in kept))
+        content, first, last = content_of(header[5] & CODEC_MASK, block, at + HEADER_SIZE, after)
+        fates = fates_by_key(self._keys.latest, content, first, last, header[12])
+        return self._judge_by(fates, header, lambda: (content, first, last))
 
     def _judge_dirty(self, block: bytes, at: int, after: int, header: Fields, number: int) -> Bytes | None:
-        fates = self._keys.fates
-        count = header[12]
-        end = number + count
+        fates = self._keys.fates[number : number + header[12]]
+        return self._judge_by(fates, header, lambda: content_of(header[5] & CODEC_MASK, block, at + HEADER_SIZE, after))
+
+    def _judge_by(
+        self, fates: bytearray, header: Fields, content_of_batch: Callable[[], tuple[bytes, int, int]]
+    ) -> Bytes | None:
+        plan = self._plan
+        has_horizon = header[5] & DELETE_HORIZON_BIT
         forgets = self._may_forget(header)
-        has_tombstones = fates.find(TOMBSTONE, number, end) >= 0
-        dead = fates.count(DEAD, number, end)
-        if forgets and has_tombstones:
-            dead += fates.count(TOMBSTONE, number, end)
-        if dead == count:
+        tombstones = fates.count(TOMBSTONE)
+        dead = fates.count(DEAD) + (tombstones if forgets else 0)
+        if dead == len(fates):
             return None
-        if dead == 0 and (not has_tombstones or header[5] & DELETE_HORIZON_BIT):
+        sets_horizon = tombstones and not has_horizon
+        if dead == 0 and not sets_horizon:
             return _AS_IT_IS
-        content, first, _ = content_of(header[5] & CODEC_MASK, block, at + HEADER_SIZE, after)
-        kept = live_spans(content, first, bytes(fates[number:end]), _DEAD_OR_TOMBSTONE if forgets else _DEAD)
-        return self._rebuild(header, content, kept, has_tombstones and not forgets)
+        content, first, _ = content_of_batch()
+        kept = live_spans(content, first, fates, _DEAD_OR_TOMBSTONE if forgets else _DEAD)
+        horizon_ms = plan.now_ms + plan.delete_retention_ms if sets_horizon else None
+        return rebuilt_batch(BatchHeader._make(header), content, kept, horizon_ms)
 
     def _may_forget(self, header: Fields) -> bool:
         """Whether the delete horizon of the batch has passed."""
         return bool(header[5] & DELETE_HORIZON_BIT) and header[7] <= self._plan.now_ms
-
-    def _rebuild(self, header: Fields, content: bytes, kept: list[RecordSpan], has_tombstones: bool) -> Bytes | None:
-        if not kept:
-            return None
-        plan = self._plan
-        horizon = None
-        if has_tombstones and not header[5] & DELETE_HORIZON_BIT:
-            horizon = plan.now_ms + plan.delete_retention_ms
-        elif len(kept) == header[12]:
-            return _AS_IT_IS
-        return rebuilt_batch(BatchHeader._make(header), content, kept, horizon)
 
     def _is_last_of_producer(self, header: Fields) -> bool:
         last = self._plan.producers.get(header[9]) if header[9] >= 0 else None

@@ -160,6 +160,9 @@ class LogCleaner:
         except (UncleanableError, KafkaError) as error:
             logger.error("log_uncleanable partition=%s reason=%s: it is left as it is", partition, error)
             self._uncleanable[partition] = log, str(error)
+        except Exception as error:
+            logger.exception("log_uncleanable partition=%s: a mistake of the cleaner's own", partition)
+            self._uncleanable[partition] = log, repr(error)
         else:
             log.cleaned_offset = cleaned_offset
             self._logs.want_checkpoint()

@@ -4,7 +4,7 @@ Nothing is decoded that need not be. Numbers of one byte are read in place: most
 all the rest. Whatever is wrong with the bytes comes up as `UncleanableError`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Container
 from typing import NamedTuple
 
 from millstream.records.compression import Codec, DecompressionFailedError, decompress
@@ -28,8 +28,6 @@ class RecordSpan(NamedTuple):
     timestamp_end: int
     end: int
     timestamp_delta: int
-    key: Key | None
-    is_tombstone: bool
 
 
 def content_of(codec: int, data: bytes, start: int, end: int) -> tuple[bytes, int, int]:
@@ -104,36 +102,59 @@ def map_records(keys: KeyMap, data: bytes, position: int, content_end: int, coun
         raise UncleanableError("the records of a batch do not end where it does")
 
 
-def iterate_spans(data: bytes, position: int, count: int, *, with_keys: bool) -> Iterator[RecordSpan]:
-    """The records that begin at `position`, one after another; keys are left out where nobody asks for them."""
+def fates_by_key(latest: Container[Key], data: bytes, position: int, content_end: int, count: int) -> bytearray:
+    """What becomes of the records of a batch, each older than all that the map has: superseded if it has their key.
+
+    The loop is that of `map_records`; to share it would cost a call for each record.
+    """
+    fates = bytearray(count)
     try:
-        for _ in range(count):
-            start = position
-            size, body = read_varint(data, position)
-            end = body + size
-            if size < 1 or end > len(data):
-                raise UncleanableError("a record reaches past the end of its batch")
-            delta, timestamp_end = read_varint(data, body + 1, MAX_LONG_BYTES)
-            key: Key | None = None
-            is_tombstone = False
-            if with_keys:
-                _, position = read_varint(data, timestamp_end)
+        for number in range(count):
+            byte = data[position]
+            if byte < 0x80:
+                end = position + 1 + (byte >> 1)
+                position += 2
+            elif (second := data[position + 1]) < 0x80:
+                end = position + 2 + ((byte & 0x7F | second << 7) >> 1)
+                position += 3
+            else:
                 size, position = read_varint(data, position)
-                if size >= 0:
-                    key = data[position : position + size]
-                    position += size
-                    if size > LONGEST_KEY_BYTES:
-                        key = digest(key)
-                is_tombstone = read_varint(data, position)[0] < 0
+                end = position + size
+                position += 1
+            while data[position] >= 0x80:  # the time
+                position += 1
+            position += 1
+            while data[position] >= 0x80:  # the offset
+                position += 1
+            position += 1
+            byte = data[position]
+            if byte < 0x80 and not byte & 1:
+                position += 1
+                size = byte >> 1
+            else:
+                size, position = read_varint(data, position)
+            if size < 0:
+                fates[number] = DEAD
+            else:
+                key: Key = data[position : position + size]
+                position += size
                 if position >= end:
                     raise UncleanableError("a key reaches past the end of its record")
-            yield RecordSpan(start, body, timestamp_end, end, delta, key, is_tombstone)
+                if size > LONGEST_KEY_BYTES:
+                    key = digest(key)  # type: ignore[arg-type]
+                if key in latest:
+                    fates[number] = DEAD
+                elif data[position] & 1 and read_varint(data, position)[0] < 0:
+                    fates[number] = TOMBSTONE
             position = end
-    except MalformedRecordError as error:
+    except (IndexError, MalformedRecordError) as error:
         raise UncleanableError(f"a record is malformed: {error}") from error
+    if position != content_end:
+        raise UncleanableError("the records of a batch do not end where it does")
+    return fates
 
 
-def live_spans(data: bytes, position: int, fates: bytes, gone: bytes) -> list[RecordSpan]:
+def live_spans(data: bytes, position: int, fates: bytes | bytearray, gone: bytes) -> list[RecordSpan]:
     """Those of the records that begin at `position` whose fate is not among `gone`; each has its byte in `fates`."""
     kept: list[RecordSpan] = []
     try:
@@ -152,10 +173,10 @@ def live_spans(data: bytes, position: int, fates: bytes, gone: bytes) -> list[Re
             if fate not in gone:
                 byte = data[body + 1]
                 if byte < 0x80:
-                    kept.append(RecordSpan(start, body, body + 2, position, (byte >> 1) ^ -(byte & 1), None, False))
+                    kept.append(RecordSpan(start, body, body + 2, position, (byte >> 1) ^ -(byte & 1)))
                 else:
                     delta, timestamp_end = read_varint(data, body + 1, MAX_LONG_BYTES)
-                    kept.append(RecordSpan(start, body, timestamp_end, position, delta, None, False))
+                    kept.append(RecordSpan(start, body, timestamp_end, position, delta))
     except (IndexError, MalformedRecordError) as error:
         raise UncleanableError(f"a record is malformed: {error}") from error
     return kept
