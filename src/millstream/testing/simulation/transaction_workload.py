@@ -10,7 +10,7 @@ from millstream.testing.simulation.transaction_book import NAME_HEADER, At, Tran
 from millstream.testing.simulation.transactional_client import FencedError, MustAbortError, TransactionalProducer
 from millstream.testing.simulation.workload import TopicPlan, Workload
 
-TIMEOUT_MS = 3000
+TIMEOUT_MS = 2000
 LEDGER = TopicPlan("ledger", 2, 3, {"min.insync.replicas": "2", "segment.ms": "2000"}, plain=False)
 STATE = TopicPlan(
     "state",

@@ -81,7 +81,7 @@ class Workload:
         self.book = TransactionBook(tell=tell)
         self.transaction_versions: tuple[int, ...] = (1, 2, 2)
         """Of clients; one is chosen for each instance."""
-        self.transaction_pause_s = 0.8
+        self.transaction_pause_s = 1.1
         self.zombie_rest_s = 5.0
         """How long, at most, who was fenced waits before it takes its transactional id back."""
 
