@@ -19,6 +19,7 @@ from tests.exactly_once.watchers import Reader, Watcher, committed_offsets, read
 
 _CALM_S = 1.0
 _DRAIN_S = 90.0
+_LEAVE_S = 60.0
 _SETTINGS = {
     "offsets.topic.num.partitions": "6",
     "transaction.state.log.num.partitions": "6",
@@ -91,22 +92,27 @@ def run(plan: Plan, say: Callable[[str], None]) -> Summary:
         ]
         with _Crew(plan, cluster, lanes, recorder, problems) as crew:
             say("copiers are at work")
-            for strike in _order(plan, cluster, lanes, crew.go_on):
-                begun = recorder.now()
-                done = strike.strike()
-                time.sleep(strike.hold_s)
-                strike.heal()
-                crew.wait_until_in_sync()
-                time.sleep(_CALM_S)
-                struck.append(f"  {strike.name}: {done}")
-                say(f"{strike.name} ({done}): {recorder.now() - begun:.1f} s")
-            say("the feeder stops; the copiers finish")
-            crew.drain()
-        say("a last look")
-        problems += read_everything(cluster.bootstrap, crew.partitions, recorder)
-        for lane in lanes:
-            if committed_offsets(cluster.bootstrap, lane.group, lane.inputs, recorder) is None:
-                problems.append(f"nobody tells the offsets of {lane.group}")
+            try:
+                for strike in _order(plan, cluster, lanes, crew.go_on):
+                    begun = recorder.now()
+                    done = strike.strike()
+                    time.sleep(strike.hold_s)
+                    strike.heal()
+                    crew.wait_until_in_sync()
+                    time.sleep(_CALM_S)
+                    struck.append(f"  {strike.name}: {done}")
+                    say(f"{strike.name} ({done}): {recorder.now() - begun:.1f} s")
+                say("the feeder stops; the copiers finish")
+                crew.drain()
+            except Exception as problem:
+                # The history up to here is still worth judging.
+                problems.append(f"the campaign ended early: {problem!r}")
+        if not problems:
+            say("a last look")
+            problems += read_everything(cluster.bootstrap, crew.partitions, recorder)
+            for lane in lanes:
+                if committed_offsets(cluster.bootstrap, lane.group, lane.inputs, recorder) is None:
+                    problems.append(f"nobody tells the offsets of {lane.group}")
     for node in cluster.nodes.values():
         if "Traceback" in node.log_file.read_text(errors="replace") and plan.system == "millstream":
             problems.append(f"node {node.number} has a traceback in its log {node.log_file}")
@@ -115,7 +121,8 @@ def run(plan: Plan, say: Callable[[str], None]) -> Summary:
     title = f"{plan.system}, {plan.node_count} nodes, seed {plan.seed}, {plan.seconds:.0f} s"
     troubles = [*crew.feeder.troubles, *(text for lane in lanes for text in lane.troubles)]
     (plan.directory / "troubles.txt").write_text("\n".join(troubles))
-    return Summary(title, struck, [_describe(lane, history) for lane in lanes], check(history), problems, troubles)
+    report = check(history, read_to_end=not problems)
+    return Summary(title, struck, [_describe(lane, history) for lane in lanes], report, problems, troubles)
 
 
 class _Crew:
@@ -160,8 +167,11 @@ class _Crew:
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self.feeder.ending.set()
+        deadline = time.monotonic() + (_LEAVE_S if not self._problems else 5.0)
         for lane in self._lanes:
-            self._problems += lane.close()
+            lane.leave()
+        for lane in self._lanes:
+            self._problems += lane.close(deadline)
         clients: list[Feeder | Watcher] = [self.feeder, *self._watchers]
         for each in clients:
             each.ending.set()

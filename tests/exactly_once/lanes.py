@@ -2,6 +2,7 @@
 
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -109,14 +110,19 @@ class Lane:
         with self._lock:
             self._bury(copier)
 
-    def close(self) -> list[str]:
-        """All leave; what could not be done in time is told."""
+    def leave(self) -> None:
+        """Ask all to leave; nobody is started again."""
         with self._lock:
             self._closing = True
             for copier in self.copiers.values():
                 copier.leave()
-            late = [copier.name for copier in self.copiers.values() if not copier.wait()]
-            for copier in self.copiers.values():
+
+    def close(self, deadline: float) -> list[str]:
+        """Wait until all have left; who has not by then is killed, and told."""
+        with self._lock:
+            copiers = list(self.copiers.values())
+            late = [copier.name for copier in copiers if not copier.wait(max(0.1, deadline - time.monotonic()))]
+            for copier in copiers:
                 self._bury(copier)
             self.copiers.clear()
         return [f"{name} did not leave when it was asked to" for name in late]

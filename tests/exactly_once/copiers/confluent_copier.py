@@ -79,6 +79,7 @@ class Copier:
             except KafkaException as problem:
                 if not problem.args[0].retriable():
                     raise
+                tell("trouble", what=f"late: {call.__name__}: {problem.args[0].name()} {problem.args[0].str()}")
 
     def collect(self) -> tuple[list[Record], float]:
         """Up to so many records, or what has come in a short time."""
