@@ -9,6 +9,7 @@ import pytest
 
 from millstream.metadata.image import BrokerRegistration, MetadataImage, PartitionState, TopicImage
 from millstream.model.identifiers import BrokerId, TopicId, TopicName
+from millstream.testing.simulation.committed_log import CommittedLogs
 from millstream.testing.simulation.invariants import (
     AckedIsKept,
     CommittedMetadataStays,
@@ -18,10 +19,10 @@ from millstream.testing.simulation.invariants import (
     InSyncReplicasLive,
     OneLeaderPerLeaderEpoch,
     OneQuorumLeaderPerEpoch,
-    Violation,
     all_invariants,
 )
 from millstream.testing.simulation.sight import Batch, ImageSight, PartitionKey, QuorumSight, ReplicaSight, Sight
+from millstream.testing.simulation.violation import Violation
 
 TOPIC = UUID(int=7)
 
@@ -35,6 +36,10 @@ class Log:
 
     @property
     def end(self) -> int:
+        return len(self._batches)
+
+    @property
+    def size(self) -> int:
         return len(self._batches)
 
     def batches(self, offset: int, below: int) -> Iterable[Batch]:
@@ -125,7 +130,7 @@ def test_nodes_with_the_same_records_have_the_same_image() -> None:
 
 
 def test_in_sync_logs_agree() -> None:
-    invariant = InSyncLogsAgree(left_out=("passing-",))
+    invariant = InSyncLogsAgree(CommittedLogs(), left_out=("passing-",))
     invariant.check(sight(replica(1, high_watermark=2, log=Log(1, 1)), replica(2, high_watermark=1, log=Log(1, 5))))
     invariant.check(sight(replica(3, high_watermark=2, log=None)))
     invariant.check(sight(replica(3, topic="passing-1", high_watermark=2, log=Log(8, 8))))
@@ -141,7 +146,7 @@ def test_a_log_that_cannot_be_read_does_not_agree() -> None:
             raise LookupError("nothing there")
 
     with pytest.raises(Violation, match="cannot be read"):
-        InSyncLogsAgree().check(sight(replica(high_watermark=1, log=Hollow(1))))
+        InSyncLogsAgree(CommittedLogs()).check(sight(replica(high_watermark=1, log=Hollow(1))))
     with pytest.raises(Violation, match="cannot be read"):
         CommittedMetadataStays().check(sight(quorum(high_watermark=1, log=Hollow(1))))
 
