@@ -11,7 +11,6 @@ Decisions are in `coordinator/transaction`; markers are written by `transaction_
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -72,6 +71,7 @@ class TransactionCoordinator:
         """Transactional ids whose transaction is being ended, for those who wait for that."""
         self._background: set[asyncio.Future[None]] = set()
         self._loads = asyncio.Semaphore(_LOADS_AT_ONCE)
+        self._is_closed = False
 
     # Where an id lives
 
@@ -262,9 +262,8 @@ class TransactionCoordinator:
     def _new_shell(self, index: int, partition: Partition) -> CoordinatorShell:
         shard = TransactionShard(self._shard_settings)
         shell = CoordinatorShell(partition, shard, self._environment)
-        shell.on_lost = lambda: self._give_up(index, shell)
-        # Markers are sent when it is certain that the decision stays.
-        shard.on_decided = lambda decided: shell.when_settled(partial(self._carry_out, shell, decided))
+        shell.on_lost = lambda: self._lost(index, shell)
+        shard.on_decided = lambda decided: self._decided(shell, decided)
         self._shells[index] = shell
         return shell
 
@@ -281,6 +280,14 @@ class TransactionCoordinator:
         if self._shells.get(index) is shell:
             del self._shells[index]
         shell.close()
+        if shell.is_loaded:
+            for transaction in _shard(shell).transactions.values():
+                if transaction.is_decided:
+                    self._ended(transaction.transactional_id)
+
+    def _lost(self, index: int, shell: CoordinatorShell) -> None:
+        self._give_up(index, shell)
+        self._in_background(self._load(index))
 
     async def _loaded(self, index: int) -> CoordinatorShell:
         shell = self._shell(index)
@@ -301,9 +308,13 @@ class TransactionCoordinator:
 
     # The end of transactions
 
+    def _decided(self, shell: CoordinatorShell, decided: Transaction) -> None:
+        self._ending.setdefault(decided.transactional_id, self._environment.loop.create_future())
+        # Markers are sent when it is certain that the decision stays.
+        shell.when_settled(partial(self._carry_out, shell, decided))
+
     def _carry_out(self, shell: CoordinatorShell, decided: Transaction) -> None:
         if not shell.is_closed:
-            self._ending.setdefault(decided.transactional_id, self._environment.loop.create_future())
             self._markers.send(
                 decided.marker(shell.leader_epoch),
                 sorted(decided.partitions),
@@ -350,9 +361,16 @@ class TransactionCoordinator:
                 self._in_background(self._load(index))
 
     async def _load(self, index: int) -> None:
-        async with self._loads:
-            with suppress(KafkaError):  # logged, or it takes long and goes on without us, or is no longer ours
-                await self._loaded(index)
+        """As often as it takes, while it is ours: what was decided must be carried out whether a client asks or not."""
+        while not self._is_closed:
+            try:
+                async with self._loads:
+                    await self._loaded(index)
+                return
+            except KafkaError as error:
+                if error.code == ErrorCode.NOT_COORDINATOR:
+                    return
+            await asyncio.sleep(_AGAIN_AT_MOST_S)
 
     def follow(self, delta: MetadataDelta) -> None:
         """Topics came, went, or have other leaders."""
@@ -373,6 +391,7 @@ class TransactionCoordinator:
 
     def close(self) -> None:
         """Gives all shards up; whoever waits is told to look elsewhere."""
+        self._is_closed = True
         self._give_up_all()
         self._markers.close()
 

@@ -87,11 +87,13 @@ class ClusterHandlers:
     ) -> Response:
         # The cluster's own topics have settings of their own, and are there when they are needed.
         failed = await self._create_topics([name for name in missing if name not in INTERNAL_TOPICS])
-        if GROUP_TOPIC in missing:
-            try:
-                await self._ensure_topic[_GROUP]()
-            except KafkaError as error:
-                failed = {**failed, GROUP_TOPIC: error}
+        for key_type in (_GROUP, _TRANSACTION):
+            name = _STATE_TOPICS[key_type]
+            if name in missing:
+                try:
+                    await self._ensure_topic[key_type]()
+                except KafkaError as error:
+                    failed = {**failed, name: error}
         return self._encoded(request, context, wanted, failed)
 
     def _encoded(
