@@ -270,7 +270,7 @@ def test_a_leadership_that_cannot_be_noted_takes_nothing_until_it_can(
         def fail(epoch: int, start_offset: int) -> None:
             raise OSError("disk full")
 
-        broken.setattr(PartitionLog, "_assign_epoch", lambda self, epoch, start: fail(epoch, start))
+        broken.setattr(PartitionLog, "begin_epoch", lambda self, epoch, start: fail(epoch, start))
         with pytest.raises(KafkaError):
             bench.partition.become_leader(LED)
         with pytest.raises(KafkaError):

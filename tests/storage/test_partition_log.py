@@ -513,3 +513,24 @@ def test_a_log_with_gaps_ends_with_its_last_batch_after_a_truncation(node: Node,
     node.restart(clean=False)
     assert node.reports == []
     assert read_all(node.log(LogConfig(segment_bytes=150))) == [*kept, offset]
+
+
+def test_without_room_for_an_epoch_a_follower_takes_none_of_the_batches(node: Node, disk: FaultyDisk) -> None:
+    log = node.log()
+    log.append_as_follower(batch(base_offset=0, leader_epoch=1), now_ms=NOW)
+    several = b"".join(bytes(batch(base_offset=offset, leader_epoch=offset + 1)) for offset in (1, 2, 3))
+    first_epoch = len(log.epochs.to_bytes()) + 10
+    disk.room = len(several) + first_epoch + 5
+    with pytest.raises(KafkaError) as error:
+        log.append_as_follower(several, now_ms=NOW)
+    assert error.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+    disk.room = None
+    assert (log.log_end_offset, log.epochs.entries(), log.failure) == (1, [(1, 0)], None)
+    assert log.size_bytes == node.file(0).stat().st_size == len(batch())
+    log.append_as_follower(several, now_ms=NOW)
+    assert log.epochs.entries() == [(1, 0), (2, 1), (3, 2), (4, 3)]
+    for clean in (True, False):
+        assert read_all(log) == [0, 1, 2, 3]
+        node.restart(clean=clean)
+        log = node.log()
+        assert log.epochs.entries() == [(1, 0), (2, 1), (3, 2), (4, 3)]

@@ -33,17 +33,17 @@ from millstream.storage.flushing import flush_job
 from millstream.storage.job import Job, removal
 from millstream.storage.leader_epochs import LeaderEpochs
 from millstream.storage.offset_index import MAX_RELATIVE_OFFSET
-from millstream.storage.producer_replay import note_batch
 from millstream.storage.producer_state import ProducerState, WrittenBatch
 from millstream.storage.segment import Segment
 from millstream.storage.segment_list import SegmentList
 from millstream.storage.slice import Slice, empty_slice
 from millstream.storage.snapshot_files import SnapshotFiles
 from millstream.storage.time_search import TimeSearch
-from millstream.storage.transaction_index import AbortedTransaction, collect_aborted
+from millstream.storage.transaction_index import collect_aborted
 from millstream.storage.transaction_marker import EndMarker, build_marker
 from millstream.storage.truncation import start_anew, truncate
 from millstream.storage.verification import Verifications
+from millstream.storage.written import note_written
 
 logger = logging.getLogger("millstream.storage")
 
@@ -306,7 +306,7 @@ class PartitionLog:
         """Note that this node leads from the log's end on, before anything is written in the epoch."""
         if epoch > self.epochs.latest:
             try:
-                self._assign_epoch(epoch, self.log_end_offset)
+                self.begin_epoch(epoch, self.log_end_offset)
             except OSError as error:
                 raise self._storage_error(error) from error
 
@@ -316,36 +316,11 @@ class PartitionLog:
         return Appended(last_offset - delta, last_offset, append_time, self.log_start_offset, True)
 
     def _note_written(self, headers: list[Header], batches: memoryview) -> None:
-        """Take note of batches just written, whatever they are."""
-        segment = self.segments.active
-        position = 0
-        first_offset = next_offset = self.log_end_offset
-        aborted: list[AbortedTransaction] = []
-        for header in headers:
-            size = header[1] + LOG_OVERHEAD
-            if header[0] != next_offset:
-                segment.forget_tail()  # its table finds offsets only where there are no gaps
-            next_offset = header[0] + header[6] + 1
-            if header[2] > self.epochs.latest:
-                self._assign_epoch(header[2], header[0])
-            segment.note(header[0], header[0] + header[6], size, header[8], self._config.index_interval_bytes)
-            found = note_batch(self.producers, header, batches[position : position + size])
-            if found is not None:
-                aborted.append(found)
-            if header[5] & TRANSACTIONAL_BIT and self.verifications:
-                self.verifications.end_before(header[9], header[10])
-            position += size
-        self.log_end_offset = next_offset
-        if self.producers.transactions:
-            _ = self.first_unstable_offset  # forgets those whose end is committed by now, where nobody else asks
-        if aborted:
-            try:
-                segment.aborted.append(aborted)
-            except OSError as error:
-                # Without its entry, what the marker aborts would be shown. So there is no marker either.
-                logger.error("transaction_index_not_written segment=%s error=%s", segment.log.path, error)
-                self.truncate_to(first_offset)
-                raise self._storage_error(error) from error
+        try:
+            note_written(self, headers, batches)
+        except OSError as error:
+            self._write_failed = True
+            raise self._storage_error(error) from error
 
     def _write(
         self,
@@ -376,7 +351,7 @@ class PartitionLog:
                 self._make_room(base_offset, last_offset, now_ms)
                 segment = self.segments.active
             if leader_epoch > self.epochs.latest:
-                self._assign_epoch(leader_epoch, base_offset)
+                self.begin_epoch(leader_epoch, base_offset)
             elif self._epochs_unsaved:
                 self.save_epochs()  # what the file has begins here would count for what is written now
             segment.log.get().write_at(segment.size, batches)
@@ -611,7 +586,8 @@ class PartitionLog:
         self.epoch_changes += 1
         self._epochs_unsaved = False
 
-    def _assign_epoch(self, epoch: int, start_offset: int) -> None:
+    def begin_epoch(self, epoch: int, start_offset: int) -> None:
+        """Note that an epoch begins, in memory and in its file, or in neither."""
         before = self.epochs
         self.epochs = LeaderEpochs(before.entries())
         self.epochs.assign(epoch, start_offset)
