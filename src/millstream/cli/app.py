@@ -11,6 +11,7 @@ from millstream.cli import (
     consume,
     exit_codes,
     group,
+    log_compaction,
     log_dump,
     produce,
     settings,
@@ -73,6 +74,7 @@ app.add_typer(share.app, name="share")
 app.add_typer(txn.app, name="txn")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(broker.app, name="broker")
+log_dump.app.command("compaction")(log_compaction.compaction)
 app.add_typer(log_dump.app, name="log")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
