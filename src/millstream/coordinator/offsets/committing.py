@@ -23,6 +23,8 @@ _LONGEST_METADATA_WITH_EXPIRY = 8000
 class Committing:
     """One request: who commits for which group, and what."""
 
+    __slots__ = ("_expires_at_ms", "_generation", "_limit", "_now_ms", "_records", "_refused", "_request", "_shard")
+
     def __init__(self, shard: "GroupShard", request: Message, generation: int, now_ms: int) -> None:
         self._shard = shard
         self._request = request
@@ -106,15 +108,16 @@ class Committing:
     def _partitions(self, wanted: Message, topic: Topic | None, unknown: ErrorCode) -> list[dict[str, Any]]:
         """Rows of the answer; what is right goes to the records."""
         rows = []
+        group_id, now_ms, refused, limit = self._request.group_id, self._now_ms, self._refused, self._limit
         for partition in wanted.partitions:
             index, metadata = partition.partition_index, partition.committed_metadata or ""
             if topic is None:
                 code = unknown
             elif not 0 <= index < topic.partition_count:
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            elif self._refused and not self._may_commit_late(topic, index):
-                code = self._refused
-            elif len(metadata) > self._limit:
+            elif refused and not self._may_commit_late(topic, index):
+                code = refused
+            elif len(metadata) > limit:
                 code = ErrorCode.OFFSET_METADATA_TOO_LARGE
             else:
                 code = ErrorCode.NONE
@@ -122,10 +125,10 @@ class Committing:
                     partition.committed_offset,
                     partition.committed_leader_epoch,
                     metadata,
-                    self._now_ms,
+                    now_ms,
                     self._expires_at_ms,
                     topic.id,
                 )
-                self._records.append(offset_record(self._request.group_id, topic.name, index, committed))
+                self._records.append(offset_record(group_id, topic.name, index, committed))
             rows.append({"partition_index": index, "error_code": code})
         return rows
