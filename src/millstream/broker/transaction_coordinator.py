@@ -1,9 +1,8 @@
 """The transaction coordinator: finds the partition of `__transaction_state` an id lives in, and runs operations there.
 
-The internal topic is made when it is first needed. Shards are those of the partitions that this broker leads: they are
-loaded in the background when it begins to, so that what an earlier coordinator decided is carried out and what takes
-too long is aborted, and given up when it leads no longer. A coordinator's epoch is the leader epoch of its partition:
-with it, partitions refuse markers of the one before.
+The internal topic is made when it is first needed. A coordinator's epoch is the leader epoch of its partition: with it,
+partitions refuse markers of the one before. The outcome of a transaction is committed first, then its markers are
+written, then it is complete; whoever becomes coordinator in between goes on from there.
 
 Decisions are in `coordinator/transaction`; markers are written by `transaction_markers`.
 """
@@ -18,28 +17,23 @@ from millstream.broker.cluster_view import ClusterView
 from millstream.broker.coordinator_shell import CoordinatorShell
 from millstream.broker.group_coordinator import java_hash
 from millstream.broker.internal_topics import InternalTopics
-from millstream.broker.partition import Partition
 from millstream.broker.partition_table import PartitionTable
 from millstream.broker.producer_ids import ProducerIds
 from millstream.broker.transaction_markers import TransactionMarkers
+from millstream.broker.transaction_shards import STATE_TOPIC, TransactionShards, shard_of
 from millstream.config.table import transactions as settings
 from millstream.coordinator.outcome import Outcome
 from millstream.coordinator.transaction.producer_start import ProducerIdNeeded, ProducerStart, StartedProducer
 from millstream.coordinator.transaction.transaction import EPOCH_PER_TRANSACTION, NO_TIMEOUT_MS, Transaction
 from millstream.coordinator.transaction.transaction_list import TransactionFilter
-from millstream.coordinator.transaction.transaction_shard import TransactionSettings, TransactionShard
+from millstream.coordinator.transaction.transaction_shard import TransactionShard
 from millstream.environment import Environment
 from millstream.metadata.features import transaction_version
 from millstream.metadata.image import MetadataDelta
-from millstream.metadata.topic_names import TRANSACTION_STATE_TOPIC
 from millstream.model.errors import ErrorCode, KafkaError
-from millstream.model.identifiers import TopicName, TopicPartition
+from millstream.model.identifiers import TopicPartition
 from millstream.model.transactions import ProducerIdentity
 
-STATE_TOPIC = TopicName(TRANSACTION_STATE_TOPIC)
-_LOAD_PATIENCE_SECONDS = 5.0
-"""How long a request waits for its shard to load before the client is told to come again."""
-_LOADS_AT_ONCE = 4
 _HELD_S = 0.1
 """How long a request is held that meets the end of an earlier transaction. It rarely takes so long, and a client that
 is told to come again takes longer."""
@@ -61,17 +55,16 @@ class TransactionCoordinator:
         environment: Environment,
     ) -> None:
         self._view = view
-        self._partitions = partitions
         self._internal_topics = internal_topics
         self._producer_ids = producer_ids
         self._markers = markers
         self._environment = environment
-        self._shells: dict[int, CoordinatorShell] = {}
+        self._shards = TransactionShards(view, partitions, environment)
+        self._shards.on_decided = self._decided
+        self._shards.on_given_up = self._given_up
         self._ending: dict[str, asyncio.Future[None]] = {}
         """Transactional ids whose transaction is being ended, for those who wait for that."""
         self._background: set[asyncio.Future[None]] = set()
-        self._loads = asyncio.Semaphore(_LOADS_AT_ONCE)
-        self._is_closed = False
 
     # Where an id lives
 
@@ -200,10 +193,10 @@ class TransactionCoordinator:
         """The transactions of all shards of this broker that pass the filter."""
         now_ms = self._environment.clock.now_ms()
         found: list[Transaction] = []
-        for index in self._led():
+        for index in self._shards.led():
             try:
-                shell = await self._loaded(index)
-                shard = _shard(shell)
+                shell = await self._shards.loaded(index)
+                shard = shard_of(shell)
                 found += await shell.awaited(
                     [each for each in shard.transactions.values() if wanted.matches(each, now_ms)]
                 )
@@ -215,8 +208,8 @@ class TransactionCoordinator:
     async def _run(self, transactional_id: str, operation: "Callable[[TransactionShard, int], Outcome[R]]") -> R:
         if not transactional_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
-        shell = await self._loaded(self.partition_of(transactional_id))
-        shard = _shard(shell)
+        shell = await self._shards.loaded(self.partition_of(transactional_id))
+        shard = shard_of(shell)
         return await shell.run(lambda now_ms: operation(shard, now_ms))
 
     async def _run_with_id(
@@ -246,66 +239,6 @@ class TransactionCoordinator:
     def _version(self) -> int:
         return transaction_version(self._view.image)
 
-    # Shards
-
-    def _shell(self, index: int) -> CoordinatorShell:
-        shell = self._shells.get(index)
-        if shell is not None and shell.is_current:
-            return shell
-        if shell is not None:
-            self._give_up(index, shell)
-        partition = self._partitions.by_name.get(STATE_TOPIC.encode(), {}).get(index)
-        if partition is None or not partition.is_leader:
-            raise KafkaError(ErrorCode.NOT_COORDINATOR, "another broker coordinates this transactional id")
-        return self._new_shell(index, partition)
-
-    def _new_shell(self, index: int, partition: Partition) -> CoordinatorShell:
-        shard = TransactionShard(self._shard_settings)
-        shell = CoordinatorShell(partition, shard, self._environment)
-        shell.on_lost = lambda: self._lost(index, shell)
-        shard.on_decided = lambda decided: self._decided(shell, decided)
-        self._shells[index] = shell
-        return shell
-
-    def _shard_settings(self) -> TransactionSettings:
-        config = self._view.config
-        return TransactionSettings(
-            transaction_version=self._version,
-            expiration_ms=config[settings.TRANSACTIONAL_ID_EXPIRATION_MS],
-            abort_interval_ms=config[settings.TRANSACTION_ABORT_TIMED_OUT_TRANSACTION_CLEANUP_INTERVAL_MS],
-            expiry_interval_ms=config[settings.TRANSACTION_REMOVE_EXPIRED_TRANSACTION_CLEANUP_INTERVAL_MS],
-        )
-
-    def _give_up(self, index: int, shell: CoordinatorShell) -> None:
-        if self._shells.get(index) is shell:
-            del self._shells[index]
-        shell.close()
-        if shell.is_loaded:
-            for transaction in _shard(shell).transactions.values():
-                if transaction.is_decided:
-                    self._ended(transaction.transactional_id)
-
-    def _lost(self, index: int, shell: CoordinatorShell) -> None:
-        self._give_up(index, shell)
-        self._in_background(self._load(index))
-
-    async def _loaded(self, index: int) -> CoordinatorShell:
-        shell = self._shell(index)
-        if shell.is_loaded:
-            return shell
-        try:
-            async with asyncio.timeout(_LOAD_PATIENCE_SECONDS):
-                await shell.load()
-        except TimeoutError:
-            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{STATE_TOPIC}-{index} is loading") from None
-        except Exception as error:
-            self._give_up(index, shell)  # the next request begins anew
-            if isinstance(error, KafkaError) and error.code == ErrorCode.NOT_COORDINATOR:
-                raise
-            _log.error("shard_not_loaded partition=%s-%d error=%r", STATE_TOPIC, index, error)
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{STATE_TOPIC}-{index}: {error}") from None
-        return shell
-
     # The end of transactions
 
     def _decided(self, shell: CoordinatorShell, decided: Transaction) -> None:
@@ -328,7 +261,7 @@ class TransactionCoordinator:
         while not shell.is_closed:
             try:
                 await shell.load()
-                answer = shell.run_now(lambda now_ms: _shard(shell).complete(decided, now_ms))
+                answer = shell.run_now(lambda now_ms: shard_of(shell).complete(decided, now_ms))
                 self._ended(decided.transactional_id)
                 await shell.awaited(answer)
                 return
@@ -339,6 +272,13 @@ class TransactionCoordinator:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _AGAIN_AT_MOST_S)
 
+    def _given_up(self, shell: CoordinatorShell) -> None:
+        """Nobody waits here any more for what the next coordinator does."""
+        if shell.is_loaded:
+            for transaction in shard_of(shell).transactions.values():
+                if transaction.is_decided:
+                    self._ended(transaction.transactional_id)
+
     def _ended(self, transactional_id: str) -> None:
         ending = self._ending.pop(transactional_id, None)
         if ending is not None:
@@ -346,38 +286,12 @@ class TransactionCoordinator:
 
     # Life
 
-    def _led(self) -> list[int]:
-        partitions = self._partitions.by_name.get(STATE_TOPIC.encode(), {})
-        return [index for index, partition in partitions.items() if partition.is_leader]
-
     def start(self) -> None:
-        """Takes over the shards that this broker leads: each is loaded in the background."""
-        for index, shell in tuple(self._shells.items()):
-            if not shell.is_current:
-                self._give_up(index, shell)
-        for index in self._led():
-            if index not in self._shells:
-                self._shell(index)
-                self._in_background(self._load(index))
-
-    async def _load(self, index: int) -> None:
-        """As often as it takes, while it is ours: what was decided must be carried out whether a client asks or not."""
-        while not self._is_closed:
-            try:
-                async with self._loads:
-                    await self._loaded(index)
-                return
-            except KafkaError as error:
-                if error.code == ErrorCode.NOT_COORDINATOR:
-                    return
-            await asyncio.sleep(_AGAIN_AT_MOST_S)
+        self._shards.start()
 
     def follow(self, delta: MetadataDelta) -> None:
         """Topics came, went, or have other leaders."""
-        if any(topic.name == STATE_TOPIC for topic in delta.deleted.values()):
-            self._give_up_all()
-        if STATE_TOPIC in delta.created or STATE_TOPIC in delta.changed:
-            self.start()
+        self._shards.follow(delta)
         self._markers.follow(delta)
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
@@ -385,17 +299,7 @@ class TransactionCoordinator:
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
-    def _give_up_all(self) -> None:
-        for index, shell in tuple(self._shells.items()):
-            self._give_up(index, shell)
-
     def close(self) -> None:
         """Gives all shards up; whoever waits is told to look elsewhere."""
-        self._is_closed = True
-        self._give_up_all()
+        self._shards.close()
         self._markers.close()
-
-
-def _shard(shell: CoordinatorShell) -> TransactionShard:
-    assert isinstance(shell.state, TransactionShard)
-    return shell.state
