@@ -214,6 +214,11 @@ class Partition(LocalPartition):
             self._grew(log)
         return appended
 
+    def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
+        """Whether batches of a producer go on with a transaction that this leader has begun to take."""
+        log = self._log
+        return self.is_leader and log is not None and log.producers.has_open_transaction(producer_id, epoch)
+
     def begin_verification(
         self, producer_id: int, epoch: int, sequence: int, *, bumps_epoch: bool
     ) -> VerificationGuard | None:

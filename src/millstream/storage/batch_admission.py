@@ -30,7 +30,7 @@ from millstream.records.batch import (
     read_header,
 )
 from millstream.records.compression import MAX_DECOMPRESSED_BYTES
-from millstream.storage.producer_state import ProducerState, WrittenBatch
+from millstream.storage.producer_state import NO_TRANSACTION, ProducerState, WrittenBatch
 from millstream.storage.verification import Verifications
 
 Header = tuple[int, ...]
@@ -105,6 +105,14 @@ def admit_transactional(
     """The rest of the judgement on a batch of a transaction: as `ProducerState.check`, and whether the transaction may
     begin here."""
     delta, producer_id, epoch, sequence = header[6], header[9], header[10], header[11]
+    entry = producers.entries.get(producer_id)
+    if (
+        entry is not None
+        and entry.transaction_start != NO_TRANSACTION
+        and entry.epoch == epoch
+        and entry.next_sequence == sequence
+    ):
+        return None  # an open transaction goes on, as nearly always
     last_sequence = (sequence + delta) & MAX_SEQUENCE
     if sequence != NO_SEQUENCE:
         repeated = producers.written_before(producer_id, epoch, sequence, last_sequence)
@@ -123,7 +131,6 @@ def admit_transactional(
     if sequence == NO_SEQUENCE:
         return None
     if verifications:
-        entry = producers.entries.get(producer_id)
         verifications.check_sequence(producer_id, sequence, has_batches=entry is not None and bool(entry.batches))
     return producers.check(producer_id, epoch, sequence, last_sequence, transactional=True)
 

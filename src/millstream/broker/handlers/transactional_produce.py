@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from struct import Struct
 from typing import Protocol
 
 from millstream.api.request import ProduceResults
@@ -23,7 +24,7 @@ from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import TopicPartition
 from millstream.model.transactions import VerificationGuard
 from millstream.protocol.produce import FIRST_WITH_TOPIC_ID, PartitionData, PartitionResult, ProduceRequest
-from millstream.records.batch import HEADER, HEADER_SIZE, TRANSACTIONAL_BIT
+from millstream.records.batch import ATTRIBUTES_START, HEADER, HEADER_SIZE, TRANSACTIONAL_BIT
 from millstream.storage.partition_log import Appended
 
 Answer = Callable[[ProduceResults], None]
@@ -34,6 +35,10 @@ MOST_WAITING_BYTES = 256 << 20
 """What may wait for coordinators at a time; clients are told to come again with what is more than that."""
 
 _ALL_IN_SYNC = -1
+_FLAGS = ATTRIBUTES_START + 1
+_WRITER = Struct(">qh")
+"""Producer id and epoch in a batch's header, and where they are."""
+_WRITER_START = 43
 _log = logging.getLogger("millstream.transactions")
 
 
@@ -71,14 +76,17 @@ class Verified:
         self._errors[partition] = error
 
     def append(self, partition: Partition, batches: memoryview, now_ms: int) -> Appended:
-        error = self._errors.get(partition)
-        if error is not None:
-            raise error
-        guard = self._guards.get(partition)
+        if self._errors and partition in self._errors:
+            raise self._errors[partition]
+        guard = self._guards.get(partition) if self._guards else None
         if guard is not None and partition.leader_epoch != self._epochs[partition]:
             # The log may be another one since: what was asked about is the earlier one.
             raise partition.not_leader()
         return partition.append(batches, now_ms, guard=guard, needs_guard=self._needs_guard)
+
+
+_OPEN = Verified(needs_guard=True)
+"""For batches of transactions that are open where they go: there is nothing to know."""
 
 
 class Appender(Protocol):
@@ -138,6 +146,8 @@ class TransactionalProduce:
         self._tasks: set[asyncio.Future[None]] = set()
 
     def append(self, request: ProduceRequest, version: int, buffer: bytearray, appender: Appender) -> Outcome:
+        if self._goes_on(request, version, buffer):
+            return appender.append_verified(request, version, buffer, _OPEN)
         try:
             batches = self._batches(request, version, buffer)
         except KafkaError as error:
@@ -165,6 +175,27 @@ class TransactionalProduce:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         return [], waiting.wait
+
+    def _goes_on(self, request: ProduceRequest, version: int, buffer: bytearray) -> bool:
+        """Whether all batches are of one producer whose transaction is open where they go: most requests are so."""
+        topics = self._partitions.by_id if version >= FIRST_WITH_TOPIC_ID else self._partitions.by_name
+        first: tuple[int, int] | None = None
+        for topic, datas in request.topics:
+            known = topics.get(topic)
+            if known is None:
+                return False
+            for index, start, end in datas:
+                partition = known.get(index)
+                if partition is None or end - start < HEADER_SIZE or not buffer[start + _FLAGS] & TRANSACTIONAL_BIT:
+                    return False
+                writer = _WRITER.unpack_from(buffer, start + _WRITER_START)
+                if first is None:
+                    first = writer
+                elif writer != first:
+                    return False
+                if not partition.has_open_transaction(*writer):
+                    return False
+        return first is not None and request.acks == _ALL_IN_SYNC and first[0] not in self._queues
 
     def _batches(self, request: ProduceRequest, version: int, buffer: bytearray) -> _Batches | None:
         """The request's transactional batches; None if it has none: the id alone makes no transaction."""
