@@ -115,6 +115,8 @@ def test_an_epoch_that_is_over_is_fenced(wire: Wire, topic: str, producer: int) 
 def test_requests_that_cannot_be_right(wire: Wire, topic: str, producer: int) -> None:
     assert commit(wire, topic, 5, producer, group="") == ErrorCode.INVALID_GROUP_ID
     assert commit(wire, "gone", 5, producer) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert commit(wire, topic, 5, -1) == ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert commit(wire, topic, 5, producer, epoch=-1) == ErrorCode.INVALID_PRODUCER_ID_MAPPING
     assert end(wire, producer, True) == 0
 
 

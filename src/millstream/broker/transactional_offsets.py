@@ -46,6 +46,8 @@ class TransactionalOffsets:
         """TxnOffsetCommit; KafkaError if it is refused as a whole."""
         if not request.group_id:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
+        if request.producer_id < 0 or request.producer_epoch < 0:
+            raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, "a transaction has a producer")
         shell = await self._groups.shell_of(request.group_id)
         guard = await self._verified(shell, request, version)
         return await self._groups.run_in(
