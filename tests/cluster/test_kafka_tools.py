@@ -251,6 +251,12 @@ def test_transactions(cluster: EmbeddedCluster, tools: Tools) -> None:
         assert re.search(r"of-tools\s+\d+\s+\d+\s+(CompleteAbort|Empty)", said), said
 
     eventually(over)
+    logs = sorted(str(path) for path in cluster.data_dir(1).glob("__transaction_state-*/*.log") if path.stat().st_size)
+    dumped = tools.run("kafka-dump-log", "--transaction-log-decoder", "--files", ",".join(logs))
+    assert '"transactionalId":"of-tools"' in dumped
+    states = re.findall(r'"transactionStatus":(\d)', dumped)
+    assert {"0", "1", "3", "5"} <= set(states), dumped
+    assert '"transactionPartitions":[{"topic":"written-in-one","partitionIds":[0]}]' in dumped
 
 
 def test_a_dead_broker(cluster: EmbeddedCluster, tools: Tools) -> None:
