@@ -93,7 +93,7 @@ def test_an_open_transaction_holds_back_what_is_after_it(
     writer.transact(bootstrap, f"open-{name}", topic, values(name, "open", 2), end="none")
     reader.produce(bootstrap, topic, [record(None, b"after")])
     assert texts(reader.consume(bootstrap, topic, 0, 3)) == [f"{name} open 0", f"{name} open 1", "after"]
-    held = reader.consume(bootstrap, topic, 0, 3, isolation="read_committed", timeout_ms=1500)
+    held = reader.consume(bootstrap, topic, 0, 3, isolation="read_committed", timeout_ms=800)
     assert held == []
     writer.transact(bootstrap, f"open-{name}", topic, [], begin=False, end="commit")
     read = reader.consume(bootstrap, topic, 0, 3, isolation="read_committed")

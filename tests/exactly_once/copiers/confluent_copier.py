@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 from collections.abc import Callable
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -24,6 +26,9 @@ from copier_protocol import (
 )
 
 CALL_S = 10.0
+# librdkafka does not heed the timeout of send_offsets_to_transaction, and may wait for ever for a group coordinator
+# that is no longer in the metadata (confluentinc/librdkafka#5456, #5511): then only another process helps.
+HOPELESS_S = 15.0
 COMMON = {
     "bootstrap.servers": BOOTSTRAP,
     "log_level": 2,
@@ -32,6 +37,11 @@ COMMON = {
     "topic.metadata.refresh.interval.ms": 2000,
     "socket.timeout.ms": 10_000,
 }
+
+
+def give_up() -> None:
+    tell("trouble", what="ends: send_offsets_to_transaction does not return")
+    os._exit(3)
 
 
 class Copier:
@@ -108,7 +118,14 @@ class Copier:
                 attempt.at("sent")
             offsets = [TopicPartition(INPUT, partition, offset) for partition, offset in attempt.offsets.items()]
             attempt.tell_offsets()
-            self._insist(self.producer.send_offsets_to_transaction, offsets, self.consumer.consumer_group_metadata())
+            hangs = threading.Timer(HOPELESS_S, give_up)
+            hangs.start()
+            try:
+                self._insist(
+                    self.producer.send_offsets_to_transaction, offsets, self.consumer.consumer_group_metadata()
+                )
+            finally:
+                hangs.cancel()
             attempt.at("offsets")
             if not attempt.aborts:
                 attempt.tell_committing()
