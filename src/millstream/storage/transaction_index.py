@@ -8,6 +8,7 @@ when everything it asks for was already stable. Segments without aborted transac
 import os.path
 from collections.abc import Iterable, Iterator
 from struct import Struct
+from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
 from millstream.storage.checkpoint import DamagedFileError
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 _ENTRY = Struct(">hqqqq")
 ENTRY_SIZE = _ENTRY.size
 _VERSION = 0
+_loading = Lock()
+"""The loop and a cleaner's thread may want the same file first; what the loop then adds must not be lost."""
 
 assert ENTRY_SIZE == 34
 
@@ -84,7 +87,8 @@ class TransactionIndex:
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
         self.path = path
-        self._data: bytes | None = b""
+        self._data: bytearray | None = bytearray()
+        """Grows in place; nothing keeps hold of it for longer than one call into C, so that threads may look, too."""
 
     def opened(self) -> None:
         """There is a file, which is read when somebody asks."""
@@ -92,10 +96,11 @@ class TransactionIndex:
 
     def __bool__(self) -> bool:
         """Whether the segment has aborted transactions."""
-        return self._data != b""
+        data = self._data
+        return data is None or len(data) > 0
 
     def __iter__(self) -> Iterator[AbortedTransaction]:
-        return (AbortedTransaction(*fields) for _, *fields in _ENTRY.iter_unpack(self._bytes()))
+        return (AbortedTransaction(*fields) for _, *fields in _ENTRY.iter_unpack(bytes(self._bytes())))
 
     def append(self, transactions: Iterable[AbortedTransaction]) -> None:
         """Write entries behind those that are there. An OSError leaves the index as it was."""
@@ -106,12 +111,12 @@ class TransactionIndex:
         except OSError:
             self._cut(len(data))
             raise
-        self._data = data + added
+        data += added
 
     def replace(self, transactions: list[AbortedTransaction]) -> None:
         """Make the file anew."""
         write_index(self._disk, self.path, transactions)
-        self._data = encode_aborted(transactions)
+        self._data = bytearray(encode_aborted(transactions))
 
     def truncate(self, offset: int) -> None:
         """Forget the transactions that ended at `offset` or later."""
@@ -142,10 +147,13 @@ class TransactionIndex:
                 return True
         return False
 
-    def _bytes(self) -> bytes:
+    def _bytes(self) -> bytearray:
         data = self._data
         if data is None:
-            data = self._data = self._disk.read_bytes(self.path)
+            with _loading:
+                data = self._data
+                if data is None:
+                    data = self._data = bytearray(self._disk.read_bytes(self.path))
         return data
 
     def _cut(self, size: int) -> None:
