@@ -81,7 +81,10 @@ class Broker:
         )
         self.partitions = self.replicas.partitions
         self.replicas.begin()
-        self.peers = PeerRequests(view.node_id, lambda: view.image, view.config.inter_broker_listener, environment)
+        self.peers = self._new_peers()
+        # Coordinators hold questions about transactions until markers are written: neither may wait for the other, nor
+        # anything else for them, so both have connections of their own.
+        self._marker_peers, self._verification_peers = self._new_peers(), self._new_peers()
         internal_topics = InternalTopics(view, link, environment)
         own_records = OwnRecords(view, self.partitions, self.peers, environment)
         self.groups = GroupCoordinator(view, self.partitions, internal_topics, environment)
@@ -102,16 +105,21 @@ class Broker:
         self.replicas.roles.on_opened = self.hot_keys.opened
         self.marker_writer = MarkerWriter(self.partitions, self.groups, environment)
         self.producer_ids = ProducerIds(link, view.node_id, lambda: view.broker_epoch)
-        markers = TransactionMarkers(view, self.marker_writer, self.peers, environment)
+        markers = TransactionMarkers(view, self.marker_writer, self._marker_peers, environment)
         self.transactions = TransactionCoordinator(
             view, self.partitions, internal_topics, self.producer_ids, markers, environment
         )
-        self.verification = TransactionVerification(view, self.transactions, self.peers, environment)
+        self.verification = TransactionVerification(view, self.transactions, self._verification_peers, environment)
         view.subscribe(self._follow)
         self.apis = self._make_apis()
         self.dispatcher = self._make_dispatcher()
         self.groups.start()
         self.transactions.start()
+
+    def _new_peers(self) -> PeerRequests:
+        view = self.view
+        listener = view.config.inter_broker_listener
+        return PeerRequests(view.node_id, lambda: view.image, listener, self._environment)
 
     # Following the metadata
 
@@ -133,7 +141,8 @@ class Broker:
         self._transactional.close()
         self.verification.close()
         self.share_coordinator.close()
-        self.peers.close()
+        for peers in (self.peers, self._marker_peers, self._verification_peers):
+            peers.close()
         self.replicas.close()
 
     # What goes on in the background

@@ -136,6 +136,7 @@ class TransactionCoordinator:
         partitions: Iterable[TopicPartition],
         *,
         client_version: int,
+        held_s: float = _HELD_S,
     ) -> None:
         """Returns when the partitions are part of the transaction; KafkaError if they cannot be."""
         wanted = frozenset(partitions)
@@ -143,7 +144,7 @@ class TransactionCoordinator:
         def operation(shard: TransactionShard, now_ms: int) -> Outcome[None]:
             return shard.add_partitions(transactional_id, client, wanted, client_version, now_ms)
 
-        await self._when_ended(transactional_id, lambda: self._run(transactional_id, operation))
+        await self._when_ended(transactional_id, lambda: self._run(transactional_id, operation), held_s)
 
     async def verify(
         self,
@@ -158,7 +159,15 @@ class TransactionCoordinator:
         client = ProducerIdentity(producer_id, producer_epoch)
         try:
             if adds:
-                await self.add_partitions(transactional_id, client, partitions, client_version=EPOCH_PER_TRANSACTION)
+                # Others may ask over the same connection: it is held no longer than the leader would wait by itself.
+                held_ms = self._view.config[settings.ADD_PARTITIONS_TO_TXN_RETRY_BACKOFF_MS]
+                await self.add_partitions(
+                    transactional_id,
+                    client,
+                    partitions,
+                    client_version=EPOCH_PER_TRANSACTION,
+                    held_s=held_ms / 1000,
+                )
                 return dict.fromkeys(partitions, ErrorCode.NONE)
             return await self._run(
                 transactional_id,
@@ -222,10 +231,12 @@ class TransactionCoordinator:
             new_id = await self._producer_ids.take()
         return await self._run(transactional_id, lambda shard, now_ms: operation(shard, now_ms, new_id))
 
-    async def _when_ended(self, transactional_id: str, operation: "Callable[[], Awaitable[R]]") -> R:
+    async def _when_ended(
+        self, transactional_id: str, operation: "Callable[[], Awaitable[R]]", held_s: float = _HELD_S
+    ) -> R:
         """Tries again, for a short time, what met an earlier transaction that is being ended."""
         loop = self._environment.loop
-        until = loop.time() + _HELD_S
+        until = loop.time() + held_s
         while True:
             try:
                 return await operation()
