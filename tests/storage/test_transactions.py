@@ -288,6 +288,19 @@ def test_a_replicated_marker_takes_the_guard_away_too(
     other.kill()
 
 
+def test_a_verification_is_over_when_another_leader_took_the_batch(
+    node: Node, make_node: Callable[[str], Node], tmp_path: Path
+) -> None:
+    log = node.log()
+    log.begin_verification(1, 0, 0, bumps_epoch=True)
+    other = make_node(str(tmp_path / "other"))
+    write(other.log(), 1, 0)
+    log.append_as_follower(read(other.log()).read(), now_ms=NOW)
+    assert log.begin_verification(1, 0, 1, bumps_epoch=True) is None
+    assert write(log, 1, 1, needs_guard=True) == 1, "the least sequence that waited is there"
+    other.kill()
+
+
 def test_a_batch_does_not_overtake_the_one_before_it(node: Node) -> None:
     log = node.log()
     guard = log.begin_verification(1, 0, 3, bumps_epoch=False)

@@ -7,7 +7,7 @@ aborted transaction its records would be shown, and an epoch that no file knows 
 import logging
 from typing import TYPE_CHECKING
 
-from millstream.records.batch import LOG_OVERHEAD, TRANSACTIONAL_BIT
+from millstream.records.batch import CONTROL_BIT, LOG_OVERHEAD, TRANSACTIONAL_BIT
 from millstream.storage.batch_admission import Header
 from millstream.storage.producer_replay import note_batch
 from millstream.storage.transaction_index import AbortedTransaction
@@ -50,7 +50,10 @@ def _note(log: "PartitionLog", headers: list[Header], batches: memoryview) -> li
         if found is not None:
             aborted.append(found)
         if header[5] & TRANSACTIONAL_BIT and log.verifications:
-            log.verifications.end_before(header[9], header[10])
+            if header[5] & CONTROL_BIT:
+                log.verifications.end_before(header[9], header[10])
+            else:
+                log.verifications.end(header[9])
         position += size
     if log.producers.transactions:
         _ = log.first_unstable_offset  # forgets those whose end is committed by now, where nobody else asks
