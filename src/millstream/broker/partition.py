@@ -12,11 +12,11 @@ The log, and those who wait for it to be committed or on disk, are `local_partit
 
 import logging
 from collections.abc import Callable
-from typing import Protocol
 from uuid import UUID
 
 from millstream.broker.commit_waiters import CommitWaiter, OnCommitted
 from millstream.broker.local_partition import NO_LEADER, LocalPartition, Role
+from millstream.broker.replica_surroundings import Replicas, Surroundings
 from millstream.environment import Environment
 from millstream.metadata.image import PartitionState
 from millstream.model.errors import ErrorCode, KafkaError
@@ -27,25 +27,6 @@ from millstream.replication.leader import Confirmed, Follower, NextStep, Partiti
 from millstream.storage.partition_log import Appended, PartitionLog
 
 _log = logging.getLogger("millstream.replication")
-
-
-class Replicas(Protocol):
-    """What a replicated partition needs of the node and the cluster around it."""
-
-    @property
-    def node_id(self) -> int: ...
-
-    def is_eligible(self, broker_id: int, broker_epoch: int) -> bool: ...
-
-    def is_alive(self, broker_id: int) -> bool: ...
-
-    def broker_epoch(self) -> int: ...
-
-    def lag_max_ms(self) -> int: ...
-
-    def submit(self, partition: "Partition", proposal: Proposal) -> None:
-        """Asks the controller to confirm a proposal; the answer comes to `Partition.proposal_answered`."""
-        ...
 
 
 class Partition(LocalPartition):
@@ -151,7 +132,7 @@ class Partition(LocalPartition):
         return PartitionLeader(
             self._replicas.node_id,
             log,
-            _Surroundings(self._replicas, log),
+            Surroundings(self._replicas, log),
             replicas=state.replicas,
             isr=state.isr,
             leader_epoch=state.leader_epoch,
@@ -420,28 +401,3 @@ class Partition(LocalPartition):
         self.high_watermark = log.high_watermark = follower.high_watermark
         for waiter in tuple(self.waiters):
             waiter.wake()
-
-
-class _Surroundings:
-    """What the pure leader asks, answered for one log."""
-
-    __slots__ = ("_log", "_replicas")
-
-    def __init__(self, replicas: Replicas, log: PartitionLog) -> None:
-        self._replicas = replicas
-        self._log = log
-
-    def is_eligible(self, broker_id: int, broker_epoch: int) -> bool:
-        return self._replicas.is_eligible(broker_id, broker_epoch)
-
-    def is_alive(self, broker_id: int) -> bool:
-        return self._replicas.is_alive(broker_id)
-
-    def broker_epoch(self) -> int:
-        return self._replicas.broker_epoch()
-
-    def lag_max_ms(self) -> int:
-        return self._replicas.lag_max_ms()
-
-    def min_in_sync(self) -> int:
-        return self._log.config.min_insync_replicas

@@ -10,8 +10,9 @@ from functools import partial
 from typing import Protocol
 
 from millstream.broker.local_partition import NO_LEADER, Role
-from millstream.broker.partition import Partition, Replicas
+from millstream.broker.partition import Partition
 from millstream.broker.partition_table import PartitionTable
+from millstream.broker.replica_surroundings import Replicas
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.log_config import LogConfig
 from millstream.config.topic_config import resolve_log_config, topic_defaults
