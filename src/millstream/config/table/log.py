@@ -282,8 +282,8 @@ LOG_CLEANER_THREADS = integer(
 LOG_CLEANER_DEDUPE_BUFFER_SIZE = long(
     "log.cleaner.dedupe.buffer.size",
     128 << 20,
-    "How much memory the maps of keys may take, all threads together. Some 140 bytes go to each key of a log's dirty "
-    "part; what does not fit is left to the next pass.",
+    "How much memory the maps of keys may take, all threads together. Some 120 to 160 bytes go to a key of a log's "
+    "dirty part; what does not fit is left to the next pass.",
     unit="bytes",
     allowed=at_least(1 << 20),
     update=_DYNAMIC,
