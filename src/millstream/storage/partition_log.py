@@ -2,7 +2,7 @@
 
 Promises: an append is whole or not at all; batches are opaque (headers only, never records); reads never pass what was
 written. Runs on one thread (the event loop); what may block comes back as a `Job` or waits in `Slice.prepare`.
-Deliberately elsewhere: judging batches (`batch_admission`), taking note of them (`written`), who may begin a transaction
+Deliberately elsewhere: judging batches (`batch_admission`), noting them (`written`), who may begin a transaction
 (`verification`), what is undecided (`transactions`) and what was aborted (`transaction_index`), opening a log
 (`log_loader`), repair (`recovery`), reading (`log_reader`), when to roll (`rolling`), retention rules (`retention`),
 search by time (`time_search`), truncation (`truncation`).
