@@ -109,6 +109,16 @@ class Cluster:
             time.sleep(0.1)
         raise RuntimeError(f"find_coordinator of {key}: error {row.error_code} {row.error_message}")
 
+    def set_feature(self, name: str, level: int) -> None:
+        """Up or down; any broker passes it on to the controller."""
+        for upgrade_type in (1, 2):  # an upgrade, or else a safe downgrade
+            change = {"feature": name, "max_version_level": level, "upgrade_type": upgrade_type}
+            answer = self._ask_anyone("update_features", 1, timeout_ms=20_000, feature_updates=[change])
+            code = answer.error_code or next((row.error_code for row in answer.results), 0)
+            if code == 0:
+                return
+        raise RuntimeError(f"update_features of {name} to {level}: error {code} {answer}")
+
     def wait_until_in_sync(self, topic: str, timeout_s: float = 60.0) -> float:
         """Until every node says that every replica of every partition is in sync; how long that took."""
         return self._wait(lambda: self._out_of_sync(topic), timeout_s, "not in sync")

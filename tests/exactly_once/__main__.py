@@ -26,6 +26,10 @@ def main() -> int:
     names = [each.__name__ for each in strikes.ALL]
     parser.add_argument("--only", action="append", default=[], choices=names, help="only this strike (repeatable)")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the nodes")
+    parser.add_argument("--transaction-version", type=int, choices=(0, 1, 2), help="of the cluster; the newest if none")
+    parser.add_argument(
+        "--careless", action="store_true", help="confluent-kafka's copiers do it wrong: must be noticed"
+    )
     parser.add_argument("--keep", type=Path, help="keep logs and history in this directory, also when all went well")
     chosen = parser.parse_args()
 
@@ -35,7 +39,16 @@ def main() -> int:
     libraries = tuple(chosen.library or LIBRARIES)
     settings = dict(each.split("=", 1) for each in chosen.set)
     plan = Plan(
-        chosen.seed, chosen.seconds, chosen.nodes, chosen.system, directory, libraries, tuple(chosen.only), settings
+        chosen.seed,
+        chosen.seconds,
+        chosen.nodes,
+        chosen.system,
+        directory,
+        libraries,
+        tuple(chosen.only),
+        settings,
+        chosen.transaction_version,
+        chosen.careless,
     )
     began = time.monotonic()
 

@@ -56,6 +56,10 @@ class Plan:
     libraries: tuple[str, ...] = tuple(LIBRARIES)
     only: tuple[str, ...] = ()
     settings: dict[str, str] = field(default_factory=dict)
+    transaction_version: int | None = None
+    """A level of the feature transaction.version other than the newest."""
+    careless: bool = False
+    """Copiers commit their offsets after their transactions, and must be found out."""
 
 
 @dataclass(slots=True)
@@ -87,9 +91,13 @@ def run(plan: Plan, say: Callable[[str], None]) -> Summary:
     with Cluster(plan.system, plan.node_count, Loopback(plan.node_count), disks, plan.directory, settings) as cluster:
         say(f"{plan.node_count} nodes are up")
         lanes = [
-            Lane(LIBRARIES[name], cluster.bootstrap, recorder.history, plan.directory, plan.seed)
+            Lane(
+                LIBRARIES[name], cluster.bootstrap, recorder.history, plan.directory, plan.seed, careless=plan.careless
+            )
             for name in plan.libraries
         ]
+        if plan.transaction_version is not None:
+            cluster.set_feature("transaction.version", plan.transaction_version)
         with _Crew(plan, cluster, lanes, recorder, problems) as crew:
             say("copiers are at work")
             try:

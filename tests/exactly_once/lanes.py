@@ -48,6 +48,8 @@ class Lane:
     seed: int
     abort_chance: float = 0.15
     death_chance: float = 0.02
+    careless: bool = False
+    """Offsets are committed after the transaction instead of in it, which must be found out."""
     started: int = field(default=0, init=False)
     ends: Counter[str] = field(default_factory=Counter, init=False)
     troubles: list[str] = field(default_factory=list, init=False)
@@ -143,6 +145,7 @@ class Lane:
             "timeout_ms": str(TRANSACTION_TIMEOUT_MS),
             "max_records": "40",
             "group_protocol": self.library.group_protocol,
+            "careless": "yes" if self.careless else "no",
         }
         log_file = self.directory / f"{transactional_id}.log"
         self.copiers[transactional_id] = CopierProcess(self.library.command(), arguments, self.history, log_file)

@@ -13,14 +13,17 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
-def campaign(seed: int, directory: Path, *, nodes: int, seconds: int, settings: tuple[str, ...] = ()) -> str:
+def run(seed: int, directory: Path, *options: str, nodes: int, seconds: int) -> subprocess.CompletedProcess[str]:
     arguments = ["--seed", str(seed), "--seconds", str(seconds), "--nodes", str(nodes), "--keep", str(directory)]
-    arguments += [text for each in settings for text in ("--set", each)]
-    command = [sys.executable, "-m", "tests.exactly_once", *arguments]
+    command = [sys.executable, "-m", "tests.exactly_once", *arguments, *options]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
-    print(done.stdout)
-    assert done.returncode == 0, f"python {' '.join(command[1:])}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+    print(f"python {' '.join(command[1:])}\n{done.stdout}\n{done.stderr}")
+    return done
+
+
+def campaign(seed: int, directory: Path, *options: str, nodes: int, seconds: int) -> None:
+    done = run(seed, directory, *options, nodes=nodes, seconds=seconds)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
 
 
 @pytest.mark.timeout(600)
@@ -38,6 +41,23 @@ def test_one_node(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(101, 105))
 def test_many_kills_on_three_nodes(tmp_path: Path, seed: int) -> None:
     campaign(seed, tmp_path, nodes=3, seconds=150)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("version", (0, 1))
+def test_earlier_transaction_versions(tmp_path: Path, version: int) -> None:
+    campaign(301 + version, tmp_path, "--transaction-version", str(version), nodes=3, seconds=90)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_copiers_that_do_it_wrong_are_noticed(tmp_path: Path) -> None:
+    """They commit offsets after their transactions: whoever is killed between the two copies its input again."""
+    options = ("--careless", "--library", "confluent", "--only", "KillCopier")
+    done = run(1, tmp_path, *options, nodes=1, seconds=15)
+    assert done.returncode == 1
+    assert "COPIED_TWICE" in done.stdout or "OFFSETS_DISAGREE" in done.stdout
 
 
 @pytest.mark.slow

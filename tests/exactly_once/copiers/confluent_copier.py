@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from copier_protocol import (
     ARGUMENTS,
     BOOTSTRAP,
+    CHANCE,
     GROUP,
     INPUT,
     MAX_RECORDS,
@@ -20,6 +21,7 @@ from copier_protocol import (
     TIMEOUT_MS,
     Attempt,
     Record,
+    die,
     now,
     tell,
     tell_assigned,
@@ -29,6 +31,8 @@ CALL_S = 10.0
 # librdkafka does not heed the timeout of send_offsets_to_transaction, and may wait for ever for a group coordinator
 # that is no longer in the metadata (confluentinc/librdkafka#5456, #5511): then only another process helps.
 HOPELESS_S = 15.0
+# Commits offsets after the transaction instead of in it, and may die between: to see whether that is noticed.
+CARELESS = ARGUMENTS["careless"] == "yes"
 COMMON = {
     "bootstrap.servers": BOOTSTRAP,
     "log_level": 2,
@@ -118,19 +122,17 @@ class Copier:
                 attempt.at("sent")
             offsets = [TopicPartition(INPUT, partition, offset) for partition, offset in attempt.offsets.items()]
             attempt.tell_offsets()
-            hangs = threading.Timer(HOPELESS_S, give_up)
-            hangs.start()
-            try:
-                self._insist(
-                    self.producer.send_offsets_to_transaction, offsets, self.consumer.consumer_group_metadata()
-                )
-            finally:
-                hangs.cancel()
+            if not CARELESS:
+                self._send_offsets(offsets)
             attempt.at("offsets")
             if not attempt.aborts:
                 attempt.tell_committing()
                 self._insist(self.producer.commit_transaction)
                 attempt.tell_committed()
+                if CARELESS:
+                    if CHANCE.random() < 0.1:
+                        die()
+                    self.consumer.commit(offsets=offsets, asynchronous=False)
                 return
         except KafkaException as problem:
             if not problem.args[0].txn_requires_abort():
@@ -140,6 +142,15 @@ class Copier:
         attempt.tell_aborted()
         for partition, offset in attempt.starts.items():
             self.consumer.seek(TopicPartition(INPUT, partition, offset))
+
+    def _send_offsets(self, offsets: list[TopicPartition]) -> None:
+        hangs = threading.Timer(HOPELESS_S, give_up)
+        hangs.start()
+        try:
+            metadata = self.consumer.consumer_group_metadata()
+            self._insist(self.producer.send_offsets_to_transaction, offsets, metadata)
+        finally:
+            hangs.cancel()
 
     def run(self) -> None:
         while not STOPPED.is_set():

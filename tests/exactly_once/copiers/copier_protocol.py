@@ -49,7 +49,7 @@ def tell_assigned(positions: Mapping[int, int | None]) -> None:
     tell("assigned", positions={str(partition): offset for partition, offset in positions.items()})
 
 
-def _die() -> None:
+def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -80,9 +80,9 @@ class Attempt:
         """Here it may die."""
         if self._dies_at == point:
             if point == "committing":
-                threading.Timer(CHANCE.uniform(0, 0.03), _die).start()
+                threading.Timer(CHANCE.uniform(0, 0.03), die).start()
             else:
-                _die()
+                die()
 
     def tell_offsets(self) -> None:
         tell("offsets", transaction=self.name, offsets={str(each): at for each, at in self.offsets.items()})
