@@ -96,11 +96,11 @@ def test_offsets_appear_with_the_transaction(
         assert committed(wire, group, name, stable=True)[0] == ErrorCode.UNSTABLE_OFFSET_COMMIT
         if outcome == "abort":
             writer.abort_transaction(PATIENCE_S)
-            assert committed(wire, group, name, stable=True) == (0, -1)
+            assert eventually_stable(wire, group, name) == -1
             reader.seek(TopicPartition(name, 0, 0))
         else:
             writer.commit_transaction(PATIENCE_S)
-            assert committed(wire, group, name, stable=True) == (0, message.offset() + 1)
+            assert eventually_stable(wire, group, name) == message.offset() + 1
     reader.close()
 
 
@@ -123,7 +123,7 @@ def test_a_member_that_was_replaced_cannot_commit(
         writer.send_offsets_to_transaction([position], standing, PATIENCE_S)
     assert caught.value.args[0].txn_requires_abort()
     writer.abort_transaction(PATIENCE_S)
-    assert committed(wire, group, name, stable=True) == (0, -1)
+    assert eventually_stable(wire, group, name) == -1
     other.close()
 
 
@@ -241,7 +241,7 @@ def test_offsets_outlive_a_crash_in_the_middle(new_name: Callable[[], str]) -> N
         with Wire(kept.bootstrap_servers) as wire:
             assert committed(wire, group, name, stable=True)[0] == ErrorCode.UNSTABLE_OFFSET_COMMIT
             writer.commit_transaction(PATIENCE_S)
-            assert committed(wire, group, name, stable=True) == (0, message.offset() + 1)
+            assert eventually_stable(wire, group, name) == message.offset() + 1
         reader.close()
 
 
