@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from millstream.broker.cluster_view import ClusterView
 from millstream.broker.coordinator_shell import CoordinatorShell
@@ -35,13 +35,20 @@ from millstream.model.identifiers import TopicPartition
 from millstream.model.transactions import ProducerIdentity
 
 _HELD_S = 0.1
-"""How long a request is held that meets the end of an earlier transaction. It rarely takes so long, and a client that
-is told to come again takes longer."""
+"""How long after the decision requests are held that meet the end of an earlier transaction. It rarely takes so long,
+and a client that is told to come again takes longer. Where it does, something is wrong, and nobody should wait."""
 _AGAIN_FIRST_S = 0.05
 _AGAIN_AT_MOST_S = 2.0
 
 _log = logging.getLogger("millstream.transactions")
 R = TypeVar("R")
+
+
+class _Ending(NamedTuple):
+    """The end of a transaction, under way."""
+
+    done: "asyncio.Future[None]"
+    since_s: float
 
 
 class TransactionCoordinator:
@@ -62,7 +69,7 @@ class TransactionCoordinator:
         self._shards = TransactionShards(view, partitions, environment)
         self._shards.on_decided = self._decided
         self._shards.on_given_up = self._given_up
-        self._ending: dict[str, asyncio.Future[None]] = {}
+        self._ending: dict[str, _Ending] = {}
         """Transactional ids whose transaction is being ended, for those who wait for that."""
         self._background: set[asyncio.Future[None]] = set()
 
@@ -136,7 +143,6 @@ class TransactionCoordinator:
         partitions: Iterable[TopicPartition],
         *,
         client_version: int,
-        held_s: float = _HELD_S,
     ) -> None:
         """Returns when the partitions are part of the transaction; KafkaError if they cannot be."""
         wanted = frozenset(partitions)
@@ -144,7 +150,7 @@ class TransactionCoordinator:
         def operation(shard: TransactionShard, now_ms: int) -> Outcome[None]:
             return shard.add_partitions(transactional_id, client, wanted, client_version, now_ms)
 
-        await self._when_ended(transactional_id, lambda: self._run(transactional_id, operation), held_s)
+        await self._when_ended(transactional_id, lambda: self._run(transactional_id, operation))
 
     async def verify(
         self,
@@ -159,15 +165,7 @@ class TransactionCoordinator:
         client = ProducerIdentity(producer_id, producer_epoch)
         try:
             if adds:
-                # Others may ask over the same connection: it is held no longer than the leader would wait by itself.
-                held_ms = self._view.config[settings.ADD_PARTITIONS_TO_TXN_RETRY_BACKOFF_MS]
-                await self.add_partitions(
-                    transactional_id,
-                    client,
-                    partitions,
-                    client_version=EPOCH_PER_TRANSACTION,
-                    held_s=held_ms / 1000,
-                )
+                await self.add_partitions(transactional_id, client, partitions, client_version=EPOCH_PER_TRANSACTION)
                 return dict.fromkeys(partitions, ErrorCode.NONE)
             return await self._run(
                 transactional_id,
@@ -231,20 +229,21 @@ class TransactionCoordinator:
             new_id = await self._producer_ids.take()
         return await self._run(transactional_id, lambda shard, now_ms: operation(shard, now_ms, new_id))
 
-    async def _when_ended(
-        self, transactional_id: str, operation: "Callable[[], Awaitable[R]]", held_s: float = _HELD_S
-    ) -> R:
-        """Tries again, for a short time, what met an earlier transaction that is being ended."""
+    async def _when_ended(self, transactional_id: str, operation: "Callable[[], Awaitable[R]]") -> R:
+        """Tries again what met an earlier transaction that is being ended, unless that takes long."""
         loop = self._environment.loop
-        until = loop.time() + held_s
+        came_s = loop.time()
         while True:
             try:
                 return await operation()
             except KafkaError as error:
                 ending = self._ending.get(transactional_id)
-                if error.code != ErrorCode.CONCURRENT_TRANSACTIONS or ending is None or loop.time() >= until:
+                if error.code != ErrorCode.CONCURRENT_TRANSACTIONS or ending is None:
                     raise
-            await asyncio.wait((ending,), timeout=until - loop.time())
+                wait_s = min(came_s, ending.since_s) + _HELD_S - loop.time()
+                if wait_s <= 0:
+                    raise
+            await asyncio.wait((ending.done,), timeout=wait_s)
 
     @property
     def _version(self) -> int:
@@ -253,7 +252,8 @@ class TransactionCoordinator:
     # The end of transactions
 
     def _decided(self, shell: CoordinatorShell, decided: Transaction) -> None:
-        self._ending.setdefault(decided.transactional_id, self._environment.loop.create_future())
+        loop = self._environment.loop
+        self._ending.setdefault(decided.transactional_id, _Ending(loop.create_future(), loop.time()))
         # Markers are sent when it is certain that the decision stays.
         shell.when_settled(partial(self._carry_out, shell, decided))
 
@@ -293,7 +293,7 @@ class TransactionCoordinator:
     def _ended(self, transactional_id: str) -> None:
         ending = self._ending.pop(transactional_id, None)
         if ending is not None:
-            ending.set_result(None)
+            ending.done.set_result(None)
 
     # Life
 
