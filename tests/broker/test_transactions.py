@@ -289,6 +289,8 @@ def test_markers_that_are_refused(wire: Wire, topic: str) -> None:
     assert fenced == [ErrorCode.TRANSACTION_COORDINATOR_FENCED]
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert write_marker(wire, (991, 5), topic, 0, 7, coordinator_epoch=3) == [0, unknown]
+    assert write_marker(wire, (-1, 5), topic, 0) == [ErrorCode.INVALID_REQUEST]
+    assert write_marker(wire, (991, -1), topic, 0) == [ErrorCode.INVALID_REQUEST]
     assert write_marker(wire, (991, 6), topic, 0, coordinator_epoch=4, version=2, transaction_version=2) == [0]
 
 

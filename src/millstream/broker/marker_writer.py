@@ -57,6 +57,8 @@ class MarkerWriter:
         return results
 
     def _begin(self, at: TopicPartition, marker: Marker) -> Awaitable[KafkaError | None] | None:
+        if marker.producer_id < 0 or marker.producer_epoch < 0:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "a marker is a producer's, of one of its epochs")
         if at.topic == CONSUMER_OFFSETS_TOPIC:
             return asyncio.ensure_future(self._end_in_groups(at.partition, marker), loop=self._environment.loop)
         return self._append(at, marker)
