@@ -115,12 +115,22 @@ class FetchWait:
                     yield (topic, fetch.partition), fetch
 
     def start(self) -> None:
+        if self._wants_few():
+            self._begin()
+            return
         unopened = [partition for partition in self._partitions() if partition.opened_log is None]
         if len(unopened) <= OPENED_PER_TURN:
             self._begin()
         else:
             # Opening a log reads a few files: thousands at once would hold up everybody else.
             self._open_in_turns(unopened)
+
+    def _wants_few(self) -> bool:
+        """Whether it is so little that it need not be asked how much of it is yet to be opened: the usual fetch."""
+        if self._session is not None:
+            return self._followed is None and len(self._session.partitions) <= OPENED_PER_TURN
+        topics = self._request.topics
+        return len(topics) == 1 and len(topics[0][1]) <= OPENED_PER_TURN
 
     def _open_in_turns(self, unopened: list[Partition]) -> None:
         for partition in unopened[:OPENED_PER_TURN]:
