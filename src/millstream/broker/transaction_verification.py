@@ -159,6 +159,8 @@ class TransactionVerification:
             _log.info("coordinator_not_reached broker=%d error=%s", broker_id, error)
         else:
             failure = ErrorCode(answer.error_code)
+            if failure == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+                failure = ErrorCode.INVALID_TXN_STATE  # it is this broker that may not ask, and not the client
             if failure == ErrorCode.NONE:
                 for row in answer.results_by_transaction:
                     question = questions.get(row.transactional_id)
