@@ -38,7 +38,7 @@ def test_one_node(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("seed", range(101, 105))
+@pytest.mark.parametrize("seed", range(101, 104))
 def test_many_kills_on_three_nodes(tmp_path: Path, seed: int) -> None:
     campaign(seed, tmp_path, nodes=3, seconds=150)
 
@@ -47,7 +47,7 @@ def test_many_kills_on_three_nodes(tmp_path: Path, seed: int) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("version", (0, 1))
 def test_earlier_transaction_versions(tmp_path: Path, version: int) -> None:
-    campaign(301 + version, tmp_path, "--transaction-version", str(version), nodes=3, seconds=90)
+    campaign(301 + version, tmp_path, "--transaction-version", str(version), nodes=3, seconds=60)
 
 
 @pytest.mark.slow
@@ -62,6 +62,5 @@ def test_copiers_that_do_it_wrong_are_noticed(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("seed", (201, 202))
-def test_many_kills_on_one_node(tmp_path: Path, seed: int) -> None:
-    campaign(seed, tmp_path, nodes=1, seconds=120)
+def test_many_kills_on_one_node(tmp_path: Path) -> None:
+    campaign(201, tmp_path, nodes=1, seconds=120)
