@@ -2,7 +2,7 @@
 of it."""
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 
 from millstream.records.record import Record
@@ -69,12 +69,15 @@ class PartitionTransactions:
         yield from self.ended
         yield from self.open.values()
 
-    def first_unstable(self, high_watermark: int) -> int | None:
-        """The first offset, as things were when so much was committed, of a transaction that was not decided."""
+    def first_unstable(self, high_watermark: int, but_of: Container[int] = ()) -> int | None:
+        """The first offset, as things were when so much was committed, of a transaction that was not decided; those
+        of some producers are left out."""
         firsts = [
             span.first_offset
             for span in self.spans()
-            if span.first_offset < high_watermark and (span.end_offset is None or span.end_offset >= high_watermark)
+            if span.first_offset < high_watermark
+            and (span.end_offset is None or span.end_offset >= high_watermark)
+            and span.producer_id not in but_of
         ]
         return min(firsts, default=None)
 

@@ -1,0 +1,164 @@
+"""Bugs that are planted into the product must be found, and by an invariant that is about them."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+import pytest
+
+from millstream.broker.partition import Partition
+from millstream.broker.transaction_markers import TransactionMarkers
+from millstream.coordinator.group_shard import GroupShard
+from millstream.coordinator.transaction.transaction import Transaction, TransactionState
+from millstream.coordinator.transaction.transaction_shard import TransactionShard
+from millstream.model.transactions import Marker
+from millstream.quorum.metadata_log import MetadataLog
+from millstream.quorum.quorum_state import QuorumStateFile
+from millstream.replication.follower import PartitionFollower
+from millstream.storage.cleaner.transactions import CleanedTransactions
+from millstream.storage.partition_log import PartitionLog
+from millstream.storage.transaction_index import AbortedTransaction
+from millstream.testing.simulation.simulation import Options, Scenario, simulate
+
+SEEDS = range(1, 61)
+
+
+def _acknowledge_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    def when_committed(self: Partition, offset: int, callback: Callable[[object], None]) -> None:
+        callback(None if self.is_leader else self.not_leader())
+
+    monkeypatch.setattr(Partition, "when_committed", when_committed)
+
+
+def _forget_votes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(QuorumStateFile, "save", lambda self, state: None)
+
+
+def _never_truncate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PartitionFollower, "diverged", lambda self, epoch, end: self._log.log_end_offset)
+
+
+def _count_unsynced_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MetadataLog, "flushed_offset", property(lambda self: self.partition.log_end_offset))
+
+
+# Transactions
+
+
+def _name_no_aborted_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PartitionLog, "aborted_transactions", lambda self, fetch_offset, up_to: [])
+
+
+def _everything_is_stable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Partition, "last_stable_offset", property(lambda self: self.high_watermark))
+
+
+def _send_markers_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TransactionMarkers, "_later", lambda self, work: None)
+
+
+def _wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TransactionShard, "_abort_late", lambda self, now_ms: None)
+
+
+def _abort_in_compacted_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    append = PartitionLog.append_marker
+
+    def append_marker(self: PartitionLog, *, committed: bool, **fields: object) -> object:
+        kept = committed and self.topic_partition.topic != "state"
+        return append(self, committed=kept, **fields)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(PartitionLog, "append_marker", append_marker)
+
+
+def _later_coordinators_abort(monkeypatch: pytest.MonkeyPatch) -> None:
+    marker = Transaction.marker
+
+    def changed(self: Transaction, coordinator_epoch: int) -> Marker:
+        made = marker(self, coordinator_epoch)
+        committed = made.committed and coordinator_epoch == 0
+        return Marker(
+            made.producer_id, made.producer_epoch, made.coordinator_epoch, committed, made.transaction_version
+        )
+
+    monkeypatch.setattr(Transaction, "marker", changed)
+
+
+def _forget_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator that takes over thinks that what was decided is still open."""
+    loaded = TransactionShard.loaded
+
+    def forgetful(self: TransactionShard, now_ms: int) -> None:
+        for name, transaction in tuple(self.transactions.items()):
+            if transaction.is_decided:
+                object.__setattr__(transaction, "state", TransactionState.ONGOING)
+                self._ongoing[name] = None
+        loaded(self, now_ms)
+
+    monkeypatch.setattr(TransactionShard, "loaded", forgetful)
+
+
+def _count_offsets_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def at_once(self: GroupShard, producer_id: int, producer_epoch: int, key: bytes, value: bytes | None) -> None:
+        self.replay(key, value)
+
+    monkeypatch.setattr(GroupShard, "replay_pending", at_once)
+
+
+def _lose_offsets_of_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+    end = GroupShard.end_transaction
+    monkeypatch.setattr(
+        GroupShard, "end_transaction", lambda self, producer_id, committed: end(self, producer_id, False)
+    )
+
+
+# Cleaning
+
+
+def _clean_what_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PartitionLog, "last_stable_offset", property(lambda self: self.log_end_offset))
+
+
+def _abort_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was once: an aborted transaction took its producer's next ones with it."""
+    begin = CleanedTransactions.__init__
+
+    def forgetful(self: CleanedTransactions, aborted: Iterable[AbortedTransaction]) -> None:
+        begin(self, [each._replace(last_offset=1 << 62) for each in aborted])
+
+    monkeypatch.setattr(CleanedTransactions, "__init__", forgetful)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("plant", "scenario", "found_by"),
+    [
+        (_acknowledge_early, Scenario.TROUBLE, {"AckedIsKept", "History", "InSyncLogsAgree"}),
+        (_forget_votes, Scenario.BLACKOUT, {"EpochsOnlyGrow", "OneQuorumLeaderPerEpoch", "CommittedMetadataStays"}),
+        (_never_truncate, Scenario.TROUBLE, {"Liveness", "InSyncLogsAgree", "History"}),
+        (_count_unsynced_metadata, Scenario.BLACKOUT, {"CommittedMetadataStays"}),
+        (_name_no_aborted_ones, Scenario.TRANSACTIONS, {"NoAbortedRead"}),
+        (_everything_is_stable, Scenario.TRANSACTIONS, {"LastStableOffsetsHold"}),
+        (_send_markers_once, Scenario.TRANSACTIONS, {"TransactionsEnd", "Liveness"}),
+        (_wait_for_ever, Scenario.TRANSACTIONS, {"TransactionsEnd"}),
+        (_abort_in_compacted_topics, Scenario.TRANSACTIONS, {"TransactionsAreWhole"}),
+        (_later_coordinators_abort, Scenario.TRANSACTIONS, {"TransactionsAreWhole"}),
+        (_forget_decisions, Scenario.TRANSACTIONS, {"DecisionsStay"}),
+        (_count_offsets_at_once, Scenario.TRANSACTIONS, {"OffsetsAgreeWithOutput"}),
+        (_lose_offsets_of_transactions, Scenario.TRANSACTIONS, {"OffsetsAgreeWithOutput", "EachInputOnce"}),
+        (_clean_what_is_open, Scenario.TRANSACTIONS, {"CleaningKeepsTheLast"}),
+        (_abort_for_ever, Scenario.TRANSACTIONS, {"CleaningKeepsTheLast"}),
+    ],
+)
+def test_a_planted_bug_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None],
+    scenario: Scenario,
+    found_by: set[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plant(monkeypatch)
+    for seed in SEEDS:
+        violation = simulate(seed, Options(scenario=scenario)).violation
+        if violation is not None:
+            assert violation.invariant in found_by, f"seed {seed}: {violation}"
+            return
+    pytest.fail(f"{len(SEEDS)} seeds have not found it")
