@@ -24,7 +24,8 @@ _producer_ids = itertools.count(900_000)
 @pytest.fixture(scope="module")
 def broker() -> Iterator[EmbeddedBroker]:
     """Partitions believe what producers say of their transactions, so that one can be made to hang."""
-    with EmbeddedBroker({"transaction.partition.verification.enable": "false"}) as running:
+    settings = {"transaction.partition.verification.enable": "false", "transaction.two.phase.commit.enable": "true"}
+    with EmbeddedBroker(settings) as running:
         yield running
 
 
@@ -190,6 +191,30 @@ def test_what_does_not_hang_is_not_ended_in_one_partition(run: Run, broker: Embe
     refused = run("txn", "abort", "--topic", topic, "--partition", 0, "--start-offset", 0, "--yes")
     assert refused.code == 1 and name in refused.err and "txn abort" in refused.err
     writer.commit_transaction(PATIENCE_S)
+
+
+def test_a_prepared_transaction_waits_for_ever_and_can_be_given_up(
+    run: Run, broker: EmbeddedBroker, wire: Wire, topic: str
+) -> None:
+    name = f"prepared-{topic}"
+    deadline = time.monotonic() + PATIENCE_S
+    wire.call("find_coordinator", 4, key_type=1, coordinator_keys=[name])
+    fields = {"transactional_id": name, "transaction_timeout_ms": 0, "enable2_pc": True}
+    while (mine := wire.call("init_producer_id", 6, **fields)).error_code:
+        assert time.monotonic() < deadline, mine.error_code
+    identity = {"producer_id": mine.producer_id, "producer_epoch": mine.producer_epoch}
+    data = batch(b"x", base_sequence=0, transactional=True, **identity)
+    rows = [{"name": topic, "partition_data": [{"index": 0, "records": data}]}]
+    produced = wire.call("produce", 12, transactional_id=name, acks=-1, timeout_ms=10_000, topic_data=rows)
+    assert produced.responses[0].partition_responses[0].error_code == 0
+    (document,) = run("txn", "describe", name, "--json").json()
+    assert document["state"] == "Ongoing" and document["timeout_ms"] == 2**31 - 1
+    assert "waits for its end, whenever that is" in run("txn", "describe", name).out
+    limits = ("--topic", topic, "--max-transaction-timeout", "0s")
+    assert run("txn", "find-hanging", *limits, "--json").json() == []
+    assert run("txn", "abort", name, "--yes").code == 0
+    while committed(broker.bootstrap_servers, topic) < 2:
+        assert time.monotonic() < deadline
 
 
 @pytest.mark.parametrize(("answer", "code"), [("n\n", 1), ("y\n", 0)])

@@ -8,6 +8,8 @@ from millstream.cli.cluster_reading import Place
 from millstream.cli.terminal import note, print_table
 from millstream.cli.txn_admin import Listed, OpenIn, Transaction
 
+NO_TIMEOUT_MS = (1 << 31) - 1
+"""Of a producer that takes part in two-phase commits."""
 _SECOND, _MINUTE, _HOUR, _DAY = 1000, 60_000, 3_600_000, 86_400_000
 
 
@@ -57,7 +59,7 @@ def transaction_document(transaction: Transaction, open_in: Mapping[Place, OpenI
 def show_transaction(transaction: Transaction, open_in: Mapping[Place, OpenIn], now_ms: int) -> None:
     print(
         f"{transaction.transactional_id}  {transaction.state}  producer {transaction.producer_id}"
-        f" epoch {transaction.producer_epoch}  timeout {age(transaction.timeout_ms)}"
+        f" epoch {transaction.producer_epoch}  {_patience(transaction.timeout_ms)}"
         f"  coordinator {transaction.coordinator}"
     )
     started = transaction.started_ms
@@ -113,6 +115,10 @@ def show_hanging(rows: Sequence[OpenIn], now_ms: int) -> None:
         "end one with: millstream txn abort"
         f" --topic {first.topic} --partition {first.partition} --start-offset {first.start_offset}"
     )
+
+
+def _patience(timeout_ms: int) -> str:
+    return "waits for its end, whenever that is" if timeout_ms == NO_TIMEOUT_MS else f"timeout {age(timeout_ms)}"
 
 
 def moment(at_ms: int) -> str:
