@@ -32,7 +32,7 @@ EXPECTED_REFUSALS = {
 class Transactions(RuleBasedStateMachine):
     clients: "Bundle[ProducerIdentity]" = Bundle("clients")
 
-    @initialize(version=st.sampled_from([1, 2]), epoch=st.sampled_from([None, LARGEST_EPOCH - 3, LARGEST_EPOCH - 2]))
+    @initialize(version=st.sampled_from([0, 1, 2]), epoch=st.sampled_from([None, LARGEST_EPOCH - 3, LARGEST_EPOCH - 2]))
     def begin(self, version: int, epoch: int | None) -> None:
         self.run = TransactionRun(version)
         self.version = version if version == 2 else 0
