@@ -29,7 +29,9 @@ def truncate(log: "PartitionLog", offset: int) -> None:
     end = active.read_end_offset()
     log.directory_changed = True  # files of segments and of aborted transactions may be gone
     log.log_end_offset = end
-    log.recovery_point = min(log.recovery_point, end)
+    # One below the end, so that the next flush has the segment that was cut: else its old tail could come back with the
+    # power, before what is written to the next segment by then.
+    log.recovery_point = min(log.recovery_point, max(end - 1, active.base_offset))
     log.cleaned_offset = min(log.cleaned_offset, end)
     log.log_start_offset = min(log.log_start_offset, end)
     if log.high_watermark is not None:
