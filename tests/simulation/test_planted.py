@@ -1,7 +1,6 @@
 """Bugs that are planted into the product must be found, and by an invariant that is about them."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 import pytest
 

@@ -64,6 +64,8 @@ class CommittedLogs:
         self._cleaned = frozenset(cleaned)
         self._logs: dict[PartitionKey, CommittedLog] = {}
         self.listeners: list[OnCommitted] = []
+        self.ends: dict[tuple[str, int], int] = {}
+        """By topic and partition: how far somebody has called it committed."""
 
     def of(self, seen: ReplicaSight) -> CommittedLog:
         log = self._logs.get(seen.key)
@@ -76,6 +78,7 @@ class CommittedLogs:
         assert seen.log is not None
         log = self.of(seen)
         result = log.compare(seen.log, offset, seen.high_watermark)
+        self.ends[seen.topic, seen.key.partition] = log.end
         for batch in log.fresh:
             for listener in self.listeners:
                 listener(seen, batch)

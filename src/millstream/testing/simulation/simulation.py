@@ -172,7 +172,7 @@ class Simulation:
 
     def _make_invariants(self) -> None:
         lost = self.workload.may_lose_records
-        logs = CommittedLogs(cleaned=(STATE.name, OFFSETS_TOPIC, STATE_TOPIC))
+        logs = self._logs = CommittedLogs(cleaned=(STATE.name, OFFSETS_TOPIC, STATE_TOPIC))
         self._transactions = TransactionInvariants(self.workload.book, logs, LOOP_KEY)
         self._cleaning = CleaningKeepsTheLast(self._transactions.logs, logs)
         self._invariants = all_invariants(logs, (_PASSING,), records_may_be_lost=lost)
@@ -350,7 +350,7 @@ class Simulation:
         readers: list[Consumer | CommittedReader] = [consumer.program]
         if self._has_transactions:
             readers.append(self._auditor())
-        ends = self._ends()
+        ends = dict(self._logs.ends)
 
         def behind() -> list[str]:
             late = [(at, read) for reader in readers for at, read in reader.positions.items() if read < ends.get(at, 0)]
@@ -369,16 +369,6 @@ class Simulation:
         self._run_until(_STEP_SECONDS, lambda: False)
         assert machine.process is not None and isinstance(machine.process.program, CommittedReader)
         return machine.process.program
-
-    def _ends(self) -> dict[tuple[str, int], int]:
-        """How far each partition of the plan is committed, as its newest leader says."""
-        sight = look(self._scheduler.now, self.cluster.machines, self.workload.acked)
-        names = {plan.name for plan in self._topics}
-        leaders = sorted(
-            (seen for seen in sight.replicas if seen.is_leader and seen.topic in names),
-            key=lambda seen: seen.leader_epoch,
-        )
-        return {(seen.topic, seen.key.partition): seen.high_watermark for seen in leaders}
 
     def _run_until(self, seconds: float, is_over: Callable[[], bool]) -> bool:
         scheduler = self._scheduler
