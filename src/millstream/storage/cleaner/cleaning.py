@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Protocol, TypeVar
 
+from millstream.model.errors import KafkaError
 from millstream.storage.cleaner.cleanable import Cleanable
 from millstream.storage.cleaner.copying import Copier
 from millstream.storage.cleaner.grouping import group_sources
 from millstream.storage.cleaner.key_map import KeyMap
 from millstream.storage.cleaner.mapping import map_dirty
 from millstream.storage.cleaner.plan import CleaningAbortedError, LastWritten, PassStats, Plan, Source
+from millstream.storage.cleaner.records import UncleanableError
 from millstream.storage.cleaner.settings import CleanerSettings
 from millstream.storage.cleaner.swap import swap_in
 from millstream.storage.cleaner.throttle import Throttle
@@ -73,6 +75,14 @@ class Cleaning:
 
         CleaningAbortedError when it was given up, UncleanableError or KafkaError when the log cannot be read, OSError.
         """
+        try:
+            return await self._run()
+        except (UncleanableError, KafkaError, OSError) as error:
+            if self._has_changed():
+                raise CleaningAbortedError from error  # what was read is not the log any more
+            raise
+
+    async def _run(self) -> int:
         plan = self._plan
         keys = KeyMap(plan.map_bytes, plan.dirty_start)
         await self._offload(self._prepare)
@@ -124,6 +134,11 @@ class Cleaning:
             delay = throttle.delay_seconds(done, self._now())
             if delay > 0:
                 await asyncio.sleep(delay)
+
+    def _has_changed(self) -> bool:
+        """Whether something happened to the log under the pass that may have made it fail."""
+        is_deleted = any(source.segment.dropped and source.segment.successor is None for source in self._plan.sources)
+        return is_deleted or not self._is_current() or not self._is_wanted(self.log)
 
     def _is_current(self) -> bool:
         return self.log.truncations == self._truncations and self.log.failure is None
