@@ -240,7 +240,7 @@ class ApacheKafkaBroker:
     jvm: Sequence[str] = DEFAULT_BROKER_HEAP
     host: str = "127.0.0.1"
     port: int = 0
-    start_timeout_s: float = 60.0
+    start_timeout_s: float = 120.0
     node_id: int = 1
     voters: Mapping[int, str] = field(default_factory=dict)
     command_prefix: Sequence[str] = ()

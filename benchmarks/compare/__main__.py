@@ -23,7 +23,7 @@ from benchmarks.compare.cluster_target import ClusterTarget, KafkaCluster, Mills
 from benchmarks.compare.comparison import Comparison, as_json
 from benchmarks.compare.loads import CLUSTER_LOAD_NAMES, GROUPS, LOAD_NAMES, build_cluster_loads, build_loads
 from benchmarks.compare.loads.consume_java import ConsumeJava, has_consumer_groups
-from benchmarks.compare.machine_limit import measure_limits
+from benchmarks.compare.machine_limit import LIMIT_OF, measure_limits
 from benchmarks.compare.measure import Load, Scale
 from benchmarks.compare.report import markdown, print_table
 from benchmarks.compare.runner import Step, run_rounds, warm_up, warm_up_cluster
@@ -128,7 +128,8 @@ def compare(
 
         if chosen & set(LOAD_NAMES):
             preparing = progress.add_task("machine limit", total=1 + len(names))
-            comparison.limits = measure_limits(directory, Scale(scale))
+            if any(load_name in chosen for load_name, _ in LIMIT_OF):
+                comparison.limits = measure_limits(directory, Scale(scale))
             with ExitStack() as running:
                 targets = [fresh_target(name) for name in names]
                 for target in targets:
