@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from millstream.storage.partition_log import PartitionLog
 
 COMPACT = "compact"
-DELETE = "delete"
 
 
 @dataclass(frozen=True, slots=True)

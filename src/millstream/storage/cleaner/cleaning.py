@@ -60,7 +60,6 @@ class Cleaning:
         self._indexes = [segment.aborted for segment in log.segments if segment.aborted]
         self._is_closed = False
         self.segments_after = 0
-        self.bytes_before = found.clean_bytes + found.dirty_bytes
 
     @property
     def stats(self) -> PassStats:

@@ -37,6 +37,19 @@ class LastWritten:
 
 
 @dataclass(slots=True)
+class PassStats:
+    """What a pass has done so far."""
+
+    mapped_bytes: int = 0
+    mapped_keys: int = 0
+    map_used_bytes: int = 0
+    read_bytes: int = 0
+    read_records: int = 0
+    written_bytes: int = 0
+    written_records: int = 0
+
+
+@dataclass(slots=True)
 class Plan:
     disk: Disk
     directory: str
@@ -56,22 +69,10 @@ class Plan:
     """Set by the loop, looked at by threads between blocks."""
     breathe: Callable[[], None] = lambda: None
     """Called between stretches of work, in the thread."""
-    stats: "PassStats" = field(default_factory=lambda: PassStats())
+    stats: PassStats = field(default_factory=PassStats)
 
     def check(self) -> None:
         """Between stretches of work: let others have the interpreter, and see whether to go on."""
         self.breathe()
         if self.is_aborted:
             raise CleaningAbortedError
-
-
-@dataclass(slots=True)
-class PassStats:
-    mapped_bytes: int = 0
-    mapped_keys: int = 0
-    map_used_bytes: int = 0
-    read_bytes: int = 0
-    read_records: int = 0
-    written_bytes: int = 0
-    written_records: int = 0
-    keyless_records: int = 0
