@@ -161,6 +161,18 @@ def test_an_atomic_and_durable_write_is_whole_or_not_there() -> None:
     assert seen == {"old", "new", "finished"}
 
 
+def test_a_death_may_wait_for_a_file_and_for_leave(machine: SimulatedDisk, disk: DiskSession) -> None:
+    machine.die_at(2, disk.end, within=".cleaned")
+    for number in range(5):
+        disk.write_bytes(f"/data/{number}.log", b"x")
+    disk.create("/data/0.log.cleaned")
+    with pytest.raises(Killed):
+        disk.write_bytes("/data/6.log", b"x")
+    alive = session(machine)
+    machine.die_at(1, alive.end, may_die=lambda: False)
+    alive.write_bytes("/data/7.log", b"x")
+
+
 def test_a_full_disk_takes_what_fits(machine: SimulatedDisk, disk: DiskSession) -> None:
     file = disk.create("/data/f")
     machine.room = 10

@@ -22,7 +22,10 @@ def simulate(
         float, typer.Option("--trouble", metavar="SECONDS", min=1.0, help="Virtual time for faults.")
     ] = 8.0,
     scenario: Annotated[
-        str, typer.Option("--scenario", metavar="NAME", help="trouble, forming or blackout; else the seed chooses.")
+        str,
+        typer.Option(
+            "--scenario", metavar="NAME", help="trouble, forming, blackout or transactions; else the seed chooses."
+        ),
     ] = "",
     trace: Annotated[bool, typer.Option("--trace", help="Print the run as a story.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="With --trace: also what the nodes log.")] = False,
@@ -32,7 +35,7 @@ def simulate(
     json: Json = False,
 ) -> None:
     """Run clusters of real nodes in virtual time, with crashes, partitions and broken disks, and check that no
-    acknowledged write is lost and that they recover.
+    acknowledged write is lost, that transactions are whole, and that they recover.
 
     The same seed gives the same run, event for event.
 
@@ -40,6 +43,7 @@ def simulate(
     Examples:
       millstream simulate --seeds 200
       millstream simulate --seed 42 --trace
+      millstream simulate --scenario transactions --trace
     """
     import logging
 
@@ -91,12 +95,17 @@ def simulate(
 class _Totals:
     def __init__(self) -> None:
         self.acked = self.faults = self.elections = 0
+        self.committed = self.aborted = self.fenced = self.cleanings = 0
         self.virtual_seconds = self.cpu_seconds = 0.0
 
     def add(self, result: "Result") -> None:
         self.acked += result.acked
         self.faults += sum(result.faults.values())
         self.elections += result.elections
+        self.committed += result.committed
+        self.aborted += result.aborted
+        self.fenced += result.fenced
+        self.cleanings += result.cleanings
         self.virtual_seconds += result.virtual_seconds
         self.cpu_seconds += result.cpu_seconds
 
@@ -104,7 +113,9 @@ class _Totals:
         outcome = f"{failed:,} failed" if failed else "all invariants held"
         return (
             f"{seeds:,} {'seed' if seeds == 1 else 'seeds'}: {outcome}; {self.acked:,} batches acknowledged, "
-            f"{self.faults:,} faults, {self.elections:,} controllers elected, in {self.virtual_seconds / 60:,.1f} "
+            f"{self.committed:,} transactions committed, {self.aborted:,} aborted, {self.fenced:,} producers fenced, "
+            f"{self.cleanings:,} logs cleaned, {self.faults:,} faults, {self.elections:,} controllers elected, in "
+            f"{self.virtual_seconds / 60:,.1f} "
             f"virtual minutes ({self.cpu_seconds:,.1f} s of CPU)"
         )
 
@@ -113,6 +124,10 @@ class _Totals:
             "acked": self.acked,
             "faults": self.faults,
             "elections": self.elections,
+            "transactions_committed": self.committed,
+            "transactions_aborted": self.aborted,
+            "producers_fenced": self.fenced,
+            "logs_cleaned": self.cleanings,
             "virtual_seconds": round(self.virtual_seconds, 1),
             "cpu_seconds": round(self.cpu_seconds, 1),
         }

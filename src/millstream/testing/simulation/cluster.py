@@ -133,8 +133,12 @@ class Cluster:
     def kill(self, node_id: int, *, power_lost: bool = False) -> None:
         self.before_kill()
         if power_lost:
-            self._power_lost = node_id, self.broker_epoch(node_id)
+            self.note_power_loss(node_id)
         self.machines[node_id].kill(power_lost=power_lost)
+
+    def note_power_loss(self, node_id: int) -> None:
+        """It goes now; until that is made good nobody else is killed."""
+        self._power_lost = node_id, self.broker_epoch(node_id)
 
     def black_out(self) -> None:
         """All machines lose power at one moment."""

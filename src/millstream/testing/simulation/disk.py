@@ -162,6 +162,8 @@ class SimulatedDisk:
         self.locks: dict[str, DiskSession] = {}
         self.operations = 0
         self._die_in: int | None = None
+        self._die_within = ""
+        self._may_die: Callable[[], bool] = lambda: True
         self._die: Callable[[], None] = lambda: None
 
     def make_root(self, path: str) -> None:
@@ -184,24 +186,36 @@ class SimulatedDisk:
         self.slowness = 1.0
         self._die_in = None
 
-    def die_at(self, operations: int, die: Callable[[], None]) -> None:
-        """Has the process killed within the nth change from now on."""
-        self._die_in, self._die = operations, die
+    def die_at(
+        self,
+        operations: int,
+        die: Callable[[], None],
+        *,
+        within: str = "",
+        may_die: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Has the process killed within the nth change from now on, or from the first one on of a file whose name ends
+        with `within`; unless, when the time has come, it may not."""
+        self._die_in, self._die, self._die_within, self._may_die = operations, die, within, may_die
 
     def job_seconds(self) -> float:
         """How long a job in a thread takes."""
         return (0.0002 + self.randomness.expovariate(1 / 0.001)) * self.slowness
 
-    def count_operation(self) -> bool:
+    def count_operation(self, path: str) -> bool:
         """Whether the process dies within this operation."""
         self.operations += 1
         if self._die_in is None:
             return False
+        if self._die_within:
+            if not path.endswith(self._die_within):
+                return False
+            self._die_within = ""
         self._die_in -= 1
         if self._die_in > 0:
             return False
         self._die_in = None
-        return True
+        return self._may_die()
 
     def die(self) -> None:
         self._die()
@@ -242,7 +256,7 @@ class SimulatedFile:
         session, inode = self._session, self._inode
         disk = session.disk
         fits = len(data)
-        if session.begin_change():
+        if session.begin_change(self._path):
             inode.write(position, memoryview(data)[: disk.randomness.randrange(fits + 1)])
             disk.die()
         if disk.writes_fail:
@@ -262,7 +276,7 @@ class SimulatedFile:
         return len(self._inode.content)
 
     def truncate(self, size: int) -> None:
-        if self._session.begin_change():
+        if self._session.begin_change(self._path):
             self._session.disk.die()
         disk = self._session.disk
         if disk.room is not None:
@@ -271,7 +285,7 @@ class SimulatedFile:
         self._inode.modified_ns = self._session.now_ns()
 
     def sync(self) -> None:
-        if self._session.begin_change():
+        if self._session.begin_change(self._path):
             self._session.disk.die()
         if self._session.disk.syncs_fail:
             self._inode.forget_dirty()
@@ -306,13 +320,13 @@ class DiskSession:
         if not self.alive:
             raise OSError(errno.EIO, "this process is gone")
 
-    def begin_change(self) -> bool:
+    def begin_change(self, path: str) -> bool:
         """Whether the process dies within this change."""
         self.check()
-        return self.disk.count_operation()
+        return self.disk.count_operation(path)
 
-    def _change(self) -> None:
-        if self.begin_change():
+    def _change(self, path: str) -> None:
+        if self.begin_change(path):
             self.disk.die()
 
     # Finding
@@ -347,7 +361,7 @@ class DiskSession:
     def create(self, path: str) -> SimulatedFile:
         parent, name = path.rsplit("/", 1)
         directory = self._directory(parent)
-        self._change()
+        self._change(path)
         found = directory.entries.get(name)
         if isinstance(found, _Directory):
             raise IsADirectoryError(errno.EISDIR, "is a directory", path)
@@ -376,7 +390,7 @@ class DiskSession:
         return [DirectoryEntry(name, isinstance(item, _Directory)) for name, item in entries.items()]
 
     def make_directory(self, path: str) -> None:
-        self._change()
+        self._change(path)
         directory = self.disk.root
         for name in path.strip("/").split("/"):
             found = directory.entries.get(name)
@@ -390,7 +404,7 @@ class DiskSession:
             directory = found
 
     def rename(self, old: str, new: str) -> None:
-        self._change()
+        self._change(old)
         old_parent, old_name = old.rsplit("/", 1)
         new_parent, new_name = new.rsplit("/", 1)
         directory = self._directory(old_parent)
@@ -407,7 +421,7 @@ class DiskSession:
         self._remove(path)
 
     def _remove(self, path: str) -> None:
-        self._change()
+        self._change(path)
         parent, name = path.rsplit("/", 1)
         directory = self._find(parent)
         if isinstance(directory, _Directory) and name in directory.entries:
@@ -416,14 +430,14 @@ class DiskSession:
             directory.drop(name)
 
     def sync_directory(self, path: str) -> None:
-        self._change()
+        self._change(path)
         directory = self._directory(path)
         if self.disk.syncs_fail:
             raise OSError(errno.EIO, "input/output error", path)
         directory.sync()
 
     def sync_filesystem(self, path: str) -> None:
-        self._change()
+        self._change(path)
         if self.disk.syncs_fail:
             raise OSError(errno.EIO, "input/output error", path)
         self.disk.root.sync_all()

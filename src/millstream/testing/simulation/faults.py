@@ -23,6 +23,7 @@ class Fault(StrEnum):
     KILL = "kill"
     KILL_IN_WRITE = "kill within a write"
     KILL_IN_ELECTION = "kill within an election"
+    KILL_IN_CLEANING = "kill within cleaning"
     POWER_LOSS = "power loss"
     BLACKOUT = "blackout"
     RESTART = "restart"
@@ -44,6 +45,7 @@ _WEIGHTS = {
     Fault.KILL: 5,
     Fault.KILL_IN_WRITE: 4,
     Fault.KILL_IN_ELECTION: 3,
+    Fault.KILL_IN_CLEANING: 4,
     Fault.POWER_LOSS: 4,
     Fault.RESTART: 3,
     Fault.PAUSE: 4,
@@ -85,6 +87,8 @@ BLACKOUT_WEIGHTS = {
 }
 _SLOW_DISK_BEFORE_BLACKOUT = 30.0
 _WRONG_CLOCK_MS = 60_000
+_CLEANED = ".log.cleaned"
+"""How the names of segments end that the cleaner is copying."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +175,7 @@ class Saboteur:
             Fault.KILL: self._kill,
             Fault.KILL_IN_WRITE: self._kill_in_write,
             Fault.KILL_IN_ELECTION: self._kill_in_election,
+            Fault.KILL_IN_CLEANING: self._kill_in_cleaning,
             Fault.POWER_LOSS: self._lose_power,
             Fault.BLACKOUT: self._black_out,
             Fault.RESTART: self._restart,
@@ -246,6 +251,37 @@ class Saboteur:
         cluster.machines[node_id].die_within(operations, died)
         return f"node {node_id} at its operation {operations} from now"
 
+    def _kill_in_cleaning(self, seconds: float) -> str | None:
+        """Kills a node, or takes its power, soon after it began to copy a segment without what is superseded."""
+        cluster = self._cluster
+        node_id = self._one_to_stop()
+        if node_id is None:
+            return None
+        operations = self._randomness.randint(1, 30)
+        wants_power = self._randomness.random() < 0.5
+
+        def loses_power() -> bool:
+            if not wants_power or not self._may_lose_power():
+                return False
+            cluster.note_power_loss(node_id)
+            return True
+
+        def died() -> None:
+            cluster.tell("faults", f"node {node_id} dies within cleaning")
+            self._start_again(node_id, seconds)
+
+        cluster.machines[node_id].die_within(
+            operations,
+            died,
+            within=_CLEANED,
+            may_die=lambda: self._one_to_stop() is not None,
+            power_lost=loses_power,
+        )
+        return f"node {node_id} at its operation {operations} after it begins to"
+
+    def _may_lose_power(self) -> bool:
+        return not self._needs_restart and not self._cluster.out_of_sync()
+
     def _kill_in_election(self, seconds: float) -> str | None:
         """Pauses the leader of the quorum, and kills a voter when the others elect another: has it kept its vote?"""
         cluster = self._cluster
@@ -276,7 +312,7 @@ class Saboteur:
 
     def _lose_power(self, seconds: float) -> str | None:
         node_id = self._one_to_stop()
-        if node_id is None or self._needs_restart or self._cluster.out_of_sync():
+        if node_id is None or not self._may_lose_power():
             return None
         for machine in self._cluster.machines.values():
             machine.disk.heal()

@@ -199,14 +199,23 @@ class Machine:
         if power_lost:
             self.disk.lose_power()
 
-    def die_within(self, operations: int, then: Callable[[], None]) -> None:
-        """Kills the process in the middle of the nth change of its disk from now on."""
+    def die_within(
+        self,
+        operations: int,
+        then: Callable[[], None],
+        *,
+        within: str = "",
+        may_die: Callable[[], bool] = lambda: True,
+        power_lost: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Kills the process in the middle of the nth change of its disk from now on, or from the first one of a file
+        whose name ends with `within`; the power may go, too."""
 
         def die() -> None:
-            self.kill()
+            self.kill(power_lost=power_lost())
             then()
 
-        self.disk.die_at(operations, die)
+        self.disk.die_at(operations, die, within=within, may_die=may_die)
 
     def stop(self, then: Callable[[], None]) -> None:
         """Asks the program to stop in good order; `then` is called when it has."""
