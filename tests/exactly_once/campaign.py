@@ -20,6 +20,8 @@ from tests.exactly_once.watchers import Reader, Watcher, committed_offsets, read
 _CALM_S = 1.0
 _DRAIN_S = 90.0
 _LEAVE_S = 60.0
+_STALE_GRACE_S = 3.0
+"""Requests that a deposed leader had under way are answered by then."""
 _SETTINGS = {
     "offsets.topic.num.partitions": "6",
     "transaction.state.log.num.partitions": "6",
@@ -107,6 +109,8 @@ def run(plan: Plan, say: Callable[[str], None]) -> Summary:
                     time.sleep(strike.hold_s)
                     strike.heal()
                     crew.wait_until_in_sync()
+                    if strike.stale_reads_allowed:
+                        recorder.stale_allowed(begun, recorder.now() + _STALE_GRACE_S, strike.name)
                     time.sleep(_CALM_S)
                     struck.append(f"  {strike.name}: {done}")
                     say(f"{strike.name} ({done}): {recorder.now() - begun:.1f} s")

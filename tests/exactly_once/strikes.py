@@ -1,4 +1,4 @@
-"""The kills: a client, a coordinator, a leader, everybody; and a zombie that wakes up beside its successor.
+"""The kills: a client, a coordinator, a leader, everybody; and zombies that wake up beside their successors.
 
 Each picks its victim by chance when it strikes. Beside these, every copier kills itself now and then at some point of a
 transaction.
@@ -23,6 +23,8 @@ class Strike(ABC):
 
     name: ClassVar[str]
     hold_s: ClassVar[float] = 3.0
+    stale_reads_allowed: ClassVar[bool] = False
+    """Whether a deposed leader may be asked that does not know it yet: Kafka lets it answer from what it has."""
 
     def __init__(self, cluster: Cluster, lanes: Sequence[Lane], chance: random.Random) -> None:
         self.cluster = cluster
@@ -93,6 +95,23 @@ class KillEverybody(Strike):
         return "all"
 
 
+class PauseTransactionCoordinator(Strike):
+    """For longer than its session: others take over what it coordinates and leads, and then it goes on."""
+
+    name = "pause of a transaction coordinator"
+    hold_s = 6.0
+    stale_reads_allowed = True
+
+    def strike(self) -> str:
+        transactional_id = self.random.choice(sorted(self.random.choice(self.lanes).copiers))
+        self._node = self.cluster.nodes[self.cluster.coordinator(transactional_id, TRANSACTION)]
+        self._node.pause()
+        return f"node {self._node.number}, of {transactional_id}"
+
+    def heal(self) -> None:
+        self._node.resume()
+
+
 class KillCopier(Strike):
     name = "kill -9 of copiers"
     hold_s = 2.0
@@ -137,6 +156,7 @@ ALL: tuple[type[Strike], ...] = (
     KillLeader,
     KillAndStartAtOnce,
     KillEverybody,
+    PauseTransactionCoordinator,
     KillCopier,
     Zombie,
 )
