@@ -372,3 +372,28 @@ def test_settings_are_shared_by_the_threads() -> None:
     settings = CleanerSettings(threads=4, dedupe_buffer_bytes=1 << 20, load_factor=0.5, io_buffer_bytes=1 << 20)
     assert settings.map_bytes == 1 << 17
     assert settings.block_bytes == 1 << 17
+
+
+def test_compact_and_delete(node: Node) -> None:
+    """Retention goes by the times of what is left."""
+    policy = frozenset({"compact", "delete"})
+    settings = config(cleanup_policy=policy, retention_ms=1000)
+    log = node.log(settings)
+    append(log, (b"a", b"1"), (b"old", b"1"), timestamp=NOW - 5000)
+    append(log, (b"a", b"2"), timestamp=NOW - 4000)
+    log.roll(0)
+    clean(log)
+    append(log, (b"a", b"3"), timestamp=NOW)
+    log.roll(0)
+    clean(log)
+    assert records(log) == [(1, b"old", b"1"), (3, b"a", b"3")]
+    assert len(log.segments) == 2  # both cleaned ones became one, which is as young as its youngest record
+    for now_ms, left in ((NOW + 1000, [1, 3]), (NOW + 1001, [])):
+        for job in node.directory.maintenance(now_ms):
+            job.done(job.run())
+        assert [offset for offset, _, _ in records(log)] == left
+    assert (log.log_start_offset, log.log_end_offset) == (4, 4)
+    append(log, (b"a", b"4"), timestamp=NOW)
+    log.roll(0)
+    clean(log)
+    assert records(log) == [(4, b"a", b"4")]
