@@ -221,8 +221,12 @@ class CompactedModel(RuleBasedStateMachine):
             assert producer in log.open_transactions(), transaction
         for producer, sequence in self.sequence.items():
             entry = log.producers.entries.get(producer)
-            if entry is not None or log.log_start_offset == 0:
+            if log.log_start_offset == 0:
                 assert sequence == (0 if entry is None else entry.next_sequence)
+            elif entry is not None and entry.batches:
+                assert sequence == entry.next_sequence
+            elif entry is not None:
+                self.sequence[producer] = 0  # only its marker is left of what was deleted: it has to begin anew
 
 
 TestCompactedModel = CompactedModel.TestCase
