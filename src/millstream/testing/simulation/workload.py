@@ -18,6 +18,8 @@ from millstream.testing.simulation.machine import Process
 from millstream.testing.simulation.transaction_book import TransactionBook
 
 GIVE_UP_SECONDS = 12.0
+_UPGRADE, _SAFE_DOWNGRADE = 1, 2
+"""What UpdateFeatures is to do."""
 _SEQUENCE_REFUSALS = frozenset(
     (
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -371,6 +373,7 @@ class Administrator:
         self._broker_ids = broker_ids
         self._made = 0
         self._kept: list[str] = []
+        self._transaction_version = 2
         self.ready = False
         """Whether the topics of the plan are there."""
 
@@ -384,7 +387,9 @@ class Administrator:
         for plan in self._workload.topics:
             await self._insist_on(plan)
         self.ready = True
-        changes = (self._create, self._delete, self._configure, self._reassign, self._elect)
+        changes = [self._create, self._delete, self._configure, self._reassign, self._elect]
+        if self._workload.transaction_versions == (1,):
+            changes.append(self._change_transaction_version)  # clients of that time know no other, and need not
         while True:
             await self._client.rest(0.5 / self._workload.haste, 2.5 / self._workload.haste)
             if not self._workload.writing:
@@ -484,6 +489,16 @@ class Administrator:
         )
         code = answer.error_code or answer.responses[0].partitions[0].error_code
         self._workload.tell(self._name, f"reassign {plan.name}-{partition} to {replicas}: {ErrorCode(code).name}")
+
+    async def _change_transaction_version(self) -> None:
+        level = self._client.randomness.choice((0, 1, 2))
+        upgrade_type = _UPGRADE if level > self._transaction_version else _SAFE_DOWNGRADE
+        update = {"feature": "transaction.version", "max_version_level": level, "upgrade_type": upgrade_type}
+        fields = {"feature_updates": [update], "timeout_ms": 2000, "validate_only": False}
+        answer = await self._client.ask_any("update_features", fields)
+        self._workload.tell(self._name, f"transaction.version={level}: {ErrorCode(answer.error_code).name}")
+        if answer.error_code == ErrorCode.NONE:
+            self._transaction_version = level
 
     async def _elect(self) -> None:
         answer = await self._client.ask_any(
