@@ -69,10 +69,13 @@ def test_a_new_instance_aborts_what_is_open_and_comes_again(run: TransactionRun)
     assert run.known().state == TransactionState.PREPARE_ABORT
     with refused(ErrorCode.CONCURRENT_TRANSACTIONS):
         run.start()
-    with refused(ErrorCode.PRODUCER_FENCED):
+    with refused(ErrorCode.INVALID_TXN_STATE):
         run.end(first)
-    assert run.complete().marker(5) == Marker(1000, 2, 5, False, 2)
-    assert run.start().producer == ProducerIdentity(1000, 3)
+    assert run.complete().marker(5) == Marker(1000, 1, 5, False, 2)
+    assert run.start().producer == ProducerIdentity(1000, 2)
+    for committed in (True, False):
+        with refused(ErrorCode.PRODUCER_FENCED):
+            run.end(first, committed)
 
 
 def test_under_version_1_fencing_raises_the_epoch_once(old: TransactionRun) -> None:
@@ -271,20 +274,49 @@ def test_completing_twice_is_completing_once(run: TransactionRun) -> None:
 # Time
 
 
-def test_what_takes_too_long_is_aborted_and_its_client_fenced(run: TransactionRun) -> None:
+def test_what_takes_too_long_is_aborted_and_its_client_may_go_on(run: TransactionRun) -> None:
     client = run.start(timeout_ms=5000).producer
     run.add(client, A)
     run.wait(4000)
     assert run.known().state == TransactionState.ONGOING
     run.wait(3000)
     assert run.known().state == TransactionState.PREPARE_ABORT
+    for committed, code in ((True, ErrorCode.INVALID_TXN_STATE), (False, ErrorCode.CONCURRENT_TRANSACTIONS)):
+        with refused(code):
+            run.end(client, committed)
+    assert run.complete().marker(3) == Marker(1000, 1, 3, False, 2)
+    with refused(ErrorCode.PRODUCER_FENCED):
+        run.add(client, A)
+    with refused(ErrorCode.INVALID_TXN_STATE):
+        run.end(client)
+    after = run.end(client, committed=False)
+    assert after == ProducerIdentity(1000, 1)
+    assert run.start(expected=client).producer == after, "or it begins anew as who it was"
+    run.add(after, A)
+
+
+def test_under_version_1_what_takes_too_long_fences_its_client(old: TransactionRun) -> None:
+    client = old.start(timeout_ms=5000).producer
+    old.add(client, A, version=0)
+    old.wait(7000)
+    old.complete()
     for committed in (True, False):
         with refused(ErrorCode.PRODUCER_FENCED):
-            run.end(client, committed)
-    run.complete()
-    for committed in (True, False):
-        with refused(ErrorCode.PRODUCER_FENCED):
-            run.end(client, committed)
+            old.end(client, committed, version=0)
+
+
+def test_who_has_no_epochs_left_and_takes_too_long_is_fenced(run: TransactionRun) -> None:
+    last = exhausted(run)
+    run.add(last, A)
+    run.wait(10_000_000)
+    assert run.complete().marker(3).producer_epoch == LARGEST_EPOCH
+    with refused(ErrorCode.INVALID_TXN_STATE):
+        run.end(last)
+    with refused(ErrorCode.PRODUCER_FENCED):
+        run.end(last, committed=False)
+    with refused(ErrorCode.PRODUCER_FENCED):
+        run.start(expected=last)
+    assert run.start().producer == ProducerIdentity(1001, 0)
 
 
 def test_time_goes_on_for_a_transaction_that_was_loaded(run: TransactionRun) -> None:
@@ -384,7 +416,7 @@ def test_who_does_not_keep_what_was_prepared_aborts_it(run: TransactionRun) -> N
     kept = run.start(two_phase=True, keep=True).producer
     with refused(ErrorCode.CONCURRENT_TRANSACTIONS):
         run.start(two_phase=True)
-    assert run.complete().marker(3) == Marker(1000, 2, 3, False, 2)
+    assert run.complete().marker(3) == Marker(1000, 1, 3, False, 2)
     fresh = run.start(two_phase=True).producer
     assert fresh == ProducerIdentity(1000, 3)
     with refused(ErrorCode.PRODUCER_FENCED):

@@ -1,7 +1,8 @@
 """EndTxn: whether the client may end its transaction so, and whether it did already.
 
 Up to transaction version 1 the epoch stays the same over a transaction's end, and the state tells a repetition. From
-version 2 on each end raises the epoch, so an epoch that is one less is that of a repetition:
+version 2 on each end raises the epoch, so an epoch that is one less is that of a repetition. A transaction that the
+coordinator aborted looks the same: its client, too, may go on with the next epoch.
 
     state            abort, again   abort, new        commit, again   commit, new
     Empty            fenced         aborts            fenced          INVALID_TXN_STATE
@@ -52,6 +53,8 @@ def _with_epochs(transaction: Transaction, client: ProducerIdentity, committed: 
     if again:
         if _outcome(transaction) != committed:
             raise _invalid(transaction, committed)
+        if transaction.producer_epoch == LARGEST_EPOCH:
+            raise _fenced(client)  # that is for markers only: nobody who has it could be fenced
         return Ending.REPEATED
     if committed:
         raise _invalid(transaction, committed)

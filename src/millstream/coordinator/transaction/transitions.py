@@ -113,27 +113,22 @@ def decided(
 
 
 def fenced(transaction: Transaction, transaction_version: int, now_ms: int) -> Transaction:
-    """It took too long, or another producer came: it is aborted, and its client is locked out.
+    """It took too long, or another producer came: it is aborted, and what its client goes on writing is refused.
 
-    Where each transaction has its own epoch, the epoch goes up by two: by one, it would look to the client as if its
-    own EndTxn had been carried out.
+    Where each transaction has its own epoch, this is to the client as if it had aborted the transaction itself: if it
+    is still there, and nobody has taken its place, it may go on with the next epoch. Unless its epochs are used up.
     """
+    may_go_on = transaction_version >= EPOCH_PER_TRANSACTION and not is_exhausted(transaction.client.epoch)
     epoch = min(transaction.producer_epoch + 1, LARGEST_EPOCH)
-    last_epoch = NO_EPOCH
-    version = 0
-    if transaction_version >= EPOCH_PER_TRANSACTION:
-        last_epoch = epoch
-        epoch = min(epoch + 1, LARGEST_EPOCH)
-        version = transaction_version
     return replace(
         transaction,
         previous_producer_id=transaction.producer_id,
         producer_epoch=epoch,
         next_producer_epoch=transaction.next_producer_epoch + (1 if transaction.is_kept else 0),
-        last_producer_epoch=last_epoch,
+        last_producer_epoch=transaction.client.epoch if may_go_on else NO_EPOCH,
         state=TransactionState.PREPARE_ABORT,
         updated_ms=now_ms,
-        client_version=version,
+        client_version=transaction_version if transaction_version >= EPOCH_PER_TRANSACTION else 0,
     )
 
 
