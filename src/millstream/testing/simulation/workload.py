@@ -386,6 +386,11 @@ class Administrator:
     async def _run(self) -> None:
         for plan in self._workload.topics:
             await self._insist_on(plan)
+        if self._workload.transaction_versions == (1,):
+            try:
+                await self._change_transaction_version()
+            except OSError:
+                pass
         self.ready = True
         changes = [self._create, self._delete, self._configure, self._reassign, self._elect]
         if self._workload.transaction_versions == (1,):
