@@ -318,6 +318,28 @@ def test_backoff_and_ratio(node: Node) -> None:
     asyncio.run(run())
 
 
+def test_a_shorter_backoff_counts_at_once_and_needs_no_tick(node: Node) -> None:
+    async def run() -> None:
+        cleaner = Cleaner(node, CleanerSettings(backoff_ms=60_000))
+        await cleaner.run()
+        log = node.log(config())
+        fill(log)
+        cleaner.now_ms += 100
+        await cleaner.run()
+        assert log.cleaned_offset == 0  # looked a moment ago
+        cleaner.settings = CleanerSettings(backoff_ms=20)
+        await cleaner.run()
+        assert log.cleaned_offset == 40
+        fill(log)
+        async with asyncio.timeout(20):
+            while log.cleaned_offset == 40:
+                cleaner.now_ms += 20
+                await asyncio.sleep(0.005)
+        cleaner.cleaner.close()
+
+    asyncio.run(run())
+
+
 def test_a_cleaner_that_is_off_or_closed_does_nothing(node: Node) -> None:
     log = node.log(config())
     fill(log)

@@ -23,6 +23,9 @@ from millstream.storage.partition_log import PartitionLog
 logger = logging.getLogger("millstream.cleaner")
 
 MEGABYTE = 1e6
+_TICK_MS = 1000
+"""How often `tick` is called at least."""
+_SHORTEST_MS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,23 +66,41 @@ class LogCleaner:
         self._uncleanable: dict[TopicPartition, tuple[PartitionLog, str]] = {}
         self._not_before_ms: dict[TopicPartition, int] = {}
         """When a log is tried again whose last pass was given up."""
-        self._next_look_ms = 0
+        self._found_nothing_ms: int | None = None
+        """When it was last looked for something to clean in vain; None if it should be looked again at once."""
+        self._soon: asyncio.TimerHandle | None = None
         self._closed = False
 
     def tick(self) -> None:
         """Begin what is due; called now and then."""
         settings = self._settings()
         self._throttle.bytes_per_second = settings.io_max_bytes_per_second
-        if self._closed or not settings.enable or self._now_ms() < self._next_look_ms:
+        if self._closed or not settings.enable or self._is_backing_off(settings):
             return
         while len(self._running) < settings.threads:
             if not self._begin_filthiest(settings):
-                self._next_look_ms = self._now_ms() + settings.backoff_ms
+                self._back_off(settings)
                 return
+
+    def _is_backing_off(self, settings: CleanerSettings) -> bool:
+        """By the setting as it is now, which may be another than when it was looked last."""
+        if self._found_nothing_ms is None:
+            return False
+        return 0 <= self._now_ms() - self._found_nothing_ms < settings.backoff_ms
+
+    def _back_off(self, settings: CleanerSettings) -> None:
+        self._found_nothing_ms = self._now_ms()
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
+        if settings.backoff_ms < _TICK_MS:  # nobody else calls that often
+            self._soon = self._loop.call_later(max(settings.backoff_ms, _SHORTEST_MS) / 1000, self.tick)
 
     def close(self) -> None:
         """Give up all passes; the logs may be closed then."""
         self._closed = True
+        if self._soon is not None:
+            self._soon.cancel()
         for cleaning in self._running.values():
             cleaning.abort()
 
@@ -169,7 +190,7 @@ class LogCleaner:
             _tell(cleaning, cleaned_offset, self._loop.time() - begun)
         finally:
             del self._running[partition]
-        self._next_look_ms = 0
+        self._found_nothing_ms = None
         self.tick()
 
     def _put_off(self, log: PartitionLog) -> None:
