@@ -7,7 +7,6 @@ import pytest
 from millstream.config.log_config import LogConfig
 from millstream.model.identifiers import TopicName, TopicPartition
 from millstream.net.channel import Channel
-from millstream.records.batch import TRANSACTIONAL_BIT
 from millstream.storage.cleaner.transactions import CleanedTransactions
 from millstream.storage.log_directory import LogDirectory
 from millstream.storage.transaction_index import AbortedTransaction
@@ -55,9 +54,9 @@ def test_an_aborted_transaction_that_ended_earlier_takes_no_later_one_with_it(of
     """The cleaner reads the dirty part of a log only, and the marker that ended the transaction lies before it: all
     that the producer wrote later counted as aborted, and was gone."""
     transactions = CleanedTransactions([AbortedTransaction(7, 3, 4, 5), AbortedTransaction(7, 8, 9, 10)])
-    assert not transactions.is_aborted(TRANSACTIONAL_BIT, 7, offset)
-    assert transactions.is_aborted(TRANSACTIONAL_BIT, 7, 8)
-    assert not transactions.is_aborted(TRANSACTIONAL_BIT, 7, 10)
+    assert not transactions.is_aborted(7, offset)
+    assert transactions.is_aborted(7, 8)
+    assert not transactions.is_aborted(7, 10)
 
 
 async def _idle(process: Process) -> None:
