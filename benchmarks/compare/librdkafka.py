@@ -90,7 +90,7 @@ class _Handle:
         self.library = _library()
         conf = self.library.rd_kafka_conf_new()
         problem = ctypes.create_string_buffer(512)
-        for name, value in settings.items():
+        for name, value in {"log_level": "3", **settings}.items():  # errors only: failures are raised here
             if self.library.rd_kafka_conf_set(conf, name.encode(), value.encode(), problem, 512) != 0:
                 raise LibrdkafkaError(problem.value.decode())
         self.client = self.library.rd_kafka_new(kind, conf, problem, 512)
