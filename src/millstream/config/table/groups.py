@@ -76,7 +76,7 @@ OFFSETS_TOPIC_SEGMENT_BYTES = integer(
     100 << 20,
     "The size at which a segment of `__consumer_offsets` is closed, kept small so that it is cleaned and loaded fast.",
     unit="bytes",
-    allowed=at_least(1),
+    allowed=at_least(1 << 20),
     importance=Importance.HIGH,
 )
 

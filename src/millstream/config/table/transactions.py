@@ -95,7 +95,7 @@ TRANSACTION_STATE_LOG_SEGMENT_BYTES = integer(
     100 << 20,
     "The size at which a segment of `__transaction_state` is closed, kept small so that it is cleaned and loaded fast.",
     unit="bytes",
-    allowed=at_least(1),
+    allowed=at_least(1 << 20),
     importance=Importance.HIGH,
 )
 
