@@ -79,6 +79,7 @@ def recover_log(
     report.recovery_point = recovery_point
     unflushed = [base for at, base in enumerate(files.bases) if not _ends_before(files.bases, at, recovery_point)]
     known_epochs = _read_epochs(disk, directory)
+    known_starts = dict(known_epochs or ())
     epochs = _epochs_before(disk, files, unflushed[0], known_epochs)
     producers = _producers_at(disk, files, unflushed[0], log_start_offset)
     end_offset = unflushed[0]
@@ -92,7 +93,7 @@ def recover_log(
         is_last = base == files.bases[-1]
         next_base = None if is_last else files.bases[files.bases.index(base) + 1]
         end_offset, cut = _recover_segment(
-            disk, directory, base, next_base, end_offset, epochs, producers, interval_bytes, report
+            disk, directory, base, next_base, end_offset, epochs, known_starts, producers, interval_bytes, report
         )
         if cut:
             _remove_from(disk, files, base + 1, report)
@@ -172,6 +173,7 @@ def _recover_segment(
     next_base: int | None,
     next_offset: int,
     epochs: LeaderEpochs,
+    known_starts: dict[int, int],
     producers: ProducerState,
     interval_bytes: int,
     report: RecoveryReport,
@@ -198,7 +200,13 @@ def _recover_segment(
             report.damaged.append(f"{path}:{position}")
             logger.warning("damaged_batch_kept file=%s position=%d offset=%d", path, position, header.base_offset)
         builder.add(position, header)
-        epochs.assign(header.leader_epoch, header.base_offset)
+        if header.leader_epoch > epochs.latest:
+            start = known_starts.get(header.leader_epoch, header.base_offset)
+            # Its first batches may be gone with the cleaner. It still began where it did: a follower that has other
+            # records there must not think that they are of the epoch before.
+            epochs.assign(
+                header.leader_epoch, start if next_offset <= start <= header.base_offset else header.base_offset
+            )
         found = note_batch(producers, header, file.read_at(position, header.size) if header.is_control else None)
         if found is not None:
             aborted.append(found)

@@ -41,6 +41,9 @@ class SnapshotFiles:
     def remove_after(self, offset: int) -> None:
         self._remove([found for found in self.offsets if found > offset])
 
+    def remove_before(self, offset: int) -> None:
+        self._remove([found for found in self.offsets if found < offset])
+
     def remove_strays(self, wanted: Collection[int]) -> None:
         """Keep only snapshots at these offsets: the segments' bases and the end of the log."""
         self._remove([found for found in self.offsets if found not in wanted])

@@ -70,6 +70,8 @@ class Copier:
                         copy.add(view[at:after], header)
                         continue
                     copy.changed = True
+                    if header[5] & CONTROL_BIT and header[12] and (kept is None or len(kept) == HEADER_SIZE):
+                        copy.lacks_markers = True
                     if kept is not None:
                         copy.add(kept, HEADER.unpack_from(kept))
                 done = batches[-1][1] - batches[0][0]

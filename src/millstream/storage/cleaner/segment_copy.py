@@ -23,6 +23,8 @@ class SegmentCopy:
         self.base_offset = group[0].base_offset
         self.changed = len(group) > 1
         """Whether it differs from what it would replace."""
+        self.lacks_markers = False
+        """Whether markers of its group are gone: a snapshot from before them has their transactions open for ever."""
         self.size = 0
         self.suffixes: list[str] = []
         """Of the files that were written, without `.cleaned`."""

@@ -24,6 +24,10 @@ def swap_in(log: PartitionLog, copy: SegmentCopy, now_ms: int) -> Job:
     segment = log.make_segment(copy.base_offset, now_ms)
     segment.size = copy.size
     disk = log.disk
+    if copy.lacks_markers:
+        # First, so that no crash leaves them with a log that does not tell how their transactions ended. Without them
+        # producers are found from the start of the log, where every transaction that is left has its end.
+        log.snapshots.remove_before(copy.group[-1].end_offset)
 
     def put_in_place() -> None:
         for path in paths:
