@@ -150,9 +150,7 @@ class Simulation:
             TopicPlan("orders", 3, factor, {"min.insync.replicas": "2"}),
             TopicPlan("small", 1, factor, {"min.insync.replicas": "2", "segment.ms": "1500"}),
         ]
-        self._has_transactions = {Scenario.BLACKOUT: False, Scenario.TRANSACTIONS: True}.get(
-            self._scenario, randomness.random() < _WITH_TRANSACTIONS
-        )
+        self._has_transactions = randomness.random() < _WITH_TRANSACTIONS or self._scenario is Scenario.TRANSACTIONS
         if self._has_transactions:
             topics += [LEDGER, STATE]
         self._topics = tuple(topics)
@@ -267,8 +265,12 @@ class Simulation:
         self._audit()
 
     def _begin_transactions(self) -> None:
-        """Each transactional id has two instances, which fence each other."""
+        """Each transactional id has two instances, which fence each other. Where records may be lost nothing is certain
+        of transactions, but nobody may stumble over them."""
         cluster, workload = self.cluster, self.workload
+        if workload.may_lose_records:
+            cluster.add_client("app1", lambda process: Applications(process, cluster.bootstrap, workload, 1))
+            return
         for number in (1, 2):
             cluster.add_client(
                 f"app{number}", partial(Applications, bootstrap=cluster.bootstrap, workload=workload, number=number)
@@ -300,7 +302,7 @@ class Simulation:
 
         def is_well() -> bool:
             return (
-                all(workload.acked_at.get((plan.name, number), 0.0) > since for plan, number in self._partitions())
+                not self._silent(since)
                 and not self._idle_ids(since)
                 and (workload.committed_at > since or workload.may_lose_records)
                 and self._is_fully_in_sync()
@@ -311,9 +313,18 @@ class Simulation:
             raise Violation("Liveness", f"{_REPAIR_SECONDS:g} s after the last fault: {self._what_is_missing(since)}")
         self._trace.tell("repair", f"all is well after {self._scheduler.now - since:.1f} s")
 
+    def _silent(self, since: float) -> list[str]:
+        """Partitions that have taken no writes since then."""
+        return [
+            f"{plan.name}-{number}"
+            for plan, number in self._partitions()
+            if self.workload.acked_at.get((plan.name, number), 0.0) <= since
+            and (plan.plain or not self.workload.may_lose_records)
+        ]
+
     def _idle_ids(self, since: float) -> list[str]:
         """Transactional ids under which nothing was committed since then."""
-        if not self._has_transactions:
+        if not self._has_transactions or self.workload.may_lose_records:
             return []
         committed_at = self.workload.book.committed_at
         return [each for each in (WRITER_ID, LOOP_ID) if committed_at.get(each, 0.0) <= since]
@@ -328,7 +339,7 @@ class Simulation:
         if gone := sorted(workload.created - set(image.topics)):
             raise Violation("CommittedMetadataStays", f"topics {gone} were made, and they are gone")
         self._run_until(_QUIET_AFTER, lambda: False)
-        if self._has_transactions:
+        if self._has_transactions and not workload.may_lose_records:
             self._transactions.check_end()
         if not workload.may_lose_records:
             self._read_to_the_end()
@@ -459,11 +470,7 @@ class Simulation:
         ]
 
     def _what_is_missing(self, since: float) -> str:
-        silent = [
-            f"{plan.name}-{number} takes no writes"
-            for plan, number in self._partitions()
-            if self.workload.acked_at.get((plan.name, number), 0.0) <= since
-        ]
+        silent = [f"{name} takes no writes" for name in self._silent(since)]
         if self.workload.committed_at <= since and not self.workload.may_lose_records:
             silent.append("no group's offset is taken")
         silent += [f"nothing is committed under {each}" for each in self._idle_ids(since)]

@@ -213,7 +213,7 @@ class TransactionalProducer:
                     workload.note_acked(at, offset + len(records) - 1)
                 self.tell(f"{transaction.name} wrote {topic}-{partition} offset {offset} (sequence {sequence})")
                 return
-            if error in _SEQUENCE_REFUSALS:
+            if error in _SEQUENCE_REFUSALS and not workload.may_lose_records:
                 workload.report(
                     "AckedIsKept",
                     f"{topic}-{partition} refused sequence {sequence} of {transaction} with {error.name} although "
