@@ -13,7 +13,7 @@ from types import FrameType
 from tests.chaos.nodes import SYSTEMS
 from tests.exactly_once import strikes
 from tests.exactly_once.campaign import Plan, run
-from tests.exactly_once.lanes import LIBRARIES
+from tests.exactly_once.lanes import LIBRARIES, USUAL
 
 
 def main() -> int:
@@ -22,7 +22,13 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="strike for so long")
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--system", choices=sorted(SYSTEMS), default="millstream")
-    parser.add_argument("--library", action="append", default=[], choices=sorted(LIBRARIES), help="only this one")
+    parser.add_argument(
+        "--library",
+        action="append",
+        default=[],
+        choices=sorted(LIBRARIES),
+        help=f"this one (repeatable; {', '.join(USUAL)} if none)",
+    )
     names = [each.__name__ for each in strikes.ALL]
     parser.add_argument("--only", action="append", default=[], choices=names, help="only this strike (repeatable)")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the nodes")
@@ -36,7 +42,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, _leave)
     directory = chosen.keep or Path(tempfile.mkdtemp(prefix="exactly-once-"))
     directory.mkdir(parents=True, exist_ok=True)
-    libraries = tuple(chosen.library or LIBRARIES)
+    libraries = tuple(chosen.library or USUAL)
     settings = dict(each.split("=", 1) for each in chosen.set)
     plan = Plan(
         chosen.seed,

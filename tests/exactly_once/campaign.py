@@ -13,7 +13,7 @@ from tests.chaos.cluster import Cluster
 from tests.chaos.network import Disks, Loopback
 from tests.exactly_once import strikes
 from tests.exactly_once.feeder import Feeder
-from tests.exactly_once.lanes import LIBRARIES, PARTITIONS, Lane
+from tests.exactly_once.lanes import LIBRARIES, PARTITIONS, USUAL, Lane
 from tests.exactly_once.strikes import Strike
 from tests.exactly_once.watchers import Reader, Watcher, committed_offsets, read_everything
 
@@ -55,7 +55,7 @@ class Plan:
     node_count: int
     system: str
     directory: Path
-    libraries: tuple[str, ...] = tuple(LIBRARIES)
+    libraries: tuple[str, ...] = USUAL
     only: tuple[str, ...] = ()
     settings: dict[str, str] = field(default_factory=dict)
     transaction_version: int | None = None
@@ -228,7 +228,11 @@ class _Crew:
     def _tend(self) -> None:
         while not self._over.wait(0.2):
             for lane in self._lanes:
-                lane.tend()
+                try:
+                    lane.tend()
+                except RuntimeError as problem:
+                    self._problems.append(str(problem))
+                    return
 
 
 def _order(plan: Plan, cluster: Cluster, lanes: list[Lane], go_on: Callable[[], bool]) -> Iterator[Strike]:

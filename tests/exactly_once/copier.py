@@ -48,6 +48,20 @@ def java_command() -> list[str]:
     return ["java", *options, "-cp", f"{classes}:{kafka.classpath}", "Copier"]
 
 
+def go_command() -> list[str]:
+    """franz-go, from the module that the client tests have."""
+    module = COPIERS.parents[1] / "clients" / "go"
+    built = apache_kafka.CACHE / "exactly-once-go"
+    sources = b"".join((module / name).read_bytes() for name in ("go.mod", "go.sum", "copier/main.go"))
+    stamp = built / "built-from"
+    with apache_kafka.exclusive("exactly-once-go"):
+        if not stamp.exists() or stamp.read_bytes() != sources:
+            built.mkdir(parents=True, exist_ok=True)
+            subprocess.run(["go", "build", "-o", str(built / "copier"), "./copier"], cwd=module, check=True)
+            stamp.write_bytes(sources)
+    return [str(built / "copier")]
+
+
 class CopierProcess:
     """Use `history` only through what it has written there when it is gone and `drained`."""
 

@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from millstream.testing.history import History
-from tests.exactly_once.copier import CopierProcess, java_command, python_command
+from tests.exactly_once.copier import CopierProcess, go_command, java_command, python_command
 
 PARTITIONS = 2
 COPIERS = 2
 TRANSACTION_TIMEOUT_MS = 10_000
+_BY_ERROR = "ended by an error"
+_HOPELESS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +35,13 @@ LIBRARIES: Mapping[str, Library] = {
         Library("confluent", lambda: python_command("confluent_copier.py")),
         Library("java", java_command, group_protocol="consumer"),
         Library("aiokafka", lambda: python_command("aiokafka_copier.py"), assigned=True),
+        Library("franz-go", go_command),
     )
 }
+
+
+USUAL = ("confluent", "java", "aiokafka")
+"""Two cores have enough to do with these."""
 
 
 @dataclass
@@ -90,8 +97,10 @@ class Lane:
             self._start(f"{self.library.name}-{number}", number)
 
     def tend(self) -> None:
-        """Start again whoever has ended."""
+        """Start again whoever has ended; if they do nothing else, that is a problem, which is raised."""
         with self._lock:
+            if self.ends[_BY_ERROR] > _HOPELESS:
+                raise RuntimeError(f"copiers of {self.library.name} only end: {self.troubles[-1:]}")
             for number, (transactional_id, copier) in enumerate(list(self.copiers.items())):
                 if not copier.running and not self._closing:
                     self._bury(copier)
@@ -159,4 +168,4 @@ class Lane:
         elif copier.deliberate:
             self.ends["killed or asked to leave"] += 1
         else:
-            self.ends["ended by an error"] += 1
+            self.ends[_BY_ERROR] += 1

@@ -51,6 +51,12 @@ def test_earlier_transaction_versions(tmp_path: Path, version: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_fourth_library(tmp_path: Path) -> None:
+    campaign(401, tmp_path, "--library", "franz-go", nodes=3, seconds=60)
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_copiers_that_do_it_wrong_are_noticed(tmp_path: Path) -> None:
     """They commit offsets after their transactions: whoever is killed between the two copies its input again."""
