@@ -124,8 +124,8 @@ class TransactionShard:
     def complete(self, decided: Transaction, now_ms: int) -> Outcome[None]:
         """All markers of a decided transaction are written."""
         transaction = self.transactions.get(decided.transactional_id)
-        if transaction is None or not transaction.is_decided or transaction.producer != decided.producer:
-            return Outcome(None)  # done already
+        if transaction is None or transaction != decided:
+            return Outcome(None)  # done already, and perhaps it is the next one that is decided now
         return self._changed(transitions.complete(transaction, now_ms), None)
 
     def _abort_late(self, now_ms: int) -> Outcome[None] | None:
