@@ -75,6 +75,7 @@ def begin_cleaning(
     *,
     is_wanted: Callable[[PartitionLog], bool] = lambda log: True,
     run: "Callable[[Callable[[], T]], asyncio.Future[T]]" = offload,
+    throttle: Throttle | None = None,
 ) -> Cleaning:
     return Cleaning(
         log,
@@ -82,7 +83,7 @@ def begin_cleaning(
         settings or CleanerSettings(),
         now_ms,
         offload=run,
-        throttle=Throttle(),
+        throttle=throttle or Throttle(),
         now=lambda: 0.0,
         is_wanted=is_wanted,
     )

@@ -1,10 +1,26 @@
 """What a cleaned log still has to know of its past after an unclean stop: transactions that are over, leader epochs."""
 
+import asyncio
+from collections.abc import Callable
+
 from millstream.records.record import Record, build_batch
+from millstream.storage.cleaner.plan import CleaningAbortedError
+from millstream.storage.cleaner.throttle import Throttle
 from millstream.storage.partition_log import PartitionLog
 from tests.storage.conftest import Node
 
-from .compacted import HOUR_MS, NOW, append, batches, clean, config, end_transaction
+from .compacted import (
+    HOUR_MS,
+    NOW,
+    append,
+    batches,
+    begin_cleaning,
+    clean,
+    committed_records,
+    config,
+    end_transaction,
+    table,
+)
 
 
 def checkpoint(node: Node, log: PartitionLog) -> None:
@@ -59,3 +75,47 @@ def test_leader_epochs_begin_where_they_began(node: Node) -> None:
     # follower with records of the epoch before it, which were never committed, would keep them.
     assert log.epochs.entries() == [(2, 2), (4, 5)]
     assert [log.end_offset_of_epoch(epoch) for epoch in (0, 2, 3, 4)] == [(0, 2), (2, 5), (2, 5), (4, 9)]
+
+
+class _Pauses(Throttle):
+    """Has the cleaner wait after each piece; something happens to the log in one of the pauses."""
+
+    def __init__(self, pause: int, act: Callable[[], object]) -> None:
+        super().__init__()
+        self.bytes_per_second = 1000.0
+        self._left = pause
+        self._act = act
+
+    def delay_seconds(self, done_bytes: int, now: float) -> float:
+        self._left -= 1
+        if self._left == 0:
+            asyncio.get_running_loop().call_soon(self._act)
+        return 0.001
+
+
+def test_a_log_that_changes_while_the_cleaner_waits(node: Node) -> None:
+    log = node.log(config())
+
+    def change() -> None:
+        """The last segment that is being cleaned becomes another, and is sealed as before."""
+        log.truncate_to(log.log_end_offset - 1)
+        append(log, (b"new", b"9" * 300))
+        log.roll(0)
+
+    for pause in range(1, 99):
+        log.truncate_to(0)
+        append(log, (b"a", b"1"), (b"b", b"1"))
+        append(log, (b"a", b"2" * 300))
+        log.roll(0)
+        cleaning = begin_cleaning(log, throttle=_Pauses(pause, change))
+        before = log.truncations
+        try:
+            asyncio.run(cleaning.run())
+        except CleaningAbortedError:
+            pass
+        if log.truncations == before:
+            assert pause > 4  # it went through without so many pauses
+            return
+        assert table(committed_records(log)) == {b"a": b"1", b"b": b"1", b"new": b"9" * 300}
+        assert log.failure is None
+    raise AssertionError("a pass has no end")

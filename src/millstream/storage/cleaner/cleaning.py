@@ -90,6 +90,7 @@ class Cleaning:
         copier = Copier(plan, keys)
         for group in await self._offload(partial(group_sources, plan, keys.next_offset)):
             await self._clean_group(copier, group)
+        self._check()  # a log that was cut meanwhile is not clean up to there
         return keys.next_offset
 
     def _prepare(self) -> None:
@@ -127,12 +128,16 @@ class Cleaning:
         finished = False
         while not finished:
             done, finished = await self._offload(partial(_advance, steps, throttle.piece_bytes(PIECE_BYTES)))
-            if self._plan.is_aborted or not self._is_current() or not self._is_wanted(self.log):
-                self._plan.is_aborted = True
-                raise CleaningAbortedError
+            self._check()
             delay = throttle.delay_seconds(done, self._now())
             if delay > 0:
                 await asyncio.sleep(delay)
+                self._check()  # what is done may be put in its place next
+
+    def _check(self) -> None:
+        if self._plan.is_aborted or not self._is_current() or not self._is_wanted(self.log):
+            self._plan.is_aborted = True
+            raise CleaningAbortedError
 
     def _has_changed(self) -> bool:
         """Whether something happened to the log under the pass that may have made it fail."""
