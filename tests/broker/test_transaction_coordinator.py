@@ -198,7 +198,7 @@ def test_brokers_ask_for_several_transactions(wire: Wire, topic: str, new_name: 
         third: {("no", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION},
     }
     assert ask_as_broker(wire, (one, True, {topic: [1]}), version=4) == {
-        first: {(topic, 1): ErrorCode.INVALID_TXN_STATE}
+        first: {(topic, 1): ErrorCode.TRANSACTION_ABORTABLE}
     }
     assert ask_as_broker(wire, (two, True, {topic: [1]})) == {second: {(topic, 1): 0}}
     stale = two | {"producer_epoch": 4}

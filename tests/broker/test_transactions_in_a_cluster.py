@@ -63,7 +63,13 @@ def test_coordinators_elsewhere_are_asked(cluster: Cluster, adds: bool) -> None:
             f"broker {number} does not show what is committed",
         )
         assert fetch_committed(cluster.wire(number), topic).aborted_transactions
-        assert all(each.current_txn_start_offset == -1 for each in producers(cluster.wire(number), topic).values())
+        eventually(
+            lambda number=number: (  # type: ignore[misc]
+                all(each.current_txn_start_offset == -1 for each in producers(cluster.wire(number), topic).values())
+                or None
+            ),
+            f"broker {number} has a transaction open",
+        )
 
 
 def test_a_transaction_goes_on_with_the_next_leader(cluster: Cluster) -> None:

@@ -24,7 +24,10 @@ GROUP_TOPIC = "__consumer_offsets"
 _KEPT_ANSWERS = 64
 _LARGEST_KEPT_REQUEST = 100
 """Topics in a request whose answer is kept: more are not asked for again and again, and would only hold memory."""
+_SOON_S = 0.003
+"""About how long a process that was killed takes to let go of all its connections, one after the other."""
 _GROUP, _TRANSACTION, _SHARE = 0, 1, 2
+_FIRST_WITH_SHARE = 6
 _STATE_TOPICS = {_GROUP: GROUP_TOPIC, _TRANSACTION: TRANSACTION_STATE_TOPIC, _SHARE: SHARE_GROUP_STATE_TOPIC}
 """Where coordinators of each type keep what they know."""
 # Bits of AclOperation for one who may do everything: there are no ACLs, so everyone may.
@@ -78,8 +81,7 @@ class ClusterHandlers:
 
     async def _metadata_soon(self, request: Message, context: Context, wanted: list[Message]) -> Response:
         """Looks at other connections first: who asks because a leader died may have noticed it before us."""
-        for _ in range(2):
-            await asyncio.sleep(0)
+        await asyncio.sleep(_SOON_S)
         return self._encoded(request, context, wanted, {})
 
     async def _metadata_creating(
@@ -260,10 +262,10 @@ class ClusterHandlers:
                 "error_message": "the key of a share coordinator is group:topic id:partition",
                 **nowhere,
             }
-        if key_type not in _STATE_TOPICS:
+        if key_type not in _STATE_TOPICS or (key_type == _SHARE and context.version < _FIRST_WITH_SHARE):
             return {
                 "error_code": ErrorCode.INVALID_REQUEST,
-                "error_message": f"there is no coordinator of type {key_type} here",
+                "error_message": f"there is no coordinator of type {key_type} in version {context.version}",
                 **nowhere,
             }
         if failure is not None:

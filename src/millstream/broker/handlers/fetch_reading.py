@@ -21,7 +21,7 @@ from millstream.storage.slice import Slice
 
 FIRST_FROM_FOLLOWERS = 11
 """The first version whose consumers know that followers may serve them."""
-READ_COMMITTED = 1
+READ_UNCOMMITTED = 0
 
 Row = tuple[Key, PartitionResult]
 
@@ -139,7 +139,7 @@ class FetchReader:
             preferred = self._nearest(partition, request.rack_id.decode(errors="replace"), fetch.fetch_offset)
             if preferred >= 0:
                 return PartitionResult(fetch.partition, 0, committed, stable, log.log_start_offset, None, preferred)
-        only_committed = request.isolation_level == READ_COMMITTED
+        only_committed = request.isolation_level != READ_UNCOMMITTED
         up_to = stable if only_committed else committed
         records: Slice | None = None
         if fetch.fetch_offset == up_to:

@@ -20,7 +20,7 @@ from millstream.model.errors import ErrorCode, KafkaError
 from millstream.protocol.schema import Message
 
 DELETE_UP_TO_HIGH_WATERMARK = -1
-READ_COMMITTED = 1
+READ_UNCOMMITTED = 0
 
 
 class Elsewhere(Protocol):
@@ -184,7 +184,7 @@ def _resolve(done: "asyncio.Future[KafkaError | None]", error: KafkaError | None
 
 def _end_for(partition: Partition, request: Message) -> int:
     """How far a consumer may read."""
-    return partition.last_stable_offset if request.isolation_level == READ_COMMITTED else partition.high_watermark
+    return partition.high_watermark if request.isolation_level == READ_UNCOMMITTED else partition.last_stable_offset
 
 
 def _check_knows_end(partition: Partition) -> None:

@@ -7,6 +7,7 @@ from millstream.broker.local_partition import Role
 from millstream.broker.partition import Partition
 from millstream.broker.partition_table import PartitionTable
 from millstream.metadata.image import PartitionState
+from millstream.metadata.topic_names import check_topic_name
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.protocol.schema import Message
 
@@ -38,6 +39,7 @@ class ProducerHandlers:
         return {"topics": topics}
 
     def _find(self, topic: str, index: int) -> Partition:
+        check_topic_name(topic)
         name = topic.encode()
         if index not in self._partitions.by_name.get(name, {}) and self._cluster.state_elsewhere(name, False, index):
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this node has no replica of the partition")

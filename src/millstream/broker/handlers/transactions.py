@@ -15,6 +15,7 @@ from millstream.coordinator.expression import Expression
 from millstream.coordinator.transaction.transaction import EPOCH_PER_TRANSACTION, Transaction
 from millstream.coordinator.transaction.transaction_list import STATES_BY_LABEL, TransactionFilter
 from millstream.metadata.image import MetadataImage
+from millstream.metadata.topic_names import INTERNAL_TOPICS
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import TopicName, TopicPartition
 from millstream.model.transactions import ProducerIdentity
@@ -22,7 +23,6 @@ from millstream.protocol.schema import Message
 
 _FIRST_WITH_PRODUCER_FENCED = 2
 _FIRST_BY_BROKERS = 4
-_FIRST_WITH_ABORTABLE = 5
 _FIRST_END_WITH_EPOCHS = 5
 """EndTxn of this version raises the epoch, and tells the client."""
 
@@ -42,47 +42,43 @@ class TransactionHandlers:
     async def add_partitions_to_txn(self, request: Message, context: Context) -> Response:
         version = context.version
         if version >= _FIRST_BY_BROKERS:
-            results = await asyncio.gather(*(self._by_broker(row, version) for row in request.transactions))
+            results = await asyncio.gather(*(self._by_broker(row) for row in request.transactions))
             return {
                 "results_by_transaction": [
-                    {"transactional_id": row.transactional_id, "topic_results": _rows(each)}
+                    {"transactional_id": row.transactional_id, "topic_results": _rows(row.topics, each)}
                     for row, each in zip(request.transactions, results, strict=True)
                 ]
             }
         client = ProducerIdentity(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
         partitions = _partitions(request.v3_and_below_topics)
-        told = self._missing(partitions)
+        told = self._refused(partitions, are_internal_refused=True)
         if not told:
             transactional_id = request.v3_and_below_transactional_id
             code = await self._added(transactional_id, client, partitions, client_version=0)
             told = dict.fromkeys(partitions, _code(code, version))
-        return {"results_by_topic_v3_and_below": _rows(told)}
+        return {"results_by_topic_v3_and_below": _rows(request.v3_and_below_topics, told)}
 
-    async def _by_broker(self, row: Message, version: int) -> Results:
+    async def _by_broker(self, row: Message) -> Results:
         partitions = _partitions(row.topics)
-        results = self._missing(partitions)
-        if results:
-            return results
-        results = await self._coordinator.verify(
+        refused = self._refused(partitions)
+        if refused:
+            return refused
+        return await self._coordinator.verify(
             row.transactional_id, row.producer_id, row.producer_epoch, partitions, adds=not row.verify_only
         )
-        if version < _FIRST_WITH_ABORTABLE:
-            results = {
-                at: ErrorCode.INVALID_TXN_STATE if code == ErrorCode.TRANSACTION_ABORTABLE else code
-                for at, code in results.items()
-            }
-        return results
 
-    def _missing(self, partitions: Iterable[TopicPartition]) -> Results:
-        """All or nothing: if one of them does not exist, none is added. Empty if all do."""
+    def _refused(self, partitions: Iterable[TopicPartition], *, are_internal_refused: bool = False) -> Results:
+        """All or nothing: if one of them cannot be added, none is. Empty if all can."""
         image = self._image()
-        results = {
-            at: ErrorCode.OPERATION_NOT_ATTEMPTED
-            if image.partition(at) is not None
-            else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            for at in partitions
-        }
-        return results if ErrorCode.UNKNOWN_TOPIC_OR_PARTITION in results.values() else {}
+        results = {}
+        for at in partitions:
+            code = ErrorCode.OPERATION_NOT_ATTEMPTED
+            if are_internal_refused and at.topic in INTERNAL_TOPICS:
+                code = ErrorCode.TOPIC_AUTHORIZATION_FAILED  # only brokers write there; AddOffsetsToTxn is for groups
+            elif image.partition(at) is None:
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            results[at] = code
+        return {} if all(code == ErrorCode.OPERATION_NOT_ATTEMPTED for code in results.values()) else results
 
     async def _added(
         self,
@@ -183,8 +179,18 @@ def _partitions(topics: Iterable[Message]) -> list[TopicPartition]:
     return [TopicPartition(TopicName(topic.name), index) for topic in topics for index in topic.partitions]
 
 
-def _rows(results: Results) -> list[dict[str, Any]]:
-    topics: dict[str, list[dict[str, Any]]] = {}
-    for (topic, index), code in results.items():
-        topics.setdefault(topic, []).append({"partition_index": index, "partition_error_code": code})
-    return [{"name": name, "results_by_partition": rows} for name, rows in topics.items()]
+def _rows(topics: Iterable[Message], results: Results) -> list[dict[str, Any]]:
+    """As they were asked for."""
+    return [
+        {
+            "name": topic.name,
+            "results_by_partition": [
+                {
+                    "partition_index": index,
+                    "partition_error_code": results[TopicPartition(TopicName(topic.name), index)],
+                }
+                for index in topic.partitions
+            ],
+        }
+        for topic in topics
+    ]
