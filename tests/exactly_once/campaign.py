@@ -1,6 +1,7 @@
 """A campaign: nodes, feeder, copiers and watchers; strike after strike; then drain, a last look, and the verdict."""
 
 import random
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from tests.exactly_once.feeder import Feeder
 from tests.exactly_once.lanes import LIBRARIES, PARTITIONS, USUAL, Lane
 from tests.exactly_once.strikes import Strike
 from tests.exactly_once.watchers import Reader, Watcher, committed_offsets, read_everything
+from tools import apache_kafka
 
 _CALM_S = 1.0
 _DRAIN_S = 90.0
@@ -96,7 +98,7 @@ def run(plan: Plan, say: Callable[[str], None]) -> Summary:
             Lane(
                 LIBRARIES[name], cluster.bootstrap, recorder.history, plan.directory, plan.seed, careless=plan.careless
             )
-            for name in plan.libraries
+            for name in _present(plan.libraries, say)
         ]
         if plan.transaction_version is not None:
             cluster.set_feature("transaction.version", plan.transaction_version)
@@ -135,6 +137,18 @@ def run(plan: Plan, say: Callable[[str], None]) -> Summary:
     (plan.directory / "troubles.txt").write_text("\n".join(troubles))
     report = check(history, read_to_end=not problems)
     return Summary(title, struck, [_describe(lane, history) for lane in lanes], report, problems, troubles)
+
+
+def _present(names: tuple[str, ...], say: Callable[[str], None]) -> list[str]:
+    """Those whose programs can be had on this machine."""
+    found = []
+    for name in names:
+        try:
+            LIBRARIES[name].command()
+            found.append(name)
+        except (apache_kafka.ToolchainMissingError, OSError, subprocess.CalledProcessError) as reason:
+            say(f"left out, not to be had on this machine: {name}: {reason}")
+    return found
 
 
 class _Crew:
