@@ -39,9 +39,10 @@ class Verifications:
         if under_way is None:
             under_way = self._by_producer[producer_id] = _Verification(epoch, sequence, bumps_epoch)
         elif epoch > under_way.epoch:
-            under_way.epoch, under_way.least_sequence = epoch, sequence
+            under_way.epoch, under_way.least_sequence, under_way.bumps_epoch = epoch, sequence, bumps_epoch
         elif epoch == under_way.epoch:
             under_way.least_sequence = min(under_way.least_sequence, sequence)
+            under_way.bumps_epoch &= bumps_epoch  # if in doubt, a marker ends it
         return under_way.guard
 
     def is_current(self, producer_id: int, guard: VerificationGuard | None) -> bool:
