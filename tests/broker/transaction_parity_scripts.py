@@ -257,6 +257,85 @@ def offsets_of_members(talk: Talk) -> None:
     client.end(committed=True)
 
 
+def offsets_of_consumers(talk: Talk) -> None:
+    """TxnOffsetCommit of a group of the consumer protocol."""
+    topic = talk.topic()
+    client = Client(talk, adds=True)
+    group, member_id = talk.group(), "AAAAAAAAAAAAAAAAAAAAAw"
+    joining = {"member_id": member_id, "member_epoch": 0, "rebalance_timeout_ms": 60_000, "topic_partitions": []}
+    joined = talk.call("consumer_group_heartbeat", 1, group_id=group, subscribed_topic_names=[topic], **joining)
+    rows = [{"name": topic, "partitions": [{"partition_index": 0, "committed_offset": 3, "committed_metadata": ""}]}]
+
+    def ask(label: str, version: int = 5, **changed: Any) -> None:
+        fields = client.who | {"group_id": group, "topics": rows, "member_id": member_id} | changed
+        talk.ask(label, "txn_offset_commit", version, **fields)
+
+    ask("member", generation_id=joined.member_epoch)
+    ask("earlier epoch", generation_id=joined.member_epoch - 1)
+    ask("later epoch", generation_id=joined.member_epoch + 1)
+    ask("no epoch", generation_id=-1)
+    ask("other member", member_id="other", generation_id=joined.member_epoch)
+    ask("nobody", member_id="", generation_id=-1)
+    ask("instance of nobody", member_id="", generation_id=-1, group_instance_id="instance")
+    ask("nobody with an epoch", member_id="", generation_id=joined.member_epoch)
+    ask("instance", group_instance_id="instance", generation_id=joined.member_epoch)
+    for version in (3, 4):
+        ask(f"v{version}", version, generation_id=joined.member_epoch)
+        ask(f"v{version} earlier epoch", version, generation_id=joined.member_epoch - 1)
+    leaving = {"member_id": member_id, "member_epoch": -1}
+    talk.call("consumer_group_heartbeat", 1, group_id=group, **leaving)
+    ask("left", generation_id=joined.member_epoch)
+    client.end(committed=True)
+
+
+def pending_offsets(talk: Talk) -> None:
+    """What else may be done with a group while offsets of it wait for the end of a transaction."""
+    topic = talk.topic()
+    client, other = (Client(talk, text, adds=True) for text in ("id", "other"))
+    group = talk.group()
+
+    def rows(index: int, offset: int) -> Any:
+        one = {"partition_index": index, "committed_offset": offset, "committed_metadata": "m"}
+        return [{"name": topic, "partitions": [one]}]
+
+    def put(who: Client, index: int, offset: int) -> None:
+        talk.ask("in a transaction", "txn_offset_commit", 5, group_id=group, topics=rows(index, offset), **who.who)
+
+    def fetched(label: str) -> None:
+        for version in range(1, 8):
+            topics = [{"name": topic, "partition_indexes": [0, 1]}]
+            for stable in (False, True) if version >= 7 else (False,):
+                fields = {"group_id": group, "topics": topics, "require_stable": stable}
+                talk.ask(f"{label} v{version}, stable {stable}", "offset_fetch", version, **fields)
+        for version in (8, 9, 10):
+            wanted = [{"name": topic, "topic_id": talk.topic_id(topic), "partition_indexes": [0, 1]}]
+            for named in (wanted, None):
+                for stable in (False, True):
+                    fields = {"groups": [{"group_id": group, "topics": named}], "require_stable": stable}
+                    label_of = f"{label} v{version}, all {named is None}, stable {stable}"
+                    talk.ask(label_of, "offset_fetch", version, **fields)
+
+    put(client, 0, 5)
+    fetched("one pending")
+    talk.ask("plain", "offset_commit", 9, group_id=group, topics=rows(0, 7))
+    talk.ask("plain", "offset_commit", 9, group_id=group, topics=rows(1, 8))
+    fetched("plain beside it")
+    put(other, 0, 9)
+    put(other, 1, 9)
+    deleted = [{"name": topic, "partitions": [{"partition_index": 0}]}]
+    talk.ask("offsets deleted", "offset_delete", 0, group_id=group, topics=deleted)
+    fetched("one deleted")
+    talk.ask("group deleted", "delete_groups", 2, groups_names=[group])
+    talk.ask("groups", "describe_groups", 5, groups=[group])
+    fetched("group deleted")
+    client.end(committed=True)
+    fetched("one committed")
+    other.end(committed=False)
+    fetched("other aborted")
+    talk.ask("group deleted", "delete_groups", 2, groups_names=[group])
+    fetched("group deleted in the end")
+
+
 # EndTxn
 
 
@@ -468,6 +547,45 @@ def being_late(talk: Talk) -> None:
         who = {"producer_id": client.id, "producer_epoch": client.epoch}
         talk.ask("begins as who it was", "init_producer_id", 5, **fields, **who)
         talk.ask("described", "describe_transactions", 0, transactional_ids=[client.name])
+
+
+def idempotence(talk: Talk) -> None:
+    """Sequences and epochs of producers that have no transactions."""
+    topic = talk.topic()
+    base = talk.call("init_producer_id", 4, transactional_id=None, transaction_timeout_ms=0).producer_id
+    for version in (3, 12):
+
+        def ask(
+            label: str, sequence: int, *values: str, epoch: int = 5, acks: int = -1, version: int = version, **more: Any
+        ) -> None:
+            who = {"producer_id": base + version * 1000, "producer_epoch": epoch, "base_sequence": sequence} | more
+            data = wires.batch(*(value.encode() for value in values or ("x",)), **who)
+            rows = [{"name": topic, "partition_data": [{"index": 0, "records": data}]}]
+            talk.ask(f"v{version} {label}", "produce", version, acks=acks, timeout_ms=9000, topic_data=rows)
+
+        ask("begins with 7", 7)
+        ask("again", 7)
+        ask("gap", 9)
+        ask("next", 8, "a", "b", "c")
+        ask("part of it", 9)
+        ask("longer than it", 8, "a", "b", "c", "d")
+        ask("acks 1", 11, acks=1)
+        for sequence in range(12, 18):
+            ask(f"number {sequence}", sequence)
+        ask("one of the last five", 13)
+        ask("one before the last five", 12)
+        ask("earlier epoch", 18, epoch=4)
+        ask("later epoch, goes on", 18, epoch=6)
+        ask("later epoch, from 0", 0, epoch=6)
+        ask("epoch before that", 18)
+        ask("no sequence", -1, epoch=6)
+        ask("largest epoch", 0, epoch=32767)
+        ask("largest sequence", (1 << 31) - 1, producer_id=base + version * 1000 + 1)
+        ask("over the end", 0, producer_id=base + version * 1000 + 1)
+        ask("to the end", (1 << 31) - 2, "a", "b", "c", producer_id=base + version * 1000 + 2)
+        ask("over the end", 1, producer_id=base + version * 1000 + 2)
+        ask("negative producer", 0, producer_id=-5)
+        talk.ask("producers", "describe_producers", 0, topics=[{"name": topic, "partition_indexes": [0]}])
 
 
 # WriteTxnMarkers
@@ -687,12 +805,15 @@ CURRENT: tuple[Script, ...] = (
     adding_offsets,
     committing_offsets,
     offsets_of_members,
+    offsets_of_consumers,
+    pending_offsets,
     ending,
     ending_in_other_versions,
     producing,
     producing_together,
     epochs,
     being_late,
+    idempotence,
     markers,
     describing,
     listing,

@@ -144,8 +144,9 @@ class ConsumerGroup(Group):
         _check_epoch(member, generation)
 
     def check_transactional_commit(self, member_id: str, instance_id: str | None, generation: int) -> None:
-        if generation >= 0 or self.members:
-            _check_epoch(self.find_member(member_id), generation)
+        if generation < 0 and (not self.members or (not member_id and instance_id is None)):
+            return  # nobody is named: an old producer
+        _check_epoch(self.find_member(member_id), generation)
 
     def may_commit_late(self, member_id: str, generation: int, topic_id: UUID, partition: int) -> bool:
         """In an earlier epoch than it is in now, for a partition that it has had since then (KIP-1251)."""
