@@ -311,7 +311,8 @@ def pending_offsets(talk: Talk) -> None:
             wanted = [{"name": topic, "topic_id": talk.topic_id(topic), "partition_indexes": [0, 1]}]
             for named in (wanted, None):
                 for stable in (False, True):
-                    fields = {"groups": [{"group_id": group, "topics": named}], "require_stable": stable}
+                    asked: dict[str, Any] = {"group_id": group, "topics": named}
+                    fields = {"groups": [asked], "require_stable": stable}
                     label_of = f"{label} v{version}, all {named is None}, stable {stable}"
                     talk.ask(label_of, "offset_fetch", version, **fields)
 
