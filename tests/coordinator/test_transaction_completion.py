@@ -1,6 +1,9 @@
 """A transaction is complete when its own markers are written, and not by those of another."""
 
+import pytest
+
 from millstream.coordinator.transaction.transaction import TransactionState
+from millstream.model.errors import ErrorCode, KafkaError
 
 from .transaction_run import TransactionRun, partition
 
@@ -24,3 +27,21 @@ def test_the_markers_of_one_do_not_complete_the_next() -> None:
     assert run.decided["tx"].partitions == {B}
     run.complete()
     assert run.known().state == TransactionState.COMPLETE_COMMIT
+
+
+def test_who_was_replaced_does_not_take_the_end_of_another_for_its_own() -> None:
+    """Under version 2 an epoch that is one less is that of who ended the transaction. Where the end did not raise the
+    epoch, it is that of a client that was replaced."""
+    run = TransactionRun()
+    replaced = run.begin()
+    client = run.begin()
+    run.add(client, A, version=0)
+    assert run.end(client, version=0) == client
+    for _ in range(2):
+        with pytest.raises(KafkaError) as refused:
+            run.end(replaced)
+        assert refused.value.code == ErrorCode.PRODUCER_FENCED
+        if run.decided:
+            run.complete()
+        run.restart()
+    assert run.end(client, version=0) == client

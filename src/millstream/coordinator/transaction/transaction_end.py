@@ -65,6 +65,8 @@ def _is_repeated(transaction: Transaction, client: ProducerIdentity) -> bool:
     """Whether the client is who it was before the last end."""
     if transaction.state not in COMPLETE and not transaction.is_decided:
         return False
+    if transaction.client_version < EPOCH_PER_TRANSACTION:
+        return False  # it ended without a new epoch: whoever is one behind was replaced before
     raised = ProducerIdentity(client.producer_id, client.epoch + 1)
     if transaction.is_kept:
         return raised == transaction.client
