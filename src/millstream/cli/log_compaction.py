@@ -25,7 +25,7 @@ class Compaction:
     dirty_ratio: float
     active_bytes: int
     segments: int
-    is_running: bool
+    is_being_cleaned: bool
     """Whether a pass is copying segments."""
 
 
@@ -64,7 +64,7 @@ def compaction(
                 f"{row.dirty_ratio:.0%}",
                 row.active_bytes,
                 row.segments,
-                "cleaning" if row.is_running else "",
+                "cleaning" if row.is_being_cleaned else "",
             )
             for row in rows
         ],
@@ -97,9 +97,9 @@ def _read(directory: str, partition: str, cleaned_to: int | None) -> Compaction:
     from millstream.storage.file_names import CLEANED_SUFFIX, LOG_SUFFIX, parse_offset_file
 
     sizes: dict[int, int] = {}
-    is_running = False
+    is_being_cleaned = False
     for entry in os.scandir(directory):
-        is_running = is_running or entry.name.endswith(CLEANED_SUFFIX)
+        is_being_cleaned = is_being_cleaned or entry.name.endswith(CLEANED_SUFFIX)
         parsed = parse_offset_file(entry.name)
         if parsed is not None and parsed[1] == LOG_SUFFIX:
             try:
@@ -124,5 +124,5 @@ def _read(directory: str, partition: str, cleaned_to: int | None) -> Compaction:
         dirty_ratio=round(dirty / (clean + dirty), 4) if clean + dirty else 0.0,
         active_bytes=sizes.get(active, 0),
         segments=len(bases),
-        is_running=is_running,
+        is_being_cleaned=is_being_cleaned,
     )
