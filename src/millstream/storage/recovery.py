@@ -101,7 +101,9 @@ def recover_log(
     if report.removed_segments:
         disk.sync_directory(directory)
     report.end_offset = end_offset
-    for offset in [offset for offset in files.snapshots if offset > end_offset]:
+    # Those that remain of what was checked may be of other records: one that a truncation removed comes back with the
+    # power.
+    for offset in [offset for offset in files.snapshots if offset > unflushed[0]]:
         disk.remove(offset_file(directory, offset, SNAPSHOT_SUFFIX))
     if producers.entries or report.checked_bytes > QUICK_REBUILD_BYTES:
         snapshot = encode_snapshot(producers.entries.values())
