@@ -56,7 +56,7 @@ _REPAIR_SECONDS = 40.0
 _AUDIT_SECONDS = 20.0
 _QUIET_BEFORE = 1.0
 _QUIET_AFTER = 0.3
-_WITH_TRANSACTIONS = 0.75
+_WITH_TRANSACTIONS = 0.67
 """Of the seeds, where the scenario leaves it open."""
 _PASSING = "passing-"
 
