@@ -219,6 +219,7 @@ class CompactedModel(RuleBasedStateMachine):
             assert places[key] == offset
         for producer, transaction in self.open.items():
             assert producer in log.open_transactions(), transaction
+        assert log.open_transactions().keys() <= self.open.keys()
         for producer, sequence in self.sequence.items():
             entry = log.producers.entries.get(producer)
             if log.log_start_offset == 0:
