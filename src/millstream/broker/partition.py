@@ -240,12 +240,6 @@ class Partition(LocalPartition):
             for follower in tuple(self.replica_waiters):
                 follower.grown(self)
 
-    @property
-    def in_sync_count(self) -> int:
-        if self._leader is not None:
-            return len(self._leader.isr)
-        return len(self.state.isr) if self.state is not None else 0
-
     def check_enough_in_sync(self) -> None:
         """With acks=all a write that too few replicas would hold is refused rather than risked."""
         if self._leader is not None:

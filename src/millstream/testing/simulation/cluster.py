@@ -1,6 +1,5 @@
 """A simulated cluster: machines with nodes on them, supervised as an init system would, and clients beside them."""
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -246,8 +245,3 @@ def _config(node_id: int, host: str, role: str, voters: list[str], settings: dic
         **settings,
     }
     return load_broker_config(overrides=[f"{name}={value}" for name, value in values.items()], data_dir=_DATA)
-
-
-def loud(record: logging.LogRecord) -> bool:
-    """Whether a log line is a node's way to say that it has a bug: an exception that was caught at the last line."""
-    return record.exc_info is not None and record.exc_info[0] is not None
