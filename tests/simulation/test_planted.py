@@ -19,6 +19,16 @@ from millstream.storage.transaction_index import AbortedTransaction
 from millstream.testing.simulation.simulation import Options, Scenario, simulate
 
 SEEDS = range(1, 61)
+_OF_RECORDS = {
+    "AckedIsKept",
+    "History",
+    "InSyncLogsAgree",
+    "Liveness",
+    "OffsetsAgreeWithOutput",
+    "TransactionsAreWhole",
+    "TransactionsEnd",
+}
+"""What may find that something is lost: any record, or a marker."""
 
 
 def _acknowledge_early(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,9 +141,9 @@ def _abort_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("plant", "scenario", "found_by"),
     [
-        (_acknowledge_early, Scenario.TROUBLE, {"AckedIsKept", "History", "InSyncLogsAgree"}),
+        (_acknowledge_early, Scenario.TROUBLE, _OF_RECORDS),
         (_forget_votes, Scenario.BLACKOUT, {"EpochsOnlyGrow", "OneQuorumLeaderPerEpoch", "CommittedMetadataStays"}),
-        (_never_truncate, Scenario.TROUBLE, {"Liveness", "InSyncLogsAgree", "History"}),
+        (_never_truncate, Scenario.TROUBLE, _OF_RECORDS),
         (_count_unsynced_metadata, Scenario.BLACKOUT, {"CommittedMetadataStays"}),
         (_name_no_aborted_ones, Scenario.TRANSACTIONS, {"NoAbortedRead"}),
         (_everything_is_stable, Scenario.TRANSACTIONS, {"LastStableOffsetsHold"}),
