@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from millstream.broker import transaction_shards
+from millstream.broker import coordinator_shards
 from millstream.broker.partition import Partition
 from millstream.broker.partition_table import PartitionTable
 from millstream.broker.transaction_shards import STATE_TOPIC, TransactionShards, shard_of
@@ -137,7 +137,7 @@ def test_what_is_decided_is_found_after_a_start_without_a_request(world: World) 
 
 
 def test_a_shard_that_cannot_be_loaded_is_tried_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transaction_shards, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(coordinator_shards, "_AGAIN_S", 0.01)
 
     async def story() -> None:
         shards = world.begin()

@@ -1,19 +1,16 @@
 """The coordinator of groups: finds the partition of `__consumer_offsets` a group lives in, and runs operations there.
 
-The internal topic is made when it is first needed. Shards are those of the partitions that this broker leads: they are
-loaded in the background when it begins to, so that the sessions of members that did not come back end on time, and
-given up when it leads no longer. Decisions are in `coordinator/`, the joining of them to the log in
-`coordinator_shell`.
+The internal topic is made when it is first needed. Which shards there are is in `coordinator_shards`, decisions are in
+`coordinator/`, the joining of them to the log in `coordinator_shell`.
 """
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache, partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from millstream.broker.cluster_view import ClusterView
+from millstream.broker.coordinator_shards import CoordinatorShards
 from millstream.broker.coordinator_shell import CoordinatorShell
 from millstream.broker.image_topics import ImageTopics
 from millstream.broker.internal_topics import InternalTopics
@@ -32,10 +29,6 @@ from millstream.model.identifiers import TopicName
 from millstream.model.transactions import Marker, VerificationGuard
 
 GROUP_TOPIC = TopicName("__consumer_offsets")
-_LOAD_PATIENCE_SECONDS = 5.0
-"""How long a request waits for its shard to load before the client is told to come again."""
-_LOADS_AT_ONCE = 4
-
 _TO_MARKER_SENDERS = {
     ErrorCode.NOT_COORDINATOR: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -55,16 +48,14 @@ class GroupCoordinator:
         environment: Environment,
     ) -> None:
         self._view = view
-        self._partitions = partitions
         self._internal_topics = internal_topics
         self._environment = environment
         self.topics = ImageTopics(lambda: view.image)
-        self._shells: dict[int, CoordinatorShell] = {}
+        self._shards = CoordinatorShards(GROUP_TOPIC, partitions, environment, self._new_shell, _log)
+        self._shards.on_given_up = lambda shell: self.on_shard_closed(_shard(shell))
         self.on_share_state: OnShareState = lambda shard, group_id, begun, gone: None
         """Told of partitions that a share group begins to have state of, or has no longer, once that is committed."""
         self.on_shard_closed: Callable[[GroupShard], None] = lambda shard: None
-        self._background: set[asyncio.Future[None]] = set()
-        self._loads = asyncio.Semaphore(_LOADS_AT_ONCE)
 
     # Where a group lives
 
@@ -93,18 +84,7 @@ class GroupCoordinator:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID, f"the group id is longer than {LONGEST_TEXT} characters")
         return java_hash(group_id) % len(topic.partitions)
 
-    def _shell(self, index: int) -> CoordinatorShell:
-        shell = self._shells.get(index)
-        if shell is not None and shell.is_current:
-            return shell
-        if shell is not None:
-            self._give_up(index, shell)
-        partition = self._partitions.by_name.get(GROUP_TOPIC.encode(), {}).get(index)
-        if partition is None or not partition.is_leader:
-            raise KafkaError(ErrorCode.NOT_COORDINATOR, "another broker coordinates this group")
-        return self._new_shell(index, partition)
-
-    def _new_shell(self, index: int, partition: Partition) -> CoordinatorShell:
+    def _new_shell(self, partition: Partition) -> CoordinatorShell:
         view = self._view
         shard = GroupShard(lambda: view.config, self.topics, self._environment.randomness, self._settings_of_group)
         shell = CoordinatorShell(
@@ -116,38 +96,15 @@ class GroupCoordinator:
             commit_timeout_ms=lambda: view.config[settings.OFFSETS_COMMIT_TIMEOUT_MS],
             needs_guard=lambda: view.config[transactions.TRANSACTION_PARTITION_VERIFICATION_ENABLE],
         )
-        shell.on_lost = lambda: self._give_up(index, shell)
 
         def share_state(group_id: str, begun: Partitions, gone: Partitions) -> None:
             shell.when_settled(lambda: self.on_share_state(shard, group_id, begun, gone))
 
         shard.share.on_state = share_state
-        self._shells[index] = shell
         return shell
-
-    def _give_up(self, index: int, shell: CoordinatorShell) -> None:
-        if self._shells.get(index) is shell:
-            del self._shells[index]
-        shell.close()
-        self.on_shard_closed(_shard(shell))
 
     def _settings_of_group(self, group_id: str) -> Mapping[str, str]:
         return self._view.image.configs.get(ConfigResource(ResourceType.GROUP, group_id), {})
-
-    async def _loaded(self, index: int) -> CoordinatorShell:
-        shell = self._shell(index)
-        try:
-            async with asyncio.timeout(_LOAD_PATIENCE_SECONDS):
-                await shell.load()
-        except TimeoutError:
-            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{GROUP_TOPIC}-{index} is loading") from None
-        except Exception as error:
-            self._give_up(index, shell)  # the next request begins anew
-            if isinstance(error, KafkaError) and error.code == ErrorCode.NOT_COORDINATOR:
-                raise
-            _log.error("shard_not_loaded partition=%s-%d error=%r", GROUP_TOPIC, index, error)
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{GROUP_TOPIC}-{index}: {error}") from None
-        return shell
 
     # Operations
 
@@ -175,7 +132,7 @@ class GroupCoordinator:
         topic = self._view.image.topics.get(GROUP_TOPIC)
         if topic is None or len(group_id) > LONGEST_TEXT:
             return None
-        shell = self._shells.get(java_hash(group_id) % len(topic.partitions))
+        shell = self._shards.shells.get(java_hash(group_id) % len(topic.partitions))
         return shell if shell is not None and shell.is_loaded and shell.is_current else None
 
     async def _respond_later(
@@ -209,7 +166,7 @@ class GroupCoordinator:
     async def shell_of(self, group_id: str) -> CoordinatorShell:
         """The shell of a group's partition, loaded; KafkaError if this broker does not coordinate the group."""
         await self.ensure_topic()
-        return await self._loaded(self.partition_of(group_id))
+        return await self._shards.loaded(self.partition_of(group_id))
 
     async def end_transaction(self, index: int, marker: Marker) -> None:
         """Writes the end of a transaction to a partition of GROUP_TOPIC, where offsets were committed in it.
@@ -218,7 +175,7 @@ class GroupCoordinator:
         coordinator, who tries again, speaks with.
         """
         try:
-            shell = await self._loaded(index)
+            shell = await self._shards.loaded(index)
             await shell.end_transaction(marker)
         except KafkaError as error:
             raise KafkaError(_TO_MARKER_SENDERS.get(error.code, error.code), error.message) from error
@@ -236,9 +193,9 @@ class GroupCoordinator:
     async def read_all(self, question: "Callable[[GroupShard], R]") -> list[R]:
         """Asks all shards of this broker, loaded; none if there has never been a group."""
         answers = []
-        for index in self._led():
+        for index in self._shards.led():
             try:
-                shell = await self._loaded(index)
+                shell = await self._shards.loaded(index)
                 answers.append(await shell.awaited(question(_shard(shell))))
             except KafkaError as error:
                 if error.code != ErrorCode.NOT_COORDINATOR:
@@ -247,43 +204,25 @@ class GroupCoordinator:
 
     async def run_on(self, shard: GroupShard, operation: "Callable[[int], Outcome[R]]") -> R:
         """Runs an operation on this very shard; NOT_COORDINATOR if it was given up."""
-        for shell in self._shells.values():
+        for shell in self._shards.shells.values():
             if shell.state is shard:
                 return await shell.run(operation)
         raise KafkaError(ErrorCode.NOT_COORDINATOR, "the shard was given up")
 
     # Life
 
-    def _led(self) -> list[int]:
-        partitions = self._partitions.by_name.get(GROUP_TOPIC.encode(), {})
-        return [index for index, partition in partitions.items() if partition.is_leader]
-
     def start(self) -> None:
         """Takes over the shards that this broker leads: each is loaded in the background."""
-        for index, shell in tuple(self._shells.items()):
-            if not shell.is_current:
-                self._give_up(index, shell)
-        for index in self._led():
-            if index not in self._shells:
-                self._shell(index)
-                self._in_background(self._load(index))
-
-    async def _load(self, index: int) -> None:
-        async with self._loads:
-            with suppress(KafkaError):  # logged, or it takes long and goes on without us, or is no longer ours
-                await self._loaded(index)
+        self._shards.start()
 
     def follow(self, delta: MetadataDelta) -> None:
         """Topics came, grew, went, or have other leaders."""
-        if any(topic.name == GROUP_TOPIC for topic in delta.deleted.values()):
-            self.close()
-        if GROUP_TOPIC in delta.created or GROUP_TOPIC in delta.changed:
-            self.start()
+        self._shards.follow(delta)
         if not (delta.deleted or delta.created or delta.changed):
             return
         deleted = frozenset(topic.name for topic in delta.deleted.values())
-        for shell in self._shells.values():
-            self._in_background(self._topics_changed(shell, deleted))
+        for shell in self._shards.shells.values():
+            self._shards.in_background(self._topics_changed(shell, deleted))
 
     async def _topics_changed(self, shell: CoordinatorShell, deleted: frozenset[TopicName]) -> None:
         try:
@@ -294,15 +233,9 @@ class GroupCoordinator:
         except Exception as error:  # it was not loaded yet, and cannot be
             _log.error("topics_not_followed partition=%s error=%r", shell.partition.topic_partition, error)
 
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work, loop=self._environment.loop)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-
     def close(self) -> None:
         """Gives all shards up; whoever waits is told to look elsewhere."""
-        for index, shell in tuple(self._shells.items()):
-            self._give_up(index, shell)
+        self._shards.close()
 
 
 async def _awaited(shell: CoordinatorShell, answer: "R | Reply[R]", refuse: "Callable[[KafkaError], R]") -> R:
