@@ -13,6 +13,7 @@ coordinator aborted looks the same: its client, too, may go on with the next epo
 from enum import Enum
 
 from millstream.coordinator.transaction.transaction import (
+    COMMITTED,
     COMPLETE,
     EPOCH_PER_TRANSACTION,
     LARGEST_EPOCH,
@@ -65,8 +66,8 @@ def _is_repeated(transaction: Transaction, client: ProducerIdentity) -> bool:
     """Whether the client is who it was before the last end."""
     if transaction.state not in COMPLETE and not transaction.is_decided:
         return False
-    if transaction.client_version < EPOCH_PER_TRANSACTION:
-        return False  # it ended without a new epoch: whoever is one behind was replaced before
+    if transaction.client_version < EPOCH_PER_TRANSACTION and transaction.state in COMMITTED:
+        return False  # by a client that kept its epoch: whoever is one behind was replaced before, and did not commit
     raised = ProducerIdentity(client.producer_id, client.epoch + 1)
     if transaction.is_kept:
         return raised == transaction.client
