@@ -263,6 +263,7 @@ class Saboteur:
         def loses_power() -> bool:
             if not wants_power or not self._may_lose_power():
                 return False
+            self._heal_disks()
             cluster.note_power_loss(node_id)
             return True
 
@@ -278,6 +279,11 @@ class Saboteur:
             power_lost=loses_power,
         )
         return f"node {node_id} at its operation {operations} after it begins to"
+
+    def _heal_disks(self) -> None:
+        """So that nobody dies who was to die within a write: what the lost machine held is on the others only."""
+        for machine in self._cluster.machines.values():
+            machine.disk.heal()
 
     def _may_lose_power(self) -> bool:
         return not self._needs_restart and not self._cluster.out_of_sync()
@@ -314,8 +320,7 @@ class Saboteur:
         node_id = self._one_to_stop()
         if node_id is None or not self._may_lose_power():
             return None
-        for machine in self._cluster.machines.values():
-            machine.disk.heal()
+        self._heal_disks()
         self._cluster.kill(node_id, power_lost=True)
         self._start_again(node_id, seconds)
         return f"node {node_id} for {seconds:.1f} s"
