@@ -28,6 +28,9 @@ from millstream.model.transactions import Marker, Origin, VerificationGuard
 from millstream.records.record import Record, build_batch
 from millstream.storage.slice import Slice
 
+_LONGEST_WAIT_S = 5.0
+"""After so long it is looked again what is due: the time of day may have jumped."""
+
 _log = logging.getLogger("millstream.coordinator")
 _READ_BYTES = 4 << 20
 DEFAULT_COMMIT_TIMEOUT_MS = 5000
@@ -305,7 +308,8 @@ class CoordinatorShell:
             self._alarm = None
         deadline_ms = self.state.timers.next_deadline_ms
         if deadline_ms is not None:
-            delay = max(0, deadline_ms - self._time.now_ms()) / 1000
+            # A clock that is set forward makes deadlines due at once, and new ones come behind them.
+            delay = min(max(0, deadline_ms - self._time.now_ms()) / 1000, _LONGEST_WAIT_S)
             self._alarm = self._environment.loop.call_later(delay, self._ring)
 
     def _ring(self) -> None:
