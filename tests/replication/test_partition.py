@@ -239,6 +239,35 @@ def test_a_batch_of_an_epoch_that_cannot_be_is_damaged(as_leader: bool, bench: B
     assert log.log_end_offset == (3 if as_leader else 1)
 
 
+@pytest.mark.parametrize("as_leader", [True, False])
+def test_damage_that_recovery_kept_is_cut_by_a_follower(as_leader: bool, bench: Bench) -> None:
+    """Before it fetches: what lies before the offset of a fetch counts as had."""
+    bench.partition.become_leader(LED)
+    for value in (b"a", b"b", b"c"):
+        bench.partition.fetched_by(2, 20, bench.append(value), 0)
+    bench.partition.log.roll(0)
+    bench.append(b"d")
+    bench.logs.close(0, may_be_clean=False)
+    path = bench.root / f"{AT}" / f"{0:020d}.log"
+    content = bytearray(path.read_bytes())
+    second = 12 + struct.unpack_from(">i", content, 8)[0]
+    content[2 * second - 1] ^= 1  # the last byte of the second batch
+    path.write_bytes(content)
+    path.with_name(f"{3:020d}.log").touch()  # not flushed either, as far as anybody knows
+    bench.logs = LogDirectory(RealDisk(), str(bench.root))
+    bench.logs.start(0)
+    bench.partition = bench.new_partition()
+    if as_leader:
+        bench.partition.become_leader(replace(LED, leader_epoch=4, partition_epoch=1))
+        assert bench.partition.log.log_end_offset == 4, "nobody else may have what follows"
+        return
+    bench.partition.become_follower(replace(LED, leader=2, leader_epoch=4, partition_epoch=1))
+    follower = bench.partition.follower
+    assert follower is not None and follower.position().offset == 1
+    assert bench.partition.high_watermark == follower.high_watermark == bench.partition.log.log_end_offset == 1
+    assert bench.partition.log.damaged_from is None
+
+
 def test_a_second_replica_comes_and_goes(bench: Bench) -> None:
     bench.partition.become_leader(ALONE)
     bench.append(b"a")

@@ -383,9 +383,20 @@ class Partition(LocalPartition):
             return None
         if self._follower is None:
             log = self.log
+            self._cut_damage(log)
             log.high_watermark = self.high_watermark
             self._follower = PartitionFollower(log, self.leader_id, self.leader_epoch, self.high_watermark)
         return self._follower
+
+    def _cut_damage(self, log: PartitionLog) -> None:
+        """Give up what recovery has kept though it is damaged: the leader has it whole.
+
+        Before the first fetch, which tells the leader that we have all that comes before it.
+        """
+        since = log.damaged_from
+        if since is not None and since >= log.log_start_offset:
+            _log.warning("damage_cut partition=%s from=%d to=%d", self.topic_partition, log.log_end_offset, since)
+            self.high_watermark = min(self.high_watermark, log.truncate_to(since))
 
     def followed(self) -> None:
         """The follower's state was moved by an answer of the leader: readers may see more, or less after a cut."""

@@ -252,6 +252,7 @@ class LogDirectory:
         log.cleaned_offset = self._checkpoints.cleaned_offsets.get(partition, 0)
         if log.cleaned_offset > log.log_end_offset:
             log.cleaned_offset = 0  # an unclean stop took what was cleaned last
+        log.damaged_from = self._recovery.damaged_from.pop(partition, None)
         self._logs[partition] = log
         return log
 

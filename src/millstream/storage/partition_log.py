@@ -73,6 +73,7 @@ class PartitionLog:
         "_epochs_unsaved",
         "_write_failed",
         "cleaned_offset",
+        "damaged_from",
         "directory",
         "directory_changed",
         "disk",
@@ -138,6 +139,8 @@ class PartitionLog:
         self._write_failed = False
         """Whether the last attempt to write found no room or a broken disk."""
         self.truncations = 0
+        self.damaged_from: int | None = None
+        """Where damage begins that recovery has kept, because what follows it is sound."""
         self.cleaned_offset = 0
         """Where the dirty part begins: a compacted log has been cleaned up to here."""
         self.unflushed_since_ms: int | None = None
@@ -478,6 +481,8 @@ class PartitionLog:
         try:
             if offset < self.log_end_offset:
                 truncate(self, max(offset, self.log_start_offset))
+                if self.damaged_from is not None and self.log_end_offset <= self.damaged_from:
+                    self.damaged_from = None
             elif self.epochs.truncate_from_end(self.log_end_offset):
                 # An epoch that was led here and in which nothing was written: no other log knows of it.
                 self.save_shortened_epochs()

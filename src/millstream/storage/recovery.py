@@ -4,7 +4,7 @@ From the segment that holds the recovery point on, every batch is read and its c
 producer state and the lists of aborted transactions are made anew on the way. The log is cut at the first byte that is
 not a whole, sound batch, and what was cut is reported. One exception keeps more than Kafka would: a sealed segment
 whose batches still follow one another to its end, with a checksum that fails, is kept, because cutting it would take
-all later segments too; its reader gets CORRUPT_MESSAGE.
+all later segments too; its reader gets CORRUPT_MESSAGE. (A follower cuts there all the same: its leader has it whole.)
 """
 
 import logging
@@ -53,6 +53,8 @@ class RecoveryReport:
     removed_segments: list[str] = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)
     """Batches in sealed segments that were kept although their checksums fail."""
+    damaged_from: int | None = None
+    """The offset of the first of them."""
 
     @property
     def is_clean(self) -> bool:
@@ -200,6 +202,8 @@ def _recover_segment(
                 reason = "checksum"
                 break
             report.damaged.append(f"{path}:{position}")
+            if report.damaged_from is None:
+                report.damaged_from = header.base_offset
             logger.warning("damaged_batch_kept file=%s position=%d offset=%d", path, position, header.base_offset)
         builder.add(position, header)
         if header.leader_epoch > epochs.latest:

@@ -32,6 +32,8 @@ class StartRecovery:
         self._unsynced: dict[TopicPartition, tuple[int, int]] = {}
         """(end offset, bytes) of logs that were found sound and may not be on stable storage."""
         self._unrecovered: set[TopicPartition] = set()
+        self.damaged_from: dict[TopicPartition, int] = {}
+        """Where the damage begins that was kept in a log."""
         self._under_way = False
         self._failed = False
 
@@ -64,6 +66,7 @@ class StartRecovery:
     def forget(self, partition: TopicPartition) -> None:
         self._unsynced.pop(partition, None)
         self._unrecovered.discard(partition)
+        self.damaged_from.pop(partition, None)
 
     def unsynced_bytes(self, logs: Mapping[TopicPartition, PartitionLog]) -> int:
         """How much is not known to be on stable storage, beyond what the open logs know themselves."""
@@ -112,6 +115,8 @@ class StartRecovery:
         start_offset = checkpoints.start_offsets.get(partition, 0)
         report = recover_log(disk, directory, recovery_point, start_offset, checkpoint_ns=checkpoints.read_ns)
         checkpoints.recovery_points[partition] = min(report.recovery_point, report.end_offset)
+        if report.damaged_from is not None:
+            self.damaged_from[partition] = report.damaged_from
         if report.end_offset > report.recovery_point:
             self._unsynced[partition] = report.end_offset, report.checked_bytes
         return report
