@@ -1,6 +1,7 @@
 """A partition on a real log: roles, what waits for what, and what a restart shows."""
 
 import asyncio
+import os
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -239,8 +240,22 @@ def test_a_batch_of_an_epoch_that_cannot_be_is_damaged(as_leader: bool, bench: B
     assert log.log_end_offset == (3 if as_leader else 1)
 
 
+def flip_in_the_second_batch(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    second = 12 + struct.unpack_from(">i", content, 8)[0]
+    content[2 * second - 1] ^= 1
+    path.write_bytes(content)
+
+
 @pytest.mark.parametrize("as_leader", [True, False])
-def test_damage_that_recovery_kept_is_cut_by_a_follower(as_leader: bool, bench: Bench) -> None:
+@pytest.mark.parametrize(
+    ("harm", "kept_from", "cut_to"),
+    [(flip_in_the_second_batch, 0, 1), (lambda path: os.truncate(path, 0), 3, 0), (Path.unlink, 3, 0)],
+    ids=["a batch damaged", "the first segment empty", "the first segment gone"],
+)
+def test_a_follower_cuts_what_recovery_kept_behind_a_loss(
+    harm: Callable[[Path], None], kept_from: int, cut_to: int, as_leader: bool, bench: Bench
+) -> None:
     """Before it fetches: what lies before the offset of a fetch counts as had."""
     bench.partition.become_leader(LED)
     for value in (b"a", b"b", b"c"):
@@ -248,23 +263,22 @@ def test_damage_that_recovery_kept_is_cut_by_a_follower(as_leader: bool, bench: 
     bench.partition.log.roll(0)
     bench.append(b"d")
     bench.logs.close(0, may_be_clean=False)
-    path = bench.root / f"{AT}" / f"{0:020d}.log"
-    content = bytearray(path.read_bytes())
-    second = 12 + struct.unpack_from(">i", content, 8)[0]
-    content[2 * second - 1] ^= 1  # the last byte of the second batch
-    path.write_bytes(content)
-    path.with_name(f"{3:020d}.log").touch()  # not flushed either, as far as anybody knows
+    # The power went before anything was flushed.
+    (bench.root / "recovery-point-offset-checkpoint").unlink()
+    harm(bench.root / f"{AT}" / f"{0:020d}.log")
     bench.logs = LogDirectory(RealDisk(), str(bench.root))
     bench.logs.start(0)
     bench.partition = bench.new_partition()
     if as_leader:
         bench.partition.become_leader(replace(LED, leader_epoch=4, partition_epoch=1))
-        assert bench.partition.log.log_end_offset == 4, "nobody else may have what follows"
+        log = bench.partition.log
+        assert (log.log_start_offset, log.log_end_offset) == (kept_from, 4), "nobody else may have what follows"
         return
     bench.partition.become_follower(replace(LED, leader=2, leader_epoch=4, partition_epoch=1))
     follower = bench.partition.follower
-    assert follower is not None and follower.position().offset == 1
-    assert bench.partition.high_watermark == follower.high_watermark == bench.partition.log.log_end_offset == 1
+    assert follower is not None and follower.position().offset == cut_to
+    assert bench.partition.log.log_end_offset == cut_to
+    assert bench.partition.high_watermark == follower.high_watermark <= cut_to
     assert bench.partition.log.damaged_from is None
 
 

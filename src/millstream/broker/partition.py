@@ -389,14 +389,19 @@ class Partition(LocalPartition):
         return self._follower
 
     def _cut_damage(self, log: PartitionLog) -> None:
-        """Give up what recovery has kept though it is damaged: the leader has it whole.
+        """Give up what recovery has kept behind a damaged or lost part: the leader has it whole.
 
         Before the first fetch, which tells the leader that we have all that comes before it.
         """
         since = log.damaged_from
-        if since is not None and since >= log.log_start_offset:
-            _log.warning("damage_cut partition=%s from=%d to=%d", self.topic_partition, log.log_end_offset, since)
-            self.high_watermark = min(self.high_watermark, log.truncate_to(since))
+        if since is None:
+            return
+        _log.warning("damage_cut partition=%s from=%d to=%d", self.topic_partition, log.log_end_offset, since)
+        if since < log.log_start_offset:
+            log.start_anew_at(since, self.environment.clock.now_ms())
+        else:
+            log.truncate_to(since)
+        self.high_watermark = min(self.high_watermark, log.log_end_offset)
 
     def followed(self) -> None:
         """The follower's state was moved by an answer of the leader: readers may see more, or less after a cut."""

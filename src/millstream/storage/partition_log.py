@@ -140,7 +140,7 @@ class PartitionLog:
         """Whether the last attempt to write found no room or a broken disk."""
         self.truncations = 0
         self.damaged_from: int | None = None
-        """Where damage begins that recovery has kept, because what follows it is sound."""
+        """Where damage begins, or a part is lost, behind which recovery has kept what is sound."""
         self.cleaned_offset = 0
         """Where the dirty part begins: a compacted log has been cleaned up to here."""
         self.unflushed_since_ms: int | None = None
@@ -515,6 +515,7 @@ class PartitionLog:
                 raise self._storage_error(error) from error
         try:
             start_anew(self, segment, is_created=is_beyond)
+            self.damaged_from = None
         except OSError as error:
             self.fail(f"starting anew at {offset} failed: {error}")
             raise self._storage_error(error) from error

@@ -54,11 +54,11 @@ class RecoveryReport:
     damaged: list[str] = field(default_factory=list)
     """Batches in sealed segments that were kept although their checksums fail."""
     damaged_from: int | None = None
-    """The offset of the first of them."""
+    """The offset of the first of them, or where the log began if its beginning is lost."""
 
     @property
     def is_clean(self) -> bool:
-        return not (self.cut_bytes or self.removed_segments or self.damaged)
+        return not (self.cut_bytes or self.removed_segments or self.damaged_from is not None)
 
 
 def recover_log(
@@ -76,6 +76,10 @@ def recover_log(
     if not files.bases:
         report.recovery_point = report.end_offset = log_start_offset
         return report
+    if files.bases[0] > max(recovery_point, log_start_offset):
+        # Nothing before the first segment is known to have been flushed: it was not deleted, a power cut took it.
+        logger.warning("beginning_lost directory=%s from=%d to=%d", directory, log_start_offset, files.bases[0])
+        report.damaged_from = log_start_offset
     if checkpoint_ns is not None:
         recovery_point = min(recovery_point, _first_changed(disk, files, checkpoint_ns, recovery_point))
     report.recovery_point = recovery_point
