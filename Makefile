@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 SEEDS  ?= 200
-# Tests mostly wait, for processes and clients: two files at once.
-PYTEST := $(BIN)/pytest -n 2 --dist loadfile
+# Tests mostly wait, for processes and clients: three files at once.
+PYTEST := $(BIN)/pytest -n 3 --dist loadfile
 SEED   ?= 1
 
 .DEFAULT_GOAL := help
