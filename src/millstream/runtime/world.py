@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +16,8 @@ from millstream.runtime.clock import SystemClock
 _THREADS = 4
 _TURN_SECONDS = 0.0002
 _BREATH_SECONDS = 0.00002
+_PR_SET_TIMERSLACK = 29
+_SLACK_NANOSECONDS = 1000
 T = TypeVar("T")
 
 
@@ -38,7 +41,18 @@ def breathe() -> None:
     A thread that computes without end is asked for the interpreter after 5 ms only, and is not often asleep when the
     system looks for somebody to take the processor from: who waits for it then waits for both.
     """
-    now = time.perf_counter()
-    if now - getattr(_turns, "begun", 0.0) > _TURN_SECONDS:
+    begun = getattr(_turns, "begun", None)
+    if begun is None:
+        _sleep_exactly()
+        begun = 0.0
+    if time.perf_counter() - begun > _TURN_SECONDS:
         time.sleep(_BREATH_SECONDS)
         _turns.begun = time.perf_counter()
+
+
+def _sleep_exactly() -> None:
+    """For this thread: Linux gathers wake-ups that are up to 50 µs apart, which makes 70 µs out of a sleep of 20."""
+    if sys.platform == "linux":
+        import ctypes  # only where it is used: a start is quicker without
+
+        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, _SLACK_NANOSECONDS, 0, 0, 0)
