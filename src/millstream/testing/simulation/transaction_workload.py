@@ -1,6 +1,8 @@
 """Programs with transactions: writers, some of whom are zombies of each other, and a loop that consumes, transforms and
 produces, each input exactly once."""
 
+from abc import ABC, abstractmethod
+
 from millstream.model.errors import ErrorCode
 from millstream.records.record import Record
 from millstream.testing.simulation.client import GROUP, SimulatedClient
@@ -38,7 +40,7 @@ _WAIT_MS = 20
 """For more input; the answers to others wait behind it on the same connection."""
 
 
-class _Instances:
+class _Instances(ABC):
     """An instance of a transactional id, and another one after each time it was fenced."""
 
     def __init__(self, client: SimulatedClient, workload: Workload, name: str, transactional_id: str) -> None:
@@ -67,8 +69,9 @@ class _Instances:
             await self.client.recover()
             await self.client.rest(0.2, self.workload.zombie_rest_s)
 
+    @abstractmethod
     async def live(self, producer: TransactionalProducer) -> None:
-        raise NotImplementedError
+        """What an instance does until it is fenced."""
 
     async def dawdle(self) -> None:
         """Some take too long, now and then for longer than their transaction may."""
