@@ -24,7 +24,7 @@ $(VENV)/.installed: $(VENV)/.made pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,gateway,spark,lake]'
 	touch $@
 
 install: $(VENV)/.installed  ## Make .venv and install Millstream into it

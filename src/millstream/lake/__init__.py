@@ -1,0 +1,1 @@
+"""Topics as lake tables (Parquet, Delta, Iceberg), and tables as topics."""
