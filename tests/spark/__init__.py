@@ -1,0 +1,1 @@
+"""Topics in Spark: source and sink, in one small session."""
