@@ -85,13 +85,17 @@ class Cleaning:
         plan = self._plan
         keys = KeyMap(plan.map_bytes, plan.dirty_start)
         await self._offload(self._prepare)
-        await self._work(map_dirty(plan, keys))
-        plan.stats.mapped_keys, plan.stats.map_used_bytes = len(keys.latest), keys.used_bytes
-        copier = Copier(plan, keys)
-        for group in await self._offload(partial(group_sources, plan, keys.next_offset)):
-            await self._clean_group(copier, group)
-        self._check()  # a log that was cut meanwhile is not clean up to there
-        return keys.next_offset
+        try:
+            await self._work(map_dirty(plan, keys))
+            plan.stats.mapped_keys, plan.stats.map_used_bytes = keys.key_count, keys.used_bytes
+            copier = Copier(plan, keys)
+            for group in await self._offload(partial(group_sources, plan, keys.next_offset)):
+                await self._clean_group(copier, group)
+            self._check()  # a log that was cut meanwhile is not clean up to there
+            return keys.next_offset
+        finally:
+            if not self._is_closed:
+                self._offload(partial(keys.forget, plan.breathe))  # here it would hold up the event loop
 
     def _prepare(self) -> None:
         """In a thread: remove what an earlier pass may have left, and see which transactions were aborted."""

@@ -4,12 +4,12 @@ Nothing is decoded that need not be. Numbers of one byte are read in place: most
 all the rest. Whatever is wrong with the bytes comes up as `UncleanableError`.
 """
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from typing import NamedTuple
 
 from millstream.records.compression import Codec, DecompressionFailedError, decompress
 from millstream.records.varint import MAX_LONG_BYTES, MalformedRecordError, append_varint, read_varint
-from millstream.storage.cleaner.key_map import DEAD, LONGEST_KEY_BYTES, TOMBSTONE, Key, KeyMap, digest
+from millstream.storage.cleaner.key_map import DEAD, LONGEST_KEY_BYTES, SHARD_MASK, TOMBSTONE, Key, KeyMap, digest
 
 DIGEST_OBJECT_BYTES = 12
 """What the int of a digest takes more than the constant part that is counted for every key."""
@@ -43,8 +43,7 @@ def content_of(codec: int, data: bytes, start: int, end: int) -> tuple[bytes, in
 
 def map_records(keys: KeyMap, data: bytes, position: int, content_end: int, count: int) -> None:
     """Take the records of the next batch, which end at `content_end`, into the map."""
-    latest, fates = keys.latest, keys.fates
-    get = latest.get
+    shards, fates = keys.latest, keys.fates
     number = len(fates)
     fates += bytes(count)
     new_key_bytes = new_keys = 0
@@ -84,7 +83,8 @@ def map_records(keys: KeyMap, data: bytes, position: int, content_end: int, coun
             if size > LONGEST_KEY_BYTES:
                 key = digest(key)  # type: ignore[arg-type]
                 size = DIGEST_OBJECT_BYTES
-            previous = get(key)
+            latest = shards[hash(key) & SHARD_MASK]
+            previous = latest.get(key)
             if previous is None:
                 new_keys += 1
                 new_key_bytes += size
@@ -102,7 +102,9 @@ def map_records(keys: KeyMap, data: bytes, position: int, content_end: int, coun
         raise UncleanableError("the records of a batch do not end where it does")
 
 
-def fates_by_key(latest: Container[Key], data: bytes, position: int, content_end: int, count: int) -> bytearray:
+def fates_by_key(
+    shards: Sequence[Container[Key]], data: bytes, position: int, content_end: int, count: int
+) -> bytearray:
     """What becomes of the records of a batch, each older than all that the map has: superseded if it has their key.
 
     The loop is that of `map_records`; to share it would cost a call for each record.
@@ -142,7 +144,7 @@ def fates_by_key(latest: Container[Key], data: bytes, position: int, content_end
                     raise UncleanableError("a key reaches past the end of its record")
                 if size > LONGEST_KEY_BYTES:
                     key = digest(key)  # type: ignore[arg-type]
-                if key in latest:
+                if key in shards[hash(key) & SHARD_MASK]:
                     fates[number] = DEAD
                 elif data[position] & 1 and read_varint(data, position)[0] < 0:
                     fates[number] = TOMBSTONE
