@@ -1,0 +1,435 @@
+"""What a pipeline is, once its file has been read and found right: plain values that the engine turns into DataFrames.
+
+Every part knows the `line` of the file that it comes from, so that a failure at run time can be shown there too.
+Names of sources, steps and branches are one set of names: each of them is a table that SQL and `from` can speak of.
+docs/pipelines.md says what each part means.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any, ClassVar
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Duration:
+    """A length of time as a file says it ("90 seconds", "5m")."""
+
+    milliseconds: int
+
+    @property
+    def interval(self) -> str:
+        """As Spark's SQL and `withWatermark` take it."""
+        return f"{self.milliseconds} milliseconds"
+
+    @property
+    def seconds(self) -> float:
+        return self.milliseconds / 1000
+
+    def __str__(self) -> str:
+        for name, size in (("day", 86_400_000), ("hour", 3_600_000), ("minute", 60_000), ("second", 1000)):
+            if self.milliseconds and self.milliseconds % size == 0:
+                count = self.milliseconds // size
+                return f"{count} {name}" if count == 1 else f"{count} {name}s"
+        return f"{self.milliseconds} ms"
+
+    def as_timedelta(self) -> timedelta:
+        return timedelta(milliseconds=self.milliseconds)
+
+
+class Format(StrEnum):
+    """How the values (or keys) of records are written."""
+
+    RAW = "raw"
+    STRING = "string"
+    JSON = "json"
+    AVRO = "avro"
+    PROTOBUF = "protobuf"
+    CSV = "csv"
+
+
+class TableFormat(StrEnum):
+    PARQUET = "parquet"
+    DELTA = "delta"
+    ICEBERG = "iceberg"
+    CSV = "csv"
+    JSON = "json"
+
+
+class BadRecords(StrEnum):
+    """What becomes of a record whose value is not what the source's format and schema say."""
+
+    DEAD_LETTERS = "dead_letters"
+    DROP = "drop"
+    KEEP = "keep"
+    """The row stays, its columns null, and the column `_error` says why."""
+
+
+class Delivery(StrEnum):
+    EXACTLY_ONCE = "exactly_once"
+    AT_LEAST_ONCE = "at_least_once"
+
+
+class OutputMode(StrEnum):
+    APPEND = "append"
+    UPDATE = "update"
+    COMPLETE = "complete"
+
+
+class WindowKind(StrEnum):
+    TUMBLING = "tumbling"
+    SLIDING = "sliding"
+    SESSION = "session"
+
+
+class JoinType(StrEnum):
+    INNER = "inner"
+    LEFT = "left"
+    RIGHT = "right"
+    FULL = "full"
+    LEFT_SEMI = "left_semi"
+    LEFT_ANTI = "left_anti"
+
+
+class TimeMode(StrEnum):
+    """By which clock the timers of a stateful step run."""
+
+    NONE = "none"
+    PROCESSING_TIME = "processing_time"
+    EVENT_TIME = "event_time"
+
+
+class TriggerKind(StrEnum):
+    AS_SOON_AS_POSSIBLE = "as_soon_as_possible"
+    EVERY = "every"
+    AVAILABLE_NOW = "available_now"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trigger:
+    kind: TriggerKind = TriggerKind.AS_SOON_AS_POSSIBLE
+    every: Duration | None = None
+    """Only of EVERY."""
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watermark:
+    """Rows whose `column` is older than the newest seen by more than `delay` may be left out."""
+
+    column: str
+    delay: Duration
+    line: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registry:
+    url: str
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetters:
+    """Where records go that cannot be read, and rows that no branch of a `route` takes."""
+
+    topic: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Where a source begins when there is no checkpoint yet; exactly one of the three is given."""
+
+    position: str | None = None
+    """`earliest`, `latest` or `table:PATH` (history from that table, then the topic, without a gap)."""
+    timestamp_ms: int | None = None
+    offsets: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    """topic -> partition -> offset (-2 earliest, -1 latest)."""
+
+
+# --- sources ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSource:
+    """A stream of records. Columns: the value's fields, then `_key`, `_topic`, `_partition`, `_offset`, `_timestamp`,
+    with `headers` also `_headers`; format `raw` has spark-sql-kafka's columns instead (key, value, topic, …)."""
+
+    kind: ClassVar[str] = "topic"
+    name: str
+    line: int
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    """Instead of topics: a regular expression that names of topics match as a whole."""
+    format: Format = Format.RAW
+    key_format: Format = Format.STRING
+    schema: str | None = None
+    """Columns as Spark's DDL (`id STRING, amount DOUBLE`); without it the registry knows them."""
+    subject: str | None = None
+    """In the registry; by default `<topic>-value`."""
+    starting: Start = field(default_factory=lambda: Start(position="earliest"))
+    watermark: Watermark | None = None
+    max_records_per_trigger: int | None = None
+    max_bytes_per_trigger: int | None = None
+    group: str | None = None
+    """Instead of the derived consumer group that shows progress."""
+    bad_records: BadRecords = BadRecords.DEAD_LETTERS
+    headers: bool = False
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Further options of format("millstream"), as they are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSource:
+    """A table that is read anew for each batch that joins it; not a stream."""
+
+    kind: ClassVar[str] = "table"
+    name: str
+    line: int
+    path: str
+    format: TableFormat = TableFormat.PARQUET
+    schema: str | None = None
+    """For csv and json."""
+    watermark: ClassVar[None] = None
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+Source = TopicSource | TableSource
+
+
+# --- steps -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepBase:
+    name: str
+    line: int
+    reads: tuple[str, ...]
+    """Names of the sources, steps and branches that it takes, in the order in which it says them."""
+    watermark: Watermark | None = None
+    """Of sql, python, join and route: put on the result. Of window, dedup and stateful: on what they take."""
+
+    @property
+    def gives(self) -> tuple[str, ...]:
+        """The names it adds for others to read."""
+        return (self.name,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sql(StepBase):
+    kind: ClassVar[str] = "sql"
+    query: str
+    query_line: int
+    """Where the text begins (a block scalar begins a line below its key)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Python(StepBase):
+    """`function(*frames, **arguments)`, one DataFrame for each of `reads`, gives a DataFrame."""
+
+    kind: ClassVar[str] = "python"
+    function: str
+    """module:name; modules are also looked for in the directory of the pipeline's file."""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A named SQL expression: what to group by, or an aggregate."""
+
+    name: str
+    expression: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window(StepBase):
+    """Gives `window_start`, `window_end`, the columns of `group_by`, then the aggregates."""
+
+    kind: ClassVar[str] = "window"
+    window: WindowKind
+    size: Duration
+    """Of a session: the gap that ends it."""
+    slide: Duration | None = None
+    """Only of SLIDING."""
+    time: str
+    """The column of event time."""
+    group_by: tuple[Column, ...] = ()
+    aggregate: tuple[Column, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeBound:
+    """right's time is between left's time - before and left's time + after; the columns are those of the watermarks."""
+
+    left_time: str
+    right_time: str
+    before: Duration
+    after: Duration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinKey:
+    left: str
+    right: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Join(StepBase):
+    """`reads` is (left, right). With `within`, two streams; without, right is a table (a table source or `latest`).
+
+    Keys of the same name are one column. Another column of right that left has too is called `<right>_<column>`.
+    """
+
+    kind: ClassVar[str] = "join"
+    on: tuple[JoinKey, ...]
+    type: JoinType = JoinType.INNER
+    within: TimeBound | None = None
+
+    @property
+    def left(self) -> str:
+        return self.reads[0]
+
+    @property
+    def right(self) -> str:
+        return self.reads[1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latest(StepBase):
+    """`reads` is one TopicSource, read from its beginning as a table: of each key the newest record; none if that is a
+    tombstone. Looked at again when a batch begins and `refresh` has passed."""
+
+    kind: ClassVar[str] = "latest"
+    key: tuple[str, ...] = ()
+    """Columns; empty: the record's key."""
+    refresh: Duration = Duration(60_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dedup(StepBase):
+    """The first row of each key; a repetition within the watermark's delay is left out."""
+
+    kind: ClassVar[str] = "dedup"
+    key: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Branch:
+    name: str
+    condition: str
+    line: int
+
+
+REST_DEAD_LETTERS = "dead_letters"
+REST_DROP = "drop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route(StepBase):
+    """Each row goes to the first branch whose condition is true; the others, to `rest`."""
+
+    kind: ClassVar[str] = "route"
+    branches: tuple[Branch, ...]
+    rest: str = REST_DEAD_LETTERS
+    """REST_DEAD_LETTERS, REST_DROP, or the name of one more branch, which takes them."""
+
+    @property
+    def gives(self) -> tuple[str, ...]:
+        names = tuple(branch.name for branch in self.branches)
+        return names if self.rest in (REST_DEAD_LETTERS, REST_DROP) else (*names, self.rest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stateful(StepBase):
+    """transformWithStateInPandas, by a StatefulProcessor made as `Processor(**arguments)`."""
+
+    kind: ClassVar[str] = "stateful"
+    processor: str
+    """module:Class."""
+    key: tuple[str, ...]
+    output: str
+    """DDL of the rows it gives."""
+    mode: OutputMode = OutputMode.APPEND
+    time: TimeMode = TimeMode.NONE
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+Step = Sql | Python | Window | Join | Latest | Dedup | Route | Stateful
+
+
+# --- sinks: each of them is one streaming query ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkBase:
+    name: str
+    line: int
+    reads: str
+    """The source, step or branch whose rows it takes."""
+    mode: OutputMode = OutputMode.APPEND
+    trigger: Trigger | None = None
+    """Instead of the pipeline's."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Further options of the format's writer, as they are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSink(SinkBase):
+    kind: ClassVar[str] = "topic"
+    topic: str
+    format: Format = Format.JSON
+    """RAW: the rows have `value` (binary or string) and perhaps `key`, `headers`, `partition`, `timestamp`."""
+    key: str | None = None
+    """A SQL expression over the row; its text is the record's key."""
+    headers: tuple[Column, ...] = ()
+    timestamp: str | None = None
+    """A column: the record's time."""
+    delivery: Delivery = Delivery.EXACTLY_ONCE
+    subject: str | None = None
+    schema: str | None = None
+    """Avro or Protobuf text to register, when the registry has none for the subject."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSink(SinkBase):
+    kind: ClassVar[str] = "table"
+    format: TableFormat = TableFormat.DELTA
+    """PARQUET, DELTA or ICEBERG."""
+    path: str
+    partition_by: tuple[str, ...] = ()
+    """Columns, or day(column)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsoleSink(SinkBase):
+    kind: ClassVar[str] = "console"
+    rows: int = 20
+    truncate: bool = True
+
+
+Sink = TopicSink | TableSink | ConsoleSink
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    name: str
+    file: str
+    """Where it was read from; relative paths in it are relative to the file's directory, and are absolute here."""
+    description: str = ""
+    bootstrap: str = "localhost:9092"
+    connection: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Kafka client settings (security.protocol, sasl.…), for sources, sinks and dead letters alike."""
+    registry: Registry | None = None
+    spark: Mapping[str, str] = field(default_factory=dict)
+    trigger: Trigger = field(default_factory=Trigger)
+    checkpoint: str | None = None
+    """A directory or URI; by default it is in the pipeline's state directory (see `naming`)."""
+    dead_letters: DeadLetters
+    sources: tuple[Source, ...]
+    steps: tuple[Step, ...]
+    """In an order in which each comes after what it reads."""
+    sinks: tuple[Sink, ...]
