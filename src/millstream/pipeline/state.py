@@ -1,0 +1,282 @@
+"""What a running pipeline leaves on disk for `status` and `stop`: one small directory for each pipeline.
+
+    <state home>/<pipeline>/
+        lock            held (flock) by the process that runs it; so nobody has to trust a process id
+        run.json        RunState: which file, which process, since when, how it ended
+        progress.json   one QueryProgress for each query, rewritten after every batch
+        stop            its presence asks the running one to stop after the batch
+        checkpoints/    unless the file says elsewhere
+
+The engine writes (`Running`), the commands read (`read_state`, `request_stop`). Files are replaced as a whole, so a reader
+never sees half of one.
+"""
+
+import fcntl
+import json
+import os
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from millstream.pipeline.naming import state_directory, state_home
+
+
+class Phase(StrEnum):
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    FINISHED = "finished"
+    FAILED = "failed"
+    GONE = "gone"
+    """Not written by anybody: the files say that it runs, but nobody holds the lock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceProgress:
+    """How far one query has read one source."""
+
+    source: str
+    """The name in the file."""
+    rows: int = 0
+    """In the last batch."""
+    rows_total: int = 0
+    rows_per_second: float = 0.0
+    lag: int | None = None
+    """Records that are there and not read yet; None when nobody knows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryProgress:
+    query: str
+    sink: str
+    group: str | None = None
+    """The consumer group to which progress is committed."""
+    topics: tuple[str, ...] = ()
+    batch: int = -1
+    batch_ms: int | None = None
+    sources: tuple[SourceProgress, ...] = ()
+    rows_in_total: int = 0
+    rows_out: int | None = None
+    rows_out_total: int | None = None
+    rows_in_per_second: float = 0.0
+    rows_out_per_second: float | None = None
+    state_rows: int | None = None
+    state_bytes: int | None = None
+    dropped_late_rows: int = 0
+    watermark: str | None = None
+    dead_letters_total: int | None = None
+    updated_ms: int = 0
+    active: bool = True
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunState:
+    pipeline: str
+    file: str
+    bootstrap: str
+    pid: int
+    host: str
+    started_ms: int
+    phase: Phase = Phase.STARTING
+    ended_ms: int | None = None
+    error: str | None = None
+    spark_ui: str | None = None
+    metrics: str | None = None
+    """The address of the Prometheus page, when there is one."""
+    master: str | None = None
+    connection: Mapping[str, str] = field(default_factory=dict)
+    """Settings for asking the broker; without passwords."""
+
+
+class AlreadyRunningError(Exception):
+    """Somebody on this machine runs this pipeline already."""
+
+
+class StateError(Exception):
+    """The files of a pipeline's state cannot be read or written."""
+
+
+class Running:
+    """The state of a pipeline while this process runs it. Entering takes the lock, leaving says how it ended."""
+
+    def __init__(self, pipeline: str, file: str, bootstrap: str, **details: Any) -> None:
+        self._directory = state_directory(pipeline)
+        self._state = RunState(
+            pipeline=pipeline,
+            file=str(Path(file).absolute()),
+            bootstrap=bootstrap,
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            started_ms=_now_ms(),
+            **details,
+        )
+        self._progress: dict[str, QueryProgress] = {}
+        self._lock: int | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self._directory / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise StateError(
+                f"cannot keep the pipeline's state in {self._directory}: {error.strerror}; "
+                "MILLSTREAM_STATE_HOME names another directory"
+            ) from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(descriptor)
+            other = _read_run(self._directory)
+            who = f"process {other.pid} on {other.host} ({other.file})" if other else "another process"
+            raise AlreadyRunningError(
+                f"pipeline {self._state.pipeline!r} is run already by {who}; "
+                f"`millstream pipeline stop {self._state.pipeline}` ends it"
+            ) from error
+        self._lock = descriptor
+        (self._directory / "stop").unlink(missing_ok=True)
+        (self._directory / "progress.json").unlink(missing_ok=True)
+        self._write_state()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        interrupted = kind is not None and issubclass(kind, KeyboardInterrupt)
+        if error is None or interrupted:
+            self.update(phase=Phase.FINISHED, ended_ms=_now_ms())
+        else:
+            self.update(phase=Phase.FAILED, ended_ms=_now_ms(), error=str(error) or type(error).__name__)
+        (self._directory / "stop").unlink(missing_ok=True)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    @property
+    def state(self) -> RunState:
+        return self._state
+
+    def update(self, **changes: Any) -> None:
+        """Change phase, error, spark_ui, metrics, … of run.json."""
+        self._state = replace(self._state, **changes)
+        self._write_state()
+
+    def report(self, progress: QueryProgress) -> None:
+        """Tell how one query is; replaces what was told of it before."""
+        self._progress[progress.query] = progress
+        _write_json(self._directory / "progress.json", [asdict(each) for each in self._progress.values()])
+
+    @property
+    def stop_requested(self) -> bool:
+        return (self._directory / "stop").exists()
+
+    def _write_state(self) -> None:
+        _write_json(self._directory / "run.json", asdict(self._state))
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineState:
+    """What is known of a pipeline that runs, or ran, on this machine."""
+
+    run: RunState
+    queries: tuple[QueryProgress, ...]
+
+
+def read_state(pipeline: str) -> PipelineState | None:
+    """None if it never ran here."""
+    directory = state_directory(pipeline)
+    run = _read_run(directory)
+    if run is None:
+        return None
+    if run.phase in (Phase.STARTING, Phase.RUNNING, Phase.STOPPING) and not is_locked(pipeline):
+        run = replace(run, phase=Phase.GONE)
+    return PipelineState(run, _read_progress(directory))
+
+
+def known_pipelines() -> list[str]:
+    """The pipelines that run, or ran, on this machine."""
+    home = state_home()
+    if not home.is_dir():
+        return []
+    return sorted(entry.name for entry in home.iterdir() if (entry / "run.json").is_file())
+
+
+def is_locked(pipeline: str) -> bool:
+    """Whether a process runs this pipeline right now."""
+    try:
+        descriptor = os.open(state_directory(pipeline) / "lock", os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def request_stop(pipeline: str) -> None:
+    """Ask the running one to stop after the batch."""
+    (state_directory(pipeline) / "stop").touch()
+
+
+def wait_until_ended(pipeline: str, timeout_s: float) -> bool:
+    """Whether the running one ended in time."""
+    deadline = time.monotonic() + timeout_s
+    while is_locked(pipeline):
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def _read_run(directory: Path) -> RunState | None:
+    document = _read_json(directory / "run.json")
+    if not isinstance(document, dict):
+        return None
+    try:
+        return RunState(**{**document, "phase": Phase(document["phase"])})
+    except (KeyError, TypeError, ValueError) as error:
+        raise StateError(f"{directory / 'run.json'} was written by another version of Millstream: {error}") from error
+
+
+def _read_progress(directory: Path) -> tuple[QueryProgress, ...]:
+    document = _read_json(directory / "progress.json") or []
+    try:
+        return tuple(
+            QueryProgress(
+                **{
+                    **entry,
+                    "topics": tuple(entry["topics"]),
+                    "sources": tuple(SourceProgress(**source) for source in entry["sources"]),
+                }
+            )
+            for entry in document
+        )
+    except (KeyError, TypeError) as error:
+        raise StateError(
+            f"{directory / 'progress.json'} was written by another version of Millstream: {error}"
+        ) from error
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise StateError(f"{path} is not JSON: {error}") from error
+
+
+def _write_json(path: Path, document: object) -> None:
+    draft = path.with_suffix(".draft")
+    draft.write_text(json.dumps(document, indent=1))
+    draft.replace(path)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
