@@ -1,0 +1,24 @@
+"""Which implementation opens and writes records: the compiled one where it was built, else the one in plain Python.
+
+`MILLSTREAM_PURE=1` forces the plain one. Both offer the same functions and pass the same tests.
+"""
+
+import os
+from types import ModuleType
+
+from millstream.columnar import _pure
+
+PURE_VARIABLE = "MILLSTREAM_PURE"
+
+
+def choose() -> ModuleType:
+    if os.environ.get(PURE_VARIABLE, "") not in ("", "0"):
+        return _pure
+    try:
+        from millstream.columnar import _fast
+    except ImportError:
+        return _pure
+    return _fast
+
+
+implementation = choose()

@@ -1,0 +1,143 @@
+"""Fetched bytes to Arrow record batches: frames, checksums, transactions and codecs here, records in `compiled`."""
+
+from collections.abc import Iterable, Sequence
+from types import ModuleType
+
+import pyarrow as pa
+
+from millstream.columnar._pure import RowCollector
+from millstream.columnar.aborted import AbortedTransactions
+from millstream.columnar.compiled import implementation
+from millstream.columnar.schema import record_schema
+from millstream.records.batch import (
+    HEADER_SIZE,
+    MAGIC_V2,
+    BatchHeader,
+    Bytes,
+    has_valid_checksum,
+    is_plausible,
+    read_header,
+)
+from millstream.records.compression import Codec, DecompressionFailedError, decompress
+from millstream.records.varint import MalformedRecordError
+
+MAX_ROWS = 16_384
+MAX_BYTES = 8 << 20
+_MOST_BYTES = 1 << 30
+"""Arrow's offsets have 32 bits; one record of the largest batch must still fit on top of this."""
+_MAX_OFFSET = (1 << 63) - 1
+
+
+class CorruptBatchError(Exception):
+    """The bytes at an offset are no record batch; the text says where and why."""
+
+    def __init__(self, topic: str, partition: int, offset: int, reason: str) -> None:
+        super().__init__(
+            f"{topic}-{partition}@{offset}: {reason}. Read on behind it with a later starting offset, or restore the "
+            "partition from another replica."
+        )
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type["CorruptBatchError"], tuple[str, int, int, str]]:
+        return type(self), (self.topic, self.partition, self.offset, self.reason)
+
+
+class ArrowDecoder:
+    """Turns stretches of a log into record batches of the asked columns. Not for two threads at once."""
+
+    def __init__(
+        self,
+        columns: Sequence[str],
+        *,
+        max_rows: int = MAX_ROWS,
+        max_bytes: int = MAX_BYTES,
+        implementation: ModuleType = implementation,
+    ) -> None:
+        if max_rows < 1 or max_bytes < 1:
+            raise ValueError(f"A batch needs room: max_rows={max_rows}, max_bytes={max_bytes} must be at least 1.")
+        self.schema: pa.Schema = record_schema(columns)
+        self._implementation = implementation
+        self._collected = frozenset(columns) - {"topic", "partition"}
+        self._max_rows = max_rows
+        self._max_bytes = min(max_bytes, _MOST_BYTES)
+
+    def decode(
+        self,
+        data: Bytes,
+        *,
+        topic: str,
+        partition: int,
+        start: int,
+        stop: int,
+        aborted: Iterable[tuple[int, int]] = (),
+    ) -> tuple[list[pa.RecordBatch], int]:
+        """Rows with start <= offset < stop, and the offset to fetch from next.
+
+        Control batches and the records of aborted transactions are left out. A batch that is cut off at the end is left
+        for the next fetch; if nothing came before it, the offset is `start` again.
+        """
+        collector = self._implementation.RowCollector(self._collected, self._max_rows, self._max_bytes)
+        transactions = AbortedTransactions(aborted)
+        view = memoryview(data)
+        position, end, following = 0, len(view), start
+        while end - position >= HEADER_SIZE and following < stop:
+            header = read_header(view, position)
+            if not is_plausible(header) or header.last_offset > _MAX_OFFSET:
+                raise CorruptBatchError(topic, partition, following, _implausible(header, position))
+            if header.size > end - position:
+                break
+            if header.base_offset >= stop:
+                following = stop
+                break
+            hidden = transactions.hide(header)
+            if header.last_offset >= start:
+                if not has_valid_checksum(view, position, header):
+                    raise CorruptBatchError(topic, partition, header.base_offset, "the checksum (CRC32C) is wrong")
+                if not hidden and header.record_count:
+                    batch = view[position : position + header.size]
+                    try:
+                        _collect(collector, header, batch, start, stop)
+                    except (MalformedRecordError, DecompressionFailedError) as error:
+                        raise CorruptBatchError(topic, partition, header.base_offset, str(error)) from None
+                following = max(following, min(stop, header.last_offset + 1))
+            position += header.size
+        batches = [self._assemble(count, columns, topic, partition) for count, columns in collector.take()]
+        return batches, following
+
+    def _assemble(self, count: int, columns: dict[str, pa.Array], topic: str, partition: int) -> pa.RecordBatch:
+        constant = {"topic": pa.scalar(topic, pa.string()), "partition": pa.scalar(partition, pa.int32())}
+        arrays = [columns[name] if name in columns else pa.repeat(constant[name], count) for name in self.schema.names]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def _collect(collector: RowCollector, header: BatchHeader, batch: memoryview, start: int, stop: int) -> None:
+    records: Bytes = batch[HEADER_SIZE:]
+    if header.codec:
+        try:
+            codec = Codec(header.codec)
+        except ValueError:
+            raise MalformedRecordError(f"there is no compression codec {header.codec}") from None
+        records = decompress(codec, records)
+    collector.add(
+        records,
+        count=header.record_count,
+        base_offset=header.base_offset,
+        last_offset_delta=header.last_offset_delta,
+        base_timestamp=header.base_timestamp,
+        append_time=header.max_timestamp if header.has_log_append_time else None,
+        start=start,
+        stop=stop,
+    )
+
+
+def _implausible(header: BatchHeader, position: int) -> str:
+    if header.magic in (0, 1):
+        return (
+            f"the messages are of the old format v{header.magic}, which Kafka 4 has dropped; only record batches (v2) "
+            "can be read"
+        )
+    wrong = f"magic {header.magic}" if header.magic != MAGIC_V2 else "fields that make no sense"
+    return f"no record batch begins at byte {position} of the fetched data: {wrong}"

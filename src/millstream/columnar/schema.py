@@ -1,0 +1,42 @@
+"""The columns a record becomes: the row of spark-sql-kafka, type for type."""
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+import pyarrow as pa
+
+HEADERS_TYPE = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
+"""A record without headers has null here, not an empty list; so does spark-sql-kafka."""
+
+TIMESTAMP_TYPE = pa.timestamp("us", "UTC")
+
+RECORD_SCHEMA = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", TIMESTAMP_TYPE),
+        ("timestampType", pa.int32()),
+        ("headers", HEADERS_TYPE),
+    ]
+)
+
+COLUMNS = tuple(RECORD_SCHEMA.names)
+DEFAULT_COLUMNS = COLUMNS[:-1]
+"""What spark-sql-kafka gives unless `includeHeaders` is set."""
+
+
+def record_schema(columns: Sequence[str]) -> pa.Schema:
+    """The schema of these columns, in this order; ValueError names the column that does not exist."""
+    if not columns:
+        raise ValueError(f"No column is asked for; there are {', '.join(COLUMNS)}.")
+    for name in columns:
+        if name not in COLUMNS:
+            near = get_close_matches(name, COLUMNS, 1, 0.5)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(COLUMNS)}."
+            raise ValueError(f"A record has no column {name!r}; {hint}")
+    if len(set(columns)) != len(columns):
+        raise ValueError(f"A column is asked for twice in {', '.join(columns)}.")
+    return pa.schema([RECORD_SCHEMA.field(name) for name in columns])
