@@ -26,7 +26,7 @@ def consumer_group(pipeline: str, sink: Sink | Route, source: TopicSource) -> st
 
 
 def checkpoint_location(pipeline: Pipeline, query: str, override: str | None = None) -> str:
-    """The checkpoint of a query (as `query_name` calls it), below `override` (--checkpoint-dir) or what the file says."""
+    """The checkpoint of a query, by its name; below `override` (--checkpoint-dir) or where the file says."""
     root = override or pipeline.checkpoint
     leaf = query.removeprefix(f"{pipeline.name}.")
     if root is None:

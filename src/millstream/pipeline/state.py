@@ -7,8 +7,8 @@
         stop            its presence asks the running one to stop after the batch
         checkpoints/    unless the file says elsewhere
 
-The engine writes (`Running`), the commands read (`read_state`, `request_stop`). Files are replaced as a whole, so a reader
-never sees half of one.
+The engine writes (`Running`), the commands read (`read_state`, `request_stop`). Files are replaced as a whole, so a
+reader never sees half of one.
 """
 
 import fcntl
@@ -16,8 +16,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
@@ -90,8 +89,6 @@ class RunState:
     metrics: str | None = None
     """The address of the Prometheus page, when there is one."""
     master: str | None = None
-    connection: Mapping[str, str] = field(default_factory=dict)
-    """Settings for asking the broker; without passwords."""
 
 
 class AlreadyRunningError(Exception):
@@ -128,16 +125,14 @@ class Running:
                 f"cannot keep the pipeline's state in {self._directory}: {error.strerror}; "
                 "MILLSTREAM_STATE_HOME names another directory"
             ) from error
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+        if not _locked_soon(descriptor):
             os.close(descriptor)
             other = _read_run(self._directory)
             who = f"process {other.pid} on {other.host} ({other.file})" if other else "another process"
             raise AlreadyRunningError(
                 f"pipeline {self._state.pipeline!r} is run already by {who}; "
                 f"`millstream pipeline stop {self._state.pipeline}` ends it"
-            ) from error
+            )
         self._lock = descriptor
         (self._directory / "stop").unlink(missing_ok=True)
         (self._directory / "progress.json").unlink(missing_ok=True)
@@ -232,6 +227,17 @@ def wait_until_ended(pipeline: str, timeout_s: float) -> bool:
             return False
         time.sleep(0.1)
     return True
+
+
+def _locked_soon(descriptor: int) -> bool:
+    """Several tries: `is_locked` holds the lock for a moment, to see whether it can be had."""
+    for _ in range(10):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            time.sleep(0.05)
+    return False
 
 
 def _read_run(directory: Path) -> RunState | None:
