@@ -1,0 +1,94 @@
+"""What can go wrong between a program and a cluster; each text says what, where, and the next step.
+
+`ConnectionLostError` and `NotYetError` pass by themselves, so they are asked again inside this room; a caller sees one
+of the other four.
+"""
+
+from millstream.model.errors import ErrorCode
+
+
+class WireError(Exception):
+    """Any failure this room reports."""
+
+
+class UnreachableError(WireError):
+    """No broker answered within the time allowed. `answered` says that one was there, but too late or incompletely."""
+
+    def __init__(self, text: str, *, answered: bool = False) -> None:
+        super().__init__(text)
+        self.answered = answered
+
+
+class RefusedError(WireError):
+    """A broker understood the question and said no."""
+
+    def __init__(self, text: str, code: ErrorCode) -> None:
+        super().__init__(f"{text} ({code.name})")
+        self.code = code
+
+
+class OffsetOutOfRangeError(RefusedError):
+    """The offset is not in the log: deleted by retention, or never written."""
+
+    def __init__(self, text: str, log_start: int, log_end: int) -> None:
+        super().__init__(text, ErrorCode.OFFSET_OUT_OF_RANGE)
+        self.log_start = log_start
+        self.log_end = log_end
+
+
+class SetupError(WireError):
+    """The settings cannot work: a wrong name or value, a certificate that is not trusted, a mechanism not offered."""
+
+
+class ConnectionLostError(WireError):
+    """One connection could not be made or broke; another try may help. `connected` says that it had been made."""
+
+    def __init__(self, address: str, reason: str, *, connected: bool = False) -> None:
+        super().__init__(f"{address}: {reason}")
+        self.address = address
+        self.reason = reason
+        self.connected = connected
+
+
+class NotYetError(WireError):
+    """A refusal that passes by itself: a leader is being elected, a coordinator loads."""
+
+    def __init__(self, text: str, code: ErrorCode) -> None:
+        super().__init__(text)
+        self.text = text
+        self.code = code
+
+
+def error_code(number: int) -> ErrorCode:
+    """Kafka's name for a code; a code from the future counts as an unknown server error."""
+    try:
+        return ErrorCode(number)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+_ADVICE: dict[ErrorCode, str] = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "not allowed: grant this user the operation on the topic",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "not allowed: grant this user Read on the group",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "not allowed: grant this user the operation on the cluster",
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "not allowed: grant this user Write on the transactional id",
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "does not exist: create it, or check the name",
+    ErrorCode.UNKNOWN_TOPIC_ID: "was deleted, and perhaps created anew: start over from its beginning",
+    ErrorCode.INVALID_TOPIC_EXCEPTION: "is not a topic name: letters, digits, '.', '_' and '-', at most 249 of them",
+    ErrorCode.TOPIC_ALREADY_EXISTS: "exists already",
+    ErrorCode.UNKNOWN_MEMBER_ID: "has members that commit for themselves: use a group id of its own here",
+    ErrorCode.ILLEGAL_GENERATION: "has members that commit for themselves: use a group id of its own here",
+    ErrorCode.REBALANCE_IN_PROGRESS: "has members that commit for themselves: use a group id of its own here",
+    ErrorCode.KAFKA_STORAGE_ERROR: "cannot be read: the broker's disk failed",
+    ErrorCode.LEADER_NOT_AVAILABLE: "has no leader: are all brokers that hold it running?",
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: "moves from leader to leader",
+}
+
+
+def refusal(resource: str, code: ErrorCode, message: str | None = None) -> RefusedError:
+    """The error for a refusal that concerns `resource`; a broker's own words go before ours."""
+    return RefusedError(f"{resource} {advice(code)}" if not message else f"{resource}: {message}", code)
+
+
+def advice(code: ErrorCode) -> str:
+    return _ADVICE.get(code, "was refused")
