@@ -16,7 +16,6 @@ _MAX_MILLISECONDS = ((1 << 63) - 1) // 1000
 """The largest that fits into Arrow's microseconds; a timestamp beyond becomes null."""
 _NULL_LENGTH = 0x01
 _NO_HEADERS = 0x00
-_DELTA_ROOM = 1 + MAX_LONG_BYTES + 5
 
 
 class RowCollector:
@@ -30,7 +29,6 @@ class RowCollector:
         self._begin()
 
     def _begin(self) -> None:
-        self._rows = 0
         self._bytes = 0
         self._keys: list[bytes | None] = []
         self._values: list[bytes | None] = []
@@ -57,6 +55,7 @@ class RowCollector:
         with_headers = "headers" in self._columns
         timestamp_type = 0 if append_time is None else 1
         append_us = None if append_time is None else _microseconds(append_time)
+        with_key, with_value = "key" in self._columns, "value" in self._columns
         position = 0
         for _ in range(count):
             size, position = read_varint(data, position)
@@ -69,45 +68,40 @@ class RowCollector:
                 raise MalformedRecordError(f"offset delta {offset_delta} is outside of its batch")
             key, position = _read_nullable(data, position, end)
             value, position = _read_nullable(data, position, end)
-            header_count, position = read_varint(data, position)
-            if not 0 <= header_count <= end - position:
-                raise MalformedRecordError(f"{header_count} headers do not fit into their record")
-            headers: list[dict[str, Any]] | None = [] if header_count and with_headers else None
-            header_bytes = 0
-            for _ in range(header_count):
-                name, position = _read_nullable(data, position, end)
-                if name is None:
-                    raise MalformedRecordError("a header has no name")
-                header_value, position = _read_nullable(data, position, end)
-                if headers is not None:
-                    headers.append({"key": name.decode("utf-8", "replace"), "value": header_value})
-                    header_bytes += len(name) + (len(header_value) if header_value else 0)
+            header_count, headers_at = read_varint(data, position)
+            position = headers_at
+            headers: list[dict[str, Any]] | None = None
+            if header_count:
+                headers, position = _read_headers(data, position, end, header_count)
             if position != end:
-                raise MalformedRecordError(f"a record of {size} bytes holds {size - (end - position)}")
-            offset = base_offset + offset_delta
-            if start <= offset < stop:
-                self._keys.append(key)
-                self._values.append(value)
-                self._offsets.append(offset)
-                self._timestamps.append(
-                    _microseconds(base_timestamp + timestamp_delta) if append_time is None else append_us
+                raise MalformedRecordError(
+                    f"a record does not end where its length says: {end - position} bytes are left"
                 )
-                self._timestamp_types.append(timestamp_type)
-                self._headers.append(headers)
-                self._rows += 1
-                if key and "key" in self._columns:
-                    self._bytes += len(key)
-                if value and "value" in self._columns:
-                    self._bytes += len(value)
-                self._bytes += header_bytes
-                if self._rows >= self._max_rows or self._bytes >= self._max_bytes:
-                    self._finish()
+            offset = base_offset + offset_delta
+            if not start <= offset < stop:
+                continue
+            taken = 0
+            if with_key and key:
+                taken += len(key)
+            if with_value and value:
+                taken += len(value)
+            if with_headers:
+                taken += end - headers_at
+            if self._offsets and (len(self._offsets) == self._max_rows or self._bytes + taken > self._max_bytes):
+                self._finish()
+            self._bytes += taken
+            self._keys.append(key)
+            self._values.append(value)
+            self._offsets.append(offset)
+            self._timestamps.append(append_us if timestamp_type else _microseconds(base_timestamp + timestamp_delta))
+            self._timestamp_types.append(timestamp_type)
+            self._headers.append(headers)
         if position != length:
             raise MalformedRecordError(f"{length - position} bytes are left over after the last record")
 
     def take(self) -> list[tuple[int, dict[str, pa.Array]]]:
         """All rows since the last call, in order: chunks of (row count, column by name)."""
-        if self._rows:
+        if self._offsets:
             self._finish()
         finished, self._finished = self._finished, []
         return finished
@@ -121,7 +115,7 @@ class RowCollector:
             "timestampType": lambda: pa.array(self._timestamp_types, pa.int32()),
             "headers": lambda: pa.array(self._headers, HEADERS_TYPE),
         }
-        self._finished.append((self._rows, {name: build[name]() for name in self._columns}))
+        self._finished.append((len(self._offsets), {name: build[name]() for name in self._columns}))
         self._begin()
 
 
@@ -141,18 +135,16 @@ def encode_records(
     count = base_timestamp = max_timestamp = 0
     for key, value, row_headers, timestamp in rows:
         tail = _record_tail(key, value, row_headers)
-        if count and len(body) + len(tail) + _DELTA_ROOM + 5 > max_bytes:
+        if not count:
+            base_timestamp = max_timestamp = timestamp
+        record = _record(timestamp - base_timestamp, count, tail)
+        if count and len(body) + len(record) > max_bytes:
             yield body, count, base_timestamp, max_timestamp
             body = bytearray()
             count = 0
-        if not count:
             base_timestamp = max_timestamp = timestamp
-        head = bytearray(1)  # the record's attributes: none are defined
-        append_varint(head, timestamp - base_timestamp)
-        append_varint(head, count)
-        append_varint(body, len(head) + len(tail))
-        body += head
-        body += tail
+            record = _record(0, 0, tail)
+        body += record
         count += 1
         max_timestamp = max(max_timestamp, timestamp)
     if count:
@@ -177,6 +169,29 @@ def _read_nullable(data: bytes, position: int, end: int) -> tuple[bytes | None, 
     if length > end - position:
         raise MalformedRecordError(f"{length} bytes do not fit into their record")
     return data[position : position + length], position + length
+
+
+def _read_headers(data: bytes, position: int, end: int, count: int) -> tuple[list[dict[str, Any]], int]:
+    if not 0 <= count <= end - position:
+        raise MalformedRecordError(f"{count} headers do not fit into their record")
+    headers = []
+    for _ in range(count):
+        name, position = _read_nullable(data, position, end)
+        if name is None:
+            raise MalformedRecordError("a header has no name")
+        value, position = _read_nullable(data, position, end)
+        # What is no UTF-8 has replacement characters, as Java shows it.
+        headers.append({"key": name.decode("utf-8", "replace"), "value": value})
+    return headers, position
+
+
+def _record(timestamp_delta: int, offset_delta: int, tail: bytearray) -> bytearray:
+    head = bytearray(1)  # the record's attributes: none are defined
+    append_varint(head, timestamp_delta)
+    append_varint(head, offset_delta)
+    record = bytearray()
+    append_varint(record, len(head) + len(tail))
+    return record + head + tail
 
 
 def _record_tail(key: bytes | None, value: bytes | None, headers: list[dict[str, Any]] | None) -> bytearray:
