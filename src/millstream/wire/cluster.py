@@ -42,9 +42,9 @@ class Cluster:
         timeout_s: float = 30.0,
     ) -> None:
         self.bootstrap = bootstrap
-        self.timeout_s = timeout_s
         self._given = (bootstrap, dict(settings), client_id, timeout_s)
-        self.settings = parse_settings(settings, client_id)
+        self.settings = parse_settings(settings, client_id, timeout_s)
+        self.timeout_s = self.settings.call_timeout_s
         self._pool = ConnectionPool(Opener(self.settings))
         self._routing = Routing(parse_bootstrap(bootstrap), self._pool)
         self._fetcher = Fetcher(self._routing, self._pool)

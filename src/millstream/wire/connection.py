@@ -5,6 +5,7 @@ closed and of no more use.
 """
 
 import socket
+import ssl
 import struct
 import time
 from collections import deque
@@ -17,7 +18,7 @@ from millstream.protocol.primitives import Cursor, MalformedMessage
 from millstream.protocol.schema import Message, Schema
 from millstream.version import VERSION
 from millstream.wire.addresses import Address
-from millstream.wire.errors import ConnectionLostError, SetupError
+from millstream.wire.errors import ConnectionLostError, SetupError, WireError
 
 MAX_ANSWER_BYTES = 1 << 30
 _API_VERSIONS = "api_versions"
@@ -108,7 +109,8 @@ class Connection:
         while filled < count:
             received = self._socket.recv_into(view[filled:])
             if not received:
-                raise OSError("the broker closed the connection")
+                unasked = "" if self._versions else " at once: does this listener want TLS or SASL?"
+                raise OSError(f"the broker closed the connection{unasked}")
             filled += received
         return buffer
 
@@ -130,6 +132,9 @@ class Connection:
             raise self._lost(OSError(f"it does not speak Kafka's protocol: {error}")) from error
         self._versions = {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
         self.features = {row.name: row.max_version_level for row in answer.finalized_features}
+
+    def knows(self, api: str) -> bool:
+        return request_schema(api).api_key in self._versions
 
     def version_of(self, api: str, at_most: int | None = None) -> int:
         """The newest version of a request that both sides know."""
@@ -158,8 +163,13 @@ class Connection:
         self.closed = True
         self._socket.close()
 
-    def _lost(self, error: OSError) -> ConnectionLostError:
+    def _lost(self, error: OSError) -> WireError:
         self.close()
+        if isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or ""):
+            return SetupError(
+                f"{self.address} does not accept this client's certificate, or wants one ({error.reason}):"
+                " give ssl.keystore.location, or ssl.certificate.location and ssl.key.location"
+            )
         late = isinstance(error, TimeoutError)
         reason = "did not answer in time" if late else error.strerror or str(error) or type(error).__name__
         return ConnectionLostError(str(self.address), reason, connected=True)
