@@ -1,0 +1,175 @@
+"""A pipeline's file, from text to model: `load` to run it, `inspect` to see all that is wrong with it."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from yaml.nodes import MappingNode, ScalarNode
+
+from millstream.pipeline.document import Document, Section, Word, place_of
+from millstream.pipeline.functions import check_functions
+from millstream.pipeline.model import DeadLetters, Pipeline, Registry, Trigger
+from millstream.pipeline.parts import TOPIC_NAME, read_topic, read_trigger
+from millstream.pipeline.problems import InvalidPipelineError, Place, Problems
+from millstream.pipeline.sinks import read_sinks
+from millstream.pipeline.sources import read_sources
+from millstream.pipeline.steps import read_steps
+from millstream.pipeline.wiring import wire
+
+_KEYS = (
+    "name",
+    "description",
+    "bootstrap",
+    "connection",
+    "registry",
+    "spark",
+    "trigger",
+    "checkpoint",
+    "dead_letters",
+    "sources",
+    "steps",
+    "sinks",
+)
+_PIPELINE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:,/]+):\d{1,5}")
+
+
+@dataclass(frozen=True, slots=True)
+class Inspected:
+    """What a file says, and what is wrong with it."""
+
+    file: str
+    text: str
+    problems: Problems
+    pipeline: Pipeline | None
+    """None if there are errors (warnings do not count)."""
+
+
+def load(path: str | Path, environment: Mapping[str, str] | None = None) -> Pipeline:
+    """Read a pipeline. Raises InvalidPipelineError with every mistake, or OSError when the file cannot be read."""
+    found = inspect(path, environment)
+    if found.pipeline is None:
+        raise InvalidPipelineError(found.file, found.problems)
+    return found.pipeline
+
+
+def inspect(path: str | Path, environment: Mapping[str, str] | None = None) -> Inspected:
+    """Read a pipeline as far as it can be read, and collect what is wrong with it."""
+    file = Path(path)
+    problems = Problems()
+    try:
+        text = file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        problems.error(Place(1, 1), f"this is not UTF-8 text: {error.reason} at byte {error.start}")
+        return Inspected(str(path), "", problems, None)
+    pipeline = _read(file, Document(text, problems, environment))
+    return Inspected(str(path), text, problems, None if problems.has_errors else pipeline)
+
+
+def _read(file: Path, document: Document) -> Pipeline | None:
+    problems = document.problems
+    if document.root is None:
+        if not problems.has_errors:
+            problems.error(Place(1, 1), "the file is empty; `millstream pipeline init` writes one that works")
+        return None
+    if not isinstance(document.root, MappingNode):
+        problems.error(place_of(document.root), "a pipeline's file is a mapping: name, sources, steps, sinks")
+        return None
+    top = Section(document, document.root, "the pipeline", _KEYS)
+    name = _read_name(top)
+    registry = _read_registry(top)
+    directory = file.absolute().parent
+    sources = read_sources(document, top.values.get("sources"), directory, has_registry=registry is not None)
+    steps = read_steps(document, top.values.get("steps"))
+    sinks = read_sinks(document, top.values.get("sinks"), directory, has_registry=registry is not None)
+    for key, found in (("sources", sources), ("sinks", sinks)):
+        if key not in top:
+            top.missing(key)
+        elif not found and document.is_null(top.values[key]):
+            problems.error(top.place_of_key(key), f"`{key}` has nothing in it")
+    wired = wire(sources, steps, sinks, problems)
+    pipeline = Pipeline(
+        name=name,
+        file=str(file.absolute()),
+        description=top.text("description") or "",
+        bootstrap=_read_bootstrap(top),
+        connection=top.texts("connection"),
+        registry=registry,
+        spark=top.texts("spark"),
+        trigger=read_trigger(top) or Trigger(),
+        checkpoint=_read_checkpoint(top, directory),
+        dead_letters=_read_dead_letters(top, name),
+        sources=tuple(source.part for source in sources),
+        steps=tuple(wired.steps),
+        sinks=tuple(wired.sinks),
+    )
+    check_functions(steps, directory, problems)
+    return pipeline
+
+
+def _read_name(top: Section) -> str:
+    name = top.required_text("name", ": checkpoints, queries and groups are called after it")
+    if name and not _PIPELINE_NAME.fullmatch(name):
+        top.problems.error(
+            top.place_of_value("name"),
+            f"{name!r} cannot be the name of a pipeline: letters, digits, `.`, `_` and `-`, at most 100, no sign first",
+        )
+    return name
+
+
+def _read_bootstrap(top: Section) -> str:
+    node = top.scalar("bootstrap")
+    if node is None:
+        return "localhost:9092"
+    text = top.document.substituted(node).strip()
+    for address in text.split(","):
+        if not _ADDRESS.fullmatch(address.strip()):
+            top.problems.error(
+                place_of(node), f"`bootstrap` is HOST:PORT, several with commas in between; {address!r} is not"
+            )
+    return text
+
+
+def _read_registry(top: Section) -> Registry | None:
+    node = top.values.get("registry")
+    if node is None or top.document.is_null(node):
+        return None
+    line = top.place_of_key("registry").line
+    if isinstance(node, ScalarNode):
+        return Registry(url=_checked_url(top, "registry"), line=line)
+    inner = top.section("registry", "the registry", ("url", "username", "password"))
+    if "url" not in inner:
+        inner.missing("url", ", for example http://localhost:8081")
+    return Registry(
+        url=_checked_url(inner, "url"),
+        username=inner.text("username"),
+        password=inner.text("password"),
+        line=line,
+    )
+
+
+def _checked_url(section: Section, key: str) -> str:
+    url = section.text(key) or ""
+    if url and not re.match(r"https?://[^\s/]+", url):
+        section.problems.error(
+            section.place_of_value(key), f"{url!r} is no address of a registry; write http://HOST:PORT"
+        )
+    return url.rstrip("/")
+
+
+def _read_checkpoint(top: Section, directory: Path) -> str | None:
+    text = top.text("checkpoint")
+    if text is None:
+        return None
+    return text if "://" in text else str((directory / Path(text).expanduser()).absolute())
+
+
+def _read_dead_letters(top: Section, name: str) -> DeadLetters:
+    topic = top.text("dead_letters")
+    if topic is None:
+        return DeadLetters(topic=f"{name}.dead-letters", line=0)
+    place = top.place_of_value("dead_letters")
+    if TOPIC_NAME.fullmatch(topic) is None:
+        read_topic(top, Word(topic, place))
+    return DeadLetters(topic=topic, line=place.line)

@@ -1,0 +1,207 @@
+"""What the readers of sources, steps and sinks share: names, references, watermarks, triggers, paths."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from yaml.nodes import MappingNode, Node, ScalarNode
+
+from millstream.pipeline.ddl import DdlColumn, DdlError, parse_columns
+from millstream.pipeline.document import Document, Section, Word, describe, entries, place_of
+from millstream.pipeline.model import Column, Duration, Sink, Source, Step, Trigger, TriggerKind, Watermark
+from millstream.pipeline.problems import Place, nearest
+from millstream.pipeline.quantities import parse_duration
+from millstream.pipeline.sql_names import SqlError, check_expression, plain_column
+
+TABLE_NAME = re.compile(r"[a-z_][a-z0-9_]*")
+SINK_NAME = re.compile(r"[a-z_][a-z0-9_-]*")
+TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+_Part = TypeVar("_Part", Source, Step, Sink, covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Drafted(Generic[_Part]):
+    """A part as it was read, and where it and its references stand; whether these are right is seen later."""
+
+    part: _Part
+    place: Place
+    refers_to: tuple[Word, ...] = ()
+    columns: tuple[DdlColumn, ...] | None = None
+    """What its schema says, if it has one."""
+    places: tuple[tuple[str, Place], ...] = ()
+    """Of things in it that are checked later, by what they are."""
+
+    def place_for(self, what: str) -> Place:
+        return dict(self.places).get(what, self.place)
+
+
+def named_parts(
+    document: Document, node: Node | None, what: str, pattern: re.Pattern[str]
+) -> Iterator[tuple[Word, Node]]:
+    """The entries of `sources`, `steps` or `sinks`: a name each, and what it stands for."""
+    if node is None or document.is_null(node):
+        return
+    if not isinstance(node, MappingNode):
+        document.problems.error(
+            place_of(node), f"`{what}s` must be a mapping from names to {what}s; this is {describe(node)}"
+        )
+        return
+    for key, value in entries(document, node):
+        name = str(key.value)
+        if not pattern.fullmatch(name):
+            document.problems.error(
+                place_of(key), f"{name!r} cannot be the name of a {what}: {_name_advice(name, pattern)}"
+            )
+        yield Word(name, place_of(key)), value
+
+
+def _name_advice(name: str, pattern: re.Pattern[str]) -> str:
+    allowed = "lower-case letters, digits and _" + ("" if pattern is TABLE_NAME else " and -")
+    better = re.sub(r"[^a-z0-9_]+", "_", name.lower()).strip("_")
+    better = f"_{better}" if better[:1].isdigit() else better
+    return f"it has {allowed}, and no digit first" + (f"; for example {better!r}" if better and better != name else "")
+
+
+def read_watermark(section: Section) -> Watermark | None:
+    if "watermark" not in section:
+        return None
+    inner = section.section("watermark", f"the watermark of {section.what}", ("column", "delay"))
+    column = inner.required_text("column", ": the column of event time")
+    if "delay" not in inner and isinstance(section.values["watermark"], MappingNode):
+        inner.missing("delay", ": how late a row may come, for example 2 minutes")
+    delay = inner.duration("delay", positive=False) or Duration(0)
+    return Watermark(column=column, delay=delay, line=inner.line)
+
+
+def read_trigger(section: Section) -> Trigger | None:
+    text = section.text("trigger")
+    if text is None:
+        return None
+    line = section.place_of_key("trigger").line
+    words = text.lower().replace("_", " ").split(maxsplit=1)
+    if words[0] == "every" and len(words) == 2:
+        try:
+            every = parse_duration(words[1])
+        except ValueError as error:
+            section.problems.error(section.place_of_value("trigger"), f"`trigger`: {error}")
+            every = Duration(0)
+        return Trigger(kind=TriggerKind.EVERY, every=every, line=line)
+    known = {
+        "available now": TriggerKind.AVAILABLE_NOW,
+        "once": TriggerKind.AVAILABLE_NOW,
+        "as soon as possible": TriggerKind.AS_SOON_AS_POSSIBLE,
+    }
+    found = known.get(" ".join(words))
+    if found is None:
+        advice = "write `every 5s`, `available now` or `as soon as possible`"
+        section.problems.error(section.place_of_value("trigger"), f"`trigger` {text!r} is not known; {advice}")
+        return None
+    return Trigger(kind=found, line=line)
+
+
+def read_schema(section: Section, key: str = "schema") -> tuple[str | None, tuple[DdlColumn, ...] | None]:
+    """A schema as DDL, and its columns."""
+    text = section.text(key)
+    if text is None:
+        return None, None
+    try:
+        return text, parse_columns(text)
+    except DdlError as error:
+        section.problems.error(section.place_of_value(key), f"`{key}` of {section.what}: {error}")
+        return text, None
+
+
+def read_topic(section: Section, word: Word) -> str:
+    if not TOPIC_NAME.fullmatch(word.text):
+        section.problems.error(
+            word.place, f"{word.text!r} cannot be the name of a topic: letters, digits, `.`, `_` and `-`, at most 249"
+        )
+    return word.text
+
+
+def read_path(section: Section, key: str, directory: Path) -> str:
+    """A directory or file relative to the pipeline's file, or a URI as it is."""
+    text = section.required_text(key)
+    if not text or "://" in text or text.startswith("s3:"):
+        return text
+    return str((directory / Path(text).expanduser()).absolute())
+
+
+def read_columns(section: Section, key: str, *, names_needed: bool) -> tuple[Column, ...]:
+    """Named expressions: a mapping, or (unless names are needed) plain columns, one or a list."""
+    node = section.values.get(key)
+    if node is None or section.document.is_null(node):
+        return ()
+    found: list[Column] = []
+    if isinstance(node, MappingNode):
+        for name, value in entries(section.document, node):
+            if not isinstance(value, ScalarNode) or section.document.is_null(value):
+                section.problems.error(
+                    place_of(value), f"{name.value!r} in `{key}` must be a SQL expression; this is {describe(value)}"
+                )
+                continue
+            expression = section.document.substituted(value).strip()
+            check_sql(section, key, Word(expression, place_of(value)), value)
+            found.append(Column(name=str(name.value), expression=expression, line=place_of(name).line))
+        return tuple(found)
+    if names_needed:
+        section.problems.error(
+            place_of(node), f"`{key}` of {section.what} must be a mapping from names to SQL expressions"
+        )
+        return ()
+    for word in section.names(key):
+        column = plain_column(word.text)
+        if column is None:
+            section.problems.error(
+                word.place,
+                f"{word.text!r} in `{key}` is not a column; give an expression a name: `{key}: {{name: {word.text}}}`",
+            )
+            continue
+        found.append(Column(name=column, expression=word.text, line=word.place.line))
+    return tuple(found)
+
+
+def check_sql(section: Section, key: str, word: Word, node: Node | None = None) -> None:
+    try:
+        check_expression(word.text)
+    except SqlError as error:
+        section.problems.error(word.place, f"`{key}` of {section.what}: {error} (in {word.text!r})")
+
+
+def read_key_columns(section: Section, key: str) -> tuple[str, ...]:
+    """Columns by name, one or a list."""
+    columns = []
+    for word in section.names(key):
+        column = plain_column(word.text)
+        if column is None:
+            section.problems.error(
+                word.place, f"{word.text!r} in `{key}` of {section.what} is not the name of a column"
+            )
+        else:
+            columns.append(column)
+    return tuple(columns)
+
+
+def one_kind(section: Section, kinds: tuple[str, ...], what: str) -> str | None:
+    """Which of the keys that say what a part is stands there; exactly one must."""
+    present = [kind for kind in kinds if kind in section]
+    if len(present) == 1:
+        return present[0]
+    if not present:
+        if section.values or not section.problems.has_errors:
+            section.problems.error(
+                section.place, f"{section.what} does not say what it is: it needs one of {', '.join(kinds)}"
+            )
+        return None
+    section.problems.error(
+        section.place_of_key(present[1]),
+        f"{section.what} is two things at once, {' and '.join(present)}; make two {what}s of it",
+    )
+    return None
+
+
+def unknown_reference(name: str, known: list[str]) -> str:
+    return f"there is no source, step or branch {name!r}; {nearest(name, known, noun='there are')}"
