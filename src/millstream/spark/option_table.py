@@ -1,0 +1,122 @@
+"""How an option is declared, and how what a user gave becomes values: one table serves parsing, errors and docs.
+
+Spark hands option names over in lower case, so names are compared that way and shown as they are written.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from millstream.spark.errors import OptionError, nearest
+
+Parse = Callable[[str, str], Any]
+"""From the option's name and its text to its value; OptionError says what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option: `use` is where it applies (batch, stream, both)."""
+
+    name: str
+    kind: str
+    default: str
+    use: str
+    help: str
+    parse: Parse
+
+
+class OptionTable:
+    """The options of one purpose, found by name whatever its case."""
+
+    def __init__(self, options: Iterable[Option]) -> None:
+        self.options = tuple(options)
+        self._by_lower = {each.name.lower(): each for each in self.options}
+
+    def find(self, name: str) -> Option:
+        """The option of this name; OptionError names the nearest one."""
+        if (found := self._by_lower.get(name.lower())) is not None:
+            return found
+        near = nearest(name, [each.name for each in self.options])
+        hint = f"did you mean {near!r}?" if near else "docs/spark.md lists all that there are"
+        raise OptionError(f"there is no option {name!r}; {hint}")
+
+    def parse(self, given: Mapping[str, str]) -> dict[str, Any]:
+        """Values by the names as the table writes them; only those that were given."""
+        found = {}
+        for name, text in given.items():
+            option = self.find(name)
+            found[option.name] = option.parse(option.name, text)
+        return found
+
+
+def text(option: str, given: str) -> str:
+    value = given.strip()
+    if not value:
+        raise OptionError(f"{option} is empty")
+    return value
+
+
+def flag(option: str, given: str) -> bool:
+    value = given.strip().lower()
+    if value not in ("true", "false"):
+        raise OptionError(f"{option}: {given.strip()!r} must be true or false")
+    return value == "true"
+
+
+def count(option: str, given: str) -> int:
+    return _whole_number(option, given, least=1)
+
+
+def count_or_zero(option: str, given: str) -> int:
+    return _whole_number(option, given, least=0)
+
+
+def _whole_number(option: str, given: str, least: int) -> int:
+    try:
+        value = int(given.strip())
+    except ValueError:
+        value = least - 1
+    if value < least:
+        raise OptionError(f"{option}: {given.strip()!r} must be a whole number of at least {least}")
+    return value
+
+
+def choice(*allowed: str) -> Parse:
+    def parse(option: str, given: str) -> str:
+        value = given.strip().lower()
+        for each in allowed:
+            if each.lower() == value:
+                return each
+        near = nearest(value, allowed)
+        hint = f" (did you mean {near}?)" if near else ""
+        raise OptionError(f"{option}: {given.strip()!r} must be one of {', '.join(allowed)}{hint}")
+
+    return parse
+
+
+def names(option: str, given: str) -> tuple[str, ...]:
+    found = tuple(each.strip() for each in given.split(",") if each.strip())
+    if not found:
+        raise OptionError(f"{option} is empty; give names, separated by commas")
+    return found
+
+
+_UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+_UNITS_B = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
+
+
+def duration_s(option: str, given: str) -> float:
+    """As Spark writes them: 500ms, 30s, 15m, 2h; a bare number is milliseconds."""
+    found = re.fullmatch(r"(\d+)\s*([a-z]*)", given.strip().lower())
+    if found is None or (found[2] or "ms") not in _UNITS_S:
+        raise OptionError(f"{option}: {given.strip()!r} is no duration; write it as 500ms, 30s, 15m, 2h or 1d")
+    return int(found[1]) * _UNITS_S[found[2] or "ms"]
+
+
+def size_bytes(option: str, given: str) -> int:
+    """As Spark writes them: 1048576, 64m, 1g."""
+    found = re.fullmatch(r"(\d+)\s*([a-z]*)", given.strip().lower())
+    if found is None or found[2] not in _UNITS_B or int(found[1]) == 0:
+        raise OptionError(f"{option}: {given.strip()!r} is no size; write it as 1048576, 512k, 64m or 1g")
+    return int(found[1]) * _UNITS_B[found[2]]

@@ -1,0 +1,105 @@
+"""`format("millstream")`: Spark's side of the source, batch and streaming; what it does is in planners and reader.
+
+Spark makes this object in one process, plans in another and reads in many more, so readers hold options, and make what
+cannot be pickled when it is first needed.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from millstream.spark.batch_planner import plan_batch
+from millstream.spark.options import ReadOptions, parse_read_options
+from millstream.spark.ranges import Range
+from millstream.spark.rows import Rows
+from millstream.spark.schema import must_match
+from millstream.spark.stream_planner import StreamPlanner
+
+
+class MillstreamSource(DataSource):
+    """Reads topics; the writer is joined to it in `pyspark_millstream`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "millstream"
+
+    def schema(self) -> StructType:
+        return Rows(self._options()).spark_schema
+
+    def reader(self, schema: StructType) -> "BatchReader":
+        return BatchReader(self._options().for_batch(), schema)
+
+    def streamReader(self, schema: StructType) -> "StreamReader":  # noqa: N802
+        return StreamReader(self._options().for_stream(), schema)
+
+    def _options(self) -> ReadOptions:
+        given: Mapping[str, str] = dict(self.options)
+        return parse_read_options(given)
+
+
+class BatchReader(DataSourceReader):
+    """One read between two sets of offsets, which are fixed when it is planned."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._rows = Rows(options)
+        must_match(schema, self._rows.spark_schema)
+
+    def partitions(self) -> list[InputPartition]:
+        return list(plan_batch(self._options))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(self._rows, partition)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream of micro-batches."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._rows = Rows(options)
+        must_match(schema, self._rows.spark_schema)
+        self._made: StreamPlanner | None = None
+
+    @property
+    def _planner(self) -> StreamPlanner:
+        if self._made is None:
+            self._made = StreamPlanner(self._options)
+        return self._made
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        return self._planner.initial()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        # One limit can be told to Spark, several are known here: whatever comes back that is not "all" means these.
+        options = self._options
+        if options.max_offsets is None and options.max_bytes is None and options.min_offsets <= 1:
+            return ReadAllAvailable()
+        return ReadMaxRows(options.max_offsets or (1 << 62))
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        return self._planner.latest(start, limited=not isinstance(limit, ReadAllAvailable))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        return self._planner.report_latest()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._planner.prepare_available_now()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        return list(self._planner.ranges(start, end))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(self._rows, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._planner.finished(end)
+
+
+def _read(rows: Rows, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    # Spark makes up a partition without anything in it when there is none to read.
+    return rows.read(partition) if isinstance(partition, Range) else iter(())
