@@ -351,6 +351,7 @@ def test_what_waits_is_bounded(world: World, monkeypatch: pytest.MonkeyPatch) ->
         assert world.produce((0, batch(1, b"x" * 500))).errors == [ErrorCode.NOT_ENOUGH_REPLICAS]
         await world.coordinator.answer()
         assert first.errors == [0]
+        assert world.produce((0, batch(2))).errors == [ErrorCode.NOT_ENOUGH_REPLICAS], "the one before it comes first"
         assert world.produce((0, batch(1, b"x" * 500))).errors == [0]
 
     run(story())

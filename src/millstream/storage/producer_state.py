@@ -2,7 +2,8 @@
 where the open transaction began.
 
 The rules are those of Kafka 4's ProducerAppendInfo. A producer that the partition does not know may begin with any
-sequence, because its records may have been deleted by retention. The file format is in `producer_snapshot`.
+sequence, because its records may have been deleted by retention; that its first batch is not overtaken by the second is
+what `broker/refused_batches` sees to. The file format is in `producer_snapshot`.
 """
 
 from collections.abc import Iterable
@@ -120,6 +121,15 @@ class ProducerState:
                 if written[0] == first_sequence and written[1] == last_sequence:
                     return WrittenBatch(*written)
         return None
+
+    def has_all_before(self, producer_id: int, epoch: int, first_sequence: int, last_sequence: int) -> bool:
+        """Whether a batch is the producer's next, or a repetition."""
+        entry = self.entries.get(producer_id)
+        if entry is None or entry.epoch != epoch:
+            return False
+        if entry.next_sequence == first_sequence:
+            return True
+        return self.written_before(producer_id, epoch, first_sequence, last_sequence) is not None
 
     def check_epoch(self, producer_id: int, epoch: int, transactional: bool) -> None:
         """What is asked of a broker's own batch, which has no sequence."""

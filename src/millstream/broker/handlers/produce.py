@@ -3,7 +3,8 @@
 The append itself happens while the request's buffer is at hand; only the answer may wait: for the in-sync replicas with
 acks=all, for an fsync in group-commit mode. Differences from Kafka: batches are never opened, so a fault inside a batch
 whose CRC is right is the consumer's to find (docs/DESIGN.md, decision 2); and who waits for replicas is told at once,
-not after the timeout, that too few are left. What is of a transaction goes through `transactional_produce` first.
+not after the timeout, that too few are left. What is of a transaction goes through `transactional_produce` first. What
+comes behind a refused batch of its producer is refused as well (`refused_batches`), where Kafka might take it.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from millstream.broker.commit_waiters import CommitWaiter
 from millstream.broker.handlers.transactional_produce import TransactionalProduce, Verified, refused
 from millstream.broker.partition import Partition
 from millstream.broker.partition_table import PartitionTable
+from millstream.broker.refused_batches import RefusedBatches
 from millstream.environment import Environment
 from millstream.metadata.image import PartitionState
 from millstream.model.errors import ErrorCode, KafkaError
@@ -57,6 +59,7 @@ class ProduceHandler:
         self._environment = environment
         self._cluster = cluster
         self._transactional = transactional
+        self._refused = RefusedBatches(environment.loop.time)
 
     def append(
         self, request: ProduceRequest, version: int, buffer: bytearray, *, by_broker: bool = False
@@ -77,6 +80,14 @@ class ProduceHandler:
         """Appends what a transaction's coordinator was asked about, as far as that is needed."""
         return self._append(request, version, buffer, False, verified)
 
+    def refuse(self, request: ProduceRequest, buffer: bytearray, error: KafkaError) -> Results:
+        """Refuses a request as a whole, and all that its producer has sent behind it."""
+        whole = memoryview(buffer)
+        for topic, datas in request.topics:
+            for index, start, end in datas:
+                self._refused.note(topic, index, whole[start:end], error.code)
+        return refused(request, error)
+
     def _append(
         self, request: ProduceRequest, version: int, buffer: bytearray, by_broker: bool, verified: Verified | None
     ) -> tuple[Results, Callable[[Answer], None] | None]:
@@ -87,13 +98,16 @@ class ProduceHandler:
         now_ms = self._environment.clock.now_ms()
         whole = memoryview(buffer)
         wants_all = request.acks == -1
+        earlier = self._refused
         for topic, datas in request.topics:
             known = topics.get(topic)
             topic_results: list[PartitionResult] = []
             for index, start, end in datas:
                 partition = known.get(index) if known is not None else None
                 if partition is None:
-                    topic_results.append(self._not_here(topic, by_id, index, known is None))
+                    row = self._not_here(topic, by_id, index, known is None)
+                    earlier.note(topic, index, whole[start:end], ErrorCode(row.error))
+                    topic_results.append(row)
                     continue
                 try:
                     if partition.is_internal and not by_broker:
@@ -105,6 +119,8 @@ class ProduceHandler:
                         partition.check_enough_in_sync()
                     if "compact" in log.config.cleanup_policy:
                         _check_keys(whole[start:end])
+                    if earlier:
+                        earlier.check(topic, index, whole[start:end], log.producers)
                     if verified is not None:
                         appended = verified.append(partition, whole[start:end], now_ms)
                     elif end - start > _FLAGS and buffer[start + _FLAGS] & TRANSACTIONAL_BIT:
@@ -115,6 +131,7 @@ class ProduceHandler:
                     else:
                         appended = partition.append(whole[start:end], now_ms)
                 except KafkaError as error:
+                    earlier.note(topic, index, whole[start:end], error.code)
                     topic_results.append(_failed(partition, error))
                     continue
                 end_offset = appended[1] + 1

@@ -96,6 +96,10 @@ class Appender(Protocol):
         self, request: ProduceRequest, version: int, buffer: bytearray, verified: Verified
     ) -> Outcome: ...
 
+    def refuse(self, request: ProduceRequest, buffer: bytearray, error: KafkaError) -> ProduceResults:
+        """Refuses a request as a whole, and all that its producer has sent behind it."""
+        ...
+
 
 class _Batches:
     """The batches of a request that are of a transaction, and whose they are."""
@@ -165,7 +169,7 @@ class TransactionalProduce:
             too_much = KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS, "too many requests wait for their transaction coordinators: try again"
             )
-            return refused(request, too_much), None
+            return appender.refuse(request, buffer, too_much), None
         self._waiting_bytes += waiting.size
         if queue is not None:
             queue.append(waiting)
