@@ -18,7 +18,7 @@ $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
 	touch $@
 
-$(VENV)/.installed: $(VENV)/.made pyproject.toml constraints.txt
+$(VENV)/.installed: $(VENV)/.made pyproject.toml constraints.txt $(shell find src -name "*.pyx")
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
 	$(BIN)/python -m compileall -q src
 	touch $@

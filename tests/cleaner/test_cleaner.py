@@ -11,9 +11,9 @@ import pytest
 from millstream.model.identifiers import TopicName, TopicPartition
 from millstream.storage.checkpoint import decode_offsets
 from millstream.storage.cleaner.cleanable import cleanable
+from millstream.storage.cleaner.errors import UncleanableError
 from millstream.storage.cleaner.log_cleaner import LogCleaner
 from millstream.storage.cleaner.plan import CleaningAbortedError
-from millstream.storage.cleaner.records import UncleanableError
 from millstream.storage.cleaner.settings import CleanerSettings
 from millstream.storage.cleaner.throttle import Throttle
 from millstream.storage.partition_log import PartitionLog

@@ -8,6 +8,8 @@ from tests.storage.conftest import Node
 
 from .compacted import HOUR_MS, NOW, append, batches, clean, committed_records, config, end_transaction, records, table
 
+pytestmark = pytest.mark.usefixtures("inner_loops")
+
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
 def test_a_deletion_is_kept_for_delete_retention_ms(node: Node, codec: Codec) -> None:

@@ -8,6 +8,8 @@ from tests.storage.conftest import Node
 
 from .compacted import NOW, append, batches, clean, config, records
 
+pytestmark = pytest.mark.usefixtures("inner_loops")
+
 
 @pytest.mark.parametrize("codec", list(Codec))
 def test_the_latest_of_each_key_stays(node: Node, codec: Codec) -> None:
@@ -49,7 +51,7 @@ def test_what_is_not_mapped_is_left_to_the_next_pass(node: Node) -> None:
     for number in range(400):
         append(log, (b"key-%d" % (number % 100), b"x" * 50))
     log.roll(0)
-    settings = CleanerSettings(dedupe_buffer_bytes=6000, load_factor=1.0)
+    settings = CleanerSettings(dedupe_buffer_bytes=2000, load_factor=1.0)
     passes = 0
     while log.cleaned_offset < log.segments.active.base_offset:
         reached = log.cleaned_offset

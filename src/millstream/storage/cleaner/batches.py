@@ -15,10 +15,11 @@ from millstream.records.batch import (
     NO_TIMESTAMP,
     TRANSACTIONAL_BIT,
     BatchHeader,
+    Bytes,
     seal,
 )
 from millstream.records.compression import Codec, compress
-from millstream.storage.cleaner.records import RecordSpan, rebased
+from millstream.storage.cleaner import compiled
 
 DELETE_HORIZON_BIT = 0x40
 
@@ -29,26 +30,31 @@ def empty_batch(header: BatchHeader) -> bytearray:
     return _assemble(header, b"", kept, NO_TIMESTAMP, header.max_timestamp, 0)
 
 
-def rebuilt_batch(header: BatchHeader, data: bytes, kept: list[RecordSpan], horizon_ms: int | None) -> bytearray:
-    """The batch with some of its records, which lie in `data`; with `horizon_ms`, they may be forgotten then."""
-    if horizon_ms is None:
-        attributes, base_timestamp = header.attributes, header.base_timestamp
-        content = b"".join([data[span.start : span.end] for span in kept])
-    else:
-        attributes, base_timestamp = header.attributes | DELETE_HORIZON_BIT, horizon_ms
-        shift_ms = horizon_ms - header.base_timestamp
-        content = b"".join([rebased(data, span, shift_ms) for span in kept])
-    max_timestamp = header.max_timestamp
-    if not header.has_log_append_time:
-        max_timestamp = header.base_timestamp + max(span.timestamp_delta for span in kept)
+def rebuilt_batch(
+    header: BatchHeader,
+    data: bytes,
+    first: int,
+    fates: bytes | bytearray,
+    *,
+    drops_tombstones: bool,
+    horizon_ms: int | None,
+) -> bytearray:
+    """The batch with those of its records that stay, which lie in `data` from `first` on; with `horizon_ms`, they may
+    be forgotten then."""
+    attributes, base_timestamp = header.attributes, header.base_timestamp
+    if horizon_ms is not None:
+        attributes, base_timestamp = attributes | DELETE_HORIZON_BIT, horizon_ms
+    shift_ms = base_timestamp - header.base_timestamp
+    content, count, greatest = compiled.kept_records(data, first, fates, drops_tombstones, shift_ms)
+    max_timestamp = header.max_timestamp if header.has_log_append_time else header.base_timestamp + greatest
     codec = Codec(attributes & CODEC_MASK)
     if codec is not Codec.NONE:
         content = compress(codec, content)
-    return _assemble(header, content, attributes, base_timestamp, max_timestamp, len(kept))
+    return _assemble(header, content, attributes, base_timestamp, max_timestamp, count)
 
 
 def _assemble(
-    header: BatchHeader, content: bytes, attributes: int, base_timestamp: int, max_timestamp: int, count: int
+    header: BatchHeader, content: Bytes, attributes: int, base_timestamp: int, max_timestamp: int, count: int
 ) -> bytearray:
     batch = bytearray(HEADER_SIZE)
     size = HEADER_SIZE + len(content)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from crc32c import crc32c
 
 from millstream.records.batch import CRC_START, HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC_V2, MINIMUM_LENGTH
-from millstream.storage.cleaner.records import UncleanableError
+from millstream.storage.cleaner.errors import UncleanableError
 from millstream.storage.disk import File
 
 Located = tuple[int, int, tuple[int, ...]]

@@ -10,13 +10,13 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from millstream.model.errors import KafkaError
+from millstream.storage.cleaner import compiled
 from millstream.storage.cleaner.cleanable import Cleanable
 from millstream.storage.cleaner.copying import Copier
+from millstream.storage.cleaner.errors import UncleanableError
 from millstream.storage.cleaner.grouping import group_sources
-from millstream.storage.cleaner.key_map import KeyMap
 from millstream.storage.cleaner.mapping import map_dirty
 from millstream.storage.cleaner.plan import CleaningAbortedError, LastWritten, PassStats, Plan, Source
-from millstream.storage.cleaner.records import UncleanableError
 from millstream.storage.cleaner.settings import CleanerSettings
 from millstream.storage.cleaner.swap import swap_in
 from millstream.storage.cleaner.throttle import Throttle
@@ -83,7 +83,7 @@ class Cleaning:
 
     async def _run(self) -> int:
         plan = self._plan
-        keys = KeyMap(plan.map_bytes, plan.dirty_start)
+        keys = compiled.KeyMap(plan.map_bytes, plan.dirty_start, plan.sources[-1].end_offset - plan.dirty_start)
         await self._offload(self._prepare)
         try:
             await self._work(map_dirty(plan, keys))

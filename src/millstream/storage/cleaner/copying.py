@@ -19,7 +19,7 @@ from millstream.storage.cleaner.batches import DELETE_HORIZON_BIT, empty_batch, 
 from millstream.storage.cleaner.block_reader import read_blocks
 from millstream.storage.cleaner.key_map import DEAD, TOMBSTONE, KeyMap
 from millstream.storage.cleaner.plan import Plan, Source
-from millstream.storage.cleaner.records import content_of, fates_by_key, live_spans
+from millstream.storage.cleaner.records import content_of
 from millstream.storage.cleaner.segment_copy import SegmentCopy
 from millstream.storage.cleaner.transactions import CleanedTransactions
 
@@ -28,8 +28,6 @@ Fields = tuple[int, ...]
 
 _AS_IT_IS = bytearray()
 """Stands for a batch that is copied as it is."""
-_DEAD = bytes([DEAD])
-_DEAD_OR_TOMBSTONE = bytes([DEAD, TOMBSTONE])
 
 
 class Copier:
@@ -106,12 +104,13 @@ class Copier:
             return None
         if header.attributes & DELETE_HORIZON_BIT:
             return _AS_IT_IS
-        spans = live_spans(batch, HEADER_SIZE, bytes(header.record_count), _DEAD)
-        return rebuilt_batch(header, batch, spans, plan.now_ms + plan.delete_retention_ms)
+        horizon_ms = plan.now_ms + plan.delete_retention_ms
+        fates = bytes(header.record_count)
+        return rebuilt_batch(header, batch, HEADER_SIZE, fates, drops_tombstones=False, horizon_ms=horizon_ms)
 
     def _judge_clean(self, block: bytes, at: int, after: int, header: Fields) -> Bytes | None:
         content, first, last = content_of(header[5] & CODEC_MASK, block, at + HEADER_SIZE, after)
-        fates = fates_by_key(self._keys.latest, content, first, last, header[12])
+        fates = self._keys.fates_by_key(content, first, last, header[12])
         return self._judge_by(fates, header, lambda: (content, first, last))
 
     def _judge_dirty(self, block: bytes, at: int, after: int, header: Fields, number: int) -> Bytes | None:
@@ -132,9 +131,10 @@ class Copier:
         if dead == 0 and not sets_horizon:
             return _AS_IT_IS
         content, first, _ = content_of_batch()
-        kept = live_spans(content, first, fates, _DEAD_OR_TOMBSTONE if forgets else _DEAD)
         horizon_ms = plan.now_ms + plan.delete_retention_ms if sets_horizon else None
-        return rebuilt_batch(BatchHeader._make(header), content, kept, horizon_ms)
+        return rebuilt_batch(
+            BatchHeader._make(header), content, first, fates, drops_tombstones=forgets, horizon_ms=horizon_ms
+        )
 
     def _may_forget(self, header: Fields) -> bool:
         """Whether the delete horizon of the batch has passed."""

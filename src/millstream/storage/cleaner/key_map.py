@@ -1,5 +1,7 @@
 """Which records of the dirty part of a log are superseded, and which keys it has: bounded in memory.
 
+This is the map in plain Python; `_fast` has the same compiled.
+
 Records are numbered in the order of the log, so that one byte each says what the copy needs to know of it; the copy
 then opens no batch of the dirty part that stays or goes as a whole. Keys are compared themselves, or by 128 bits of
 BLAKE2b where they are long; a digest is kept as an int, which never equals a key. Dicts take some 120 to 150 bytes
@@ -11,6 +13,9 @@ for 400,000 keys.
 from collections.abc import Callable
 from hashlib import blake2b
 
+from millstream.records.varint import MalformedRecordError, read_varint
+from millstream.storage.cleaner.errors import UncleanableError
+
 LIVE, DEAD, TOMBSTONE = 0, 1, 2
 """What the byte of a record says: the latest of its key; superseded or without a key; the latest, and a deletion."""
 
@@ -19,6 +24,9 @@ LONGEST_KEY_BYTES = 32
 DIGEST_BYTES = 16
 
 Key = bytes | int
+
+DIGEST_OBJECT_BYTES = 12
+"""What the int of a digest takes more than the constant part that is counted for every key."""
 
 SHARDS = 256
 """A power of two: the low bits of a key's hash say in which dict it is."""
@@ -34,11 +42,12 @@ def digest(key: bytes) -> int:
 
 
 class KeyMap:
-    __slots__ = ("_limit_bytes", "_table_bytes", "fates", "latest", "next_offset")
+    __slots__ = ("_latest", "_limit_bytes", "_table_bytes", "fates", "next_offset")
 
-    def __init__(self, limit_bytes: int, start_offset: int) -> None:
+    def __init__(self, limit_bytes: int, start_offset: int, most_records: int) -> None:
+        """`most_records` is a bound: this map grows with what comes."""
         self._limit_bytes = limit_bytes
-        self.latest: list[dict[Key, int]] = [{} for _ in range(SHARDS)]
+        self._latest: list[dict[Key, int]] = [{} for _ in range(SHARDS)]
         """The number of the latest record of each key, in the dict of the key's hash."""
         self.fates = bytearray()
         """What becomes of each record, by its number."""
@@ -48,7 +57,7 @@ class KeyMap:
 
     @property
     def key_count(self) -> int:
-        return sum(map(len, self.latest))
+        return sum(map(len, self._latest))
 
     @property
     def used_bytes(self) -> int:
@@ -61,11 +70,119 @@ class KeyMap:
         key_bytes = min(content_bytes, records * LONGEST_KEY_BYTES)
         return self.used_bytes + key_bytes + records * (_KEY_BYTES + 1) <= self._limit_bytes
 
-    def note_growth(self, new_key_bytes: int, new_keys: int) -> None:
-        self._table_bytes += new_key_bytes + new_keys * _KEY_BYTES
+    def map_records(self, data: bytes, position: int, content_end: int, count: int) -> None:
+        """Take the records of the next batch, which end at `content_end`, into the map."""
+        shards, fates = self._latest, self.fates
+        number = len(fates)
+        fates += bytes(count)
+        new_key_bytes = new_keys = 0
+        try:
+            for number in range(number, number + count):  # noqa: B020
+                byte = data[position]
+                if byte < 0x80:
+                    end = position + 1 + (byte >> 1)
+                    position += 2
+                elif (second := data[position + 1]) < 0x80:
+                    end = position + 2 + ((byte & 0x7F | second << 7) >> 1)
+                    position += 3
+                else:
+                    size, position = read_varint(data, position)
+                    end = position + size
+                    position += 1
+                while data[position] >= 0x80:  # the time
+                    position += 1
+                position += 1
+                while data[position] >= 0x80:  # the offset
+                    position += 1
+                position += 1
+                byte = data[position]
+                if byte < 0x80 and not byte & 1:
+                    position += 1
+                    size = byte >> 1
+                else:
+                    size, position = read_varint(data, position)
+                    if size < 0:
+                        fates[number] = DEAD  # compaction knows no place for a record without a key
+                        position = end
+                        continue
+                key: Key = data[position : position + size]
+                position += size
+                if position >= end:
+                    raise UncleanableError("a key reaches past the end of its record")
+                if size > LONGEST_KEY_BYTES:
+                    key = digest(key)  # type: ignore[arg-type]
+                    size = DIGEST_OBJECT_BYTES
+                latest = shards[hash(key) & SHARD_MASK]
+                previous = latest.get(key)
+                if previous is None:
+                    new_keys += 1
+                    new_key_bytes += size
+                else:
+                    fates[previous] = DEAD
+                latest[key] = number
+                if data[position] & 1 and read_varint(data, position)[0] < 0:
+                    fates[number] = TOMBSTONE
+                position = end
+        except (IndexError, MalformedRecordError) as error:
+            raise UncleanableError(f"a record is malformed: {error}") from error
+        finally:
+            self._table_bytes += new_key_bytes + new_keys * _KEY_BYTES
+        if position != content_end:
+            raise UncleanableError("the records of a batch do not end where it does")
+
+    def fates_by_key(self, data: bytes, position: int, content_end: int, count: int) -> bytearray:
+        """What becomes of the records of a batch, each older than all that the map has: superseded if it has their key.
+
+        The loop is that of `map_records`; to share it would cost a call for each record.
+        """
+        shards, fates = self._latest, bytearray(count)
+        try:
+            for number in range(count):
+                byte = data[position]
+                if byte < 0x80:
+                    end = position + 1 + (byte >> 1)
+                    position += 2
+                elif (second := data[position + 1]) < 0x80:
+                    end = position + 2 + ((byte & 0x7F | second << 7) >> 1)
+                    position += 3
+                else:
+                    size, position = read_varint(data, position)
+                    end = position + size
+                    position += 1
+                while data[position] >= 0x80:  # the time
+                    position += 1
+                position += 1
+                while data[position] >= 0x80:  # the offset
+                    position += 1
+                position += 1
+                byte = data[position]
+                if byte < 0x80 and not byte & 1:
+                    position += 1
+                    size = byte >> 1
+                else:
+                    size, position = read_varint(data, position)
+                if size < 0:
+                    fates[number] = DEAD
+                else:
+                    key: Key = data[position : position + size]
+                    position += size
+                    if position >= end:
+                        raise UncleanableError("a key reaches past the end of its record")
+                    if size > LONGEST_KEY_BYTES:
+                        key = digest(key)  # type: ignore[arg-type]
+                    if key in shards[hash(key) & SHARD_MASK]:
+                        fates[number] = DEAD
+                    elif data[position] & 1 and read_varint(data, position)[0] < 0:
+                        fates[number] = TOMBSTONE
+                position = end
+        except (IndexError, MalformedRecordError) as error:
+            raise UncleanableError(f"a record is malformed: {error}") from error
+        if position != content_end:
+            raise UncleanableError("the records of a batch do not end where it does")
+        return fates
 
     def forget(self, breathe: Callable[[], None]) -> None:
         """Free the memory, a little at a time."""
-        for shard in self.latest:
+        for shard in self._latest:
             shard.clear()
             breathe()

@@ -13,8 +13,8 @@ from millstream.model.errors import KafkaError
 from millstream.model.identifiers import TopicPartition
 from millstream.storage.cleaner.cleanable import Cleanable, cleanable, first_dirty_offset, is_compacted
 from millstream.storage.cleaner.cleaning import Cleaning, Offload
+from millstream.storage.cleaner.errors import UncleanableError
 from millstream.storage.cleaner.plan import CleaningAbortedError
-from millstream.storage.cleaner.records import UncleanableError
 from millstream.storage.cleaner.settings import CleanerSettings
 from millstream.storage.cleaner.throttle import Throttle
 from millstream.storage.log_directory import LogDirectory

@@ -6,7 +6,7 @@ from millstream.records.batch import CODEC_MASK, CONTROL_BIT, HEADER_SIZE, TRANS
 from millstream.storage.cleaner.block_reader import read_blocks
 from millstream.storage.cleaner.key_map import DEAD, KeyMap
 from millstream.storage.cleaner.plan import Plan
-from millstream.storage.cleaner.records import content_of, map_records
+from millstream.storage.cleaner.records import content_of
 from millstream.storage.cleaner.transactions import CleanedTransactions
 
 
@@ -33,7 +33,7 @@ def map_dirty(plan: Plan, keys: KeyMap) -> Iterator[int]:
                         content, first, last = content_of(attributes & CODEC_MASK, block, at + HEADER_SIZE, after)
                         if not keys.has_room(count, last - first):
                             return
-                        map_records(keys, content, first, last, count)
+                        keys.map_records(content, first, last, count)
                     keys.next_offset = last_offset + 1
                 done = batches[-1][1] - batches[0][0]
                 plan.stats.mapped_bytes += done
