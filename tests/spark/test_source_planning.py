@@ -1,0 +1,413 @@
+"""What the source plans and reads, against a real broker and without Spark: offsets, limits, loss, leaders that die."""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from itertools import count
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions, NewTopic
+
+from millstream.columnar import ArrowDecoder
+from millstream.spark.batch_planner import plan_batch
+from millstream.spark.errors import CheckpointError, DataLossError, MissingTopicError, OptionError, SourceError
+from millstream.spark.options import ReadOptions, parse_read_options
+from millstream.spark.range_reader import RangeReader
+from millstream.spark.ranges import Range
+from millstream.spark.stream_planner import StreamPlanner
+from millstream.testing import EmbeddedBroker, EmbeddedCluster
+from millstream.wire import Cluster, Fetched, UnreachableError
+
+Document = dict[str, Any]
+_names = (f"planned-{number}" for number in count())
+
+
+class Topic:
+    """A topic of a test's own."""
+
+    def __init__(self, bootstrap: str, partitions: int = 1, replicas: int = 1, **config: str) -> None:
+        self.bootstrap = bootstrap
+        self.name = next(_names)
+        self._partitions, self._replicas, self._config = partitions, replicas, config
+        self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+        self.create()
+
+    def create(self) -> None:
+        config = {name.replace("_", "."): value for name, value in self._config.items()}
+        new = NewTopic(self.name, self._partitions, self._replicas, config=config)
+        self._admin.create_topics([new], operation_timeout=30)[self.name].result(30)
+
+    def delete(self) -> None:
+        self._admin.delete_topics([self.name], operation_timeout=30)[self.name].result(30)
+
+    def grow(self, partitions: int) -> None:
+        self._admin.create_partitions([NewPartitions(self.name, partitions)])[self.name].result(30)
+
+    def delete_records(self, partition: int, before: int) -> None:
+        where = TopicPartition(self.name, partition, before)
+        next(iter(self._admin.delete_records([where]).values())).result(30)
+
+    def produce(self, number: int, partition: int = 0, *, size: int = 10, timestamp: int = 0, **settings: Any) -> None:
+        producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5, "log_level": 0} | settings)
+        for index in range(number):
+            text = str(index).zfill(size)
+            producer.produce(self.name, text, partition=partition, timestamp=timestamp + index if timestamp else 0)
+        assert producer.flush(30) == 0
+
+    def options(self, **more: str) -> ReadOptions:
+        given = {"kafka.bootstrap.servers": self.bootstrap, "subscribe": self.name, "fetchOffset.retryIntervalMs": "20"}
+        return parse_read_options(given | more)
+
+    def planner(self, **more: str) -> StreamPlanner:
+        return StreamPlanner(self.options(**{"startingOffsets": "earliest"} | more).for_stream())
+
+    def positions(self, document: Document) -> dict[int, int]:
+        return {int(partition): offset for partition, offset in document.get(self.name, {}).items()}
+
+
+@pytest.fixture
+def topic(broker: EmbeddedBroker) -> Callable[..., Topic]:
+    return lambda partitions=1, **config: Topic(broker.bootstrap_servers, partitions, **config)
+
+
+def stored(document: Document) -> Document:
+    """As it comes back from a checkpoint."""
+    loaded: Document = json.loads(json.dumps(document))
+    return loaded
+
+
+def spans(ranges: list[Range]) -> dict[int, tuple[int, int]]:
+    return {each.partition: (each.start, each.stop) for each in ranges}
+
+
+def offsets_read(options: ReadOptions, ranges: list[Range]) -> list[int]:
+    return [
+        offset for each in ranges for offset in column(RangeReader(options, each).batches(ArrowDecoder(["offset"])))
+    ]
+
+
+def column(batches: Iterator[pa.RecordBatch]) -> list[Any]:
+    return [value for batch in batches for value in batch.column(0).to_pylist()]
+
+
+class TestStream:
+    def test_the_first_batch_is_limited_too_and_all_is_read_once(self, topic: Callable[..., Topic]) -> None:
+        orders = topic(2)
+        orders.produce(90, 0)
+        orders.produce(10, 1)
+        planner = orders.planner(maxOffsetsPerTrigger="50")
+        start, batches = planner.initial(), []
+        while (end := stored(planner.latest(start, limited=True))) != start:
+            batches.append(spans(planner.ranges(start, end)))
+            start = end
+        assert batches == [{0: (0, 45), 1: (0, 5)}, {0: (45, 90), 1: (5, 10)}]
+        assert planner.report_latest() is not None and orders.positions(planner.report_latest() or {}) == {0: 90, 1: 10}
+
+    def test_limits_are_left_out_when_spark_asks_for_all(self, topic: Callable[..., Topic]) -> None:
+        orders = topic()
+        orders.produce(90)
+        planner = orders.planner(maxOffsetsPerTrigger="50")
+        assert orders.positions(planner.latest(planner.initial(), limited=False)) == {0: 90}
+
+    def test_bytes_are_estimated_from_what_comes_next(self, topic: Callable[..., Topic]) -> None:
+        orders = topic(2)
+        orders.produce(1000, 0, size=1000)
+        orders.produce(1000, 1, size=100)
+        planner = orders.planner(maxBytesPerTrigger="100k")
+        end = orders.positions(planner.latest(planner.initial(), limited=True))
+        taken = end[0] * 1000 + end[1] * 100
+        assert 70_000 < taken < 120_000 and end[1] < 110
+
+    def test_a_batch_waits_for_enough_records_but_not_forever(self, topic: Callable[..., Topic]) -> None:
+        orders = topic()
+        orders.produce(5)
+        clock = [0.0]
+        options = orders.options(startingOffsets="earliest", minOffsetsPerTrigger="10", maxTriggerDelay="60s")
+        planner = StreamPlanner(options, now=lambda: clock[0])
+        first = planner.latest(planner.initial(), limited=True)  # nothing was read before: it does not wait
+        assert orders.positions(first) == {0: 5}
+        orders.produce(5)
+        clock[0] = 30.0
+        assert planner.latest(first, limited=True) == first
+        clock[0] = 61.0
+        assert orders.positions(planner.latest(first, limited=True)) == {0: 10}
+        orders.produce(1)
+        clock[0] = 62.0
+        now = orders.planner(minOffsetsPerTrigger="10")
+        now.prepare_available_now()
+        assert orders.positions(now.latest(first, limited=True)) == {0: 11}
+
+    def test_available_now_ends_with_what_was_there(self, topic: Callable[..., Topic]) -> None:
+        orders = topic()
+        orders.produce(10)
+        planner = orders.planner()
+        planner.prepare_available_now()
+        orders.produce(10)
+        orders.grow(2)
+        orders.produce(3, 1)
+        end = planner.latest(planner.initial(), limited=True)
+        assert orders.positions(end)[0] == 10
+        assert planner.latest(end, limited=True) == end
+
+    def test_new_partitions_are_read_from_their_beginning(self, topic: Callable[..., Topic]) -> None:
+        orders = topic()
+        orders.produce(3)
+        planner = orders.planner(startingOffsets="latest")
+        start = planner.latest(planner.initial(), limited=True)
+        orders.grow(2)
+        orders.produce(4, 1)
+        time.sleep(1.1)  # metadata is asked for anew after a second
+        end = planner.latest(start, limited=True)
+        assert spans(planner.ranges(start, end)) == {1: (0, 4)}
+
+    def test_a_batch_is_the_same_after_a_restart(self, topic: Callable[..., Topic]) -> None:
+        orders = topic()
+        orders.produce(3)
+        planner = orders.planner(startingOffsets="latest")
+        start = planner.initial()
+        orders.produce(4)
+        end = stored(planner.latest(start, limited=True))
+        orders.produce(5)
+        again = orders.planner(startingOffsets="latest")
+        # Spark does not keep the start of a first batch: it asks anew, and now `latest` is another place.
+        assert orders.positions(again.initial()) == {0: 12}
+        assert spans(again.ranges(again.initial(), end)) == spans(planner.ranges(start, end)) == {0: (3, 7)}
+        assert again.ranges(end, end) == []
+
+    def test_offsets_of_spark_sql_kafka_are_taken_over(self, topic: Callable[..., Topic]) -> None:
+        orders = topic()
+        orders.produce(5)
+        start = {orders.name: {"0": 2}}
+        planner = orders.planner()
+        assert spans(planner.ranges(start, planner.latest(start, limited=True))) == {0: (2, 5)}
+
+    def test_a_checkpoint_of_another_query_is_told_of(self, topic: Callable[..., Topic]) -> None:
+        planner = topic().planner()
+        with pytest.raises(CheckpointError, match="a query that reads clicks; this one reads planned"):
+            planner.latest({"clicks": {"0": 5}}, limited=True)
+
+    def test_progress_is_committed_when_a_batch_is_done_and_not_before(self, topic: Callable[..., Topic]) -> None:
+        orders = topic()
+        orders.produce(5)
+        planner = orders.planner(groupId="planned-progress")
+        cluster = Cluster(orders.bootstrap)
+
+        def committed() -> int:
+            (offset,) = cluster.committed_offsets("planned-progress", [(orders.name, 0)]).values()
+            return offset
+
+        end = planner.latest(planner.initial(), limited=True)
+        planner.ranges(planner.initial(), end)
+        assert committed() == 0
+        assert planner.latest(end, limited=True) == end  # Spark asks again only when the batch is done
+        assert committed() == 5
+        assert spans(plan_batch(orders.options(startingOffsets="committed", groupId="planned-progress"))) == {}
+        cluster.close()
+
+    def test_idle_answers_are_cheap(self, topic: Callable[..., Topic], monkeypatch: pytest.MonkeyPatch) -> None:
+        orders = topic()
+        clock = [0.0]
+        planner = StreamPlanner(orders.options().for_stream(), now=lambda: clock[0])
+        start = planner.latest(planner.initial(), limited=True)
+        orders.produce(1)
+        assert planner.latest(start, limited=True) is start
+        clock[0] = 1.0
+        assert orders.positions(planner.latest(start, limited=True)) == {0: 1}
+
+
+class TestLoss:
+    """Each once with failOnDataLoss, and once without."""
+
+    def both(self, orders: Topic, start: Document, says: str) -> Document:
+        with pytest.raises(DataLossError, match=says):
+            orders.planner().latest(start, limited=True)
+        planner = orders.planner(failOnDataLoss="false")
+        end = planner.latest(start, limited=True)
+        options = orders.options(failOnDataLoss="false")
+        self.read = offsets_read(options, planner.ranges(start, end))
+        assert planner.latest(stored(end), limited=True) == end
+        return end
+
+    def test_retention_was_faster(self, topic: Callable[..., Topic], caplog: pytest.LogCaptureFixture) -> None:
+        orders = topic()
+        orders.produce(20)
+        orders.delete_records(0, 12)
+        self.both(orders, {orders.name: {"0": 5}}, r"begins at 12 now, so the offsets 5 to 11 are gone.*false")
+        assert self.read == list(range(12, 20))
+        assert "goes on without them" in caplog.text
+
+    def test_retention_was_faster_than_the_task(self, topic: Callable[..., Topic]) -> None:
+        orders = topic()
+        orders.produce(20)
+        planner = orders.planner()
+        start = planner.initial()
+        end = planner.latest(start, limited=True)
+        ranges = planner.ranges(start, end)
+        orders.delete_records(0, 12)
+        with pytest.raises(DataLossError, match="the offsets 0 to 11 are gone"):
+            offsets_read(orders.options(), ranges)
+        assert offsets_read(orders.options(failOnDataLoss="false"), ranges) == list(range(12, 20))
+        with pytest.raises(DataLossError, match="the offsets 0 to 11 are gone"):
+            orders.planner().ranges(start, end)  # after a restart
+
+    def test_topic_created_anew(self, topic: Callable[..., Topic]) -> None:
+        orders = topic()
+        orders.produce(7)
+        planner = orders.planner()
+        first = planner.initial()
+        start = stored(planner.latest(first, limited=True))
+        orders.delete()
+        orders.create()
+        orders.produce(7)
+        with pytest.raises(DataLossError, match="the topic was deleted"):
+            offsets_read(orders.options(), planner.ranges(first, start))
+        self.both(orders, start, "was deleted and created anew")
+        assert self.read == list(range(7))
+
+    def test_topic_deleted(self, topic: Callable[..., Topic]) -> None:
+        orders = topic()
+        orders.produce(7)
+        start = stored(orders.planner().latest(orders.planner().initial(), limited=True))
+        orders.delete()
+        assert self.both(orders, start, f"{orders.name}-0 was deleted") == {}
+
+    def test_gaps_are_not_loss(self, topic: Callable[..., Topic]) -> None:
+        orders = topic()
+        for _ in range(4):
+            orders.produce(5)
+
+        class Compacted:
+            """A log that compaction took two batches from: who asks for them gets the next one."""
+
+            def __init__(self, cluster: Cluster) -> None:
+                self.cluster = cluster
+
+            def fetch(self, partition: Any, offset: int, **settings: Any) -> Fetched:
+                return self.cluster.fetch(partition, 10 if 3 <= offset < 10 else offset, **settings | {"max_bytes": 1})
+
+        with Cluster(orders.bootstrap) as cluster:
+            options = orders.options()
+            for stop, found in ((20, [0, 1, 2, 3, 4, *range(10, 20)]), (8, [0, 1, 2, 3, 4])):
+                reader = RangeReader(options, Range(orders.name, 0, 0, stop), Compacted(cluster))  # type: ignore[arg-type]
+                assert column(reader.batches(ArrowDecoder(["offset"]))) == found
+
+
+class TestTransactions:
+    def test_open_ones_hold_a_stream_up_and_aborted_ones_are_left_out(self, topic: Callable[..., Topic]) -> None:
+        orders = topic()
+        producer = Producer(
+            {"bootstrap.servers": orders.bootstrap, "transactional.id": orders.name, "log_level": 0, "linger.ms": 0}
+        )
+        producer.init_transactions(30)
+        for number in range(3):
+            producer.begin_transaction()
+            for _ in range(2):
+                producer.produce(orders.name, f"transaction {number}")
+            producer.flush(30)
+            if number == 0:
+                producer.commit_transaction(30)
+            elif number == 1:
+                producer.abort_transaction(30)
+        planner = orders.planner()
+        end = planner.latest(planner.initial(), limited=True)
+        assert orders.positions(end) == {0: 6}
+        assert offsets_read(orders.options(), planner.ranges(planner.initial(), end)) == [0, 1]
+        dirty = {"kafka.isolation.level": "read_uncommitted"}
+        assert offsets_read(orders.options(**dirty), plan_batch(orders.options(**dirty))) == [0, 1, 3, 4, 6, 7]
+        # A query that was ahead, because it read uncommitted records before, waits; nothing is lost.
+        ahead = {orders.name: {"0": 8}}
+        assert orders.positions(orders.planner().latest(ahead, limited=True)) == {0: 8}
+        producer.commit_transaction(30)
+        after = orders.planner().latest(end, limited=True)
+        assert orders.positions(after) == {0: 9}
+        assert offsets_read(orders.options(), planner.ranges(end, after)) == [6, 7]
+
+
+class TestBatch:
+    def test_positions(self, topic: Callable[..., Topic]) -> None:
+        orders = topic(2)
+        orders.produce(10, 0, timestamp=1_700_000_000_000)
+        orders.produce(10, 1, timestamp=1_700_000_000_005)
+
+        def planned(**more: str) -> dict[int, tuple[int, int]]:
+            return spans(plan_batch(orders.options(**more).for_batch()))
+
+        def each(first: int, second: int) -> str:
+            return json.dumps({orders.name: {"0": first, "1": second}})
+
+        assert planned() == {0: (0, 10), 1: (0, 10)}
+        assert planned(startingOffsets=each(-2, 3), endingOffsets=each(5, -1)) == {0: (0, 5), 1: (3, 10)}
+        assert planned(startingTimestamp="1700000000004", endingTimestamp="1700000000007") == {0: (4, 7), 1: (0, 2)}
+        by_time = each(1_700_000_000_009, 1_700_000_000_099)
+        with pytest.raises(SourceError, match=r"-1 is at or after 1700000000099.*Strategy to latest"):
+            planned(startingOffsetsByTimestamp=by_time)
+        more = {"startingOffsetsByTimestamp": by_time, "startingOffsetsByTimestampStrategy": "latest"}
+        assert planned(**more) == {0: (9, 10)}
+        assert planned(endingOffsetsByTimestamp=by_time) == {0: (0, 9), 1: (0, 10)}
+        with pytest.raises(OptionError, match=r"says nothing of planned-\d+-1"):
+            planned(startingOffsets=json.dumps({orders.name: {"0": 1}}))
+        with pytest.raises(DataLossError, match="ends at 10, before the offset 99 that endingOffsets asks for"):
+            planned(endingOffsets=each(99, 1))
+        assert planned(endingOffsets=each(99, 1), failOnDataLoss="false") == {0: (0, 10), 1: (0, 1)}
+
+    def test_ranges_of_one_partition_read_all_of_it_once(self, topic: Callable[..., Topic]) -> None:
+        orders = topic()
+        orders.produce(1000, size=200, **{"batch.size": 20_000, "compression.type": "lz4"})
+        options = orders.options(minPartitions="7", **{"kafka.max.partition.fetch.bytes": "8k"})
+        ranges = plan_batch(options)
+        assert len(ranges) == 7 and offsets_read(options, ranges) == list(range(1000))
+
+    def test_patterns_and_assignments(self, topic: Callable[..., Topic], broker: EmbeddedBroker) -> None:
+        orders, clicks = topic(2), topic()
+        orders.produce(1, 1)
+        clicks.produce(2)
+        base = {"kafka.bootstrap.servers": broker.bootstrap_servers}
+
+        def planned(**more: str) -> set[tuple[str, int, int]]:
+            return {(each.topic, each.partition, each.stop) for each in plan_batch(parse_read_options(base | more))}
+
+        pattern = f"({orders.name}|{clicks.name})"
+        assert planned(subscribePattern=pattern) == {(orders.name, 1, 1), (clicks.name, 0, 2)}
+        assert planned(assign=json.dumps({orders.name: [1]})) == {(orders.name, 1, 1)}
+        with pytest.raises(MissingTopicError, match=r"-2 does not exist; .* has partitions 0 to 1"):
+            planned(assign=json.dumps({orders.name: [2]}))
+        with pytest.raises(MissingTopicError, match="no topic matches"):
+            planned(subscribePattern=r"nothing\d{7}")
+        with pytest.raises(MissingTopicError, match=f"did you mean '{orders.name}'"):
+            planned(subscribe=f"{orders.name}x", **{"fetchOffset.numRetries": "0"})
+
+    def test_leaving_early_ends_the_fetching(self, topic: Callable[..., Topic]) -> None:
+        orders = topic()
+        orders.produce(2000, size=1000)
+        options = orders.options(**{"kafka.max.partition.fetch.bytes": "16k"})
+        batches = RangeReader(options, plan_batch(options)[0]).batches(ArrowDecoder(["value"]))
+        assert next(batches).num_rows
+        batches.close()
+
+
+def test_nobody_there_is_told_in_time_with_the_address() -> None:
+    nowhere = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "orders", "kafka.default.api.timeout.ms": "500"}
+    with pytest.raises(UnreachableError, match=r"127\.0\.0\.1:1"):
+        plan_batch(parse_read_options(nowhere))
+
+
+@pytest.mark.timeout(120)
+def test_a_leader_that_dies_in_the_middle_of_a_read_is_not_noticed() -> None:
+    settings: Mapping[str, Any] = {"default.replication.factor": 3, "min.insync.replicas": 2}
+    with EmbeddedCluster(3, settings) as cluster:
+        orders = Topic(cluster.bootstrap_servers, 1, 3)
+        orders.produce(5000, size=1000, acks="all")
+        options = orders.options(**{"kafka.max.partition.fetch.bytes": "64k"})
+        ranges = plan_batch(options)
+        decoder = ArrowDecoder(["offset"], max_rows=50)
+        batches = RangeReader(options, ranges[0]).batches(decoder)
+        read = list(next(batches).column(0).to_pylist())
+        with Cluster(cluster.bootstrap_servers) as wire:
+            leader = wire.topics([orders.name])[orders.name].partitions[0].leader
+        cluster.kill(leader)
+        read += column(batches)
+        assert read == list(range(5000))
