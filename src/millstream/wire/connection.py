@@ -20,7 +20,8 @@ from millstream.version import VERSION
 from millstream.wire.addresses import Address
 from millstream.wire.errors import ConnectionLostError, SetupError, WireError
 
-MAX_ANSWER_BYTES = 1 << 30
+MAX_ANSWER_BYTES = 300 << 20
+"""Less than what the first bytes of a TLS alert would be, taken for a length."""
 _API_VERSIONS = "api_versions"
 _SOFTWARE = {"client_software_name": "millstream", "client_software_version": VERSION.replace("+", "-")}
 _INT32 = struct.Struct(">i")
@@ -46,6 +47,7 @@ class Connection:
         self._client_id = client_id.encode()
         self._last_id = 0
         self._waiting: deque[int] = deque()
+        self._was_answered = False
         self._versions: dict[int, tuple[int, int]] = {}
         self.features: dict[str, int] = {}
         """Levels of the cluster's features, such as transaction.version."""
@@ -98,6 +100,7 @@ class Connection:
         except OSError as error:
             raise self._lost(error) from error
         self._waiting.popleft()
+        self._was_answered = self._was_answered or sent.api != _API_VERSIONS
         flexible = sent.api != _API_VERSIONS and response_schema(sent.api).is_flexible(sent.version)
         return frame, 5 if flexible else 4
 
@@ -109,8 +112,8 @@ class Connection:
         while filled < count:
             received = self._socket.recv_into(view[filled:])
             if not received:
-                unasked = "" if self._versions else " at once: does this listener want TLS or SASL?"
-                raise OSError(f"the broker closed the connection{unasked}")
+                hint = "" if self._was_answered else " at once: does this listener want TLS or SASL?"
+                raise OSError(f"the broker closed the connection{hint}")
             filled += received
         return buffer
 

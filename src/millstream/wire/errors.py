@@ -68,10 +68,10 @@ def error_code(number: int) -> ErrorCode:
 
 
 _ADVICE: dict[ErrorCode, str] = {
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "not allowed: grant this user the operation on the topic",
-    ErrorCode.GROUP_AUTHORIZATION_FAILED: "not allowed: grant this user Read on the group",
-    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "not allowed: grant this user the operation on the cluster",
-    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "not allowed: grant this user Write on the transactional id",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "is closed to this user: grant Describe, and Read or Write, on the topic",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "is closed to this user: grant Read on the group",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "is closed to this user: grant the operation on the cluster",
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "is closed to this user: grant Write on the transactional id",
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "does not exist: create it, or check the name",
     ErrorCode.UNKNOWN_TOPIC_ID: "was deleted, and perhaps created anew: start over from its beginning",
     ErrorCode.INVALID_TOPIC_EXCEPTION: "is not a topic name: letters, digits, '.', '_' and '-', at most 249 of them",
@@ -87,7 +87,9 @@ _ADVICE: dict[ErrorCode, str] = {
 
 def refusal(resource: str, code: ErrorCode, message: str | None = None) -> RefusedError:
     """The error for a refusal that concerns `resource`; a broker's own words go before ours."""
-    return RefusedError(f"{resource} {advice(code)}" if not message else f"{resource}: {message}", code)
+    if message and not code.name.endswith("AUTHORIZATION_FAILED"):  # those only say so again
+        return RefusedError(f"{resource}: {message.rstrip('.')}", code)
+    return RefusedError(f"{resource} {advice(code)}", code)
 
 
 def advice(code: ErrorCode) -> str:

@@ -1,0 +1,56 @@
+"""SCRAM against the examples in its RFCs, and servers that cannot be trusted."""
+
+import pytest
+
+from millstream.wire import SetupError
+from millstream.wire.sasl import scram
+
+RFC_7677_NONCE = "rOprNGfwEbeRWgbNEkqO"
+SERVER_FIRST = b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
+
+
+def begun(username: str = "user", password: str = "pencil"):  # type: ignore[no-untyped-def]
+    return scram("sha256", username, password, "broker", RFC_7677_NONCE)
+
+
+def test_example_of_rfc_7677() -> None:
+    conversation = begun()
+    assert next(conversation) == b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
+    final = conversation.send(SERVER_FIRST)
+    assert final == (
+        b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
+    )
+    with pytest.raises(StopIteration):
+        conversation.send(b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=")
+
+
+def test_commas_and_equals_in_a_name() -> None:
+    assert next(begun("a=b,c")) == b"n,,n=a=3Db=2Cc,r=rOprNGfwEbeRWgbNEkqO"
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (SERVER_FIRST.replace(b"rOpr", b"xxxx"), "somebody else's nonce"),
+        (b"r=rOprNGfwEbeRWgbNEkqO,s=W22Z,i=4096", "somebody else's nonce"),
+        (SERVER_FIRST.replace(b"4096", b"1"), "1 iterations"),
+        (SERVER_FIRST.replace(b"4096", b"99999999"), "99999999 iterations"),
+        (b"\xff", "makes no sense"),
+        (SERVER_FIRST.replace(b"s=", b"t="), "makes no sense"),
+        (SERVER_FIRST.replace(b"W22Z", b"!!!!"), "makes no sense"),
+    ],
+)
+def test_strange_servers(answer: bytes, said: str) -> None:
+    conversation = begun()
+    next(conversation)
+    with pytest.raises(SetupError, match=said):
+        conversation.send(answer)
+
+
+@pytest.mark.parametrize("answer", [b"v=AAAA", b"", b"e=other-error"])
+def test_a_server_that_does_not_know_the_password(answer: bytes) -> None:
+    conversation = begun()
+    next(conversation)
+    conversation.send(SERVER_FIRST)
+    with pytest.raises(SetupError, match="does not know the password"):
+        conversation.send(answer)
