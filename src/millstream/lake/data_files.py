@@ -1,0 +1,152 @@
+"""Tasks write data files: Parquet, one open file per partition of the table, closed at a target size.
+
+Rows are gathered until they make a row group worth reading, so that small Arrow batches do not become small row groups.
+"""
+
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from millstream.lake.errors import SchemaChangeError
+from millstream.lake.partitioning import Partitioning, PartitionValue
+from millstream.lake.schema_evolution import conform
+from millstream.lake.storage import Storage
+
+ROW_GROUP_BYTES: Final = 64 << 20
+"""Of Arrow memory; some 10 to 30 MB in the file."""
+ROW_GROUP_ROWS: Final = 1 << 20
+BUFFERED_BYTES: Final = 256 << 20
+"""Gathered rows of all partitions together; the fullest is written when this is reached."""
+OPEN_FILES: Final = 100
+"""Open files cost memory (their footers); with more partitions at once, the longest unused one is closed."""
+
+
+@dataclass(frozen=True)
+class WrittenFile:
+    """A data file that a task has written and nobody sees yet."""
+
+    path: str
+    size: int
+    partition: tuple[PartitionValue, ...]
+    footer: pq.FileMetaData
+
+    @property
+    def rows(self) -> int:
+        return int(self.footer.num_rows)
+
+
+@dataclass(frozen=True)
+class FileLayout:
+    """What files of a table look like: columns in them, partitions, where they go. Picklable, made on the driver."""
+
+    storage: Storage
+    schema: pa.Schema
+    """Columns of the rows, before the partition columns are taken out."""
+    file_schema: pa.Schema
+    """Columns in the files."""
+    partitioning: Partitioning
+    directory: str = ""
+    suffix: str = ".parquet"
+    hive_paths: bool = False
+    compression: str = "zstd"
+    target_size: int = 128 << 20
+
+
+class _OpenFile:
+    def __init__(self, layout: FileLayout, partition: tuple[PartitionValue, ...], label: str) -> None:
+        self.partition = partition
+        parts = (layout.directory, layout.partitioning.directory(partition, hive=layout.hive_paths))
+        name = f"part-{label}-{uuid.uuid4().hex}{layout.suffix}"
+        self.path = "/".join(part for part in (*parts, name) if part)
+        self._layout = layout
+        self._stream: Any = None
+        self._writer: Any = None
+        self._gathered: list[pa.RecordBatch] = []
+        self.gathered_bytes = 0
+        self._gathered_rows = 0
+
+    @property
+    def written_bytes(self) -> int:
+        return 0 if self._stream is None else int(self._stream.tell())
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self._gathered.append(batch)
+        self.gathered_bytes += batch.nbytes
+        self._gathered_rows += batch.num_rows
+        if self.gathered_bytes >= ROW_GROUP_BYTES or self._gathered_rows >= ROW_GROUP_ROWS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is gathered as one row group."""
+        if not self._gathered:
+            return
+        if self._writer is None:
+            self._stream = self._layout.storage.open_output(self.path)
+            self._writer = pq.ParquetWriter(
+                self._stream,
+                self._layout.file_schema,
+                compression=self._layout.compression,
+                store_decimal_as_integer=True,
+                version="2.6",
+            )
+        table = pa.Table.from_batches([conform(batch, self._layout.file_schema) for batch in self._gathered])
+        for each in self._layout.file_schema:
+            if not each.nullable and table.column(each.name).null_count:
+                raise SchemaChangeError(f"the table requires a value in column {each.name}, and there are rows without")
+        self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+        self._gathered, self.gathered_bytes, self._gathered_rows = [], 0, 0
+
+    def close(self) -> WrittenFile | None:
+        self.flush()
+        if self._writer is None:
+            return None
+        self._writer.close()
+        size = int(self._stream.tell())
+        self._stream.close()
+        return WrittenFile(self.path, size, self.partition, self._writer.writer.metadata)
+
+    def abandon(self) -> None:
+        """Give up; what is on the store already is deleted."""
+        if self._stream is None:
+            return
+        try:
+            self._writer.close()
+            self._stream.close()
+        finally:
+            self._layout.storage.delete(self.path)
+
+
+def write_files(batches: Iterable[pa.RecordBatch], layout: FileLayout, label: str) -> list[WrittenFile]:
+    """Write rows into new files; `label` (whose rows these are) is part of the names, for people who look for them."""
+    open_files: dict[tuple[PartitionValue, ...], _OpenFile] = {}
+    done: list[WrittenFile] = []
+
+    def close(partition: tuple[PartitionValue, ...]) -> None:
+        if (written := open_files.pop(partition).close()) is not None:
+            done.append(written)
+
+    try:
+        for batch in batches:
+            for partition, rows in layout.partitioning.split(conform(batch, layout.schema)):
+                file = open_files.pop(partition, None) or _OpenFile(layout, partition, label)
+                open_files[partition] = file  # the longest unused one is first
+                file.add(rows)
+                if file.written_bytes >= layout.target_size:
+                    close(partition)
+                if len(open_files) > OPEN_FILES:
+                    close(next(iter(open_files)))
+            if sum(file.gathered_bytes for file in open_files.values()) > BUFFERED_BYTES:
+                max(open_files.values(), key=lambda file: file.gathered_bytes).flush()
+        for partition in list(open_files):
+            close(partition)
+    except BaseException:
+        for file in open_files.values():
+            file.abandon()
+        for written in done:
+            layout.storage.delete(written.path)
+        raise
+    return done

@@ -1,0 +1,243 @@
+"""Delta tables, by `deltalake`: data files are ours, the log is the library's.
+
+A write carries (query id, batch id) as the application's transaction, which Delta keeps in its log for this very
+purpose: a batch that is there already is recognised, and of two drivers with the same batch one fails.
+"""
+
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+from urllib.parse import unquote
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake import Field as DeltaField
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction, RemoveAction
+
+from millstream.lake.column_ranges import delta_statistics, statistics
+from millstream.lake.conditions import Condition
+from millstream.lake.data_files import FileLayout, WrittenFile
+from millstream.lake.errors import CommitConflictError, LakeError, NoTableError
+from millstream.lake.options import TableOptions
+from millstream.lake.partitioning import Partitioning, value_text
+from millstream.lake.scan import FileScan, Scan, TableFile
+from millstream.lake.schema_evolution import never, storable
+from millstream.lake.storage import Storage, delta_storage_options
+from millstream.lake.table import AppTransaction, LakeTable, Progress, Rewritten, TableVersion
+
+PARTITION_PROPERTY: Final = "millstream.partitionBy"
+ATTEMPTS: Final = 20
+UNREADABLE_FEATURES: Final = frozenset({"deletionVectors", "columnMapping", "v2Checkpoint", "variantType"})
+"""What other engines may put into a table and this reader of data files does not see to."""
+
+
+class DeltaLakeTable(LakeTable):
+    """A Delta table."""
+
+    format = "delta"
+    widening = staticmethod(never)
+
+    def __init__(self, storage: Storage, options: TableOptions, delta: DeltaTable) -> None:
+        super().__init__(storage, options)
+        self._delta = delta
+
+    @staticmethod
+    def open(options: TableOptions) -> "DeltaLakeTable | None":
+        assert options.path is not None
+        storage = Storage.at(options.path, options.s3)
+        try:
+            delta = DeltaTable(storage.uri, storage_options=delta_storage_options(storage))
+        except TableNotFoundError:
+            return None
+        return DeltaLakeTable(storage, options, delta)
+
+    @staticmethod
+    def create(options: TableOptions, rows: pa.Schema, partitioning: Partitioning) -> "DeltaLakeTable":
+        assert options.path is not None
+        storage = Storage.at(options.path, options.s3)
+        derived = [term.field(rows) for term in partitioning.derived]
+        DeltaTable.create(
+            storage.uri,
+            schema=Schema.from_arrow(pa.schema([*rows, *derived])),
+            mode="ignore",  # somebody else may make it at the same time; `accept` sees whether it fits
+            partition_by=list(partitioning.names),
+            configuration={PARTITION_PROPERTY: partitioning.text},
+            raise_if_key_not_exists=False,
+            storage_options=delta_storage_options(storage),
+        )
+        table = DeltaLakeTable.open(options)
+        assert table is not None
+        return table
+
+    @property
+    def schema(self) -> pa.Schema:
+        return storable(pa.schema(self._delta.schema().to_arrow()))
+
+    @property
+    def partitioning(self) -> Partitioning:
+        metadata = self._delta.metadata()
+        ours = metadata.configuration.get(PARTITION_PROPERTY)
+        if ours:
+            return Partitioning.parse(tuple(ours.split(",")))
+        return Partitioning.parse(tuple(metadata.partition_columns))
+
+    @property
+    def version(self) -> str:
+        return str(self._delta.version())
+
+    def refresh(self) -> None:
+        self._delta.update_incremental()
+
+    def layout(self) -> FileLayout:
+        partition_columns = set(self.partitioning.names)
+        return FileLayout(
+            storage=self.storage,
+            schema=self.row_schema,
+            file_schema=pa.schema([each for each in self.schema if each.name not in partition_columns]),
+            partitioning=self.partitioning,
+            compression=self.options.compression,
+            target_size=self.options.target_file_size,
+        )
+
+    def change_schema(self, schema: pa.Schema, added: Sequence[str], widened: Sequence[str]) -> None:
+        top_level = {path.split(".")[0] for path in added}
+        fields = [DeltaField.from_arrow(schema.field(name)) for name in schema.names if name in top_level]
+        for _attempt in range(ATTEMPTS):
+            try:
+                self._delta.alter.add_columns(fields)
+                return
+            except CommitFailedError as error:
+                last = error
+                self.refresh()
+                if all(name in self.row_schema.names for name in top_level) and self.row_schema.equals(schema):
+                    return
+        raise CommitConflictError(f"{self.name}: columns could not be added, others write all the time: {last}")
+
+    def is_committed(self, transaction: AppTransaction) -> bool:
+        newest = self._delta.transaction_version(transaction.app)
+        return newest is not None and newest >= transaction.number
+
+    def commit(self, files: Sequence[WrittenFile], transaction: AppTransaction | None, *, replace: bool) -> bool:
+        adds: list[AddAction | RemoveAction] = [self._add_action(file) for file in files]
+        properties = CommitProperties(
+            custom_metadata={"engine": "millstream"},
+            app_transactions=[Transaction(transaction.app, transaction.number)] if transaction else None,
+        )
+        for attempt in range(ATTEMPTS):
+            self.refresh()
+            if transaction and self.is_committed(transaction):
+                return False
+            try:
+                self._delta.create_write_transaction(
+                    adds,
+                    mode="overwrite" if replace else "append",
+                    schema=self._delta.schema(),
+                    partition_by=list(self.partitioning.names),
+                    commit_properties=properties,
+                )
+                self.refresh()
+                return True
+            except CommitFailedError as error:
+                last = error
+                time.sleep(min(2.0, 0.05 * 2**attempt))
+        raise CommitConflictError(f"{self.name}: {ATTEMPTS} attempts to commit lost against other writers: {last}")
+
+    def _add_action(self, file: WrittenFile) -> AddAction:
+        values = {
+            name: None if value is None else value_text(value)
+            for name, value in zip(self.partitioning.names, file.partition, strict=True)
+        }
+        now_ms = int(time.time() * 1000)
+        return AddAction(file.path, file.size, values, now_ms, True, delta_statistics(statistics(file.footer)))
+
+    def scan(self, columns: Sequence[str] | None = None, conditions: Sequence[Condition] = ()) -> Scan:
+        self._check_readable()
+        return FileScan(self.storage, self.schema, self.project(columns), self._files(), tuple(conditions))
+
+    def _check_readable(self) -> None:
+        protocol = self._delta.protocol()
+        foreign = UNREADABLE_FEATURES.intersection(protocol.reader_features or ())
+        if protocol.min_reader_version == 2 or foreign:
+            what = ", ".join(sorted(foreign)) or "columnMapping"
+            raise LakeError(
+                f"{self.name} uses {what} of Delta, which millstream-table cannot read:"
+                " rewrite the table without it, or read it with another engine"
+            )
+
+    def _files(self) -> list[TableFile]:
+        rows = pa.table(self._delta.get_add_actions(flatten=True)).to_pylist()
+        files = []
+        for row in rows:
+            ranges = {
+                name.removeprefix("min."): (low, row[f"max.{name.removeprefix('min.')}"])
+                for name, low in row.items()
+                if name.startswith("min.")
+                and low is not None
+                and row.get(f"max.{name.removeprefix('min.')}") is not None
+            }
+            partition = {
+                name.removeprefix("partition."): value for name, value in row.items() if name.startswith("partition.")
+            }
+            files.append(TableFile(unquote(row["path"]), row["size_bytes"], row["num_records"] or 0, partition, ranges))
+        return files
+
+    def at_version(self, version: str) -> "DeltaLakeTable":
+        try:
+            delta = DeltaTable(
+                self.storage.uri, version=int(version), storage_options=delta_storage_options(self.storage)
+            )
+        except (ValueError, DeltaError) as error:
+            raise NoTableError(
+                f"{self.name} has no version {version} (any more); the newest is {self.version}"
+            ) from error
+        return DeltaLakeTable(self.storage, self.options, delta)
+
+    def history(self, limit: int | None = None) -> list[TableVersion]:
+        shown = ("operationParameters", "operationMetrics")
+        return [
+            TableVersion(
+                str(entry["version"]),
+                datetime.fromtimestamp(entry["timestamp"] / 1000, UTC),
+                entry.get("operation", "?"),
+                {name: entry[name] for name in shown if entry.get(name)},
+            )
+            for entry in self._delta.history(limit)
+        ]
+
+    def optimize(self, target_size: int, sort: Sequence[str], progress: Progress) -> Rewritten:
+        self.project(sort or None)
+        before = self._files()
+        partitions = self._delta.partitions() if self.partitioning.terms else [{}]
+        for number, partition in enumerate(partitions):
+            progress(number, len(partitions))
+            # One partition at a time; nulls have no filter, so these are left to a last round over everything.
+            filters = [(name, "=", value_text(value)) for name, value in partition.items() if value is not None]
+            if len(filters) == len(partition):
+                self._rewrite(filters, target_size, sort)
+        if any(None in partition.values() for partition in partitions):
+            self._rewrite([], target_size, ())
+        progress(len(partitions), len(partitions))
+        after = self._files()
+        return Rewritten(len(before), len(after), sum(file.size for file in before), sum(file.size for file in after))
+
+    def _rewrite(self, filters: list[Any], target_size: int, sort: Sequence[str]) -> None:
+        for attempt in range(ATTEMPTS):
+            try:
+                optimizer = self._delta.optimize
+                if sort:
+                    optimizer.z_order(list(sort), partition_filters=filters or None, target_size=target_size)
+                else:
+                    optimizer.compact(partition_filters=filters or None, target_size=target_size)
+                return
+            except CommitFailedError as error:
+                last = error
+                time.sleep(min(2.0, 0.05 * 2**attempt))
+                self.refresh()
+        raise CommitConflictError(f"{self.name}: optimize lost against other writers {ATTEMPTS} times: {last}")
+
+    def vacuum(self, older_than: timedelta) -> int:
+        # `full`: also files that no version ever had, which is what a killed task leaves behind.
+        hours = max(0, int(older_than.total_seconds() // 3600))
+        return len(self._delta.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True))

@@ -1,0 +1,317 @@
+"""Iceberg tables, by `pyiceberg`: data files and their manifest entries are ours, snapshots and the catalog its own.
+
+A write sets the table property `millstream.batch.<query id>` in the same commit that adds its files, so a batch that is
+there is recognised whatever became of its snapshot. The library's own retries are switched off: they would not look at
+that property again, and of two drivers with the same batch both would win.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import pyarrow as pa
+from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError, ValidationException
+from pyiceberg.io import load_file_io
+from pyiceberg.io.pyarrow import ArrowScan
+from sqlalchemy.exc import OperationalError
+
+from millstream.lake.compaction import plan_rewrites, rewrite
+from millstream.lake.conditions import Condition, iceberg_expression
+from millstream.lake.data_files import FileLayout, WrittenFile
+from millstream.lake.errors import CommitConflictError, NoTableError
+from millstream.lake.iceberg_catalog import catalog_place, load, prepare
+from millstream.lake.iceberg_files import add_terms, file_schema, from_spec, ranges, to_data_file
+from millstream.lake.options import TableOptions
+from millstream.lake.partitioning import Partitioning
+from millstream.lake.scan import BATCH_ROWS, Scan, TableFile
+from millstream.lake.schema_evolution import can_hold, conform, storable
+from millstream.lake.storage import Storage
+from millstream.lake.table import AppTransaction, LakeTable, Progress, Rewritten, TableVersion
+
+BATCH_PROPERTY: Final = "millstream.batch."
+ATTEMPTS: Final = 50
+NO_SNAPSHOT: Final = "0"
+"""The version of a table that nothing was ever written to."""
+_CONFLICTS: Final = (CommitFailedException, ValidationException, OperationalError)
+_NEW_TABLE: Final = {
+    # Each batch of a stream is a snapshot and a metadata file: the oldest of the latter go, and small manifests merge.
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "100",
+    "commit.manifest-merge.enabled": "true",
+}
+
+
+def _widening(narrow: pa.DataType, wide: pa.DataType) -> bool:
+    # Iceberg knows no whole numbers below 32 bits, so there is nothing to widen from them.
+    return can_hold(narrow, wide) and narrow not in (pa.int8(), pa.int16())
+
+
+@dataclass
+class IcebergScan(Scan):
+    """Reads files through pyiceberg, which knows about field ids, renamed columns and deleted rows."""
+
+    schema: pa.Schema
+    files: list[TableFile]
+    metadata: Any
+    projected: Any
+    conditions: tuple[Condition, ...]
+    io_properties: dict[str, str]
+
+    def read(self, files: Sequence[TableFile]) -> Iterator[pa.RecordBatch]:
+        io = load_file_io(self.io_properties, self.metadata.location)
+        scan = ArrowScan(self.metadata, io, self.projected, iceberg_expression(self.conditions))
+        for file in files:
+            for batch in scan.to_record_batches([file.handle]):
+                for start in range(0, batch.num_rows, BATCH_ROWS):
+                    yield conform(batch.slice(start, BATCH_ROWS), self.schema)
+
+
+class IcebergLakeTable(LakeTable):
+    """An Iceberg table."""
+
+    format = "iceberg"
+    widening = staticmethod(_widening)
+
+    def __init__(self, options: TableOptions, iceberg: Any, snapshot: int | None = None) -> None:
+        super().__init__(Storage.at(iceberg.location(), options.s3), options)
+        self._iceberg = iceberg
+        self._pinned = snapshot
+
+    @staticmethod
+    def open(options: TableOptions) -> "IcebergLakeTable | None":
+        iceberg = load(catalog_place(options))
+        return None if iceberg is None else IcebergLakeTable(options, iceberg)
+
+    @staticmethod
+    def create(options: TableOptions, rows: pa.Schema, partitioning: Partitioning) -> "IcebergLakeTable":
+        place = catalog_place(options)
+        properties = {**_NEW_TABLE, "write.parquet.compression-codec": options.compression}
+        try:
+            with prepare(place).create_table_transaction(
+                place.identifier, rows, location=place.location, properties=properties
+            ) as change:
+                add_terms(change, partitioning)
+        except (TableAlreadyExistsError, CommitFailedException):
+            pass  # made by somebody else in this moment; `accept` sees whether it fits
+        return IcebergLakeTable(options, load(place))
+
+    @property
+    def name(self) -> str:
+        return self.options.path or ".".join(self._iceberg.name())
+
+    @property
+    def _schema_now(self) -> Any:
+        if self._pinned is None:
+            return self._iceberg.schema()
+        snapshot = self._iceberg.metadata.snapshot_by_id(self._pinned)
+        return self._iceberg.schemas().get(snapshot.schema_id, self._iceberg.schema())
+
+    @property
+    def schema(self) -> pa.Schema:
+        return storable(file_schema(self._schema_now))
+
+    @property
+    def row_schema(self) -> pa.Schema:
+        required = {each.name for each in self._schema_now.fields if each.required}
+        return pa.schema([each.with_nullable(each.name not in required) for each in self.schema])
+
+    @property
+    def partitioning(self) -> Partitioning:
+        return from_spec(self._iceberg.spec(), self._iceberg.schema(), self.name)
+
+    @property
+    def _snapshot_id(self) -> int | None:
+        if self._pinned is not None:
+            return self._pinned
+        snapshot = self._iceberg.current_snapshot()
+        return None if snapshot is None else int(snapshot.snapshot_id)
+
+    @property
+    def version(self) -> str:
+        return NO_SNAPSHOT if self._snapshot_id is None else str(self._snapshot_id)
+
+    def refresh(self) -> None:
+        self._iceberg.refresh()
+
+    def layout(self) -> FileLayout:
+        return FileLayout(
+            storage=self.storage,
+            schema=self.schema,
+            file_schema=file_schema(self._iceberg.schema()),
+            partitioning=self.partitioning,
+            directory="data",
+            compression=self.options.compression,
+            target_size=self.options.target_file_size,
+        )
+
+    def change_schema(self, schema: pa.Schema, added: Sequence[str], widened: Sequence[str]) -> None:
+        for _attempt in range(ATTEMPTS):
+            try:
+                with self._iceberg.update_schema() as update:
+                    update.union_by_name(schema)
+                return
+            except _CONFLICTS as error:
+                last = error
+                self.refresh()
+        raise CommitConflictError(f"{self.name}: the schema could not be changed, others write all the time: {last}")
+
+    def is_committed(self, transaction: AppTransaction) -> bool:
+        newest = self._iceberg.properties.get(BATCH_PROPERTY + transaction.app)
+        return newest is not None and int(newest) >= transaction.number
+
+    def commit(self, files: Sequence[WrittenFile], transaction: AppTransaction | None, *, replace: bool) -> bool:
+        summary = (
+            {"millstream.app": transaction.app, "millstream.batch": str(transaction.number)} if transaction else {}
+        )
+
+        def changes(change: Any) -> bool:
+            if transaction is not None:
+                if self.is_committed(transaction):
+                    return False
+                change.set_properties({BATCH_PROPERTY + transaction.app: str(transaction.number)})
+            update = change.update_snapshot(snapshot_properties=summary)
+            old = self.scan().files if replace else []
+            with update.overwrite() if old else update.merge_append() as producer:
+                for file in old:
+                    producer.delete_data_file(file.handle.file)
+                for each in files:
+                    producer.append_data_file(self._data_file(each))
+            return True
+
+        return self._commit(changes)
+
+    def _commit(self, changes: Any) -> bool:
+        """Make changes on the newest version and commit them, anew as long as others are faster."""
+        for attempt in range(ATTEMPTS):
+            try:
+                self.refresh()
+                self._iceberg.metadata.properties["commit.retry.num-retries"] = "0"  # here alone, never committed
+                change = self._iceberg.transaction()
+                if not changes(change):
+                    return False
+                change.commit_transaction()
+                return True
+            except _CONFLICTS as error:
+                last = error
+                time.sleep(min(2.0, 0.02 * 2 ** min(attempt, 7)))
+        raise CommitConflictError(f"{self.name}: {ATTEMPTS} attempts to commit lost against other writers: {last}")
+
+    def _data_file(self, file: WrittenFile) -> Any:
+        return to_data_file(file, self.storage.full(file.path), self._iceberg.metadata)
+
+    def scan(self, columns: Sequence[str] | None = None, conditions: Sequence[Condition] = ()) -> Scan:
+        schema = self.project(columns)
+        projected = self._schema_now.select(*schema.names)
+        tasks = []
+        if self._snapshot_id is not None:
+            plan = self._iceberg.scan(row_filter=iceberg_expression(conditions), snapshot_id=self._snapshot_id)
+            tasks = list(plan.plan_files())
+        files = [
+            TableFile(
+                self.storage.relative(task.file.file_path) or task.file.file_path,
+                task.file.file_size_in_bytes,
+                task.file.record_count,
+                {f"partition {number}": value for number, value in enumerate(_values(task.file.partition))},
+                ranges(task.file, self._iceberg.schema()),
+                task,
+            )
+            for task in tasks
+        ]
+        files.sort(key=lambda file: file.path)  # plans come in no order, and readers rely on one
+        properties = dict(self._iceberg.io.properties)
+        return IcebergScan(schema, files, self._iceberg.metadata, projected, tuple(conditions), properties)
+
+    def at_version(self, version: str) -> "IcebergLakeTable":
+        snapshot = self._iceberg.metadata.snapshot_by_id(int(version)) if version.isdigit() else None
+        if version == NO_SNAPSHOT and self._snapshot_id is None:
+            return self
+        if snapshot is None:
+            raise NoTableError(f"{self.name} has no snapshot {version} (any more); the newest is {self.version}")
+        return IcebergLakeTable(self.options, self._iceberg, snapshot.snapshot_id)
+
+    def history(self, limit: int | None = None) -> list[TableVersion]:
+        shown = ("added-data-files", "deleted-data-files", "added-records", "millstream.app", "millstream.batch")
+        found = []
+        for snapshot in sorted(self._iceberg.snapshots(), key=lambda each: -each.timestamp_ms)[:limit]:
+            summary = snapshot.summary
+            details = {} if summary is None else {name: summary[name] for name in shown if summary.get(name)}
+            when = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)
+            operation = "?" if summary is None else summary.operation.value
+            found.append(TableVersion(str(snapshot.snapshot_id), when, operation, details))
+        return found
+
+    def optimize(self, target_size: int, sort: Sequence[str], progress: Progress) -> Rewritten:
+        self.project(sort or None)
+        self.refresh()
+        scan = self.scan()
+        spec = self._iceberg.metadata.default_spec_id
+        # Rows that another engine marked as deleted, and older partitionings, are left to that engine.
+        ours = [file for file in scan.files if not file.handle.delete_files and file.handle.file.spec_id == spec]
+        groups = plan_rewrites(ours, target_size, all_files=bool(sort))
+        total, done = sum(group.size for group in groups), 0
+        result = Rewritten(len(scan.files), len(scan.files), *[sum(file.size for file in scan.files)] * 2)
+        layout = self.layout()
+        for group in groups:
+            progress(done, total)
+            written = rewrite(scan, group, layout, sort)
+            if self._replace(group.files, written):
+                result.files_after += len(written) - len(group.files)
+                result.bytes_after += sum(file.size for file in written) - group.size
+            else:
+                self.discard(file.path for file in written)
+            done += group.size
+        progress(total, total)
+        return result
+
+    def _replace(self, old: Sequence[TableFile], new: Sequence[WrittenFile]) -> bool:
+        """Files in place of others in one snapshot; False if somebody took the old ones, or marked rows in them."""
+        wanted = {file.path for file in old}
+
+        def changes(change: Any) -> bool:
+            present = {file.path for file in self.scan().files if not file.handle.delete_files}
+            if not wanted <= present:
+                return False
+            update = change.update_snapshot(snapshot_properties={"millstream.operation": "optimize"})
+            with update.overwrite() as producer:
+                for file in old:
+                    producer.delete_data_file(file.handle.file)
+                for each in new:
+                    producer.append_data_file(self._data_file(each))
+            return True
+
+        return self._commit(changes)
+
+    def vacuum(self, older_than: timedelta) -> int:
+        limit = datetime.now(UTC) - older_than
+        self.refresh()
+        self._iceberg.maintenance.expire_snapshots().older_than(limit).commit()
+        self.refresh()
+        needed = self._needed_files()
+        deleted = 0
+        for directory, suffix in (("data/", ".parquet"), ("metadata/", ".avro")):
+            for each in self.storage.listed(directory):
+                if each.path.endswith(suffix) and each.path not in needed and each.modified <= limit:
+                    self.storage.delete(each.path)
+                    deleted += 1
+        return deleted
+
+    def _needed_files(self) -> set[str | None]:
+        """Manifest lists, manifests and data files of every snapshot that is left."""
+        io = self._iceberg.io
+        needed: set[str | None] = set()
+        for snapshot in self._iceberg.snapshots():
+            needed.add(self.storage.relative(snapshot.manifest_list))
+            for manifest in snapshot.manifests(io):
+                path = self.storage.relative(manifest.manifest_path)
+                if path in needed:
+                    continue
+                needed.add(path)
+                entries = manifest.fetch_manifest_entry(io, discard_deleted=True)
+                needed.update(self.storage.relative(entry.data_file.file_path) for entry in entries)
+        return needed
+
+
+def _values(record: Any) -> list[Any]:
+    return [record[position] for position in range(len(record))]

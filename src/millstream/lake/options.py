@@ -1,0 +1,185 @@
+"""The options of `format("millstream-table")` and of `millstream table`, declared once: name, meaning, default."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Final
+
+from millstream.lake.errors import LakeOptionError
+
+FORMATS: Final = ("parquet", "delta", "iceberg")
+COMPRESSIONS: Final = ("zstd", "snappy", "gzip", "lz4", "none")
+CATALOG_PREFIX: Final = "catalog."
+
+HELP: Final[dict[str, str]] = {
+    "path": "Where the table is: a directory or s3://bucket/prefix. Not needed if `table` names one in a catalog.",
+    "tableFormat": "parquet, delta or iceberg. Default: what is there already; delta for a new table.",
+    "table": "Iceberg: the table's name in the catalog, namespace.name. Default: default.<last part of path>.",
+    "catalog.*": "Iceberg: properties of the catalog (catalog.type=rest, catalog.uri=…, catalog.token=…, …).",
+    "partitionBy": "Columns, or days(column), hours(column), months(column); _day is days(timestamp). Default: none.",
+    "mergeSchema": "Whether new columns are added and types widened where the format can. Default: true.",
+    "targetFileSize": "Files are closed at this size. Default: 128MB.",
+    "compression": "Of Parquet pages: zstd, snappy, gzip, lz4 or none. Default: zstd.",
+    "columns": "Reading: only these columns, separated by commas.",
+    "version": "Reading: the table as it was at this version (Iceberg: snapshot id). Default: the newest.",
+    "splitSize": "Reading: about how many bytes of files one task reads. Default: 128MB.",
+    "txnAppId": "With txnVersion: a write that is recognised when it is repeated. Streams: in place of the query's id.",
+    "txnVersion": "Batch writes: the number of this write under txnAppId; it must grow.",
+    "s3.endpoint": "The store's URL, for stores other than AWS.",
+    "s3.region": "Default: AWS_REGION, else us-east-1.",
+    "s3.access-key": "Default: AWS_ACCESS_KEY_ID and what else AWS's libraries look at.",
+    "s3.secret-key": "Default: AWS_SECRET_ACCESS_KEY.",
+    "s3.session-token": "Default: AWS_SESSION_TOKEN.",
+    "s3.virtual-host-style": "true: the bucket is part of the host name. Default: false with s3.endpoint.",
+}
+"""Every option and what it means; docs and the command line show this table."""
+
+_OF_SPARK: Final = frozenset({"checkpointlocation", "queryname"})
+"""Spark hands these to the sink among the others; they are not for us."""
+
+_UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
+DEFAULT_FILE_SIZE: Final = 128 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class S3Options:
+    """How to reach an S3-compatible store; whatever is None is found as AWS's own tools find it."""
+
+    endpoint: str | None = None
+    region: str | None = None
+    access_key: str | None = None
+    secret_key: str | None = field(default=None, repr=False)
+    session_token: str | None = field(default=None, repr=False)
+    virtual_host_style: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableOptions:
+    """A table and how to treat it, as the user said it."""
+
+    path: str | None = None
+    table_format: str | None = None
+    table: str | None = None
+    catalog: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    partition_by: tuple[str, ...] | None = None
+    merge_schema: bool = True
+    target_file_size: int = DEFAULT_FILE_SIZE
+    compression: str = "zstd"
+    columns: tuple[str, ...] | None = None
+    version: str | None = None
+    split_size: int = DEFAULT_FILE_SIZE
+    txn_app_id: str | None = None
+    txn_version: int | None = None
+    s3: S3Options = field(default_factory=S3Options)
+
+    @property
+    def name(self) -> str:
+        """What messages call this table."""
+        return self.path or self.table or "?"
+
+
+def parse_options(given: Mapping[str, str]) -> TableOptions:
+    """Options by name, whatever the case of their letters; a name that is unknown is answered with the nearest one."""
+    known = {name.lower(): name for name in HELP if not name.endswith("*")}
+    values: dict[str, str] = {}
+    catalog: dict[str, str] = {}
+    for name, value in given.items():
+        lowered = name.lower()
+        if lowered in _OF_SPARK:
+            continue
+        if lowered.startswith(CATALOG_PREFIX) and len(lowered) > len(CATALOG_PREFIX):
+            catalog[lowered.removeprefix(CATALOG_PREFIX)] = value
+        elif lowered in known:
+            values[known[lowered]] = value
+        else:
+            raise LakeOptionError(f"unknown option {name}{_nearest(lowered, known)}")
+    options = TableOptions(
+        path=values.get("path") or None,
+        table_format=_choice(values, "tableFormat", FORMATS),
+        table=values.get("table") or None,
+        catalog=tuple(catalog.items()),
+        partition_by=_words(values, "partitionBy"),
+        merge_schema=_flag(values, "mergeSchema", default=True),
+        target_file_size=_size(values, "targetFileSize"),
+        compression=_choice(values, "compression", COMPRESSIONS) or "zstd",
+        columns=_words(values, "columns"),
+        version=values.get("version") or None,
+        split_size=_size(values, "splitSize"),
+        txn_app_id=values.get("txnAppId") or None,
+        txn_version=_whole(values, "txnVersion"),
+        s3=S3Options(
+            endpoint=values.get("s3.endpoint"),
+            region=values.get("s3.region"),
+            access_key=values.get("s3.access-key"),
+            secret_key=values.get("s3.secret-key"),
+            session_token=values.get("s3.session-token"),
+            virtual_host_style=_flag(values, "s3.virtual-host-style", default=False),
+        ),
+    )
+    _check_together(options)
+    return options
+
+
+def parse_size(text: str, name: str) -> int:
+    """`128MB`, `64m`, `1g` or bytes, as a number of bytes."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", text)
+    unit = _UNITS.get(match[2].lower()) if match else None
+    if match is None or unit is None or float(match[1]) <= 0:
+        raise LakeOptionError(f"{name}={text}: write a size such as 128MB, 1GB or a number of bytes")
+    return int(float(match[1]) * unit)
+
+
+def _check_together(options: TableOptions) -> None:
+    if options.path is None and options.table is None:
+        raise LakeOptionError("say where the table is: path=DIRECTORY or s3://BUCKET/PREFIX, or table=NAMESPACE.NAME")
+    if options.path is None and not options.catalog:
+        raise LakeOptionError(f"table={options.table} needs a catalog: catalog.uri=… (and catalog.type=rest or sql)")
+    if (options.table or options.catalog) and options.table_format not in (None, "iceberg"):
+        raise LakeOptionError(f"table and catalog.* are for tableFormat=iceberg, not {options.table_format}")
+    if options.txn_version is not None and options.txn_app_id is None:
+        raise LakeOptionError("txnVersion needs txnAppId")
+    if (options.s3.access_key is None) != (options.s3.secret_key is None):
+        raise LakeOptionError("s3.access-key and s3.secret-key go together")
+
+
+def _nearest(name: str, known: Mapping[str, str]) -> str:
+    close = get_close_matches(name, known, n=1, cutoff=0.6)
+    return f"; did you mean {known[close[0]]}?" if close else f". Known are: {', '.join(sorted(HELP))}"
+
+
+def _choice(values: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str | None:
+    value = values.get(name)
+    if not value:
+        return None
+    if value.lower() not in choices:
+        close = get_close_matches(value.lower(), choices, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"choose one of {', '.join(choices)}"
+        raise LakeOptionError(f"{name}={value}: {hint}")
+    return value.lower()
+
+
+def _words(values: Mapping[str, str], name: str) -> tuple[str, ...] | None:
+    if name not in values:
+        return None
+    return tuple(word.strip() for word in values[name].split(",") if word.strip())
+
+
+def _flag(values: Mapping[str, str], name: str, *, default: bool) -> bool:
+    value = values.get(name, "").strip().lower()
+    if value in ("", "true", "false"):
+        return default if not value else value == "true"
+    raise LakeOptionError(f"{name}={values[name]}: write true or false")
+
+
+def _size(values: Mapping[str, str], name: str) -> int:
+    return parse_size(values[name], name) if name in values else DEFAULT_FILE_SIZE
+
+
+def _whole(values: Mapping[str, str], name: str) -> int | None:
+    if name not in values:
+        return None
+    try:
+        return int(values[name])
+    except ValueError:
+        raise LakeOptionError(f"{name}={values[name]}: write a whole number") from None

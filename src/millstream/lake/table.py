@@ -1,0 +1,218 @@
+"""What all lake tables can do, whatever their format; and finding the table that a user's options name."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+
+from millstream.lake.conditions import Condition
+from millstream.lake.data_files import FileLayout, WrittenFile
+from millstream.lake.errors import LakeOptionError, NoTableError, SchemaChangeError
+from millstream.lake.options import TableOptions
+from millstream.lake.partitioning import Partitioning
+from millstream.lake.scan import Scan
+from millstream.lake.schema_evolution import Widening, evolve, storable
+from millstream.lake.storage import Storage
+
+
+@dataclass(frozen=True)
+class AppTransaction:
+    """Whose write this is, and which of its writes: (query id, batch id). A number is committed at most once."""
+
+    app: str
+    number: int
+
+
+@dataclass(frozen=True)
+class TableVersion:
+    """One entry of a table's history."""
+
+    version: str
+    time: datetime
+    operation: str
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Rewritten:
+    """What `optimize` and `vacuum` did."""
+
+    files_before: int = 0
+    files_after: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    deleted: int = 0
+
+
+Progress = Callable[[int, int], None]
+"""Told how much of how much is done."""
+
+
+class LakeTable(ABC):
+    """One table. The object shows the newest version at the time of the last call that looked or changed something."""
+
+    format: str
+    widening: Widening
+    """Which changes of a column's type the format can do."""
+
+    def __init__(self, storage: Storage, options: TableOptions) -> None:
+        self.storage = storage
+        self.options = options
+
+    @property
+    def name(self) -> str:
+        return self.options.name
+
+    @property
+    @abstractmethod
+    def schema(self) -> pa.Schema:
+        """The columns that readers see."""
+
+    @property
+    @abstractmethod
+    def partitioning(self) -> Partitioning: ...
+
+    @property
+    @abstractmethod
+    def version(self) -> str:
+        """The version this object shows."""
+
+    @property
+    def row_schema(self) -> pa.Schema:
+        """The columns that writers give: without those which are derived from others."""
+        derived = {term.name for term in self.partitioning.derived}
+        return pa.schema([each for each in self.schema if each.name not in derived])
+
+    @abstractmethod
+    def refresh(self) -> None:
+        """Look at the newest version."""
+
+    @abstractmethod
+    def layout(self) -> FileLayout:
+        """How tasks are to write files of this table."""
+
+    @abstractmethod
+    def change_schema(self, schema: pa.Schema, added: Sequence[str], widened: Sequence[str]) -> None:
+        """Commit a new schema (as `row_schema`), which `evolve` has found possible."""
+
+    @abstractmethod
+    def is_committed(self, transaction: AppTransaction) -> bool:
+        """Whether this write, or a later one of the same app, is in the table."""
+
+    @abstractmethod
+    def commit(self, files: Sequence[WrittenFile], transaction: AppTransaction | None, *, replace: bool) -> bool:
+        """Add files in one step, in place of all others with `replace`. False if the transaction was committed before;
+        then nothing changes. Concurrent writers are no obstacle."""
+
+    @abstractmethod
+    def scan(self, columns: Sequence[str] | None = None, conditions: Sequence[Condition] = ()) -> Scan:
+        """Plan reading of the version this object shows."""
+
+    @abstractmethod
+    def at_version(self, version: str) -> "LakeTable":
+        """The table as it was."""
+
+    @abstractmethod
+    def history(self, limit: int | None = None) -> list[TableVersion]:
+        """Versions, newest first."""
+
+    @abstractmethod
+    def optimize(self, target_size: int, sort: Sequence[str], progress: Progress) -> Rewritten:
+        """Rewrite small files into larger ones, beside running writers."""
+
+    @abstractmethod
+    def vacuum(self, older_than: timedelta) -> int:
+        """Delete files that no version needs which is younger, and leftovers of failed writes. How many."""
+
+    def accept(self, incoming: pa.Schema) -> None:
+        """Make the table fit for these rows, or say why it cannot be."""
+        wanted = self.options.partition_by
+        if wanted is not None and Partitioning.parse(wanted) != self.partitioning:
+            raise LakeOptionError(
+                f"{self.name} is partitioned by {self.partitioning.text or 'nothing'}, not by {','.join(wanted)}:"
+                " leave partitionBy out, or write to a new table"
+            )
+        self.partitioning.fields(storable(incoming))  # the columns they come from must be there
+        evolution = evolve(self.row_schema, storable(incoming), self.widening, name=self.name)
+        if not evolution.changes:
+            return
+        if not self.options.merge_schema:
+            what = ", ".join([*(f"{name} is new" for name in evolution.added), *evolution.widened])
+            raise SchemaChangeError(f"{self.name}: {what}, and mergeSchema=false forbids that")
+        self.change_schema(evolution.schema, evolution.added, evolution.widened)
+
+    def project(self, columns: Sequence[str] | None) -> pa.Schema:
+        """The schema of some columns, in their order; unknown ones are refused."""
+        if columns is None:
+            return self.schema
+        for column in columns:
+            if column not in self.schema.names:
+                raise LakeOptionError(f"{self.name} has no column {column}; there are {', '.join(self.schema.names)}")
+        return pa.schema([self.schema.field(column) for column in columns])
+
+    def discard(self, paths: Iterable[str]) -> None:
+        """Delete data files that are not in the table and never will be."""
+        for path in paths:
+            self.storage.delete(path)
+
+
+def find_format(options: TableOptions) -> str | None:
+    """The format of the table that is there, or None if there is none."""
+    if options.table is not None or options.catalog:
+        return "iceberg"
+    assert options.path is not None
+    storage = Storage.at(options.path, options.s3)
+    return format_at(storage) if storage.is_local or options.table_format != "iceberg" else "iceberg"
+
+
+def format_at(storage: Storage) -> str | None:
+    """What kind of table a directory is."""
+    for directory, name in (("_delta_log", "delta"), ("_millstream_log", "parquet"), ("metadata", "iceberg")):
+        if storage.has_any(directory):
+            return name
+    return None
+
+
+def open_table(options: TableOptions) -> LakeTable:
+    """The table that is there."""
+    found = find_format(options)
+    if found is not None and options.table_format not in (None, found):
+        raise LakeOptionError(f"{options.name} is a table of format {found}, not {options.table_format}")
+    table: LakeTable | None = None if found is None else _class_of(found).open(options)
+    if table is None:
+        raise NoTableError(f"there is no table at {options.name}: the first write makes one")
+    return table.at_version(options.version) if options.version is not None else table
+
+
+def open_or_create(options: TableOptions, rows: pa.Schema) -> LakeTable:
+    """The table for these rows: made if it is not there, changed if it must and can be."""
+    found = find_format(options)
+    if found is not None and options.table_format not in (None, found):
+        raise LakeOptionError(f"{options.name} is a table of format {found}, not {options.table_format}")
+    kind = _class_of(options.table_format or found or "delta")
+    partitioning = Partitioning.parse(options.partition_by or ())
+    table: LakeTable | None = kind.open(options)
+    if table is None:
+        partitioning.fields(storable(rows))  # refuse before anything is made
+        made: LakeTable = kind.create(options, storable(rows), partitioning)
+        table = made
+    table.accept(rows)
+    return table
+
+
+def _class_of(name: str) -> Any:
+    # Each format needs a library of its own, which is imported only when it is used.
+    if name == "delta":
+        from millstream.lake.delta_table import DeltaLakeTable
+
+        return DeltaLakeTable
+    if name == "iceberg":
+        from millstream.lake.iceberg_table import IcebergLakeTable
+
+        return IcebergLakeTable
+    from millstream.lake.parquet_table import ParquetLakeTable
+
+    return ParquetLakeTable
