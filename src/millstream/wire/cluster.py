@@ -7,6 +7,7 @@ Thread safe. Each call takes `timeout_s` at most (a fetch besides as long as it 
 raises with the last reason. Refusals that pass by themselves are asked again until then; others are raised at once.
 """
 
+import weakref
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
@@ -14,10 +15,10 @@ from typing import Any
 from uuid import UUID
 
 from millstream.protocol.schema import Message
-from millstream.wire.addresses import parse_bootstrap
+from millstream.wire.addresses import Address, parse_bootstrap
 from millstream.wire.connection import Connection
-from millstream.wire.coordinators import CoordinatorKind, Coordinators
-from millstream.wire.errors import ConnectionLostError, error_code, refusal
+from millstream.wire.coordinators import CoordinatorKind, Coordinators, passing_code
+from millstream.wire.errors import ConnectionLostError, NotYetError, error_code, refusal
 from millstream.wire.fetch_codec import Fetched
 from millstream.wire.fetching import Fetcher, Wanted
 from millstream.wire.group_offsets import commit_offsets, committed_offsets
@@ -46,6 +47,7 @@ class Cluster:
         self.settings = parse_settings(settings, client_id, timeout_s)
         self.timeout_s = self.settings.call_timeout_s
         self._pool = ConnectionPool(Opener(self.settings))
+        weakref.finalize(self, self._pool.close)  # one that is dropped leaves no connections behind
         self._routing = Routing(parse_bootstrap(bootstrap), self._pool)
         self._fetcher = Fetcher(self._routing, self._pool)
         self._coordinators = Coordinators(self._routing, self._pool)
@@ -60,7 +62,11 @@ class Cluster:
         """In another process it is a new one, with the same settings."""
         return _remake, self._given
 
+    def __repr__(self) -> str:
+        return f"<Cluster at {self.bootstrap}>"
+
     def close(self) -> None:
+        """Closes the connections that are not in use; those in use when they are done."""
         self._pool.close()
 
     # What there is
@@ -137,15 +143,45 @@ class Cluster:
 
     # Anything else
 
-    def call(self, api: str, *, node: int | None = None, at_most: int | None = None, **fields: Any) -> Message:
+    def call(
+        self,
+        api: str,
+        *,
+        node: int | None = None,
+        at_most: int | None = None,
+        within_s: float | None = None,
+        once: bool = False,
+        **fields: Any,
+    ) -> Message:
         """Any request, in the newest version that both sides know (`at_most` that one), to a broker or to any.
 
-        Only connections are tried again; the error codes in the answer are the caller's.
+        Only connections are tried again, and not even they with `once`; the error codes in the answer are the caller's.
         """
-        patience = Patience(self.timeout_s + fields.get("timeout_ms", 0) / 1000)
+        patience = Patience((within_s or self.timeout_s) + fields.get("timeout_ms", 0) / 1000, once=once)
         if node is None:
             return patience.keep_trying(lambda: self._routing.ask_any(api, fields, patience, at_most))
         return patience.keep_trying(lambda: self._ask_node(node, api, fields, patience, at_most))
+
+    def call_every_broker(self, api: str, **fields: Any) -> dict[int, Message]:
+        """The answers of all brokers that are up, by node id; one whose coordinator loads is asked again."""
+        answers: dict[int, Message] = {}
+        for broker in self.brokers():
+            patience = Patience(self.timeout_s)
+
+            def ask(node: int = broker.node_id, patience: Patience = patience) -> Message:
+                answer = self._ask_node(node, api, fields, patience)
+                passing = passing_code(answer)
+                if passing is not None:
+                    raise NotYetError(f"the coordinator on broker {node}", passing)
+                return answer
+
+            answers[broker.node_id] = patience.keep_trying(ask)
+        return answers
+
+    def coordinator_of(self, key: str, kind: CoordinatorKind) -> Address:
+        """Where the coordinator of a group or transactional id is."""
+        patience = Patience(self.timeout_s)
+        return patience.keep_trying(lambda: self._coordinators.find(key, kind, patience))
 
     def call_coordinator(
         self, key: str, kind: CoordinatorKind, api: str, *, at_most: int | None = None, **fields: Any

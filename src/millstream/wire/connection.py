@@ -175,7 +175,7 @@ class Connection:
             )
         late = isinstance(error, TimeoutError)
         reason = "did not answer in time" if late else error.strerror or str(error) or type(error).__name__
-        return ConnectionLostError(str(self.address), reason, connected=True)
+        return ConnectionLostError(str(self.address), reason, late=late)
 
 
 def _strange_size(size: int) -> str:

@@ -48,11 +48,11 @@ class Coordinators:
             self._routing.note_failure(address)
             self._forget(key, kind)
             raise
-        for code in codes_in(answer):
-            if code in _PASSING:
-                if code in _MOVED:
-                    self._forget(key, kind)
-                raise NotYetError(f"the coordinator of {_name(key, kind)}", code)
+        passing = passing_code(answer)
+        if passing is not None:
+            if passing in _MOVED:
+                self._forget(key, kind)
+            raise NotYetError(f"the coordinator of {_name(key, kind)}", passing)
         return answer
 
     def find(self, key: str, kind: CoordinatorKind, patience: Patience) -> Address:
@@ -77,6 +77,11 @@ class Coordinators:
     def _forget(self, key: str, kind: CoordinatorKind) -> None:
         with self._lock:
             self._known.pop((key, kind), None)
+
+
+def passing_code(answer: Message) -> ErrorCode | None:
+    """The code in an answer that says: ask again in a moment."""
+    return next((code for code in codes_in(answer) if code in _PASSING), None)
 
 
 def codes_in(answer: Message) -> Iterator[ErrorCode]:

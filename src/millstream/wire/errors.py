@@ -12,11 +12,11 @@ class WireError(Exception):
 
 
 class UnreachableError(WireError):
-    """No broker answered within the time allowed. `answered` says that one was there, but too late or incompletely."""
+    """No broker answered within the time allowed. `late` says that one was there, but did not answer in time."""
 
-    def __init__(self, text: str, *, answered: bool = False) -> None:
+    def __init__(self, text: str, *, late: bool = False) -> None:
         super().__init__(text)
-        self.answered = answered
+        self.late = late
 
 
 class RefusedError(WireError):
@@ -41,13 +41,13 @@ class SetupError(WireError):
 
 
 class ConnectionLostError(WireError):
-    """One connection could not be made or broke; another try may help. `connected` says that it had been made."""
+    """One connection could not be made or broke; another try may help. `late`: it was there, but no answer came."""
 
-    def __init__(self, address: str, reason: str, *, connected: bool = False) -> None:
+    def __init__(self, address: str, reason: str, *, late: bool = False) -> None:
         super().__init__(f"{address}: {reason}")
         self.address = address
         self.reason = reason
-        self.connected = connected
+        self.late = late
 
 
 class NotYetError(WireError):

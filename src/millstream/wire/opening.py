@@ -66,8 +66,8 @@ class Opener:
                     f"{address} does not speak TLS: use another port, or security.protocol PLAINTEXT or SASL_PLAINTEXT"
                 ) from error
             why = "closed in the handshake: does this port speak TLS?" if isinstance(error, ssl.SSLEOFError) else ""
-            raise ConnectionLostError(str(address), why or f"no TLS: {error.reason}", connected=True) from error
+            raise ConnectionLostError(str(address), why or f"no TLS: {error.reason}") from error
         except OSError as error:
             late = isinstance(error, TimeoutError)
             reason = "no answer to the TLS handshake" if late else f"no TLS: {error.strerror or error}"
-            raise ConnectionLostError(str(address), reason, connected=True) from error
+            raise ConnectionLostError(str(address), reason, late=late) from error

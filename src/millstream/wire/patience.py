@@ -15,8 +15,10 @@ _LONGEST_PAUSE_S = 0.5
 class Patience:
     """The time one call has, and the reasons it was not done yet."""
 
-    def __init__(self, timeout_s: float) -> None:
+    def __init__(self, timeout_s: float, *, once: bool = False) -> None:
+        """`once`: not to be tried again."""
         self.timeout_s = timeout_s
+        self._once = once
         self.began = time.monotonic()
         self._pause_s = _FIRST_PAUSE_S
         self._failures: dict[str, ConnectionLostError] = {}
@@ -42,7 +44,7 @@ class Patience:
     def wait_after(self, error: ConnectionLostError | NotYetError) -> None:
         """Sleeps a little, twice as long each time; raises what went wrong once the time is up."""
         self.note(error)
-        if self.elapsed_s + self._pause_s >= self.timeout_s:
+        if self._once or self.elapsed_s + self._pause_s >= self.timeout_s:
             raise self._final() from error
         time.sleep(self._pause_s * random.uniform(0.8, 1.2))
         self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
@@ -62,9 +64,11 @@ class Patience:
     def _final(self) -> UnreachableError | RefusedError:
         if self._not_yet is not None:
             last = self._not_yet
-            return RefusedError(f"{last.text} {advice(last.code)}; tried for {self.timeout_s:g} s", last.code)
+            tried = "" if self._once else f"; tried for {self.timeout_s:g} s"
+            return RefusedError(f"{last.text} {advice(last.code)}{tried}", last.code)
         each = "; ".join(str(error) for error in self._failures.values())
         return UnreachableError(
-            f"no broker answered within {self.timeout_s:g} s ({each}): are the address and the listener right?",
-            answered=any(error.connected for error in self._failures.values()),
+            f"no broker answered{'' if self._once else f' within {self.timeout_s:g} s'} ({each}):"
+            " are the address and the listener right?",
+            late=any(error.late for error in self._failures.values()),
         )
