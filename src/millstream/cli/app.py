@@ -13,6 +13,7 @@ from millstream.cli import (
     group,
     log_compaction,
     log_dump,
+    pipeline,
     produce,
     settings,
     share,
@@ -76,6 +77,7 @@ app.add_typer(cluster.app, name="cluster")
 app.add_typer(broker.app, name="broker")
 log_dump.app.command("compaction")(log_compaction.compaction)
 app.add_typer(log_dump.app, name="log")
+app.add_typer(pipeline.app, name="pipeline")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.command("bench")(bench.bench)
@@ -120,8 +122,12 @@ def run_app(arguments: list[str]) -> int:
 
 
 def _exit_code(error: Exception) -> int | None:
+    from millstream.cli import wire_cluster
     from millstream.client import errors
+    from millstream.wire import WireError
 
+    if isinstance(error, WireError):
+        return wire_cluster.exit_code(error)
     meanings: tuple[tuple[type[Exception], int], ...] = (
         (errors.NoBrokerError, exit_codes.NO_BROKER),
         (errors.DeadlineError, exit_codes.TIMED_OUT),

@@ -1,0 +1,183 @@
+"""`millstream pipeline`: pipelines as files. init, validate and graph are here, the others in modules of their own."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from millstream.cli import exit_codes, pipeline_run, pipeline_skew, pipeline_status
+from millstream.cli.options import Json
+from millstream.cli.pipeline_files import PipelineFile, inspected, loaded
+from millstream.cli.terminal import CommandFailedError, complain, print_json
+
+if TYPE_CHECKING:
+    from millstream.pipeline.definition import Inspected
+
+app = typer.Typer(
+    help="Pipelines on Spark as YAML files: make, check, draw, run, watch and stop them.\n\n"
+    "A file names sources (topics), steps (SQL, Python, windows, joins, …) and sinks (topics, tables). "
+    "docs/pipelines.md has all of it.",
+    no_args_is_help=True,
+)
+
+
+@app.command()
+def init(
+    directory: Annotated[
+        Path, typer.Argument(metavar="[DIR]", help="Where to write the project. [default: the example's name]")
+    ] = Path(),
+    example: Annotated[
+        str | None,
+        typer.Option("--example", "-e", metavar="NAME", help="Which example to begin with. [default: orders-revenue]"),
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", "-l", help="Only say which examples there are.")] = False,
+    json: Json = False,
+) -> None:
+    """Write a small project that works: pipeline.yaml, generate.py (test data), README.md.
+
+    \b
+    Examples:
+      millstream pipeline init                          # into ./orders-revenue
+      millstream pipeline init shop --example click-sessions
+      millstream pipeline init --list
+    """
+    from millstream.pipeline.problems import nearest
+    from millstream.pipeline.project import DEFAULT_EXAMPLE, ProjectExistsError, examples, write_project
+
+    known = examples()
+    if list_:
+        if json:
+            print_json([{"name": each.name, "summary": each.summary} for each in known])
+        else:
+            from millstream.cli.terminal import print_table
+
+            print_table(("example", "what it shows"), [(each.name, each.summary) for each in known])
+        return
+    chosen = example or DEFAULT_EXAMPLE
+    names = [each.name for each in known]
+    if chosen not in names:
+        advice = nearest(chosen, names, noun="there are")
+        raise CommandFailedError(f"there is no example {chosen!r}; {advice}", exit_codes.NOT_FOUND)
+    target = directory if directory != Path() else Path(chosen)
+    try:
+        written = write_project(target, chosen)
+    except ProjectExistsError as error:
+        raise CommandFailedError(str(error), exit_codes.EXISTS) from error
+    if json:
+        print_json({"directory": str(target), "files": [str(path) for path in written]})
+        return
+    print(f"{target}: {', '.join(path.name for path in written)}")
+    print("Next, with a broker at localhost:9092 (`millstream serve`):")
+    print(f"  python {target / 'generate.py'}")
+    print(f"  millstream pipeline validate {target / 'pipeline.yaml'}")
+    print(f"  millstream pipeline run {target / 'pipeline.yaml'}")
+
+
+@app.command()
+def validate(
+    file: PipelineFile,
+    deep: Annotated[
+        bool,
+        typer.Option(
+            "--deep", help="Also ask the broker (topics), the registry (schemas) and Spark (SQL, on empty tables)."
+        ),
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Say everything that is wrong with a pipeline, each with its line; nothing is started.
+
+    Names are looked up (and the nearest one told), durations, types and SQL brackets checked, watermarks followed,
+    Python functions imported. Errors are exit code 1; warnings alone are 0. --deep starts a Spark session, no query.
+
+    \b
+    Examples:
+      millstream pipeline validate pipeline.yaml
+      millstream pipeline validate --deep pipeline.yaml
+      millstream pipeline validate --json pipeline.yaml | jq '.problems[].message'
+    """
+    found = inspected(file)
+    if deep and found.pipeline is not None:
+        from millstream.cli.pipeline_deep import check_deep
+
+        check_deep(found.pipeline, found.problems)
+    if json:
+        print_json(_as_document(found))
+    else:
+        _show(found)
+    if found.problems.has_errors:
+        raise typer.Exit(exit_codes.FAILED)
+
+
+def _as_document(found: "Inspected") -> dict[str, object]:
+    return {
+        "file": found.file,
+        "pipeline": found.pipeline.name if found.pipeline else None,
+        "valid": not found.problems.has_errors,
+        "problems": [
+            {
+                "line": problem.place.line,
+                "column": problem.place.column,
+                "severity": str(problem.severity),
+                "message": problem.message,
+            }
+            for problem in found.problems
+        ],
+    }
+
+
+def _show(found: "Inspected") -> None:
+    lines = found.text.splitlines()
+    for problem in found.problems:
+        print(problem.text(found.file))
+        if 0 < problem.place.line <= len(lines):
+            source = lines[problem.place.line - 1]
+            print(f"    {source}")
+            print("    " + " " * min(problem.place.column - 1, len(source)) + "^")
+    pipeline = found.pipeline
+    if pipeline is None or found.problems.has_errors:
+        errors = sum(1 for problem in found.problems if problem.severity == "error")
+        complain(f"{found.file}: {errors} error{'s' if errors != 1 else ''}")
+    else:
+        counts = (("source", pipeline.sources), ("step", pipeline.steps), ("sink", pipeline.sinks))
+        parts = ", ".join(f"{len(all_)} {name}{'s' if len(all_) != 1 else ''}" for name, all_ in counts)
+        print(f"{found.file}: pipeline {pipeline.name!r} is valid ({parts})")
+
+
+@app.command()
+def graph(
+    file: PipelineFile,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE.svg", help="Where the SVG goes. [default: stdout]")
+    ] = None,
+    ascii_: Annotated[bool, typer.Option("--ascii", help="Draw with box characters instead, for a terminal.")] = False,
+) -> None:
+    """Draw the flow of a pipeline: sources on the left, sinks on the right, a shape and a colour for each kind.
+
+    \b
+    Examples:
+      millstream pipeline graph pipeline.yaml -o flow.svg
+      millstream pipeline graph pipeline.yaml --ascii | less -S
+    """
+    if ascii_ and output is not None and output.suffix == ".svg":
+        raise CommandFailedError(
+            f"--ascii is no SVG; give {output.with_suffix('.txt')} or leave one out", exit_codes.USAGE
+        )
+    if output is not None and not ascii_ and output.suffix != ".svg":
+        raise CommandFailedError(f"{output}: only SVG can be drawn; give a name that ends in .svg", exit_codes.USAGE)
+    pipeline = loaded(file)
+    from millstream.pipeline.drawing.graph import graph_of
+    from millstream.pipeline.drawing.svg import to_svg
+    from millstream.pipeline.drawing.text import to_text
+
+    picture = to_text(graph_of(pipeline)) if ascii_ else to_svg(graph_of(pipeline))
+    if output is None:
+        print(picture, end="")
+    else:
+        output.write_text(picture, encoding="utf-8")
+        print(output)
+
+
+app.command("run")(pipeline_run.run)
+app.command("status")(pipeline_status.status)
+app.command("stop")(pipeline_status.stop)
+app.command("skew")(pipeline_skew.skew)

@@ -1,0 +1,90 @@
+"""What only the world outside can tell of a pipeline: are topics, schemas and tables there, and what does Spark say?
+
+Nothing is started or written: topics are looked up, schemas fetched, and Spark analyses the steps on empty tables.
+"""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from millstream.pipeline.model import Format, Pipeline, TableSource, TopicSink, TopicSource
+from millstream.pipeline.problems import Place, Problems, nearest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_BROKER_TIMEOUT_S = 10.0
+
+
+def check_topics(pipeline: Pipeline, problems: Problems) -> None:
+    """Topics that are read must be there; those that are written are made by the broker, if it does that."""
+    from millstream.wire import Cluster, WireError
+
+    try:
+        with Cluster(pipeline.bootstrap, pipeline.connection, timeout_s=_BROKER_TIMEOUT_S) as cluster:
+            known = [name for name, topic in cluster.topics().items() if not topic.is_internal]
+    except WireError as error:
+        problems.error(Place(1, 1), f"the broker at {pipeline.bootstrap} could not be asked: {error}")
+        return
+    for source in pipeline.sources:
+        if not isinstance(source, TopicSource):
+            continue
+        for topic in source.topics:
+            if topic not in known:
+                problems.error(
+                    Place(source.line, 1),
+                    f"source {source.name!r}: there is no topic {topic!r} at {pipeline.bootstrap}; "
+                    f"{nearest(topic, known, noun='there are')}",
+                )
+        if source.pattern is not None and not any(re.fullmatch(source.pattern, topic) for topic in known):
+            problems.warning(
+                Place(source.line, 1), f"source {source.name!r}: no topic matches {source.pattern!r} so far"
+            )
+    for sink in pipeline.sinks:
+        if isinstance(sink, TopicSink) and sink.topic not in known:
+            problems.warning(
+                Place(sink.line, 1),
+                f"sink {sink.name!r}: there is no topic {sink.topic!r} yet; the broker makes it with its defaults, "
+                f"or `millstream topic create {sink.topic}` does",
+            )
+
+
+def check_tables(pipeline: Pipeline, problems: Problems) -> None:
+    for source in pipeline.sources:
+        if isinstance(source, TableSource) and "://" not in source.path and not Path(source.path).exists():
+            problems.error(Place(source.line, 1), f"source {source.name!r}: there is no {source.path}")
+
+
+def check_schemas(pipeline: Pipeline, problems: Problems) -> None:
+    """Subjects that sources and sinks need of the registry."""
+    if pipeline.registry is None:
+        return
+    from millstream.schemas import RegistryClient, RegistryError
+
+    auth = (pipeline.registry.username, pipeline.registry.password or "") if pipeline.registry.username else None
+    client = RegistryClient(pipeline.registry.url, auth)
+    wanted: list[tuple[int, str, str]] = []
+    for source in pipeline.sources:
+        if isinstance(source, TopicSource) and _needs_registry(source.format) and source.schema is None:
+            subjects = [source.subject] if source.subject else [f"{topic}-value" for topic in source.topics]
+            wanted += [(source.line, f"source {source.name!r}", subject) for subject in subjects]
+    for sink in pipeline.sinks:
+        if isinstance(sink, TopicSink) and sink.format in (Format.AVRO, Format.PROTOBUF) and sink.schema is None:
+            wanted.append((sink.line, f"sink {sink.name!r}", sink.subject or f"{sink.topic}-value"))
+    for line, what, subject in wanted:
+        try:
+            client.latest(subject)
+        except RegistryError as error:
+            problems.error(Place(line, 1), f"{what}: {error}")
+
+
+def _needs_registry(format: Format) -> bool:
+    return format in (Format.AVRO, Format.PROTOBUF, Format.JSON)
+
+
+def check_with_spark(pipeline: Pipeline, session: "SparkSession", problems: Problems) -> None:
+    """What Spark's analyser says of the steps and sinks, on empty tables with the right columns."""
+    from millstream.pipeline.engine import analyse
+
+    for line, message in analyse(pipeline, session):
+        problems.error(Place(line, 1), message)
