@@ -1,7 +1,24 @@
 """Found by Spark on its own: `format("millstream")`."""
 
+from typing import TYPE_CHECKING
+
+from pyspark.sql.types import StructType
+
 from millstream.spark.source import MillstreamSource
+
+if TYPE_CHECKING:
+    from millstream.spark.sink import BatchWriter, StreamWriter
 
 
 class DefaultSource(MillstreamSource):
     """Reads and writes topics."""
+
+    def writer(self, schema: StructType, overwrite: bool) -> "BatchWriter":
+        from millstream.spark.sink import BatchWriter
+
+        return BatchWriter(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "StreamWriter":  # noqa: N802 - Spark's name
+        from millstream.spark.sink import StreamWriter
+
+        return StreamWriter(self.options, schema, overwrite)

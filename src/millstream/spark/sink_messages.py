@@ -1,0 +1,18 @@
+"""What a task tells the driver when it has written."""
+
+from dataclasses import dataclass
+
+from pyspark.sql.datasource import WriterCommitMessage
+
+from millstream.spark.decisions import TaskTransaction
+
+
+@dataclass
+class TaskWrite(WriterCommitMessage):
+    """One task's work. Without rows there is no transaction; nor is there at least once."""
+
+    sink: str
+    batch: int
+    attempt: str
+    rows: int
+    transaction: TaskTransaction | None
