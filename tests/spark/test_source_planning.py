@@ -330,8 +330,9 @@ class TestTransactions:
 class TestBatch:
     def test_positions(self, topic: Callable[..., Topic]) -> None:
         orders = topic(2)
-        orders.produce(10, 0, timestamp=1_700_000_000_000)
-        orders.produce(10, 1, timestamp=1_700_000_000_005)
+        now = int(time.time() * 1000)
+        orders.produce(10, 0, timestamp=now)
+        orders.produce(10, 1, timestamp=now + 5)
 
         def planned(**more: str) -> dict[int, tuple[int, int]]:
             return spans(plan_batch(orders.options(**more).for_batch()))
@@ -341,9 +342,9 @@ class TestBatch:
 
         assert planned() == {0: (0, 10), 1: (0, 10)}
         assert planned(startingOffsets=each(-2, 3), endingOffsets=each(5, -1)) == {0: (0, 5), 1: (3, 10)}
-        assert planned(startingTimestamp="1700000000004", endingTimestamp="1700000000007") == {0: (4, 7), 1: (0, 2)}
-        by_time = each(1_700_000_000_009, 1_700_000_000_099)
-        with pytest.raises(SourceError, match=r"-1 is at or after 1700000000099.*Strategy to latest"):
+        assert planned(startingTimestamp=str(now + 4), endingTimestamp=str(now + 7)) == {0: (4, 7), 1: (0, 2)}
+        by_time = each(now + 9, now + 99)
+        with pytest.raises(SourceError, match=rf"-1 is at or after {now + 99}.*Strategy to latest"):
             planned(startingOffsetsByTimestamp=by_time)
         more = {"startingOffsetsByTimestamp": by_time, "startingOffsetsByTimestampStrategy": "latest"}
         assert planned(**more) == {0: (9, 10)}
