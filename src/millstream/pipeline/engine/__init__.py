@@ -1,0 +1,1 @@
+"""Runs pipelines on Spark: a model becomes DataFrames, these become streaming queries, which are watched."""

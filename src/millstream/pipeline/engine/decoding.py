@@ -1,0 +1,147 @@
+"""From records to typed rows: what a topic source's format and schema make of keys and values.
+
+The source itself decodes what a schema registry describes. Columns that the pipeline's file spells out (`schema:`) are
+decoded by Spark. Either way a record that is not what the file says has the reason in `_error`, and never ends a query.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from millstream.pipeline.engine.record_columns import (
+    ERROR,
+    HEADERS,
+    KEY,
+    OFFSET,
+    PARTITION,
+    RECORD_COLUMNS,
+    TIMESTAMP,
+    TOPIC,
+)
+from millstream.pipeline.model import BadRecords, Format, Pipeline, TopicSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_REGISTERED = (Format.AVRO, Format.PROTOBUF, Format.JSON)
+_CORRUPT = "__corrupt"
+RAW_VALUE = "__value"
+RAW_KEY = "__key"
+
+
+def decoded_by_source(source: TopicSource) -> bool:
+    """Whether format("millstream") gives typed values, rather than bytes for Spark to decode."""
+    return source.format in (Format.AVRO, Format.PROTOBUF) or (source.format is Format.JSON and source.schema is None)
+
+
+def key_decoded_by_source(source: TopicSource) -> bool:
+    return source.key_format in _REGISTERED
+
+
+def can_be_bad(source: TopicSource) -> bool:
+    """Whether there are records that this source's formats cannot read."""
+    return source.format in (*_REGISTERED, Format.CSV) or key_decoded_by_source(source)
+
+
+def source_options(pipeline: Pipeline, source: TopicSource, *, dead_letters: bool) -> dict[str, str]:
+    """The options of format("millstream") that have to do with formats.
+
+    With `dead_letters` the source sends bad records where the file says; else it tells of them in `_error`.
+    """
+    options: dict[str, str] = {}
+    if decoded_by_source(source):
+        options["valueFormat"] = source.format.value
+        if source.subject is not None:
+            options["valueSubject"] = source.subject
+    if key_decoded_by_source(source):
+        options["keyFormat"] = source.key_format.value
+    if not options:
+        return options
+    if dead_letters and source.bad_records is BadRecords.DEAD_LETTERS:
+        headers = {"millstream.pipeline": pipeline.name, "millstream.step": source.name}
+        options["deadLetterTopic"] = pipeline.dead_letters.topic
+        options["deadLetterHeaders"] = json.dumps(headers)
+    else:
+        options["badRecords"] = "column"
+    return options | registry_options(pipeline)
+
+
+def registry_options(pipeline: Pipeline) -> dict[str, str]:
+    """Where the schema registry is, for sources and sinks alike."""
+    if pipeline.registry is None:
+        return {}
+    options = {"schema.registry.url": pipeline.registry.url}
+    if pipeline.registry.username is not None:
+        user_info = f"{pipeline.registry.username}:{pipeline.registry.password or ''}"
+        options["schema.registry.basic.auth.user.info"] = user_info
+    return options
+
+
+def decode(raw: "DataFrame", source: TopicSource, *, keep_bytes: bool = False) -> "DataFrame":
+    """Rows with the value's columns, the record's, and `_error`; with `keep_bytes` also key and value as they came."""
+    from pyspark.sql.functions import coalesce, col, expr, lit, when
+
+    if source.format is Format.RAW:
+        return raw
+    errors: list[Column] = []
+    if "_error" in raw.columns:
+        errors.append(col("_error"))
+    frame = raw
+    if decoded_by_source(source):
+        value = "value.*"
+    elif source.format is Format.STRING:
+        frame, value = frame.withColumn("__text", col("value").cast("string")), "__text AS value"
+    else:
+        frame = frame.withColumn("__parsed", _parsed(source, frame))
+        value = "__parsed.*"
+        what = "JSON" if source.format is Format.JSON else "CSV"
+        reason = lit(f"the value is not {what} with the columns {source.schema}")
+        errors.append(when(expr(f"__parsed.{_CORRUPT} IS NOT NULL"), reason))
+    key = "key" if key_decoded_by_source(source) or source.key_format is Format.RAW else "CAST(key AS STRING)"
+    error = coalesce(*errors) if errors else lit(None).cast("string")
+    columns = [
+        *([f"value AS {RAW_VALUE}", f"key AS {RAW_KEY}"] if keep_bytes else []),
+        f"{key} AS {KEY}",
+        f"topic AS {TOPIC}",
+        f"partition AS {PARTITION}",
+        f"offset AS {OFFSET}",
+        f"timestamp AS {TIMESTAMP}",
+    ]
+    if source.headers and "headers" in raw.columns:
+        columns.append(f"headers AS {HEADERS}")
+    typed = frame.withColumn("__error", error).select(
+        expr_or_star(value), *map(expr, columns), col("__error").alias(ERROR)
+    )
+    return typed.drop(_CORRUPT)
+
+
+def expr_or_star(text: str) -> "Column":
+    from pyspark.sql.functions import col, expr
+
+    return col(text) if text.endswith(".*") else expr(text)
+
+
+def _parsed(source: TopicSource, frame: "DataFrame") -> "Column":
+    """The value by Spark's parser; what does not fit is told of in a column of its own, not thrown."""
+    from pyspark.sql.functions import from_csv, from_json
+
+    assert source.schema is not None
+    options: Mapping[str, str] = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+    text = frame["value"].cast("string")
+    if source.format is Format.CSV:
+        return from_csv(text, f"{source.schema}, {_CORRUPT} STRING", options)
+    return from_json(text, f"{source.schema}, {_CORRUPT} STRING", options)
+
+
+def good_rows(frame: "DataFrame", source: TopicSource) -> "DataFrame":
+    """What the steps get to see: bad records go elsewhere, unless the file keeps them."""
+    if source.format is Format.RAW or ERROR not in frame.columns:
+        return frame
+    if source.bad_records is BadRecords.KEEP:
+        return frame
+    return frame.where(f"{ERROR} IS NULL").drop(ERROR)
+
+
+def value_columns(frame: "DataFrame") -> list[str]:
+    """The columns of a row that are its own, not its record's."""
+    return [name for name in frame.columns if name not in RECORD_COLUMNS]

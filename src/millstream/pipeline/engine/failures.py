@@ -1,0 +1,124 @@
+"""What went wrong, said in terms of the pipeline's file: which part, which line, and what Spark makes of it."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from millstream.pipeline.model import Sql
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A source, step or sink of the file, for messages."""
+
+    kind: str
+    name: str
+    line: int
+    query: Sql | None = None
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name!r}"
+
+
+class PipelineFailedError(Exception):
+    """The pipeline cannot run, or does not any more; the text is for people, the code for the command's exit."""
+
+    exit_code = 1
+
+
+class PartFailedError(PipelineFailedError):
+    """One part of the file is at fault: `line` is where, `reason` what Spark or the part's own code said."""
+
+    def __init__(self, part: Part, reason: str, line: int | None = None) -> None:
+        self.part = part
+        self.line = part.line if line is None else line
+        self.reason = reason
+        super().__init__(f"{part}: {reason}")
+
+
+@contextmanager
+def blamed_on(part: Part) -> Iterator[None]:
+    """Whatever Spark or the user's code says against this part becomes a PartFailedError with its line."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PipelineFailedError:
+        raise
+    except PySparkException as error:
+        raise PartFailedError(part, spark_reason(error), _line_in(part, error)) from error
+    except Exception as error:
+        if _is_from_py4j(error):
+            raise PartFailedError(part, spark_reason(error)) from error
+        raise PartFailedError(part, f"{type(error).__name__}: {error}") from error
+
+
+_NOISE = re.compile(r"(;?\s*line \d+,? pos(ition)? \d+)?;?\s*('?[A-Z][A-Za-z]+.*)?$", re.DOTALL)
+_CAUSES = re.compile(
+    r"^(?:Caused by: |: )?(?:[\w.$]*\.)?([A-Z]\w*(?:Error|Exception|Expired|Interrupt)): (.*)$", re.MULTILINE
+)
+_UNTELLING = frozenset(
+    ("SparkException", "StreamingQueryException", "PythonException", "ExecutionException", "Py4JJavaError", "Exception")
+)
+
+
+def spark_reason(error: BaseException) -> str:
+    """What a person needs of Spark's error: the cause, with Spark's suggestion, without plans and stack traces."""
+    text = str(error)
+    told = _python_cause(text)
+    if told is not None:
+        return told
+    causes = [(kind, what.strip()) for kind, what in _CAUSES.findall(text)]
+    telling = [what for kind, what in causes if kind not in _UNTELLING and what]
+    if telling and not text.startswith("["):
+        return _tidy(telling[-1])
+    return _tidy(text)
+
+
+def _python_cause(text: str) -> str | None:
+    """The last line of a Python traceback that a worker, or a source or sink of ours, sent along."""
+    if "Traceback (most recent call last)" not in text:
+        return None
+    last: str | None = None
+    for block in text.split("Traceback (most recent call last)")[1:]:
+        for line in block.splitlines():
+            match = re.match(r"(?:[\w.]+\.)?([A-Za-z_]\w*): (.+)$", line)
+            if match and not line.startswith((" ", "\t")):
+                last = f"{match[1]}: {match[2]}"
+    if last is None:
+        return None
+    # Errors of ours are sentences; the class before them says nothing more.
+    kind, _, what = last.partition(": ")
+    return what if kind.endswith("Error") and len(what.split()) > 4 else last
+
+
+def _tidy(text: str) -> str:
+    """Without the class of the error, the SQL state, the query's text and the plan."""
+    text = re.sub(r"^\[[A-Z0-9_.]+\]\s*", "", text.strip())
+    text = text.split("\n\nJVM stacktrace:")[0].split("\n== SQL")[0]
+    text = re.sub(r"\s*SQLSTATE: \w{5}.*$", "", text, flags=re.DOTALL)
+    first = text.split("\n\n")[0]
+    first = first.split(";\n")[0]
+    return " ".join(first.split()).rstrip(";")
+
+
+def _line_in(part: Part, error: BaseException) -> int | None:
+    """The line of the file for a mistake inside a SQL step, from where in the query Spark found it."""
+    if part.query is None:
+        return None
+    query = part.query.query
+    context = getattr(error, "getQueryContext", None)
+    for each in (context() if context is not None else None) or []:
+        try:
+            start = int(each.startIndex())
+        except Exception:
+            continue
+        if 0 <= start <= len(query):
+            return part.query.query_line + query[:start].count("\n")
+    match = re.search(r"line (\d+),? pos", str(error))
+    return None if match is None else part.query.query_line + int(match[1]) - 1
+
+
+def _is_from_py4j(error: BaseException) -> bool:
+    return type(error).__module__.split(".")[0] == "py4j"

@@ -1,0 +1,162 @@
+"""The pipeline while it runs, for people: a table that is redrawn in a terminal, plain lines where there is none."""
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from millstream.pipeline.state import QueryProgress
+
+_LINE_EVERY_S = 10.0
+
+
+class LiveView:
+    """Redraws a table of all queries; on something that is not a terminal, says a line now and then instead."""
+
+    def __init__(self, title: str, console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console = console or Console(stderr=not sys.stdout.isatty(), highlight=False)
+        self._title = title
+        self._clock = clock
+        self._began = clock()
+        self._said: dict[str, float] = {}
+        self._queries: dict[str, QueryProgress] = {}
+        self._dead_letters: Mapping[str, int] = {}
+        self._last_reason: str | None = None
+        self._note = "starting Spark"
+        self._live: Live | None = None
+
+    def __enter__(self) -> "LiveView":
+        if self._console.is_terminal:
+            self._live = Live(
+                console=self._console, get_renderable=self.render, refresh_per_second=4, redirect_stderr=False
+            )
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def note(self, text: str) -> None:
+        """What goes on at large: starting, running, stopping."""
+        self._note = text
+        if self._live is None:
+            self._console.print(f"{self._title}: {text}")
+
+    def show(self, progress: QueryProgress) -> None:
+        self._queries[progress.query] = progress
+        if self._live is None and self._is_time_for(progress):
+            self._console.print(_line(progress), soft_wrap=True)
+
+    def show_dead_letters(self, by_step: Mapping[str, int], last_reason: str | None) -> None:
+        self._dead_letters, self._last_reason = by_step, last_reason
+
+    def show_rows(
+        self, sink: str, batch: int, columns: Sequence[str], rows: Sequence[Sequence[str]], total: int
+    ) -> None:
+        """What a console sink has to say, above the table."""
+        table = Table(title=f"{sink}, batch {batch}", title_justify="left", box=None, pad_edge=False)
+        for column in columns:
+            table.add_column(column, overflow="fold")
+        for row in rows:
+            table.add_row(*row)
+        self._console.print(table)
+        if total > len(rows):
+            self._console.print(f"… and {total - len(rows):,} more rows")
+
+    def _is_time_for(self, progress: QueryProgress) -> bool:
+        now = self._clock()
+        if progress.active and now - self._said.get(progress.query, -_LINE_EVERY_S) < _LINE_EVERY_S:
+            return False
+        self._said[progress.query] = now
+        return True
+
+    def render(self) -> RenderableType:
+        table = Table(expand=True, title_justify="left", box=None, padding=(0, 1))
+        for name in (
+            "sink",
+            "source",
+            "rows/s in",
+            "lag",
+            "rows/s out",
+            "rows out",
+            "batch",
+            "took",
+            "state",
+            "watermark",
+        ):
+            table.add_column(name, justify="left" if name in ("sink", "source", "watermark") else "right", no_wrap=True)
+        for progress in self._queries.values():
+            for row in _rows(progress):
+                table.add_row(*row)
+        seconds = int(self._clock() - self._began)
+        head = Text.assemble((self._title, "bold"), f"  {self._note}  {seconds // 60}:{seconds % 60:02}")
+        parts: list[RenderableType] = [head]
+        if self._queries:
+            parts.append(table)
+        if self._dead_letters:
+            told = ", ".join(f"{step} {count:,}" for step, count in self._dead_letters.items())
+            parts.append(Text(f"dead letters: {told}" + (f" (last: {self._last_reason})" if self._last_reason else "")))
+        late = sum(progress.dropped_late_rows for progress in self._queries.values())
+        if late:
+            parts.append(Text(f"left out as too late: {late:,} rows"))
+        parts += [Text(f"{each.sink}: {each.error}", style="red") for each in self._queries.values() if each.error]
+        return Group(*parts)
+
+
+def _rows(progress: QueryProgress) -> list[list[str]]:
+    own = [
+        "" if progress.rows_out_per_second is None else f"{progress.rows_out_per_second:,.0f}",
+        "" if progress.rows_out_total is None else f"{progress.rows_out_total:,}",
+        "" if progress.batch < 0 else f"{progress.batch}",
+        "" if progress.batch_ms is None else f"{progress.batch_ms / 1000:.1f} s",
+        _state(progress),
+        (progress.watermark or "").removesuffix(".000Z").replace("T", " "),
+    ]
+    if not progress.sources:
+        return [[progress.sink, "", "", "", *own]]
+    rows = []
+    for index, source in enumerate(progress.sources):
+        lag = "" if source.lag is None else f"{source.lag:,}"
+        here = [source.source, f"{source.rows_per_second:,.0f}", lag]
+        rows.append([progress.sink if index == 0 else "", *here, *(own if index == 0 else [""] * len(own))])
+    return rows
+
+
+def _state(progress: QueryProgress) -> str:
+    if progress.state_rows is None:
+        return ""
+    return f"{progress.state_rows:,} / {size_text(progress.state_bytes or 0)}"
+
+
+def size_text(size: float) -> str:
+    for unit in ("B", "KB", "MB", "GB"):
+        if size < 1024 or unit == "GB":
+            return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"
+        size /= 1024
+    raise AssertionError
+
+
+def _line(progress: QueryProgress) -> str:
+    """One line for logs."""
+    words = [f"{progress.sink}: batch {progress.batch}"]
+    for source in progress.sources:
+        lag = "" if source.lag is None else f", lag {source.lag:,}"
+        words.append(f"{source.source} {source.rows_per_second:,.0f} rows/s{lag}")
+    if progress.rows_out_total is not None:
+        words.append(f"out {progress.rows_out_total:,}")
+    if progress.batch_ms is not None:
+        words.append(f"took {progress.batch_ms} ms")
+    if progress.state_rows is not None:
+        words.append(f"state {progress.state_rows:,} rows")
+    if progress.watermark:
+        words.append(f"watermark {progress.watermark}")
+    if progress.error:
+        words.append(f"failed: {progress.error}")
+    elif not progress.active:
+        words.append("ended")
+    return "; ".join(words)

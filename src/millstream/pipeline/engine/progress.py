@@ -1,0 +1,168 @@
+"""What Spark reports after each batch, as the numbers that people and metrics want."""
+
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from millstream.pipeline.engine.queries import OBSERVED, PlannedQuery
+from millstream.pipeline.model import TopicSource
+from millstream.pipeline.state import QueryProgress, SourceProgress
+
+Report = Mapping[str, Any]
+"""One progress report of Spark, from its JSON."""
+
+
+@dataclass
+class ProgressBook:
+    """The story of one query so far; `add` takes the next report of Spark."""
+
+    plan: PlannedQuery
+    sources: Sequence[TopicSource]
+    group: str | None
+    current: QueryProgress = field(init=False)
+    _seen: set[tuple[int, str]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        topics = tuple(
+            sorted({topic for source in self.sources for topic in (source.topics or (source.pattern or "",))})
+        )
+        self.current = QueryProgress(
+            query=self.plan.name, sink=self.plan.sink, group=self.group, topics=topics, updated_ms=_now_ms()
+        )
+
+    @property
+    def newest_batch(self) -> int:
+        return self.current.batch
+
+    def add(self, report: Report) -> bool:
+        """Whether it was new; idle reports change rates and lags, and no totals."""
+        identity = (int(report["batchId"]), str(report["timestamp"]))
+        if identity in self._seen:
+            return False
+        self._seen = {identity, *(each for each in self._seen if each[0] >= identity[0] - 200)}
+        before = self.current
+        rows_in = _number(report.get("numInputRows"))
+        rows_out = _observed(report)
+        operators = report.get("stateOperators") or []
+        duration = (report.get("durationMs") or {}).get("triggerExecution")
+        self.current = replace(
+            before,
+            batch=max(before.batch, int(report["batchId"])),
+            batch_ms=before.batch_ms if duration is None else int(duration),
+            sources=self._sources(report),
+            rows_in_total=before.rows_in_total + rows_in,
+            rows_out=rows_out,
+            rows_out_total=_sum(before.rows_out_total, rows_out),
+            rows_in_per_second=_rate(report, rows_in),
+            rows_out_per_second=_per_second(rows_out, duration),
+            state_rows=sum(_number(each.get("numRowsTotal")) for each in operators) if operators else None,
+            state_bytes=sum(_number(each.get("memoryUsedBytes")) for each in operators) if operators else None,
+            dropped_late_rows=before.dropped_late_rows
+            + sum(_number(each.get("numRowsDroppedByWatermark")) for each in operators),
+            watermark=_watermark(report) or before.watermark,
+            dead_letters_total=_sum(before.dead_letters_total, rows_out)
+            if self.plan.carries_dead_letters
+            else before.dead_letters_total,
+            updated_ms=_now_ms(),
+        )
+        return True
+
+    def end(self, error: str | None) -> None:
+        self.current = replace(self.current, active=False, error=error, rows_in_per_second=0.0, updated_ms=_now_ms())
+
+    def _sources(self, report: Report) -> tuple[SourceProgress, ...]:
+        totals = {each.source: each.rows_total for each in self.current.sources}
+        found: dict[str, SourceProgress] = {}
+        for index, entry in enumerate(report.get("sources") or []):
+            name = self._name_of(index, entry)
+            rows = _number(entry.get("numInputRows"))
+            same = found.get(name)
+            # A source that a query reads twice (joined with itself) is one line; its lag is that of the slower reader.
+            lag = _lag(entry)
+            found[name] = SourceProgress(
+                source=name,
+                rows=rows + (same.rows if same else 0),
+                rows_total=totals.get(name, 0) + rows + (same.rows if same else 0),
+                rows_per_second=_rate(entry, rows) + (same.rows_per_second if same else 0.0),
+                lag=max((each for each in (lag, same.lag if same else None) if each is not None), default=None),
+            )
+        return tuple(found.values())
+
+    def _name_of(self, index: int, entry: Report) -> str:
+        """By the topics in its offsets; Spark's order of sources follows the optimised plan, not the file."""
+        topics = set(_offsets(entry.get("endOffset")))
+        for source in self.sources:
+            if topics and source.topics and topics <= set(source.topics):
+                return source.name
+        if len(self.sources) == 1:
+            return self.sources[0].name
+        patterned = [source.name for source in self.sources if source.pattern]
+        if len(patterned) == 1:
+            return patterned[0]
+        return self.sources[index].name if index < len(self.sources) else str(entry.get("description", index))
+
+
+def _offsets(document: Any) -> dict[str, dict[str, int]]:
+    if isinstance(document, str):
+        try:
+            document = json.loads(document)
+        except ValueError:
+            return {}
+    if not isinstance(document, dict):
+        return {}
+    return {topic: of for topic, of in document.items() if isinstance(of, dict) and not topic.startswith("$")}
+
+
+def _lag(entry: Report) -> int | None:
+    """Records that are there and not read; None for sources that do not say."""
+    end, latest = _offsets(entry.get("endOffset")), _offsets(entry.get("latestOffset"))
+    if not latest:
+        return None
+    return sum(
+        max(0, last - int(end.get(topic, {}).get(partition, 0)))
+        for topic, of in latest.items()
+        for partition, last in of.items()
+    )
+
+
+def _observed(report: Report) -> int | None:
+    told = (report.get("observedMetrics") or {}).get(OBSERVED)
+    return None if not told else _number(told.get("rows"))
+
+
+def _rate(report: Report, rows: int) -> float:
+    """Rows per second since the batch before; of the first batch, while it ran."""
+    if rows == 0:
+        return 0.0
+    for name in ("inputRowsPerSecond", "processedRowsPerSecond"):
+        value = report.get(name)
+        if isinstance(value, int | float) and math.isfinite(value) and value > 0:
+            return float(value)
+    return 0.0
+
+
+def _per_second(rows: int | None, duration_ms: Any) -> float | None:
+    if rows is None or not duration_ms:
+        return None
+    return rows * 1000 / float(duration_ms)
+
+
+def _watermark(report: Report) -> str | None:
+    text = (report.get("eventTime") or {}).get("watermark")
+    # Before the first row Spark's watermark is the epoch.
+    return None if not text or str(text).startswith("1970-01-01T00:00:00") else str(text)
+
+
+def _number(value: Any) -> int:
+    return int(value) if isinstance(value, int | float) and math.isfinite(value) and value > 0 else 0
+
+
+def _sum(total: int | None, more: int | None) -> int | None:
+    return total if more is None else (total or 0) + more
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

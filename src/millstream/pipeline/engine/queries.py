@@ -1,0 +1,184 @@
+"""The streaming queries of a pipeline: one for each sink, and for each place that dead letters come from."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from millstream.pipeline.engine import dead_letters, sinks
+from millstream.pipeline.engine.decoding import can_be_bad, decoded_by_source, key_decoded_by_source
+from millstream.pipeline.engine.failures import Part, blamed_on
+from millstream.pipeline.engine.frames import Frames
+from millstream.pipeline.engine.sources import topic_stream
+from millstream.pipeline.model import (
+    REST_DEAD_LETTERS,
+    BadRecords,
+    Latest,
+    OutputMode,
+    Pipeline,
+    Route,
+    Sink,
+    TableSink,
+    TopicSink,
+    TopicSource,
+    Trigger,
+    TriggerKind,
+)
+from millstream.pipeline.naming import (
+    checkpoint_location,
+    consumer_group,
+    dead_letter_query_name,
+    query_name,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+OBSERVED = "millstream"
+"""The name of the observation that counts what a query gives to its sink."""
+
+
+@dataclass(frozen=True)
+class PlannedQuery:
+    """A query that has a name and a checkpoint, and no DataFrame yet."""
+
+    name: str
+    sink: str
+    """For people: the sink's name in the file, or whose dead letters these are."""
+    part: Part
+    of: Sink | Route | TopicSource
+    trigger: Trigger
+    mode: OutputMode
+    carries_dead_letters: bool = False
+
+
+@dataclass
+class BuiltQuery:
+    """A query that Spark has understood; not yet started."""
+
+    plan: PlannedQuery
+    frames: Frames
+    writer: "DataStreamWriter"
+    rows: "DataFrame"
+
+
+@dataclass
+class StartedQuery:
+    plan: PlannedQuery
+    frames: Frames
+    handle: "StreamingQuery"
+
+
+def planned_queries(pipeline: Pipeline, *, available_now: bool = False) -> list[PlannedQuery]:
+    """In the order of the file, dead letters last."""
+    override = Trigger(kind=TriggerKind.AVAILABLE_NOW) if available_now else None
+    usual = override or pipeline.trigger
+    found = [
+        PlannedQuery(
+            name=query_name(pipeline.name, sink.name),
+            sink=sink.name,
+            part=Part("sink", sink.name, sink.line),
+            of=sink,
+            trigger=override or sink.trigger or pipeline.trigger,
+            mode=sink.mode,
+        )
+        for sink in pipeline.sinks
+    ]
+    carriers: list[tuple[str, Route | TopicSource]] = [*_routes_with_dead_letters(pipeline)]
+    carriers += _sources_with_dead_letters(pipeline)
+    for kind, of in carriers:
+        found.append(
+            PlannedQuery(
+                name=dead_letter_query_name(pipeline.name, of.name),
+                sink=f"{of.name} (dead letters)",
+                part=Part(kind, of.name, of.line),
+                of=of,
+                trigger=usual,
+                mode=OutputMode.APPEND,
+                carries_dead_letters=True,
+            )
+        )
+    return found
+
+
+def _routes_with_dead_letters(pipeline: Pipeline) -> Iterator[tuple[str, Route]]:
+    for step in pipeline.steps:
+        if isinstance(step, Route) and step.rest == REST_DEAD_LETTERS:
+            yield "step", step
+
+
+def _sources_with_dead_letters(pipeline: Pipeline) -> Iterator[tuple[str, TopicSource]]:
+    """Those whose records Spark decodes; where the source decodes, it also sends dead letters by itself."""
+    read_as_tables = {name for step in pipeline.steps if isinstance(step, Latest) for name in step.reads}
+    others = {name for step in pipeline.steps if not isinstance(step, Latest) for name in step.reads}
+    streamed = others | {sink.reads for sink in pipeline.sinks}
+    for source in pipeline.sources:
+        if not isinstance(source, TopicSource) or source.bad_records is not BadRecords.DEAD_LETTERS:
+            continue
+        by_spark = can_be_bad(source) and not decoded_by_source(source) and not key_decoded_by_source(source)
+        if by_spark and (source.name in streamed or source.name not in read_as_tables):
+            yield "source", source
+
+
+def build(
+    session: "SparkSession",
+    pipeline: Pipeline,
+    plan: PlannedQuery,
+    *,
+    show: sinks.ShowRows | None,
+    make_frames: "Callable[[SparkSession, Pipeline, Callable[[TopicSource], str]], Frames]" = Frames,
+) -> BuiltQuery:
+    """The DataFrames of a query and its writer; PartFailedError names the part of the file that Spark refuses."""
+    of = plan.of
+    owner = of if not isinstance(of, TopicSource) else None
+
+    def group_of(source: TopicSource) -> str:
+        return plan.name if owner is None else consumer_group(pipeline.name, owner, source)
+
+    frames = make_frames(session, pipeline, group_of)
+    if isinstance(of, Route):
+        rows = frames.rest_of(of)
+        with blamed_on(plan.part):
+            counted = _counted(dead_letters.of_route(pipeline, of, rows))
+            return BuiltQuery(plan, frames, sinks.dead_letter_writer(pipeline, counted), counted)
+    if isinstance(of, TopicSource):
+        with blamed_on(plan.part):
+            frames.streams.append(of)
+            decoded = topic_stream(session, pipeline, of, group=plan.name, keep_bad=True)
+            counted = _counted(dead_letters.of_source(pipeline, of, decoded))
+            return BuiltQuery(plan, frames, sinks.dead_letter_writer(pipeline, counted), counted)
+    rows = frames.frame(of.reads)
+    with blamed_on(plan.part):
+        if isinstance(of, TopicSink):
+            counted = _counted(sinks.topic_rows(of, rows))
+            return BuiltQuery(plan, frames, sinks.topic_writer(pipeline, of, counted), counted)
+        counted = _counted(rows)
+        if isinstance(of, TableSink):
+            return BuiltQuery(plan, frames, sinks.table_writer(of, counted), counted)
+        return BuiltQuery(plan, frames, sinks.console_writer(of, counted, show), counted)
+
+
+def _counted(rows: "DataFrame") -> "DataFrame":
+    """Python sinks do not tell Spark how many rows they took; this does, in the query's progress."""
+    from pyspark.sql.functions import count, lit
+
+    counted = rows.observe(OBSERVED, count(lit(1)).alias("rows"))
+    counted.schema  # noqa: B018  # over Connect, mistakes are told only now
+    return counted
+
+
+def start(pipeline: Pipeline, built: BuiltQuery, *, checkpoint_dir: str | None) -> StartedQuery:
+    plan = built.plan
+    location = checkpoint_location(pipeline, plan.name, checkpoint_dir)
+    writer = built.writer.queryName(plan.name).outputMode(plan.mode.value).option("checkpointLocation", location)
+    with blamed_on(plan.part):
+        return StartedQuery(plan, built.frames, _triggered(writer, plan.trigger).start())
+
+
+def _triggered(writer: "DataStreamWriter", trigger: Trigger) -> "DataStreamWriter":
+    if trigger.kind is TriggerKind.AVAILABLE_NOW:
+        return writer.trigger(availableNow=True)
+    if trigger.kind is TriggerKind.EVERY and trigger.every is not None:
+        return writer.trigger(processingTime=trigger.every.interval)
+    return writer

@@ -1,0 +1,308 @@
+"""Runs a pipeline from start to end: Spark and the brokers are made ready at once, then queries run until all is done.
+
+Progress goes to the live view (or as JSON lines to stdout), to the state files that `pipeline status` reads, and to the
+Prometheus page if there is one.
+"""
+
+import json
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from millstream.pipeline.engine.dead_letter_watch import DeadLetterWatch
+from millstream.pipeline.engine.failures import PipelineFailedError
+from millstream.pipeline.engine.live_view import LiveView
+from millstream.pipeline.engine.metrics import MetricsBoard, MetricsServer
+from millstream.pipeline.engine.progress import ProgressBook, Report
+from millstream.pipeline.engine.supervision import Ending, StopSignal, Supervisor, Watched
+from millstream.pipeline.engine.topics import prepare_topics
+from millstream.pipeline.model import Pipeline, TriggerKind
+from millstream.pipeline.naming import checkpoint_location, state_directory
+from millstream.pipeline.state import Phase, QueryProgress, Running
+from millstream.spark.session import JavaNotFoundError, SparkStartError, start_in_background
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from millstream.pipeline.engine.queries import StartedQuery
+
+DEFAULT_MASTER = "local[*]"
+
+# Rows are what a pipeline is fed; one that cannot be cast is null, or a dead letter, and no reason to end.
+ENGINE_SETTINGS = {"spark.sql.ansi.enabled": "false"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """What the command line says about one run."""
+
+    master: str | None = None
+    remote: str | None = None
+    checkpoint_dir: str | None = None
+    once: bool = False
+    """Process what is there and end, whatever the file's trigger says."""
+    json: bool = False
+    metrics_port: int | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+    archive_classes: bool = True
+    """Keep an archive of Spark's classes in the user's cache, for faster starts."""
+    grace_s: float = 120.0
+    """How long a batch may go on after a stop was asked for."""
+
+
+def run_pipeline(
+    pipeline: Pipeline,
+    options: RunOptions | None = None,
+    *,
+    session: "SparkSession | None" = None,
+    stop: StopSignal | None = None,
+    view: LiveView | None = None,
+    listener: Callable[[QueryProgress], None] | None = None,
+) -> Ending:
+    """Run until all is processed, or a stop is asked for. Raises PipelineFailedError with what to tell the user.
+
+    session   an open one to run in, which is left open; otherwise one is started, and ended with the run
+    stop      where others ask this run to stop; Ctrl-C, SIGTERM and `pipeline stop` do so as well
+    listener  is told of each query's progress after every batch
+    """
+    return _Run(pipeline, options or RunOptions(), session, stop or StopSignal(), view, listener).run()
+
+
+class _Run:
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        options: RunOptions,
+        session: "SparkSession | None",
+        stop: StopSignal,
+        view: LiveView | None,
+        listener: Callable[[QueryProgress], None] | None,
+    ) -> None:
+        self._pipeline = pipeline
+        self._options = options
+        self._session = session
+        self._stop = stop
+        self._listener = listener
+        self._out = threading.Lock()
+        self._view = view or LiveView(pipeline.name)
+        self._board = MetricsBoard(pipeline.name)
+        self._letters = DeadLetterWatch(pipeline)
+        self._told_letters: Mapping[str, int] = {}
+
+    def run(self) -> Ending:
+        details = {"master": self._options.remote or self._options.master or DEFAULT_MASTER}
+        with ExitStack() as stack:
+            running = stack.enter_context(
+                Running(self._pipeline.name, self._pipeline.file, self._pipeline.bootstrap, **details)
+            )
+            stack.enter_context(_signals_ask(self._stop))
+            if not self._options.json:
+                stack.enter_context(self._view)
+            self._serve_metrics(running, stack)
+            return self._run_queries(running, stack)
+
+    def _run_queries(self, running: Running, stack: ExitStack) -> Ending:
+        # The JVM takes seconds to start; meanwhile the brokers are asked, and Python reads what it needs of PySpark.
+        starting = None if self._session is not None else self._start_spark()
+        prepared = prepare_topics(self._pipeline)
+        self._letters.start()
+        stack.callback(self._letters.close)
+        for topic in prepared.created:
+            self._say("created", topic=topic)
+        session = self._session if starting is None else self._await(starting)
+        if session is None:  # asked to stop before Spark was there
+            return Ending.STOPPED
+        if starting is not None:
+            stack.callback(_end_session, session)
+        running.update(spark_ui=_ui_of(session))
+        supervisor = self._start_queries(session, running)
+        running.update(phase=Phase.RUNNING)
+        self._say("running")
+        try:
+            ending = supervisor.watch()
+        finally:
+            supervisor.abandon()
+        self._letters.close()
+        self._tell_letters()
+        self._say("stopped" if ending is Ending.STOPPED else "finished")
+        return ending
+
+    def _start_spark(self) -> "Future[SparkSession]":
+        options, pipeline = self._options, self._pipeline
+        settings = {**ENGINE_SETTINGS, **pipeline.spark, **options.settings}
+        short = options.once or all(
+            (sink.trigger or pipeline.trigger).kind is TriggerKind.AVAILABLE_NOW for sink in pipeline.sinks
+        )
+        log_file = log_file_of(pipeline.name)
+        log_file.unlink(missing_ok=True)
+        return start_in_background(
+            f"millstream {pipeline.name}",
+            master=options.master or DEFAULT_MASTER,
+            remote=options.remote,
+            settings=settings,
+            lifetime="short" if short else "long",
+            checkpoints=checkpoint_location(pipeline, "any", options.checkpoint_dir),
+            log_file=log_file,
+            archive_classes=options.archive_classes,
+        )
+
+    def _await(self, starting: "Future[SparkSession]") -> "SparkSession | None":
+        while not starting.done():
+            if self._stop.asked:
+                return None
+            time.sleep(0.05)
+        try:
+            return starting.result()
+        except (JavaNotFoundError, SparkStartError) as error:
+            raise PipelineFailedError(str(error)) from error
+
+    def _start_queries(self, session: "SparkSession", running: Running) -> Supervisor:
+        from millstream.pipeline.engine.queries import build, planned_queries, start
+
+        plans = planned_queries(self._pipeline, available_now=self._options.once)
+        show = None if self._options.remote is not None or _is_remote(session) else self._show_rows
+        settings = {**ENGINE_SETTINGS, **self._pipeline.spark, **self._options.settings}
+        # All are understood before the first is started: a mistake in the last sink must not leave the first half done.
+        built = [build(own_session(session, settings), self._pipeline, plan, show=show) for plan in plans]
+        supervisor = Supervisor(
+            stop=self._stop,
+            stop_requested=lambda: running.stop_requested,
+            report=lambda progress, report: self._report(running, progress, report),
+            grace_s=self._options.grace_s,
+            tick=lambda: self._tick(running),
+        )
+        for each in built:
+            try:
+                started = start(self._pipeline, each, checkpoint_dir=self._options.checkpoint_dir)
+            except BaseException:
+                supervisor.abandon()
+                raise
+            supervisor.add(_watched(self._pipeline, started))
+        return supervisor
+
+    def _report(self, running: Running, progress: QueryProgress, report: Report | None) -> None:
+        running.report(progress)
+        self._board.show(progress)
+        if self._options.json:
+            self._print_json(_document(self._pipeline.name, progress, report))
+        else:
+            self._view.show(progress)
+        if self._listener is not None:
+            self._listener(progress)
+
+    def _tick(self, running: Running) -> None:
+        self._tell_letters()
+        if self._stop.asked and running.state.phase is Phase.RUNNING:
+            running.update(phase=Phase.STOPPING)
+            self._say("stopping after the batch; ask again to stop at once")
+
+    def _tell_letters(self) -> None:
+        told = self._letters.by_step
+        self._board.show_dead_letters(told)
+        self._view.show_dead_letters(told, self._letters.last_reason)
+        if told != self._told_letters:
+            self._told_letters = told
+            if self._options.json:
+                reason = self._letters.last_reason
+                self._say("dead_letters", by_step=told, total=sum(told.values()), last_reason=reason)
+
+    def _show_rows(self, sink: str, batch: int, columns: list[str], rows: list[list[str]], total: int) -> None:
+        if self._options.json:
+            records = [dict(zip(columns, row, strict=True)) for row in rows]
+            self._say("rows", sink=sink, batch=batch, rows=records, total=total)
+        else:
+            self._view.show_rows(sink, batch, columns, rows, total)
+
+    def _say(self, event: str, **details: Any) -> None:
+        if self._options.json:
+            self._print_json({"event": event, "pipeline": self._pipeline.name, **details})
+        else:
+            words = " ".join(f"{value}" for value in details.values())
+            self._view.note(f"{event} {words}".strip())
+
+    def _print_json(self, document: Mapping[str, Any]) -> None:
+        with self._out:
+            sys.stdout.write(json.dumps(document, default=str) + "\n")
+            sys.stdout.flush()
+
+    def _serve_metrics(self, running: Running, stack: ExitStack) -> None:
+        if self._options.metrics_port is None:
+            return
+        try:
+            server = MetricsServer(self._board.text, self._options.metrics_port)
+        except OSError as error:
+            port = self._options.metrics_port
+            raise PipelineFailedError(f"--metrics-port {port}: {error.strerror}; 0 picks a free port") from error
+        stack.callback(server.close)
+        running.update(metrics=server.address)
+        self._say("metrics", address=server.address)
+
+
+def own_session(session: "SparkSession", settings: Mapping[str, str]) -> "SparkSession":
+    """A session for one query, with names of its own; over Connect it begins without our settings."""
+    own = session.newSession()
+    for name, value in settings.items():
+        if name.startswith("spark.sql.") and own.conf.isModifiable(name):
+            own.conf.set(name, value)
+    return own
+
+
+def _watched(pipeline: Pipeline, started: "StartedQuery") -> Watched:
+    sources = started.frames.streams
+    group = started.frames.group_of(sources[0]) if sources else None
+    return Watched(started, ProgressBook(started.plan, sources, group))
+
+
+def _document(pipeline: str, progress: QueryProgress, report: Report | None) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    document = {"event": "progress", "pipeline": pipeline, **asdict(progress)}
+    if report is not None:
+        document["timestamp"] = report.get("timestamp")
+        document["duration_ms"] = report.get("durationMs")
+    return document
+
+
+def _is_remote(session: "SparkSession") -> bool:
+    return type(session).__module__.startswith("pyspark.sql.connect")
+
+
+def _ui_of(session: "SparkSession") -> str | None:
+    return None if _is_remote(session) else session.sparkContext.uiWebUrl
+
+
+def _end_session(session: "SparkSession") -> None:
+    """The end of a session must not hide why a run failed."""
+    try:
+        session.stop()
+    except Exception as error:
+        if type(error).__module__.split(".")[0] not in ("py4j", "pyspark"):
+            raise
+
+
+@contextmanager
+def _signals_ask(stop: StopSignal) -> Iterator[None]:
+    """Ctrl-C and SIGTERM ask to stop; only the main thread may say so."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, lambda *_: stop.ask())
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def log_file_of(pipeline: str) -> Path:
+    """Where Spark's own warnings of a run are."""
+    return state_directory(pipeline) / "spark.log"

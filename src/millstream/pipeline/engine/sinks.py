@@ -1,0 +1,105 @@
+"""Sinks of a pipeline: the rows as each sink wants them, and the writer that takes them there."""
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from millstream.pipeline.engine.decoding import registry_options, value_columns
+from millstream.pipeline.engine.record_columns import KEY, quoted
+from millstream.pipeline.engine.sources import connection_options
+from millstream.pipeline.model import ConsoleSink, Format, Pipeline, TableSink, TopicSink
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+ShowRows = Callable[[str, int, list[str], list[list[str]], int], None]
+"""Of a console sink: its name, the batch, the columns, some rows as text, and how many there were."""
+
+_REGISTERED = (Format.AVRO, Format.PROTOBUF)
+_WRITER_COLUMNS = ("topic", "key", "value", "headers", "partition", "timestamp")
+
+
+def topic_rows(sink: TopicSink, frame: "DataFrame") -> "DataFrame":
+    """key, value, headers, timestamp: as the writer takes them."""
+    from pyspark.sql.functions import array, col, expr, lit, struct, to_json
+
+    columns: dict[str, Column]
+    if sink.format is Format.RAW:
+        named = [name for name in frame.columns if name in _WRITER_COLUMNS and name != "topic"]
+        columns = {name: col(quoted(name)) for name in named}
+        if "partition" in columns and "offset" in frame.columns:
+            # Rows of a raw source: the partition is where a record was, not where it is to go.
+            del columns["partition"]
+    else:
+        columns = {}
+        own = value_columns(frame)
+        if sink.format in _REGISTERED:
+            columns["value"] = struct(*[col(quoted(name)) for name in own])
+        elif sink.format is Format.STRING:
+            columns["value"] = col(quoted("value" if "value" in own else own[0])).cast("string")
+        else:
+            columns["value"] = to_json(struct(*[col(quoted(name)) for name in own]))
+        if KEY in frame.columns:
+            columns["key"] = col(KEY)
+    if sink.key is not None:
+        columns["key"] = expr(sink.key).cast("string")
+    if sink.timestamp is not None:
+        columns["timestamp"] = col(quoted(sink.timestamp)).cast("timestamp")
+    if sink.headers:
+        entries = [
+            struct(lit(each.name).alias("key"), expr(each.expression).cast("string").cast("binary").alias("value"))
+            for each in sink.headers
+        ]
+        columns["headers"] = array(*entries)
+    return frame.select(*[column.alias(name) for name, column in columns.items()])
+
+
+def topic_writer(pipeline: Pipeline, sink: TopicSink, rows: "DataFrame") -> "DataStreamWriter":
+    options = {
+        **connection_options(pipeline),
+        "topic": sink.topic,
+        "delivery": sink.delivery.value.replace("_", "-"),
+        **sink.options,
+    }
+    if sink.format in _REGISTERED:
+        options["valueFormat"] = sink.format.value
+        if sink.subject is not None:
+            options["valueSubject"] = sink.subject
+        if sink.schema is not None:
+            options["valueSchema"] = sink.schema
+        options |= registry_options(pipeline)
+    return rows.writeStream.format("millstream").options(**options)
+
+
+def dead_letter_writer(pipeline: Pipeline, rows: "DataFrame") -> "DataStreamWriter":
+    options = {**connection_options(pipeline), "topic": pipeline.dead_letters.topic}
+    return rows.writeStream.format("millstream").options(**options)
+
+
+def table_writer(sink: TableSink, rows: "DataFrame") -> "DataStreamWriter":
+    options = {"path": sink.path, "tableFormat": sink.format.value, **sink.options}
+    if sink.partition_by:
+        options["partitionBy"] = ",".join(re.sub(r"^day\(", "days(", column) for column in sink.partition_by)
+    return rows.writeStream.format("millstream-table").options(**options)
+
+
+def console_writer(sink: ConsoleSink, rows: "DataFrame", show: ShowRows | None) -> "DataStreamWriter":
+    """Rows shown by us; over Connect the function would run on the server, so Spark's own console is used there."""
+    if show is None:
+        writer = rows.writeStream.format("console")
+        return writer.option("numRows", sink.rows).option("truncate", str(sink.truncate).lower())
+    shown = show
+
+    def show_batch(batch: "DataFrame", batch_id: int) -> None:
+        found = batch.limit(sink.rows + 1).collect()
+        total = batch.count() if len(found) > sink.rows else len(found)
+        texts = [[_shortened(str(value), sink.truncate) for value in row] for row in found[: sink.rows]]
+        if texts:
+            shown(sink.name, batch_id, list(batch.columns), texts, total)
+
+    return rows.writeStream.foreachBatch(show_batch)
+
+
+def _shortened(text: str, truncate: bool) -> str:
+    return text if not truncate or len(text) <= 40 else f"{text[:39]}…"

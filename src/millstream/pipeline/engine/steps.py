@@ -1,0 +1,115 @@
+"""Steps of a pipeline as DataFrames: a function for each kind but joins, which are next door."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from millstream.pipeline.engine.record_columns import quoted
+from millstream.pipeline.engine.user_code import load
+from millstream.pipeline.model import (
+    Dedup,
+    OutputMode,
+    Python,
+    Route,
+    Stateful,
+    StepBase,
+    TimeMode,
+    Window,
+    WindowKind,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_BRANCH = "__branch"
+_TIME_MODES = {
+    TimeMode.NONE: "None",
+    TimeMode.PROCESSING_TIME: "ProcessingTime",
+    TimeMode.EVENT_TIME: "EventTime",
+}
+_OUTPUT_MODES = {OutputMode.APPEND: "Append", OutputMode.UPDATE: "Update", OutputMode.COMPLETE: "Complete"}
+
+
+def with_watermark(frame: "DataFrame", step: StepBase) -> "DataFrame":
+    if step.watermark is None:
+        return frame
+    return frame.withWatermark(step.watermark.column, step.watermark.delay.interval)
+
+
+def python(step: Python, frames: Sequence["DataFrame"], directory: Path) -> "DataFrame":
+    """Whatever the user's function makes of the frames, as long as it is a DataFrame."""
+    function = load(step.function, directory)
+    result = function(*frames, **step.arguments)
+    if not hasattr(result, "writeStream"):
+        raise TypeError(f"{step.function} must give a DataFrame, and gave {type(result).__name__}")
+    return _as_frame(result)
+
+
+def _as_frame(result: Any) -> "DataFrame":
+    frame: DataFrame = result
+    return frame
+
+
+def window(step: Window, frame: "DataFrame") -> "DataFrame":
+    """window_start, window_end, the columns of group_by, the aggregates."""
+    from pyspark.sql.functions import col, expr, session_window
+    from pyspark.sql.functions import window as time_window
+
+    frame = with_watermark(frame, step)
+    time = col(quoted(step.time))
+    if step.window is WindowKind.SESSION:
+        spans = session_window(time, step.size.interval)
+    elif step.window is WindowKind.SLIDING:
+        assert step.slide is not None
+        spans = time_window(time, step.size.interval, step.slide.interval)
+    else:
+        spans = time_window(time, step.size.interval)
+    groups = [expr(column.expression).alias(column.name) for column in step.group_by]
+    aggregates = [expr(column.expression).alias(column.name) for column in step.aggregate]
+    return (
+        frame.groupBy(spans.alias("__window"), *groups)
+        .agg(*aggregates)
+        .select(
+            col("__window.start").alias("window_start"),
+            col("__window.end").alias("window_end"),
+            *[col(quoted(column.name)) for column in (*step.group_by, *step.aggregate)],
+        )
+    )
+
+
+def dedup(step: Dedup, frame: "DataFrame") -> "DataFrame":
+    return with_watermark(frame, step).dropDuplicatesWithinWatermark(list(step.key))
+
+
+def branches(step: Route, frame: "DataFrame") -> dict[str | None, "DataFrame"]:
+    """Each branch's rows by its name; under None those that no branch takes. A condition that is null is not true."""
+    from pyspark.sql.functions import expr
+
+    cases = " ".join(f"WHEN ({branch.condition}) THEN {index}" for index, branch in enumerate(step.branches))
+    decided = frame.withColumn(_BRANCH, expr(f"CASE {cases} ELSE {len(step.branches)} END"))
+
+    def rows(index: int) -> "DataFrame":
+        return with_watermark(decided.where(f"{_BRANCH} = {index}").drop(_BRANCH), step)
+
+    found: dict[str | None, DataFrame] = {branch.name: rows(index) for index, branch in enumerate(step.branches)}
+    rest = rows(len(step.branches))
+    found[None] = rest
+    if step.rest in step.gives:
+        found[step.rest] = rest
+    return found
+
+
+def stateful(step: Stateful, frame: "DataFrame", directory: Path) -> "DataFrame":
+    """transformWithStateInPandas; the state is RocksDB's, as the session's settings say."""
+    processor = load(step.processor, directory)
+    made: Any = processor(**step.arguments)
+    return (
+        with_watermark(frame, step)
+        .groupBy(*[quoted(name) for name in step.key])
+        .transformWithStateInPandas(
+            statefulProcessor=made,
+            outputStructType=step.output,
+            outputMode=_OUTPUT_MODES[step.mode],
+            timeMode=_TIME_MODES[step.time],
+        )
+    )

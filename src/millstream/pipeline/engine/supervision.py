@@ -1,0 +1,188 @@
+"""Watches the queries of a running pipeline: reports on them, stops them after a batch, ends all when one fails."""
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from millstream.pipeline.engine.failures import Part, PartFailedError, spark_reason
+from millstream.pipeline.engine.progress import ProgressBook, Report
+from millstream.pipeline.engine.queries import StartedQuery
+from millstream.pipeline.state import QueryProgress
+
+_POLL_S = 0.25
+
+
+class Ending(Enum):
+    """How a run came to its end."""
+
+    FINISHED = "all that was there has been processed"
+    STOPPED = "stopped"
+
+
+class Haste(Enum):
+    """How a run is asked to end."""
+
+    NONE = 0
+    AFTER_BATCH = 1
+    NOW = 2
+
+
+class StopSignal:
+    """Where signals, `pipeline stop` and tests ask a run to end; asking twice means now."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._haste = Haste.NONE
+
+    def ask(self) -> None:
+        self._haste = Haste.AFTER_BATCH if self._haste is Haste.NONE else Haste.NOW
+        self._event.set()
+
+    @property
+    def asked(self) -> bool:
+        return self._haste is not Haste.NONE
+
+    @property
+    def haste(self) -> Haste:
+        return self._haste
+
+    def wait(self, seconds: float) -> None:
+        if self._haste is Haste.NONE:
+            self._event.wait(seconds)
+        else:
+            time.sleep(seconds)
+
+
+@dataclass
+class Watched:
+    """One query, and what is known of it."""
+
+    query: StartedQuery
+    book: ProgressBook
+    stopping_since_batch: int | None = None
+    ended: bool = False
+
+    @property
+    def part(self) -> Part:
+        return self.query.plan.part
+
+
+class Supervisor:
+    """`watch` returns when all queries have ended as they should, and raises when one failed."""
+
+    def __init__(
+        self,
+        *,
+        stop: StopSignal,
+        stop_requested: Callable[[], bool],
+        report: Callable[[QueryProgress, Report | None], None],
+        grace_s: float = 120.0,
+        tick: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._watched: list[Watched] = []
+        self._stop = stop
+        self._stop_requested = stop_requested
+        self._report = report
+        self._grace_s = grace_s
+        self._tick = tick
+        self._clock = clock
+        self._stopping_since: float | None = None
+
+    def add(self, watched: Watched) -> None:
+        self._watched.append(watched)
+
+    def watch(self) -> Ending:
+        while True:
+            for each in self._watched:
+                if not each.ended:
+                    self._look_at(each)
+            if all(each.ended for each in self._watched):
+                return Ending.FINISHED if self._stopping_since is None else Ending.STOPPED
+            if self._stop.haste is Haste.NONE and self._stop_requested():
+                self._stop.ask()
+            if self._stop.haste is not Haste.NONE:
+                self._go_on_stopping()
+            self._tick()
+            self._stop.wait(_POLL_S)
+
+    def abandon(self) -> None:
+        """End what still runs, because of a failure elsewhere."""
+        for each in self._watched:
+            if not each.ended:
+                each.ended = True
+                _stop_quietly(each.query)
+                self._say(each, None)
+
+    def _look_at(self, each: Watched) -> None:
+        handle = each.query.handle
+        active = handle.isActive
+        self._take_reports(each)
+        if active:
+            each.query.frames.tables.refresh_if_due()
+            return
+        error = handle.exception()
+        if error is not None:
+            reason = spark_reason(error)
+            each.ended = True
+            self._say(each, reason)
+            raise PartFailedError(each.part, reason) from error
+        each.ended = True
+        self._say(each, None)
+
+    def _take_reports(self, each: Watched) -> None:
+        newest = _as_report(each.query.handle.lastProgress)
+        if newest is None:
+            return
+        missed = int(newest["batchId"]) - each.book.newest_batch > 1
+        reports = [newest]
+        if missed:
+            reports = [report for report in map(_as_report, each.query.handle.recentProgress) if report is not None]
+        for report in reports:
+            if each.book.add(report):
+                self._report(each.book.current, report)
+
+    def _go_on_stopping(self) -> None:
+        """A query is stopped between two batches: when it waits for data, or when it has just reported one."""
+        now = self._clock()
+        if self._stopping_since is None:
+            self._stopping_since = now
+            for each in self._watched:
+                each.stopping_since_batch = each.book.newest_batch
+        patience_is_over = self._stop.haste is Haste.NOW or now - self._stopping_since > self._grace_s
+        for each in self._watched:
+            if each.ended:
+                continue
+            assert each.stopping_since_batch is not None
+            between = not each.query.handle.status["isTriggerActive"]
+            if between or patience_is_over or each.book.newest_batch > each.stopping_since_batch:
+                _stop_quietly(each.query)
+                self._take_reports(each)
+                each.ended = True
+                self._say(each, None)
+
+    def _say(self, each: Watched, error: str | None) -> None:
+        each.book.end(error)
+        each.query.frames.tables.forget()
+        self._report(each.book.current, None)
+
+
+def _as_report(progress: Any) -> Report | None:
+    if progress is None:
+        return None
+    text = getattr(progress, "json", None)
+    found: Report = json.loads(text) if isinstance(text, str) else progress
+    return found
+
+
+def _stop_quietly(query: StartedQuery) -> None:
+    """What a query says while it is interrupted is of no use; whether it had failed was looked at before."""
+    try:
+        query.handle.stop()
+    except Exception as error:
+        if type(error).__module__.split(".")[0] not in ("py4j", "pyspark"):
+            raise
