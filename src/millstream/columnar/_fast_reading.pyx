@@ -5,8 +5,9 @@ The walk over the records holds no Python object and no GIL. It trusts no length
 its record before a byte is read, and room in the buffers is asked for before a byte is written.
 """
 
+cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t, uintptr_t
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 import pyarrow as pa
 
@@ -62,6 +63,16 @@ cdef struct Cursor:
 
 cdef inline int64_t read_int(Cursor *cursor) noexcept nogil:
     """A zig-zag number of at most 32 bits; `cursor.fault` is set if there is none."""
+    cdef uint8_t byte
+    if cursor.at < cursor.end:
+        byte = cursor.data[cursor.at]
+        if byte < 0x80:  # nearly all numbers in records are that small
+            cursor.at += 1
+            return <int64_t>(byte >> 1) ^ -<int64_t>(byte & 1)
+    return read_large_int(cursor)
+
+
+cdef int64_t read_large_int(Cursor *cursor) noexcept nogil:
     cdef uint64_t zigzag = 0
     cdef uint8_t byte
     cdef int shift = 0
@@ -98,6 +109,7 @@ cdef inline int64_t read_long(Cursor *cursor) noexcept nogil:
     return 0
 
 
+@cython.final
 cdef class Growing:
     """A buffer of Arrow's own memory that grows; its bytes are handed over without a copy."""
 
@@ -135,6 +147,7 @@ cdef class Growing:
         return taken
 
 
+@cython.final
 cdef class Bits:
     """A validity bitmap; one bit a row, set where there is a value."""
 
@@ -149,12 +162,18 @@ cdef class Bits:
         self.bytes.reserve((rows + 7) // 8)
 
     cdef inline void put(self, int64_t row, bint valid) noexcept nogil:
+        # Most columns have no nulls: nothing is written before the first.
+        if not valid or self.nulls:
+            self.put_bit(row, valid)
+
+    cdef void put_bit(self, int64_t row, bint valid) noexcept nogil:
         cdef uint8_t *byte = self.bytes.data + (row >> 3)
+        if not self.nulls:
+            memset(self.bytes.data, 0xFF, (row >> 3) + 1)
         if not row & 7:
-            byte[0] = 0
-        if valid:
-            byte[0] |= <uint8_t>(1 << (row & 7))
-        else:
+            byte[0] = 0xFF
+        if not valid:
+            byte[0] &= ~<uint8_t>(1 << (row & 7))
             self.nulls += 1
 
     cdef hand_over(self, int64_t rows):
@@ -164,6 +183,7 @@ cdef class Bits:
         return (taken if nulls else None), nulls
 
 
+@cython.final
 cdef class Binaries:
     """A column of byte strings: offsets, bytes, validity."""
 
@@ -212,6 +232,7 @@ cdef struct Record:
     int64_t next
 
 
+@cython.final
 cdef class RowCollector:
     cdef bint with_key, with_value, with_offset, with_timestamp, with_type, with_headers
     cdef int64_t max_rows, max_bytes, rows, bytes

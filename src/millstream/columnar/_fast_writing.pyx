@@ -4,6 +4,7 @@
 The arrays are the caller's own and were cast to the types that are read here. What is written is measured first.
 """
 
+cimport cython
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 from libc.string cimport memcpy
@@ -72,6 +73,7 @@ cdef inline uint8_t *write_nullable(uint8_t *out, const Column *column, int64_t 
     return out
 
 
+@cython.final
 cdef class Sections:
     """Rows of one partition, written as one records section after another."""
 

@@ -14,6 +14,8 @@ from millstream.records.varint import MAX_LONG_BYTES, MalformedRecordError, appe
 
 _MAX_MILLISECONDS = ((1 << 63) - 1) // 1000
 """The largest that fits into Arrow's microseconds; a timestamp beyond becomes null."""
+_MOST_NUMBERS = 8
+"""A record has that many numbers of one byte at most between two checks against its end."""
 _NULL_LENGTH = 0x01
 _NO_HEADERS = 0x00
 
@@ -50,24 +52,58 @@ class RowCollector:
         stop: int,
     ) -> None:
         """Rows of all records with start <= offset < stop; MalformedRecordError if these are not `count` records."""
-        data = bytes(records)
-        length = len(data)
+        length = len(records)
+        data = bytes(records) + bytes(_MOST_NUMBERS)
         with_headers = "headers" in self._columns
         timestamp_type = 0 if append_time is None else 1
         append_us = None if append_time is None else _microseconds(append_time)
         with_key, with_value = "key" in self._columns, "value" in self._columns
         position = 0
         for _ in range(count):
-            size, position = read_varint(data, position)
+            # Numbers of one byte are read in place: most are, and the calls would cost more than all the rest. Zeros
+            # behind the data stand for what a record that reaches too far would read; its end tells it apart.
+            size = data[position] >> 1
+            if data[position] & 0x81:
+                size, position = read_varint(data, position)
+            else:
+                position += 1
             end = position + size
             if size < 1 or end > length:
                 raise MalformedRecordError(f"a record of {size} bytes does not fit into its batch")
-            timestamp_delta, position = read_varint(data, position + 1, MAX_LONG_BYTES)
-            offset_delta, position = read_varint(data, position)
+            position += 1  # the record's attributes: none are defined
+            timestamp_delta = data[position] >> 1
+            if data[position] & 0x81:
+                timestamp_delta, position = read_varint(data, position, MAX_LONG_BYTES)
+            else:
+                position += 1
+            offset_delta = data[position] >> 1
+            if data[position] & 0x81:
+                offset_delta, position = read_varint(data, position)
+            else:
+                position += 1
             if not 0 <= offset_delta <= last_offset_delta:
                 raise MalformedRecordError(f"offset delta {offset_delta} is outside of its batch")
-            key, position = _read_nullable(data, position, end)
-            value, position = _read_nullable(data, position, end)
+            size = data[position] >> 1
+            if data[position] & 0x81:
+                size, position = read_varint(data, position)
+            else:
+                position += 1
+            if size > end - position:
+                raise MalformedRecordError(f"{size} bytes do not fit into their record")
+            key = value = None
+            if size >= 0:  # Kafka's own clients take any negative length for null
+                key = data[position : position + size]
+                position += size
+            size = data[position] >> 1
+            if data[position] & 0x81:
+                size, position = read_varint(data, position)
+            else:
+                position += 1
+            if size > end - position:
+                raise MalformedRecordError(f"{size} bytes do not fit into their record")
+            if size >= 0:
+                value = data[position : position + size]
+                position += size
             header_count, headers_at = read_varint(data, position)
             position = headers_at
             headers: list[dict[str, Any]] | None = None

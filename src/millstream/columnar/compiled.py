@@ -11,14 +11,18 @@ from millstream.columnar import _pure
 PURE_VARIABLE = "MILLSTREAM_PURE"
 
 
-def choose() -> ModuleType:
-    if os.environ.get(PURE_VARIABLE, "") not in ("", "0"):
-        return _pure
+def compiled_or_none() -> ModuleType | None:
     try:
         from millstream.columnar import _fast
     except ImportError:
-        return _pure
+        return None
     return _fast
+
+
+def choose() -> ModuleType:
+    if os.environ.get(PURE_VARIABLE, "") not in ("", "0"):
+        return _pure
+    return compiled_or_none() or _pure
 
 
 implementation = choose()

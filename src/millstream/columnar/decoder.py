@@ -5,16 +5,16 @@ from types import ModuleType
 
 import pyarrow as pa
 
-from millstream.columnar._pure import RowCollector
 from millstream.columnar.aborted import AbortedTransactions
 from millstream.columnar.compiled import implementation
 from millstream.columnar.schema import record_schema
 from millstream.records.batch import (
     HEADER_SIZE,
+    LOG_OVERHEAD,
     MAGIC_V2,
     BatchHeader,
     Bytes,
-    has_valid_checksum,
+    checksum,
     is_plausible,
     read_header,
 )
@@ -60,6 +60,8 @@ class ArrowDecoder:
             raise ValueError(f"A batch needs room: max_rows={max_rows}, max_bytes={max_bytes} must be at least 1.")
         self.schema: pa.Schema = record_schema(columns)
         self._implementation = implementation
+        self._topics = _Constant(pa.string())
+        self._partitions = _Constant(pa.int32())
         self._collected = frozenset(columns) - {"topic", "partition"}
         self._max_rows = max_rows
         self._max_bytes = min(max_bytes, _MOST_BYTES)
@@ -85,52 +87,73 @@ class ArrowDecoder:
         position, end, following = 0, len(view), start
         while end - position >= HEADER_SIZE and following < stop:
             header = read_header(view, position)
-            if not is_plausible(header) or header.last_offset > _MAX_OFFSET:
+            # Each field is read once: with small batches this loop costs more than the records do.
+            base_offset, size = header.base_offset, header.length + LOG_OVERHEAD
+            last_offset = base_offset + header.last_offset_delta
+            if not is_plausible(header) or last_offset > _MAX_OFFSET:
                 raise CorruptBatchError(topic, partition, following, _implausible(header, position))
-            if header.size > end - position:
+            if size > end - position:
                 break
-            if header.base_offset >= stop:
+            if base_offset >= stop:
                 following = stop
                 break
             hidden = transactions.hide(header)
-            if header.last_offset >= start:
-                if not has_valid_checksum(view, position, header):
-                    raise CorruptBatchError(topic, partition, header.base_offset, "the checksum (CRC32C) is wrong")
+            if last_offset >= start:
+                if checksum(view, position, size) != header.crc:
+                    raise CorruptBatchError(topic, partition, base_offset, "the checksum (CRC32C) is wrong")
                 if not hidden and header.record_count:
-                    batch = view[position : position + header.size]
                     try:
-                        _collect(collector, header, batch, start, stop)
+                        records = _records_section(header.codec, view[position + HEADER_SIZE : position + size])
+                        collector.add(
+                            records,
+                            count=header.record_count,
+                            base_offset=base_offset,
+                            last_offset_delta=header.last_offset_delta,
+                            base_timestamp=header.base_timestamp,
+                            append_time=header.max_timestamp if header.has_log_append_time else None,
+                            start=start,
+                            stop=stop,
+                        )
                     except (MalformedRecordError, DecompressionFailedError) as error:
-                        raise CorruptBatchError(topic, partition, header.base_offset, str(error)) from None
-                following = max(following, min(stop, header.last_offset + 1))
-            position += header.size
+                        raise CorruptBatchError(topic, partition, base_offset, str(error)) from None
+                following = stop if last_offset >= stop else max(following, last_offset + 1)
+            position += size
         batches = [self._assemble(count, columns, topic, partition) for count, columns in collector.take()]
         return batches, following
 
     def _assemble(self, count: int, columns: dict[str, pa.Array], topic: str, partition: int) -> pa.RecordBatch:
-        constant = {"topic": pa.scalar(topic, pa.string()), "partition": pa.scalar(partition, pa.int32())}
-        arrays = [columns[name] if name in columns else pa.repeat(constant[name], count) for name in self.schema.names]
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        for name in self.schema.names:
+            if name == "topic":
+                columns[name] = self._topics.of(topic, count)
+            elif name == "partition":
+                columns[name] = self._partitions.of(partition, count)
+        return pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
 
 
-def _collect(collector: RowCollector, header: BatchHeader, batch: memoryview, start: int, stop: int) -> None:
-    records: Bytes = batch[HEADER_SIZE:]
-    if header.codec:
-        try:
-            codec = Codec(header.codec)
-        except ValueError:
-            raise MalformedRecordError(f"there is no compression codec {header.codec}") from None
-        records = decompress(codec, records)
-    collector.add(
-        records,
-        count=header.record_count,
-        base_offset=header.base_offset,
-        last_offset_delta=header.last_offset_delta,
-        base_timestamp=header.base_timestamp,
-        append_time=header.max_timestamp if header.has_log_append_time else None,
-        start=start,
-        stop=stop,
-    )
+class _Constant:
+    """A column of one value, kept and cut to length for as long as the value stays the same."""
+
+    def __init__(self, kind: pa.DataType) -> None:
+        self._kind = kind
+        self._value: object = None
+        self._kept: pa.Array | None = None
+
+    def of(self, value: object, count: int) -> pa.Array:
+        if self._kept is None or self._value != value or len(self._kept) < count:
+            self._value = value
+            self._kept = pa.repeat(pa.scalar(value, self._kind), count)
+        return self._kept if len(self._kept) == count else self._kept.slice(0, count)
+
+
+def _records_section(codec: int, content: memoryview) -> Bytes:
+    if not codec:
+        return content
+    try:
+        return decompress(Codec(codec), content)
+    except DecompressionFailedError:
+        raise
+    except ValueError:
+        raise MalformedRecordError(f"there is no compression codec {codec}") from None
 
 
 def _implausible(header: BatchHeader, position: int) -> str:

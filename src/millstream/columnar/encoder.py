@@ -29,6 +29,8 @@ MAX_BATCH_BYTES = 900_000
 
 _PRODUCER = Struct(">qhi")
 _PRODUCER_START = 43
+_MAX_MILLISECONDS = ((1 << 63) - 1) // 1000
+"""As far as Arrow and Spark can tell time; the differences between two such fit into a record."""
 _ROW_COLUMNS = ("key", "value", "headers", "timestamp")
 
 
@@ -129,7 +131,11 @@ def _milliseconds(rows: pa.RecordBatch) -> pa.Array:
         column = pc.floor_temporal(column, unit="millisecond").cast(pa.timestamp("ms", column.type.tz))
     elif not pa.types.is_integer(column.type):
         raise ValueError(f"Column 'timestamp' is {column.type}; it must be a timestamp, or integer milliseconds.")
-    return pc.fill_null(column.cast(pa.int64()), now)
+    milliseconds = pc.fill_null(column.cast(pa.int64()), now)
+    bounds = pc.min_max(milliseconds).as_py()
+    if not -_MAX_MILLISECONDS <= bounds["min"] <= bounds["max"] <= _MAX_MILLISECONDS:
+        raise ValueError(f"A timestamp is out of range: {bounds['min']} to {bounds['max']} milliseconds since 1970.")
+    return milliseconds
 
 
 def _cast(column: pa.Array, wanted: pa.DataType, what: str, allowed: str) -> pa.Array:
