@@ -83,7 +83,9 @@ def test_what_is_not_there(run: Run) -> None:
         assert "millstream share list" in missing.err
     assert run("share", "reset-offsets", "missing", "--all-topics", "--to-latest").code == 4
     assert run("share", "delete", "missing", "--if-exists").code == 0
-    assert run("share", "list", "-X", "security.protocol=ssl").code == 1
+    secured = run("share", "list", "-X", "security.protocol=ssl", "--timeout", 1)
+    assert secured.code == 3 and "does this port speak TLS" in secured.err
+    assert run("share", "list", "-X", "security.protocoll=ssl").code == 2
 
 
 def test_no_broker(offline: Run) -> None:

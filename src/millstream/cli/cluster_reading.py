@@ -2,16 +2,17 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from millstream.cli import exit_codes
 from millstream.cli.options import assignments
 from millstream.cli.terminal import CommandFailedError
-from millstream.cli.wire_client import WireClient, WireCluster
+from millstream.cli.wire_cluster import wire_cluster
 from millstream.metadata.topic_names import CLUSTER_METADATA_TOPIC
 from millstream.model.errors import ErrorCode
 from millstream.protocol.schema import Message
+from millstream.wire import UnreachableError, WireError
 
 if TYPE_CHECKING:
     from millstream.client.connection import Connection
@@ -159,12 +160,11 @@ class ClusterAdmin:
 
     def __init__(self, connection: "Connection") -> None:
         self._timeout = connection.timeout
-        self._wire = WireCluster(connection)
+        self._wire = wire_cluster(connection)
 
-    def call(self, api: str, **fields: object) -> Message:
+    def call(self, api: str, **fields: Any) -> Message:
         """Asks any broker; what concerns the controller reaches it from there."""
-        with self._wire.any_broker() as wire:
-            return wire.call(api, **fields)
+        return self._wire.call(api, once=True, **fields)
 
     # Reading
 
@@ -179,7 +179,7 @@ class ClusterAdmin:
                 continue
             try:
                 directories = self._directories(broker)
-            except CommandFailedError:
+            except WireError:
                 silent.append(broker.id)
                 continue
             for directory in directories:
@@ -225,10 +225,9 @@ class ClusterAdmin:
     def quorum(self) -> Quorum:
         asked = [{"topic_name": CLUSTER_METADATA_TOPIC, "partitions": [{"partition_index": 0}]}]
         try:
-            with self._wire.any_broker(min(self._timeout, _QUORUM_S)) as wire:
-                answer = wire.call("describe_quorum", topics=asked)
-        except CommandFailedError as error:
-            if error.exit_code != exit_codes.TIMED_OUT:
+            answer = self._wire.call("describe_quorum", once=True, within_s=min(self._timeout, _QUORUM_S), topics=asked)
+        except UnreachableError as error:
+            if not error.late:
                 raise
             raise no_quorum_leader() from error
         if answer.error_code == ErrorCode.REQUEST_TIMED_OUT:
@@ -262,8 +261,7 @@ class ClusterAdmin:
         return Quorum(row.leader_id, row.leader_epoch, row.high_watermark, sorted(found, key=_voters_first), addresses)
 
     def _directories(self, broker: Broker) -> list[Message]:
-        with WireClient((broker.host, broker.port), self._timeout) as wire:
-            return list(wire.call("describe_log_dirs", topics=None).results)
+        return list(self._wire.call("describe_log_dirs", node=broker.id, once=True, topics=None).results)
 
     def _min_in_sync(self, topics: Sequence[str]) -> dict[str, int]:
         found: dict[str, int] = {}

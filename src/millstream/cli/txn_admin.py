@@ -1,20 +1,20 @@
 """Transactions as the command line sees them: what coordinators know of them, what partitions do, and ending them.
 
-librdkafka has no admin calls for these, so they go over `wire_client`.
+librdkafka has no admin calls for these, so they go over the wire room.
 """
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from millstream.cli import exit_codes
 from millstream.cli.cluster_reading import Broker, ClusterAdmin, Partition, Place, check
 from millstream.cli.terminal import CommandFailedError
-from millstream.cli.wire_client import TRANSACTION_KEY_TYPE, WireClient, WireCluster
+from millstream.cli.wire_cluster import wire_cluster
 from millstream.model.errors import ErrorCode
 from millstream.protocol.schema import Message
+from millstream.wire import CoordinatorKind
 
 if TYPE_CHECKING:
     from millstream.client.connection import Connection
@@ -76,8 +76,7 @@ class OpenIn:
 
 class Transactions:
     def __init__(self, connection: "Connection") -> None:
-        self._timeout = connection.timeout
-        self._wire = WireCluster(connection)
+        self._wire = wire_cluster(connection)
         self._cluster = ClusterAdmin(connection)
 
     # What coordinators know
@@ -90,14 +89,14 @@ class Transactions:
         pattern: str | None = None,
     ) -> list[Listed]:
         found: dict[str, Listed] = {}
-        filters = {
-            "state_filters": list(states),
-            "producer_id_filters": list(producer_ids),
-            "duration_filter": older_than_ms,
-            "transactional_id_pattern": pattern,
-        }
-        for broker in self._live_brokers():
-            answer = self._wire.until_settled(partial(self._list_at, broker, filters))
+        answers = self._wire.call_every_broker(
+            "list_transactions",
+            state_filters=list(states),
+            producer_id_filters=list(producer_ids),
+            duration_filter=older_than_ms,
+            transactional_id_pattern=pattern,
+        )
+        for broker, answer in answers.items():
             if answer.unknown_state_filters:
                 raise CommandFailedError(
                     f"there is no state {', '.join(answer.unknown_state_filters)}; there are {', '.join(STATES)}",
@@ -108,32 +107,20 @@ class Transactions:
             check(answer.error_code, None)
             for row in answer.transaction_states:
                 found[row.transactional_id] = Listed(
-                    row.transactional_id, broker.id, row.producer_id, row.transaction_state
+                    row.transactional_id, broker, row.producer_id, row.transaction_state
                 )
         return [found[name] for name in sorted(found)]
 
-    def _list_at(self, broker: Broker, filters: Mapping[str, Any]) -> tuple[int, Message]:
-        with WireClient((broker.host, broker.port), self._timeout) as wire:
-            answer = wire.call("list_transactions", **filters)
-        return answer.error_code, answer
-
     def describe(self, transactional_id: str) -> Transaction | None:
         """None if its coordinator does not know it."""
-        answer = self._wire.ask_coordinator(
-            transactional_id,
-            "describe_transactions",
-            lambda answer: int(answer.transaction_states[0].error_code),
-            key_type=TRANSACTION_KEY_TYPE,
-            transactional_ids=[transactional_id],
-        )
+        answer = self._ask_coordinator(transactional_id, "describe_transactions", transactional_ids=[transactional_id])
         row = answer.transaction_states[0]
         if row.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
             return None
         check(row.error_code, None)
-        host, port = self._wire.coordinator(transactional_id, TRANSACTION_KEY_TYPE)
         return Transaction(
             transactional_id,
-            f"{host}:{port}",
+            str(self._wire.coordinator_of(transactional_id, CoordinatorKind.TRANSACTION)),
             row.producer_id,
             row.producer_epoch,
             row.transaction_state,
@@ -162,17 +149,16 @@ class Transactions:
 
     def open_in(self, partitions: Iterable[Partition]) -> list[OpenIn]:
         """All transactions that are open in these partitions, asked of their leaders."""
-        addresses = {broker.id: (broker.host, broker.port) for broker in self._live_brokers()}
+        live = {broker.id for broker in self._live_brokers()}
         by_leader: dict[int, list[Partition]] = {}
         for each in partitions:
             by_leader.setdefault(each.leader, []).append(each)
         found: list[OpenIn] = []
         for leader, led in sorted(by_leader.items()):
-            if leader not in addresses:
+            if leader not in live:
                 raise CommandFailedError(f"broker {leader} leads partitions but is not there", exit_codes.NO_BROKER)
-            with WireClient(addresses[leader], self._timeout) as wire:
-                for at in range(0, len(led), _PARTITIONS_PER_REQUEST):
-                    found += _open_at(wire, led[at : at + _PARTITIONS_PER_REQUEST])
+            for at in range(0, len(led), _PARTITIONS_PER_REQUEST):
+                found += self._open_at(leader, led[at : at + _PARTITIONS_PER_REQUEST])
         return sorted(found, key=lambda row: (row.topic, row.partition, row.start_offset))
 
     def hanging(self, candidates: Sequence[OpenIn]) -> list[OpenIn]:
@@ -196,11 +182,9 @@ class Transactions:
 
     def fence(self, transactional_id: str) -> None:
         """Aborts the transaction of this id, and fences its producer."""
-        answer = self._wire.ask_coordinator(
+        answer = self._ask_coordinator(
             transactional_id,
             "init_producer_id",
-            lambda answer: int(answer.error_code),
-            key_type=TRANSACTION_KEY_TYPE,
             transactional_id=transactional_id,
             transaction_timeout_ms=_FENCING_TIMEOUT_MS,
             producer_id=-1,
@@ -219,22 +203,26 @@ class Transactions:
             "transaction_version": _AS_WRITTEN,
         }
         leader = self._partition(hanging.place).leader
-        (address,) = ((row.host, row.port) for row in self._live_brokers() if row.id == leader)
-        with WireClient(address, self._timeout) as wire:
-            answer = wire.call("write_txn_markers", markers=[marker])
+        answer = self._wire.call("write_txn_markers", node=leader, once=True, markers=[marker])
         check(answer.markers[0].topics[0].partitions[0].error_code, None)
 
     def _live_brokers(self) -> list[Broker]:
         return [broker for broker in self._cluster.brokers()[1] if not broker.fenced]
 
+    def _ask_coordinator(self, key: str, api: str, **fields: Any) -> Message:
+        return self._wire.call_coordinator(key, CoordinatorKind.TRANSACTION, api, **fields)
 
-def _open_at(wire: WireClient, partitions: Sequence[Partition]) -> list[OpenIn]:
-    topics: dict[str, list[int]] = {}
-    for each in partitions:
-        topics.setdefault(each.topic, []).append(each.number)
-    rows = [{"name": name, "partition_indexes": numbers} for name, numbers in topics.items()]
-    found = []
-    for topic in wire.call("describe_producers", topics=rows).topics:
+    def _open_at(self, leader: int, partitions: Sequence[Partition]) -> list[OpenIn]:
+        topics: dict[str, list[int]] = {}
+        for each in partitions:
+            topics.setdefault(each.topic, []).append(each.number)
+        rows = [{"name": name, "partition_indexes": numbers} for name, numbers in topics.items()]
+        return _open_transactions(self._wire.call("describe_producers", node=leader, once=True, topics=rows))
+
+
+def _open_transactions(producers: Message) -> list[OpenIn]:
+    found: list[OpenIn] = []
+    for topic in producers.topics:
         for row in topic.partitions:
             if row.error_code:
                 reason = row.error_message or ErrorCode(row.error_code).name

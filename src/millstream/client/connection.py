@@ -31,6 +31,11 @@ class Connection:
         self.timeout = timeout
         self._settings = dict(settings or {})
 
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """What the user set, by librdkafka's names."""
+        return self._settings
+
     def librdkafka(self, **defaults: Any) -> dict[str, Any]:
         """A complete configuration: ours (underscores stand for dots), overridden by the user's settings."""
         return {

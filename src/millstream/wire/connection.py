@@ -175,7 +175,8 @@ class Connection:
             )
         late = isinstance(error, TimeoutError)
         reason = "did not answer in time" if late else error.strerror or str(error) or type(error).__name__
-        return ConnectionLostError(str(self.address), reason, late=late)
+        mismatch = not self._was_answered and not late and not isinstance(error, ConnectionResetError)
+        return ConnectionLostError(str(self.address), reason, late=late, mismatch=mismatch)
 
 
 def _strange_size(size: int) -> str:

@@ -41,13 +41,17 @@ class SetupError(WireError):
 
 
 class ConnectionLostError(WireError):
-    """One connection could not be made or broke; another try may help. `late`: it was there, but no answer came."""
+    """One connection could not be made or broke; another try may help.
 
-    def __init__(self, address: str, reason: str, *, late: bool = False) -> None:
+    `late`: a broker was there, but no answer came. `mismatch`: whoever is there seems to speak something else.
+    """
+
+    def __init__(self, address: str, reason: str, *, late: bool = False, mismatch: bool = False) -> None:
         super().__init__(f"{address}: {reason}")
         self.address = address
         self.reason = reason
         self.late = late
+        self.mismatch = mismatch
 
 
 class NotYetError(WireError):

@@ -65,8 +65,9 @@ class Opener:
                 raise SetupError(
                     f"{address} does not speak TLS: use another port, or security.protocol PLAINTEXT or SASL_PLAINTEXT"
                 ) from error
-            why = "closed in the handshake: does this port speak TLS?" if isinstance(error, ssl.SSLEOFError) else ""
-            raise ConnectionLostError(str(address), why or f"no TLS: {error.reason}") from error
+            closed = isinstance(error, ssl.SSLEOFError)
+            why = "closed in the handshake: does this port speak TLS?" if closed else f"no TLS: {error.reason}"
+            raise ConnectionLostError(str(address), why, mismatch=closed) from error
         except OSError as error:
             late = isinstance(error, TimeoutError)
             reason = "no answer to the TLS handshake" if late else f"no TLS: {error.strerror or error}"

@@ -10,6 +10,7 @@ from millstream.wire.errors import ConnectionLostError, NotYetError, RefusedErro
 T = TypeVar("T")
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 0.5
+_MISMATCH_GRACE_S = 3.0
 
 
 class Patience:
@@ -44,7 +45,7 @@ class Patience:
     def wait_after(self, error: ConnectionLostError | NotYetError) -> None:
         """Sleeps a little, twice as long each time; raises what went wrong once the time is up."""
         self.note(error)
-        if self._once or self.elapsed_s + self._pause_s >= self.timeout_s:
+        if self._once or self.elapsed_s + self._pause_s >= self.timeout_s or self._is_hopeless():
             raise self._final() from error
         time.sleep(self._pause_s * random.uniform(0.8, 1.2))
         self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
@@ -61,14 +62,23 @@ class Patience:
         """Something worked: the next pause is short again."""
         self._pause_s = _FIRST_PAUSE_S
 
+    def _is_hopeless(self) -> bool:
+        """Settings that do not fit the listener are not healed by time; a broker on its way down may look the same."""
+        failures = self._failures.values()
+        return (
+            self._not_yet is None
+            and self.elapsed_s > _MISMATCH_GRACE_S
+            and all(failure.mismatch for failure in failures)
+        )
+
     def _final(self) -> UnreachableError | RefusedError:
         if self._not_yet is not None:
             last = self._not_yet
             tried = "" if self._once else f"; tried for {self.timeout_s:g} s"
             return RefusedError(f"{last.text} {advice(last.code)}{tried}", last.code)
         each = "; ".join(str(error) for error in self._failures.values())
+        waited = "" if self._once else f" within {self.elapsed_s:.1f} s"
         return UnreachableError(
-            f"no broker answered{'' if self._once else f' within {self.timeout_s:g} s'} ({each}):"
-            " are the address and the listener right?",
+            f"no broker answered{waited} ({each}): are the address and the listener right?",
             late=any(error.late for error in self._failures.values()),
         )
