@@ -52,9 +52,13 @@ class SinkSettler:
         self._sweep(kept)
 
     def _decide(self, batch: int, attempt: str, transactions: list[TaskTransaction]) -> Decision:
+        known = self._decider.log.decision
+        looked = False
         for _ in range(_TRIES):
-            if not self._decider.in_charge:
+            # Who decided this batch before may have been replaced since, and not have noticed yet.
+            if not self._decider.in_charge or (not looked and known is not None and known.batch >= batch):
                 self._decider.take_over()
+                looked = True
             known = self._decider.log.decision
             if known is not None and known.batch == batch:
                 return known

@@ -110,7 +110,7 @@ def write_in_transaction(
         for _ in batches:  # a batch that is replayed: its rows are there
             pass
         return TaskWrite(here.sink, here.batch, attempt, 0, None)
-    return _write_open(options, _transactions_of(options), here, attempt, transform, batches, two_phase=True)
+    return write_open(options, _transactions_of(options), here, attempt, transform, batches, two_phase=True)
 
 
 def write_for_batch_query(
@@ -118,10 +118,10 @@ def write_for_batch_query(
 ) -> TaskWrite:
     """The same for `.write`: nobody else could end its transactions, so they do have a time-out."""
     here = TaskPlace(attempt, "", -1, f"{task_prefix(attempt)}{uuid4().hex}")
-    return _write_open(options, _transactions_of(options), here, attempt, transform, batches, two_phase=False)
+    return write_open(options, _transactions_of(options), here, attempt, transform, batches, two_phase=False)
 
 
-def _write_open(
+def write_open(
     options: WriteOptions,
     transactions: Transactions,
     here: TaskPlace,

@@ -1,0 +1,270 @@
+"""The sink's protocol without Spark, at the points where it could go wrong: each failure planted exactly there.
+
+Tasks and drivers are called as Spark would; "another driver" is a settler that knows only what is in the cluster.
+"""
+
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+
+from millstream.columnar import ArrowEncoder, stamp
+from millstream.records.compression import Codec
+from millstream.spark.connections import cluster_of
+from millstream.spark.decisions import Decider, Decision, FencedError, task_prefix
+from millstream.spark.errors import SinkError
+from millstream.spark.sink_messages import TaskWrite
+from millstream.spark.sink_options import WriteOptions, parse_write_options
+from millstream.spark.sink_settling import SinkSettler
+from millstream.spark.sink_task import TaskPlace, write_open
+from millstream.testing import EmbeddedBroker
+from millstream.wire import Cluster, RefusedError, TopicPartition
+from millstream.wire.producing import Producer
+from millstream.wire.transactions import Ended, Identity, Transactions
+from tests.spark_exactly_once.committed import committed_values, hidden
+
+
+class CrashError(Exception):
+    """The process is gone."""
+
+
+@pytest.fixture(scope="module", params=["two-phase", "plain"])
+def broker(request: pytest.FixtureRequest) -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker({"transaction.two.phase.commit.enable": request.param == "two-phase"}) as running:
+        yield running
+
+
+class Query:
+    """A query that writes to a topic of its own."""
+
+    def __init__(self, broker: EmbeddedBroker, **more: str) -> None:
+        self.topic, self.sink = f"out-{uuid4().hex[:8]}", str(uuid4())
+        given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": self.topic}
+        self.options: WriteOptions = parse_write_options(given | more, streaming=True)
+        self.cluster: Cluster = cluster_of(self.options.connection)
+        self.cluster.create_topic(self.topic, 3)
+        self.transactions = Transactions(self.cluster, timeout_ms=self.options.transaction_timeout_ms)
+
+    def task(self, batch: int, attempt: str, number: int, values: Collection[str], retry: int = 0) -> TaskWrite:
+        here = TaskPlace(self.sink, "run", batch, f"{task_prefix(self.sink)}{number}.{retry}")
+        rows = pa.record_batch({"key": [f"k{each}" for each in values], "value": list(values)})
+        return write_open(
+            self.options, self.transactions, here, attempt, lambda each: each, iter([rows]), two_phase=True
+        )
+
+    def split(self, batch: int, attempt: str, tasks: int) -> list[TaskWrite]:
+        """The same twelve rows of a batch, over any number of tasks."""
+        values = [f"{batch}/{each}" for each in range(12)]
+        return [self.task(batch, attempt, number, values[number::tasks]) for number in range(tasks)]
+
+    def driver(self) -> SinkSettler:
+        return SinkSettler(self.cluster, self.sink, self.options)
+
+    def settled(self) -> list[str]:
+        """What is committed once all markers are written."""
+        deadline = time.monotonic() + 20
+        while hidden(self.cluster, self.topic) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert hidden(self.cluster, self.topic) == 0, "a transaction was left open"
+        return sorted(committed_values(self.cluster, self.topic))
+
+
+def expected(*batches: int) -> list[str]:
+    return sorted(f"{batch}/{each}" for batch in batches for each in range(12))
+
+
+def test_batches_are_committed_whole_and_ids_do_not_pile_up(broker: EmbeddedBroker) -> None:
+    query = Query(broker)
+    driver = query.driver()
+    for batch in range(4):
+        writes = query.split(batch, f"a{batch}", 3)
+        assert all(int(each.split("/")[0]) < batch for each in committed_values(query.cluster, query.topic))
+        driver.commit(batch, writes)
+    assert query.settled() == expected(0, 1, 2, 3)
+    answer = query.cluster.call(
+        "list_transactions", state_filters=[], producer_id_filters=[], duration_filter=-1, transactional_id_pattern=None
+    )
+    ids = [row.transactional_id for row in answer.transaction_states if query.sink in row.transactional_id]
+    assert len(ids) == 4  # three tasks and the decider, after four batches
+
+
+def test_a_driver_dies_before_the_decision(broker: EmbeddedBroker) -> None:
+    query = Query(broker)
+    query.split(0, "first", 3)  # and nobody says anything
+    query.driver().commit(0, query.split(0, "second", 2))
+    assert query.settled() == expected(0)
+
+
+class DyingTransactions(Transactions):
+    """Ends so many transactions, then the process is gone."""
+
+    ends = 0
+
+    def end_all(self, identities: Collection[Identity], *, commit: bool) -> list[Ended]:
+        for identity in list(identities)[: self.ends]:
+            self.end(identity, commit=commit)
+        raise CrashError
+
+
+@pytest.mark.parametrize("ended", [0, 1, 2])
+@pytest.mark.parametrize("replay_sees_it", [True, False])
+def test_a_driver_dies_after_the_decision(broker: EmbeddedBroker, ended: int, replay_sees_it: bool) -> None:
+    query = Query(broker)
+    dying = query.driver()
+    dying._transactions = DyingTransactions(query.cluster)
+    dying._transactions.ends = ended
+    with pytest.raises(CrashError):
+        dying.commit(0, query.split(0, "first", 3))
+    if replay_sees_it:  # tasks write nothing then
+        replayed = [TaskWrite(query.sink, 0, "second", 0, None)]
+    else:  # tasks of another split write it all again: under the same ids, which aborts what was decided
+        replayed = query.split(0, "second", 2)
+    query.driver().commit(0, replayed)
+    assert query.settled() == expected(0)
+    query.driver().commit(1, query.split(1, "third", 3))
+    assert query.settled() == expected(0, 1)
+
+
+def test_abort_after_a_commit_that_failed_halfway_keeps_what_was_decided(broker: EmbeddedBroker) -> None:
+    """Spark calls abort with the same messages when commit raises."""
+    query = Query(broker)
+    writes = query.split(0, "first", 3)
+    dying = query.driver()
+    dying._transactions = DyingTransactions(query.cluster)
+    dying._transactions.ends = 1
+    with pytest.raises(CrashError):
+        dying.commit(0, writes)
+    query.driver().abort(0, writes)
+    query.driver().commit(0, [TaskWrite(query.sink, 0, "second", 0, None)])
+    assert query.settled() == expected(0)
+
+
+def test_abort_before_the_decision_leaves_nothing(broker: EmbeddedBroker) -> None:
+    query = Query(broker)
+    writes = query.split(0, "first", 3)
+    query.task(0, "first", 7, ["left behind by a task that died"])
+    query.driver().abort(0, writes[:1])
+    assert query.settled() == []
+    query.driver().commit(0, query.split(0, "second", 3))
+    assert query.settled() == expected(0)
+
+
+def test_an_executor_thought_dead_takes_an_id_whose_transaction_is_decided(broker: EmbeddedBroker) -> None:
+    """It begins its own transaction under the id, which aborts the decided one: the rows come back from the log."""
+    query = Query(broker)
+    zombie: list[TaskWrite] = []
+
+    class Late(Transactions):
+        def end_all(self, identities: Collection[Identity], *, commit: bool) -> list[Ended]:
+            if commit and not zombie:
+                zombie.append(query.task(0, "zombie", 1, ["from a zombie"]))
+            return super().end_all(identities, commit=commit)
+
+    driver = query.driver()
+    driver._transactions = Late(query.cluster)
+    driver.commit(0, query.split(0, "first", 3))
+    driver.commit(1, query.split(1, "second", 3))
+    assert query.settled() == expected(0, 1)
+    with pytest.raises(RefusedError):
+        query.transactions.end(zombie[0].transaction.identity, commit=True)  # type: ignore[union-attr]
+    assert query.settled() == expected(0, 1)
+
+
+def test_a_late_row_of_an_old_attempt_is_refused(broker: EmbeddedBroker) -> None:
+    query = Query(broker)
+    (old,) = query.split(0, "first", 1)
+    query.driver().commit(0, query.split(0, "second", 1))
+    assert old.transaction is not None
+    (late,) = ArrowEncoder(Codec.NONE).encode(pa.record_batch({"value": ["late"]}))
+    for partition in range(3):
+        written = old.transaction.written.get(TopicPartition(query.topic, partition))
+        sequence = written.records if written else 0
+        stamp(late, old.transaction.identity.producer_id, old.transaction.identity.epoch, sequence, True)
+        producer = Producer(query.cluster, transactional_id=old.transaction.identity.transactional_id)
+        with pytest.raises(RefusedError):
+            producer.send(TopicPartition(query.topic, partition), late.data, 1)
+            producer.flush()
+        producer.close()
+    assert query.settled() == expected(0)
+
+
+def test_an_old_driver_cannot_decide_once_a_new_one_has_taken_over(broker: EmbeddedBroker) -> None:
+    query = Query(broker)
+    old, new = query.driver(), query.driver()
+    old.commit(0, query.split(0, "a", 2))
+    new.commit(1, query.split(1, "b", 3))
+    old.commit(1, query.split(1, "c", 2))  # the same batch, decided already
+    assert query.settled() == expected(0, 1)
+    new.commit(2, query.split(2, "d", 2))
+    with pytest.raises(SinkError, match="older than batch 2"):
+        old.commit(1, query.split(1, "e", 2))
+    new.commit(3, query.split(3, "f", 2))
+    assert query.settled() == expected(0, 1, 2, 3)
+
+
+def test_two_deciders_at_the_same_moment(broker: EmbeddedBroker) -> None:
+    """One has read that nothing is decided; before it writes, the other takes over and decides."""
+    query = Query(broker)
+    slow, quick = Decider(query.cluster, query.sink), Decider(query.cluster, query.sink)
+    slow.take_over()
+    quick.take_over()
+    quick.record(Decision(0, "quick", ()))
+    with pytest.raises(FencedError):
+        slow.record(Decision(0, "slow", ()))
+    assert not slow.in_charge
+    slow.take_over()
+    assert slow.log.decision == Decision(0, "quick", ())
+
+
+def test_transactions_that_time_out_after_the_decision_are_written_again() -> None:
+    """Without two-phase commits a coordinator aborts what takes too long, decided or not."""
+    settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 200}
+    with EmbeddedBroker(settings) as broker:
+        query = Query(broker, **{"kafka.transaction.timeout.ms": "1000"})
+        dying = query.driver()
+        dying._transactions = DyingTransactions(query.cluster)
+        dying._transactions.ends = 1
+        with pytest.raises(CrashError):
+            dying.commit(0, query.split(0, "first", 3))
+        assert dying._decider.log.decision is not None
+        settled = time.monotonic() + 20
+        while hidden(query.cluster, query.topic) and time.monotonic() < settled:
+            time.sleep(0.1)
+        assert len(committed_values(query.cluster, query.topic)) == 4  # the rest is aborted
+        query.driver().commit(0, [TaskWrite(query.sink, 0, "second", 0, None)])
+        assert query.settled() == expected(0)
+
+
+class Careless(SinkSettler):
+    """Ends the transactions of a batch without recording the decision first: the mistake these tests must find."""
+
+    def _decide(self, batch: int, attempt: str, transactions: list) -> Decision:  # type: ignore[type-arg]
+        return Decision(batch, attempt, tuple(transactions))
+
+
+def test_a_sink_that_does_not_record_its_decision_is_found_out(broker: EmbeddedBroker) -> None:
+    query = Query(broker)
+    careless = Careless(query.cluster, query.sink, query.options)
+    careless._transactions = DyingTransactions(query.cluster)
+    careless._transactions.ends = 1
+    with pytest.raises(CrashError):
+        careless.commit(0, query.split(0, "first", 3))
+    query.driver().commit(0, query.split(0, "second", 3))
+    found = query.settled()
+    assert found != expected(0)
+    assert len(found) == 12 + 4  # what was ended before the crash is there twice
+
+
+def test_rows_that_are_gone_cannot_be_restored_and_that_is_said(broker: EmbeddedBroker) -> None:
+    query = Query(broker)
+    (write,) = query.split(0, "first", 1)
+    assert write.transaction is not None
+    place, written = next(iter(write.transaction.written.items()))
+    wrong = replace(write.transaction, written={place: replace(written, records=written.records + 1)})
+    query.transactions.end(write.transaction.identity, commit=False)
+    broken = TaskWrite(query.sink, 0, "first", 12, wrong)
+    with pytest.raises(SinkError, match="are left in the log"):
+        query.driver().commit(0, [broken])
