@@ -221,7 +221,9 @@ class IcebergLakeTable(LakeTable):
         ]
         files.sort(key=lambda file: file.path)  # plans come in no order, and readers rely on one
         properties = dict(self._iceberg.io.properties)
-        return IcebergScan(schema, files, self._iceberg.metadata, projected, tuple(conditions), properties)
+        # Tasks need neither the snapshots nor their history, which grow without end.
+        metadata = self._iceberg.metadata.model_copy(update={"snapshots": [], "snapshot_log": [], "metadata_log": []})
+        return IcebergScan(schema, files, metadata, projected, tuple(conditions), properties)
 
     def at_version(self, version: str) -> "IcebergLakeTable":
         snapshot = self._iceberg.metadata.snapshot_by_id(int(version)) if version.isdigit() else None
