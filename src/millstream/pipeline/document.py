@@ -154,6 +154,8 @@ class Section:
         self.known = tuple(known)
         self.values: dict[str, Node] = {}
         self.places: dict[str, Place] = {}
+        self.has_unknown = False
+        self.is_mapping = isinstance(node, MappingNode)
         self.place = place_of(node) if node is not None else Place(1, 1)
         if node is None or document.is_null(node):
             return
@@ -163,6 +165,7 @@ class Section:
         for key, value in entries(document, node):
             name = str(key.value)
             if name not in self.known:
+                self.has_unknown = True
                 self.problems.error(
                     place_of(key), f"{what} has no key {name!r}; {nearest(name, self.known, noun='its keys are')}"
                 )

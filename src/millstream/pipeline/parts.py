@@ -191,7 +191,7 @@ def one_kind(section: Section, kinds: tuple[str, ...], what: str) -> str | None:
     if len(present) == 1:
         return present[0]
     if not present:
-        if section.values or not section.problems.has_errors:
+        if section.is_mapping and not section.has_unknown:  # an unknown key may well be the kind, misspelt
             section.problems.error(
                 section.place, f"{section.what} does not say what it is: it needs one of {', '.join(kinds)}"
             )

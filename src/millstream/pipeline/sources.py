@@ -88,10 +88,13 @@ def _read_topic_source(section: Section, name: Word, directory: Path, *, has_reg
     )
     if "pattern" not in section and not topics:
         section.problems.error(section.place_of_key("topic"), f"{section.what} names no topic")
-    format = section.choice("format", Format) or Format.RAW
+    chosen = section.choice("format", Format)
+    unreadable = chosen is None and "format" in section
+    format = chosen or (Format.JSON if unreadable else Format.RAW)
     key_format = section.choice("key_format", Format, _KEY_FORMATS)
     schema, columns = read_schema(section)
-    _check_schema(section, format, schema is not None, has_registry)
+    if not unreadable:
+        _check_schema(section, format, schema is not None, has_registry)
     if key_format in (Format.AVRO, Format.PROTOBUF) and not has_registry:
         _registry_missing(section, "key_format", key_format)
     source = TopicSource(

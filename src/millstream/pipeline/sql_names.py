@@ -74,7 +74,7 @@ def tables_read(query: str) -> list[TableName]:
         key = table.name.lower()
         if key not in own:
             found.setdefault(key, table)
-    return list(found.values())
+    return sorted(found.values(), key=lambda table: table.offset)
 
 
 def check_expression(expression: str) -> None:

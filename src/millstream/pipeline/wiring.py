@@ -33,7 +33,8 @@ def wire(
     finished = [wiring.step(step) for step in ordered]
     for sink in sinks:
         wiring.sink(sink)
-    _check_use(sources, steps, sinks, givers, problems)
+    if not problems.has_errors:  # after a wrong name, whatever it should have named looks unused
+        _check_use(sources, steps, sinks, givers, problems)
     _check_groups(sources, steps, sinks, givers, problems)
     return Wired(finished, [sink.part for sink in sinks], wiring.flows)
 
