@@ -118,7 +118,7 @@ def test_sinks_of_the_documented_file(whole: Pipeline) -> None:
     assert isinstance(topic, TopicSink) and isinstance(table, TableSink) and isinstance(screen, ConsoleSink)
     assert (topic.topic, topic.key, topic.delivery) == ("revenue-per-minute", "city", Delivery.EXACTLY_ONCE)
     assert [(header.name, header.expression) for header in topic.headers] == [("origin", "'shop'")]
-    assert (table.format, table.partition_by) == (TableFormat.DELTA, ("day(at)",))
+    assert (table.format, table.partition_by) == (TableFormat.DELTA, ("days(at)",))
     assert table.trigger is not None and table.trigger.every == Duration(60_000)
     assert screen.mode is OutputMode.APPEND and screen.rows == 20
 

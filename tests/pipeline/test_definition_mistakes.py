@@ -156,8 +156,8 @@ def test_mistakes_in_steps(tmp_path: Path, step: str, expected: str) -> None:
         ("out: {from: orders, topic: o, format: avro}", "avro of sink 'out' needs a schema registry"),
         ("out: {from: orders, topic: o, timestamp: att}", "no column 'att'; did you mean 'at'?"),
         (
-            "out: {from: orders, table: x, partition_by: hour(at)}",
-            "`partition_by` takes columns and day(column), not 'hour(at)'",
+            "out: {from: orders, table: x, partition_by: week(at)}",
+            "`partition_by` takes columns, and day, hour or month of one, not 'week(at)'",
         ),
         ("out: {from: orders, table: x, partition_by: day(att)}", "no column 'att'"),
         ("out: {from: orders, table: x, mode: update}", "a table is appended to"),

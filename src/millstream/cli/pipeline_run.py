@@ -5,9 +5,9 @@ from typing import Annotated
 import typer
 
 from millstream.cli import exit_codes
-from millstream.cli.options import Json
+from millstream.cli.options import Json, assignments
 from millstream.cli.pipeline_files import PipelineFile, loaded, needs
-from millstream.cli.terminal import CommandFailedError, complain
+from millstream.cli.terminal import CommandFailedError
 
 
 def run(
@@ -29,6 +29,10 @@ def run(
         typer.Option(
             "--checkpoint-dir", metavar="DIR", help="Where progress is kept, over what the file says; a path or a URI."
         ),
+    ] = None,
+    conf: Annotated[
+        list[str] | None,
+        typer.Option("--conf", metavar="NAME=VALUE", help="A Spark setting, over the file's. Repeatable."),
     ] = None,
     metrics_port: Annotated[
         int | None,
@@ -55,23 +59,25 @@ def run(
     with needs():
         import pyspark  # noqa: F401  # what is missing is best told before anything is started
 
-        from millstream.pipeline.engine import PipelineFailedError, run_pipeline
+        from millstream.pipeline.engine.failures import PartFailedError, PipelineFailedError
+        from millstream.pipeline.engine.run import RunOptions, run_pipeline
         from millstream.pipeline.state import AlreadyRunningError, StateError
+    options = RunOptions(
+        master=master,
+        remote=remote,
+        checkpoint_dir=checkpoint_dir,
+        once=once,
+        json=json,
+        metrics_port=metrics_port,
+        settings=assignments(conf, "--conf"),
+    )
     try:
-        code = run_pipeline(
-            pipeline,
-            master=master,
-            remote=remote,
-            json=json,
-            metrics_port=metrics_port,
-            once=once,
-            checkpoint_dir=checkpoint_dir,
-        )
+        run_pipeline(pipeline, options)
     except AlreadyRunningError as error:
         raise CommandFailedError(str(error), exit_codes.EXISTS) from error
     except StateError as error:
         raise CommandFailedError(str(error)) from error
+    except PartFailedError as error:
+        raise CommandFailedError(f"{pipeline.file}:{error.line}: {error}", error.exit_code) from error
     except PipelineFailedError as error:
-        complain(str(error))
-        raise typer.Exit(exit_codes.FAILED) from error
-    raise typer.Exit(code)
+        raise CommandFailedError(str(error), error.exit_code) from error

@@ -84,7 +84,7 @@ def _needs_registry(format: Format) -> bool:
 
 def check_with_spark(pipeline: Pipeline, session: "SparkSession", problems: Problems) -> None:
     """What Spark's analyser says of the steps and sinks, on empty tables with the right columns."""
-    from millstream.pipeline.engine import analyse
+    from millstream.pipeline.engine.analysis import analyse
 
     for line, message in analyse(pipeline, session):
         problems.error(Place(line, 1), message)

@@ -272,7 +272,7 @@ class Following:
         if isinstance(sink, TopicSink) and sink.format is Format.RAW:
             self._need_columns(("value",), flow.columns, place("format"), repr(sink.reads))
         if isinstance(sink, TableSink):
-            named = (part.removeprefix("day(").rstrip(")") for part in sink.partition_by)
+            named = (part.partition("(")[2].rstrip(")") or part for part in sink.partition_by)
             self._need_columns(named, flow.columns, place("partition_by"), repr(sink.reads))
 
 
@@ -286,4 +286,5 @@ def _joined_columns(step: Join, left: frozenset[str] | None, right: frozenset[st
     if left is None or right is None:
         return None
     once = {key.right.lower() for key in step.on if key.left.lower() == key.right.lower()}
+    once |= left & {*RECORD_COLUMNS, "_error", "_headers"}
     return left | {f"{step.right}_{column}" if column in left else column for column in right - once}

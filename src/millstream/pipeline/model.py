@@ -401,7 +401,7 @@ class TableSink(SinkBase):
     """PARQUET, DELTA or ICEBERG."""
     path: str
     partition_by: tuple[str, ...] = ()
-    """Columns, or day(column)."""
+    """Columns, or days(column), hours(column), months(column)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,7 +37,7 @@ _KEYS = {
 _KINDS = tuple(_KEYS)
 _SINK_FORMATS = [Format.RAW, Format.STRING, Format.JSON, Format.AVRO, Format.PROTOBUF]
 _SINK_TABLES = [TableFormat.PARQUET, TableFormat.DELTA, TableFormat.ICEBERG]
-_PARTITION = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)|day\(\s*([A-Za-z_][A-Za-z0-9_]*)\s*\)")
+_PARTITION = re.compile(r"(?:(day|hour|month)s?\(\s*)?([A-Za-z_][A-Za-z0-9_]*)(?(1)\s*\))")
 
 
 def read_sinks(document: Document, node: Node | None, directory: Path, *, has_registry: bool) -> list[Drafted[Sink]]:
@@ -109,7 +109,9 @@ def _read_table_sink(section: Section, name: Word, reads: str, directory: Path) 
     partition_by = section.names("partition_by")
     for word in partition_by:
         if not _PARTITION.fullmatch(word.text):
-            section.problems.error(word.place, f"`partition_by` takes columns and day(column), not {word.text!r}")
+            section.problems.error(
+                word.place, f"`partition_by` takes columns, and day, hour or month of one, not {word.text!r}"
+            )
     mode = _mode(section)
     if mode is not OutputMode.APPEND:
         section.problems.error(
@@ -124,8 +126,13 @@ def _read_table_sink(section: Section, name: Word, reads: str, directory: Path) 
         options=section.texts("options"),
         format=section.choice("format", TableFormat, _SINK_TABLES) or TableFormat.DELTA,
         path=read_path(section, "table", directory),
-        partition_by=tuple(re.sub(r"\s+", "", word.text) for word in partition_by),
+        partition_by=tuple(_as_the_lake_says(word.text) for word in partition_by),
     )
+
+
+def _as_the_lake_says(text: str) -> str:
+    match = _PARTITION.fullmatch(text)
+    return f"{match[1]}s({match[2]})" if match and match[1] else text
 
 
 def _read_console(section: Section, name: Word, reads: str) -> ConsoleSink:
