@@ -12,7 +12,6 @@ from millstream.cli.wire_cluster import wire_cluster
 from millstream.metadata.topic_names import CLUSTER_METADATA_TOPIC
 from millstream.model.errors import ErrorCode
 from millstream.protocol.schema import Message
-from millstream.wire import UnreachableError, WireError
 
 if TYPE_CHECKING:
     from millstream.client.connection import Connection
@@ -169,6 +168,8 @@ class ClusterAdmin:
     # Reading
 
     def read(self) -> Cluster:
+        from millstream.wire import WireError
+
         cluster_id, brokers = self.brokers()
         partitions = self.partitions()
         sizes: dict[tuple[str, int, int], int] = {}
@@ -223,6 +224,8 @@ class ClusterAdmin:
         ]
 
     def quorum(self) -> Quorum:
+        from millstream.wire import UnreachableError
+
         asked = [{"topic_name": CLUSTER_METADATA_TOPIC, "partitions": [{"partition_index": 0}]}]
         try:
             answer = self._wire.call("describe_quorum", once=True, within_s=min(self._timeout, _QUORUM_S), topics=asked)

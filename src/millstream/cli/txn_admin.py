@@ -14,7 +14,6 @@ from millstream.cli.terminal import CommandFailedError
 from millstream.cli.wire_cluster import wire_cluster
 from millstream.model.errors import ErrorCode
 from millstream.protocol.schema import Message
-from millstream.wire import CoordinatorKind
 
 if TYPE_CHECKING:
     from millstream.client.connection import Connection
@@ -120,7 +119,7 @@ class Transactions:
         check(row.error_code, None)
         return Transaction(
             transactional_id,
-            str(self._wire.coordinator_of(transactional_id, CoordinatorKind.TRANSACTION)),
+            self._coordinator_of(transactional_id),
             row.producer_id,
             row.producer_epoch,
             row.transaction_state,
@@ -209,7 +208,14 @@ class Transactions:
     def _live_brokers(self) -> list[Broker]:
         return [broker for broker in self._cluster.brokers()[1] if not broker.fenced]
 
+    def _coordinator_of(self, transactional_id: str) -> str:
+        from millstream.wire import CoordinatorKind
+
+        return str(self._wire.coordinator_of(transactional_id, CoordinatorKind.TRANSACTION))
+
     def _ask_coordinator(self, key: str, api: str, **fields: Any) -> Message:
+        from millstream.wire import CoordinatorKind
+
         return self._wire.call_coordinator(key, CoordinatorKind.TRANSACTION, api, **fields)
 
     def _open_at(self, leader: int, partitions: Sequence[Partition]) -> list[OpenIn]:

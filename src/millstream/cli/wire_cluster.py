@@ -1,13 +1,16 @@
-"""The cluster behind a command's bootstrap servers, for the admin calls that librdkafka does not have."""
+"""The cluster behind a command's bootstrap servers, for the admin calls that librdkafka does not have.
+
+The wire room is imported when a command uses it: `millstream --help` must not wait for it.
+"""
 
 from typing import TYPE_CHECKING
 
 from millstream.cli import exit_codes
 from millstream.model.errors import ErrorCode
-from millstream.wire import Cluster, RefusedError, SetupError, UnreachableError, WireError
 
 if TYPE_CHECKING:
     from millstream.client.connection import Connection
+    from millstream.wire import Cluster, WireError
 
 CLIENT_ID = "millstream-cli"
 _REQUEST_TIMEOUT = "request.timeout.ms"
@@ -24,16 +27,20 @@ _MEANINGS = {
 }
 
 
-def wire_cluster(connection: "Connection") -> Cluster:
+def wire_cluster(connection: "Connection") -> "Cluster":
     """With the user's settings (-X); one answer may take all the time that the command has."""
+    from millstream.wire import Cluster
+
     settings = {name: str(value) for name, value in connection.settings.items()}
     if not {_REQUEST_TIMEOUT, "socket.timeout.ms"} & settings.keys():
         settings[_REQUEST_TIMEOUT] = str(max(1, int(connection.timeout * 1000)))
     return Cluster(connection.bootstrap, settings, client_id=CLIENT_ID, timeout_s=connection.timeout)
 
 
-def exit_code(error: WireError) -> int:
+def exit_code(error: "WireError") -> int:
     """What a command ends with that failed so."""
+    from millstream.wire import RefusedError, SetupError, UnreachableError
+
     if isinstance(error, UnreachableError):
         return exit_codes.TIMED_OUT if error.late else exit_codes.NO_BROKER
     if isinstance(error, SetupError):
