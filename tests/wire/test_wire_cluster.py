@@ -182,6 +182,15 @@ def test_a_topic_created_anew(cluster: Cluster, millstream_broker: EmbeddedBroke
     assert not cluster.fetch(place, 0, max_bytes=1000, max_wait_ms=1).data
 
 
+def test_a_deleted_topic_is_gone(cluster: Cluster, topic: str) -> None:
+    assert topic in cluster.topics([topic])
+    assert cluster.call("delete_topics", topics=[{"name": topic}], timeout_ms=9000).responses[0].error_code == 0
+    deadline = time.monotonic() + 30
+    while topic in cluster.topics() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert topic not in cluster.topics([topic])
+
+
 def test_create_topic_refusals(cluster: Cluster, topic: str) -> None:
     with pytest.raises(RefusedError) as caught:
         cluster.create_topic(topic, 1, 1)

@@ -109,6 +109,13 @@ def test_what_cannot_work(settings: dict[str, object], said: str) -> None:
         parse(settings)
 
 
+def test_spaces_belong_to_a_password() -> None:
+    settings = {"security.protocol": " SASL_PLAINTEXT ", "sasl.mechanism": "plain ", "sasl.username": "u"}
+    parsed = parse({**settings, "sasl.password": " p "}).sasl
+    assert parsed is not None
+    assert (parsed.mechanism, parsed.password) == ("PLAIN", " p ")
+
+
 def test_no_name_is_both_used_and_ignored() -> None:
     assert not IGNORED & set(USED)
 

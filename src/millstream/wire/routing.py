@@ -44,6 +44,7 @@ class Routing:
         self._lock = threading.Lock()
         self._brokers: dict[int, BrokerInfo] = {}
         self._topics: dict[str, TopicInfo] = {}
+        self._doubted: set[str] = set()
         self._failed: dict[Address, float] = {}
         self._failures = 0
         self.cluster_id: str | None = None
@@ -111,24 +112,27 @@ class Routing:
                 }
             self.cluster_id = answer.cluster_id
             self.controller_id = answer.controller_id
-            for name in self._topics if names is None else names:
+            for name in list(self._topics) if names is None else names:
                 if name not in found:
                     self._topics.pop(name, None)
             for name, topic in found.items():
                 found[name] = self._topics[name] = _newest(self._topics.get(name), topic)
+            self._doubted.difference_update(found)
         return found
 
     def forget(self, topic: str) -> None:
-        """What is known of the topic proved wrong."""
+        """What is known of the topic proved wrong: it is asked for anew before it is used again."""
         with self._lock:
-            self._topics.pop(topic, None)
+            self._doubted.add(topic)
 
     def knows(self, topic: str) -> bool:
-        return topic in self._topics
+        return topic in self._topics and topic not in self._doubted
 
     def topic(self, name: str, patience: Patience) -> TopicInfo:
         """As last heard; asked for if it was not yet, for a while if it is not there."""
-        found = self._topics.get(name) or self.refresh([name], patience).get(name)
+        found = None if name in self._doubted else self._topics.get(name)
+        if found is None:
+            found = self.refresh([name], patience).get(name)
         if found is None:
             raise self.unknown(f"topic {name!r}", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, patience)
         return found

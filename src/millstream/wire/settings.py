@@ -96,7 +96,7 @@ def parse_settings(settings: Mapping[str, object], client_id: str, timeout_s: fl
     for name in settings:
         if name not in USED and name not in IGNORED:
             raise SetupError(f"there is no setting {name!r}{_nearest(name)}")
-    values = _Values({name: str(value).strip() for name, value in settings.items() if value is not None})
+    values = _Values({name: str(value) for name, value in settings.items() if value is not None})
     protocol = values.choice("security.protocol", SecurityProtocol.__members__, SecurityProtocol.PLAINTEXT)
     call_timeout_s = values.milliseconds("default.api.timeout.ms", default_s=timeout_s)
     return WireSettings(
@@ -125,9 +125,8 @@ def _tls(values: "_Values") -> TlsSettings:
                 f"{name}={kind}: only PEM works here; `keytool -importkeystore -deststoretype PKCS12 …` and"
                 " `openssl pkcs12 -in FILE -out FILE.pem -nodes` turn a store into a PEM file"
             )
-    algorithm = (values.text("ssl.endpoint.identification.algorithm", empty_counts=True) or "").lower()
-    if values.text("ssl.endpoint.identification.algorithm", empty_counts=True) is None:
-        algorithm = "https"
+    given = values.text("ssl.endpoint.identification.algorithm", empty_counts=True)
+    algorithm = "https" if given is None else given.strip().lower()
     if algorithm not in ("https", "", "none"):
         raise SetupError(f"ssl.endpoint.identification.algorithm={algorithm}: give https, or none")
     return TlsSettings(
@@ -149,7 +148,7 @@ def _tls(values: "_Values") -> TlsSettings:
 
 
 def _sasl(values: "_Values") -> SaslSettings:
-    mechanism = (values.text("sasl.mechanism", "sasl.mechanisms") or "").upper()
+    mechanism = (values.text("sasl.mechanism", "sasl.mechanisms") or "").strip().upper()
     if mechanism not in MECHANISMS:
         given = f"sasl.mechanism={mechanism}" if mechanism else "sasl.mechanism is missing"
         raise SetupError(f"{given}: give {', '.join(MECHANISMS)}")
@@ -185,9 +184,9 @@ class _Values:
         text = self.text(name)
         if text is None:
             return default
-        if text.upper() not in known:
+        if text.strip().upper() not in known:
             raise SetupError(f"{name}={text}: give one of {', '.join(known)}")
-        return known[text.upper()]
+        return known[text.strip().upper()]
 
     def flag(self, name: str, *, default: bool) -> bool:
         return self.choice(name, {"TRUE": True, "FALSE": False}, default)
@@ -204,6 +203,6 @@ class _Values:
         text = self.text(*names)
         if text is None:
             return None
-        if not text.removeprefix("-").isdecimal() or not allowed(int(text)):
+        if not text.strip().removeprefix("-").isdecimal() or not allowed(int(text)):
             raise SetupError(f"{names[0]}={text}: give {wanted}")
         return int(text)
