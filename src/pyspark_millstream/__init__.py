@@ -1,5 +1,6 @@
 """Found by Spark on its own: `format("millstream")`."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StructType
@@ -7,11 +8,20 @@ from pyspark.sql.types import StructType
 from millstream.spark.source import MillstreamSource
 
 if TYPE_CHECKING:
+    from millstream.lake.seam import History
     from millstream.spark.sink import BatchWriter, StreamWriter
 
 
 class DefaultSource(MillstreamSource):
-    """Reads and writes topics."""
+    """Reads and writes topics. Rooms that not every query needs are imported when they are."""
+
+    @staticmethod
+    def open_history(
+        location: str, options: Mapping[str, str], *, version: str | None, topics: frozenset[str]
+    ) -> "History":
+        from millstream.lake.seam import open_history
+
+        return open_history(location, options, version=version, topics=topics)
 
     def writer(self, schema: StructType, overwrite: bool) -> "BatchWriter":
         from millstream.spark.sink import BatchWriter

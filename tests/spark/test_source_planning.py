@@ -2,8 +2,9 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -11,16 +12,22 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
+from deltalake import write_deltalake
 
 from millstream.columnar import ArrowDecoder
-from millstream.spark.batch_planner import plan_batch
+from millstream.lake.errors import LakeError
+from millstream.spark.batch_planner import plan_batch, plan_with_history
 from millstream.spark.errors import CheckpointError, DataLossError, MissingTopicError, OptionError, SourceError
+from millstream.spark.history import HistoryPart, HistoryPlanner
 from millstream.spark.options import ReadOptions, parse_read_options
+from millstream.spark.positions import FromTable
 from millstream.spark.range_reader import RangeReader
 from millstream.spark.ranges import Range
+from millstream.spark.rows import Rows
 from millstream.spark.stream_planner import StreamPlanner
 from millstream.testing import EmbeddedBroker, EmbeddedCluster
 from millstream.wire import Cluster, Fetched, UnreachableError
+from pyspark_millstream import DefaultSource
 
 Document = dict[str, Any]
 _names = (f"planned-{number}" for number in count())
@@ -176,7 +183,7 @@ class TestStream:
         # Spark does not keep the start of a first batch: it asks anew, and now `latest` is another place.
         assert orders.positions(again.initial()) == {0: 12}
         assert spans(again.ranges(again.initial(), end)) == spans(planner.ranges(start, end)) == {0: (3, 7)}
-        assert again.ranges(end, end) == []
+        assert again.parts(end, end) == []
 
     def test_offsets_of_spark_sql_kafka_are_taken_over(self, topic: Callable[..., Topic]) -> None:
         orders = topic()
@@ -325,6 +332,78 @@ class TestTransactions:
         after = orders.planner().latest(end, limited=True)
         assert orders.positions(after) == {0: 9}
         assert offsets_read(orders.options(), planner.ranges(end, after)) == [6, 7]
+
+
+class TestHistory:
+    """A table that a topic was copied to up to some offset, and the topic from there on."""
+
+    columns = "topic,partition,offset,value"
+
+    @pytest.fixture
+    def table(self, topic: Callable[..., Topic], tmp_path: Path) -> tuple[Topic, Path]:
+        orders = topic(2)
+        orders.produce(30, 0)
+        orders.produce(8, 1)
+        for first in (0, 10):  # two files, of the first partition's first twenty records
+            offsets = list(range(first, first + 10))
+            names, values = [orders.name] * 10, [str(number).zfill(10).encode() for number in offsets]
+            rows = {"topic": names, "partition": pa.array([0] * 10, pa.int32()), "offset": offsets, "value": values}
+            write_deltalake(str(tmp_path), pa.table(rows), mode="append")
+        return orders, tmp_path
+
+    def history(self, options: ReadOptions) -> HistoryPlanner:
+        assert isinstance(options.starting, FromTable)
+        schema = Rows(options).arrow_schema
+        return HistoryPlanner(
+            options.starting.location, dict(options.table_options), DefaultSource.open_history, schema
+        )
+
+    def values(self, options: ReadOptions, parts: Sequence[object]) -> list[tuple[int, int]]:
+        rows = Rows(options)
+        found = []
+        for part in parts:
+            batches = part.read(rows.arrow_schema) if isinstance(part, HistoryPart) else rows.read(part)  # type: ignore[arg-type]
+            for row in (row for batch in batches for row in batch.to_pylist()):
+                assert int(row["value"]) == row["offset"]
+                found.append((row["partition"], row["offset"]))
+        return found
+
+    def test_a_stream_reads_the_table_and_then_the_tail(self, table: tuple[Topic, Path]) -> None:
+        orders, path = table
+        options = orders.options(startingOffsets=f"table:{path}", columns=self.columns, maxOffsetsPerTrigger="12")
+        planner = StreamPlanner(options, history=self.history(options))
+        start, batches = stored(planner.initial()), []
+        while (end := stored(planner.latest(start, limited=True))) != start:
+            batches.append(self.values(options, planner.parts(start, end)))
+            again = StreamPlanner(options, history=self.history(options))
+            assert self.values(options, again.parts(start, end)) == batches[-1]
+            start = end
+        expected = [(0, number) for number in range(30)] + [(1, number) for number in range(8)]
+        assert sorted(row for batch in batches for row in batch) == expected
+        assert batches[:2] == [[(0, n) for n in range(10)], [(0, n) for n in range(10, 20)]]
+        assert max(map(len, batches)) <= 12
+        with pytest.raises(CheckpointError, match="has not read all of the table"):
+            orders.planner().latest(planner.initial(), limited=True)
+
+    def test_a_batch_reads_both_at_once(self, table: tuple[Topic, Path]) -> None:
+        orders, path = table
+        options = orders.options(startingOffsets=f"table:{path}", columns=self.columns)
+        parts = plan_with_history(options, self.history(options))
+        expected = [(0, number) for number in range(30)] + [(1, number) for number in range(8)]
+        assert sorted(self.values(options, parts)) == expected
+
+    def test_a_tail_that_retention_took_is_loss(self, table: tuple[Topic, Path]) -> None:
+        orders, path = table
+        orders.delete_records(0, 25)
+        options = orders.options(startingOffsets=f"table:{path}", columns=self.columns)
+        with pytest.raises(DataLossError, match="the offsets 20 to 24 are gone"):
+            StreamPlanner(options, history=self.history(options)).initial()
+
+    def test_columns_that_the_table_has_not_are_told_of(self, table: tuple[Topic, Path]) -> None:
+        orders, path = table
+        options = orders.options(startingOffsets=f"table:{path}")
+        with pytest.raises(LakeError, match="has no column key"):
+            StreamPlanner(options, history=self.history(options)).initial()
 
 
 class TestBatch:

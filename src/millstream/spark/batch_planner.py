@@ -1,24 +1,36 @@
 """One read between two sets of offsets, planned on the driver: both are resolved once, so every task agrees on them."""
 
-import logging
+from collections.abc import Mapping
 
 from millstream.spark.connections import cluster_of
 from millstream.spark.data_loss import Losses, overtaken
+from millstream.spark.history import HistoryPart, HistoryPlanner
 from millstream.spark.log_view import LogView
 from millstream.spark.options import ReadOptions
 from millstream.spark.positions import Everywhere
 from millstream.spark.ranges import Range, split_ranges
 from millstream.wire import EARLIEST, Cluster
 
-log = logging.getLogger("millstream.spark")
+
+def plan_with_history(
+    options: ReadOptions, history: HistoryPlanner, cluster: Cluster | None = None
+) -> list[HistoryPart | Range]:
+    """All of a table, and what the brokers have after it."""
+    note, seam = history.begin(LogView(options, cluster or cluster_of(options.connection)).existing().ids)
+    return [*history.parts(history.advance(note, None, None)), *plan_batch(options, cluster, seam)]
 
 
-def plan_batch(options: ReadOptions, cluster: Cluster | None = None) -> list[Range]:
+def plan_batch(
+    options: ReadOptions, cluster: Cluster | None = None, seam: Mapping[tuple[str, int], int] | None = None
+) -> list[Range]:
     """The ranges to read; `latest` is the last stable offset, unless transactions are to be read uncommitted."""
     view = LogView(options, cluster or cluster_of(options.connection))
     topics = view.existing()
     resolver = view.resolver()
-    starts = resolver.start(options.starting_option, options.starting or Everywhere(EARLIEST), topics.partitions)
+    if seam is not None:
+        starts = resolver.after(seam, topics.partitions)
+    else:
+        starts = resolver.start(options.starting_option, options.starting or Everywhere(EARLIEST), topics.partitions)
     stops = resolver.end(options.ending_option, options.ending, topics.partitions)
     earliest, written = view.earliest(topics.partitions), view.written(topics.partitions)
     losses = Losses()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from millstream.spark.errors import CheckpointError
+from millstream.spark.history import HistoryNote
 from millstream.wire import TopicPartition
 
 NOTE = "$millstream"
@@ -24,6 +25,8 @@ class StreamOffset:
     begin: Mapping[TopicPartition, int] = field(default_factory=dict)
     """Where the batch that ends here begins, for partitions that the offset before it does not have."""
     group: str | None = None
+    history: HistoryNote | None = None
+    """Where in a table the query is, while it reads one."""
 
     def to_json(self) -> dict[str, Any]:
         """Always in the same order: Spark compares offsets as text."""
@@ -34,6 +37,8 @@ class StreamOffset:
             note["begin"] = _nested(self.begin)
         if self.group is not None:
             note["group"] = self.group
+        if self.history is not None:
+            note["history"] = self.history.to_json()
         return _nested(self.positions) | ({NOTE: note} if note else {})
 
     @classmethod
@@ -42,8 +47,9 @@ class StreamOffset:
         try:
             note = document.get(NOTE, {})
             positions = _flat({topic: each for topic, each in document.items() if topic != NOTE})
-            return cls(positions, dict(note.get("ids", {})), _flat(note.get("begin", {})), note.get("group"))
-        except (AttributeError, TypeError, ValueError):
+            history = HistoryNote.from_json(note["history"]) if "history" in note else None
+            return cls(positions, dict(note.get("ids", {})), _flat(note.get("begin", {})), note.get("group"), history)
+        except (AttributeError, KeyError, TypeError, ValueError):
             raise CheckpointError(
                 f"the checkpoint has {str(document)[:200]!r}, which is no offset of a Kafka topic: it is of another "
                 "query or source. Give this query a checkpointLocation of its own"

@@ -26,6 +26,7 @@ from millstream.spark.option_table import (
 from millstream.spark.positions import (
     AtTime,
     Everywhere,
+    FromTable,
     Given,
     Position,
     parse_offsets,
@@ -52,11 +53,12 @@ READ_OPTIONS = OptionTable(
         Option("assign", "JSON", "", "both", 'Partitions to read: `{"orders": [0, 1]}`.', text),
         Option(
             "startingOffsets",
-            "earliest, latest, committed or JSON",
+            "earliest, latest, committed, table:path or JSON",
             "latest (stream), earliest (batch)",
             "both",
             "Where a new query begins; a restarted one goes on where it was. JSON has an offset for each partition: "
-            '`{"orders": {"0": 23, "1": -2}}`, -2 is the earliest and -1 the latest. `committed`: where `groupId` is.',
+            '`{"orders": {"0": 23, "1": -2}}`, -2 is the earliest and -1 the latest. `committed`: where `groupId` is. '
+            "`table:path`: first what a table has (docs/lake.md), then what the brokers have after it.",
             parse_offsets,
         ),
         Option(
@@ -265,6 +267,14 @@ READ_OPTIONS = OptionTable(
             count_or_zero,
         ),
         Option("fetchOffset.retryIntervalMs", "milliseconds", "1000", "both", "How long it waits in between.", count),
+        Option(
+            "table.*",
+            "text",
+            "",
+            "both",
+            "For `startingOffsets=table:path`: options of the table, such as `table.s3.endpoint`.",
+            text,
+        ),
         Option("kafka.group.id", "name", "", "stream", "Another name for `groupId`.", text),
         Option(
             "groupIdPrefix",
@@ -342,6 +352,7 @@ class ReadOptions:
     wait_s: float
     retries: int
     retry_interval_s: float
+    table_options: tuple[tuple[str, str], ...]
     given: frozenset[str]
 
     @property
@@ -359,6 +370,8 @@ class ReadOptions:
                 f"{self.starting_option}: a batch query cannot begin at latest; there is nothing after it"
             )
         end = self.ending
+        if isinstance(end, FromTable):
+            raise OptionError(f"{self.ending_option}: a table can only be where a query starts")
         if end == Everywhere(EARLIEST) or (isinstance(end, Given) and EARLIEST in end.offsets.values()):
             raise OptionError(f"{self.ending_option}: a batch query cannot end at earliest; there is nothing before it")
         _must_not_cross(self)
@@ -374,7 +387,7 @@ class ReadOptions:
 
 def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
     """What a user gave, checked as a whole; OptionError says what is wrong and what would be right."""
-    own, passed_on = _sort_out(options)
+    own, passed_on, table_options = _sort_out(options)
     values = READ_OPTIONS.parse(own)
     if "kafka.bootstrap.servers" not in values:
         raise OptionError("kafka.bootstrap.servers is missing: give HOST:PORT of a broker")
@@ -418,15 +431,20 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
         wait_s=values.get("kafkaConsumer.pollTimeoutMs", 120_000) / 1000,
         retries=values.get("fetchOffset.numRetries", 3),
         retry_interval_s=values.get("fetchOffset.retryIntervalMs", 1000) / 1000,
+        table_options=tuple(sorted(table_options.items())),
         given=frozenset(values),
     )
     _check_typing(made)
+    if isinstance(made.starting, FromTable) and made.subscription.assigned:
+        raise OptionError("startingOffsets=table:… needs subscribe or subscribePattern: a table has all partitions")
+    if made.table_options and not isinstance(made.starting, FromTable):
+        raise OptionError("options that begin with table. need startingOffsets=table:path")
     return made
 
 
-def _sort_out(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """What this table knows, and what goes on to the connection."""
-    own, passed_on = {}, {}
+def _sort_out(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+    """What this table knows, what goes on to the connection, and what to the table of `startingOffsets=table:…`."""
+    own, passed_on, table_options = {}, {}, {}
     own_kafka = {each.lower() for each in _OWN_KAFKA} | {"kafka.bootstrap.servers"}
     for name, value in options.items():
         lower = name.lower()
@@ -434,9 +452,11 @@ def _sort_out(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str
             raise OptionError(f"option {name!r} is not supported: {_REFUSED[lower]}")
         if lower.startswith("kafka.") and lower not in own_kafka:
             passed_on[lower.removeprefix("kafka.")] = value
+        elif lower.startswith("table."):
+            table_options[lower.removeprefix("table.")] = value
         else:
             own[name] = value
-    return own, passed_on
+    return own, passed_on, table_options
 
 
 def _first(values: Mapping[str, Any], *options: str) -> str:

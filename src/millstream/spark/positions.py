@@ -38,12 +38,21 @@ class Committed:
     """Where the group of `groupId` is; the earliest offset where it has not committed any."""
 
 
-Position = Everywhere | Given | AtTime | Committed
+@dataclass(frozen=True, slots=True)
+class FromTable:
+    """What a table has comes first; where it ends, the brokers take over."""
+
+    location: str
+
+
+Position = Everywhere | Given | AtTime | Committed | FromTable
 
 
 def parse_offsets(option: str, text: str) -> Position:
-    """`earliest`, `latest`, `committed`, or JSON: {"topic": {"0": 23, "1": -2}}."""
+    """`earliest`, `latest`, `committed`, `table:<path>`, or JSON: {"topic": {"0": 23, "1": -2}}."""
     word = text.strip().lower()
+    if word.startswith("table:") and word != "table:":
+        return FromTable(text.strip()[len("table:") :])
     if word in ("earliest", "latest"):
         return Everywhere(EARLIEST if word == "earliest" else LATEST)
     if word == "committed":
@@ -177,6 +186,14 @@ class Resolver:
                     raise OptionError(f"{option}: committed needs groupId, the group whose offsets are meant")
                 known = self.cluster.committed_offsets(self.group, partitions)
                 return self._logical({each: known.get(each, EARLIEST) for each in partitions})
+            case FromTable():
+                raise OptionError(f"{option}: a table can only be where a query starts")
+
+    def after(
+        self, seam: Mapping[tuple[str, int], int], partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        """Where the brokers take over from a table; partitions that it does not have are read from their beginning."""
+        return self._logical({each: seam.get((each.topic, each.partition), EARLIEST) for each in partitions})
 
     def _logical(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Earliest and latest replaced by numbers."""

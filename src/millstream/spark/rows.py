@@ -20,7 +20,12 @@ class Rows:
         self._options = options
         self.spark_schema: StructType = spark_schema(options, {})
 
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        """Exactly what Spark wants of a record batch."""
+        return to_arrow_schema(self.spark_schema, timezone="UTC")
+
     def read(self, wanted: Range) -> Iterator[pa.RecordBatch]:
-        expected = to_arrow_schema(self.spark_schema, timezone="UTC")
+        expected = self.arrow_schema
         for batch in RangeReader(self._options, wanted).batches(ArrowDecoder(self._options.columns)):
             yield batch if batch.schema == expected else pa.RecordBatch.from_arrays(batch.columns, schema=expected)

@@ -5,15 +5,17 @@ cannot be pickled when it is first needed.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from millstream.spark.batch_planner import plan_batch
+from millstream.spark.batch_planner import plan_batch, plan_with_history
+from millstream.spark.history import HistoryPart, HistoryPlanner, OpenHistory
 from millstream.spark.options import ReadOptions, parse_read_options
+from millstream.spark.positions import FromTable
 from millstream.spark.ranges import Range
 from millstream.spark.rows import Rows
 from millstream.spark.schema import must_match
@@ -21,7 +23,9 @@ from millstream.spark.stream_planner import StreamPlanner
 
 
 class MillstreamSource(DataSource):
-    """Reads topics; the writer is joined to it in `pyspark_millstream`."""
+    """Reads topics; the writer is joined to it in `pyspark_millstream`, and so is what knows tables."""
+
+    open_history: ClassVar[OpenHistory | None] = None
 
     @classmethod
     def name(cls) -> str:
@@ -31,10 +35,10 @@ class MillstreamSource(DataSource):
         return Rows(self._options()).spark_schema
 
     def reader(self, schema: StructType) -> "BatchReader":
-        return BatchReader(self._options().for_batch(), schema)
+        return BatchReader(self._options().for_batch(), schema, self.open_history)
 
     def streamReader(self, schema: StructType) -> "StreamReader":  # noqa: N802
-        return StreamReader(self._options().for_stream(), schema)
+        return StreamReader(self._options().for_stream(), schema, self.open_history)
 
     def _options(self) -> ReadOptions:
         given: Mapping[str, str] = dict(self.options)
@@ -44,13 +48,15 @@ class MillstreamSource(DataSource):
 class BatchReader(DataSourceReader):
     """One read between two sets of offsets, which are fixed when it is planned."""
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+    def __init__(self, options: ReadOptions, schema: StructType, opener: OpenHistory | None = None) -> None:
         self._options = options
+        self._opener = opener
         self._rows = Rows(options)
         must_match(schema, self._rows.spark_schema)
 
     def partitions(self) -> list[InputPartition]:
-        return list(plan_batch(self._options))
+        history = _history(self._options, self._rows, self._opener)
+        return list(plan_batch(self._options) if history is None else plan_with_history(self._options, history))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._rows, partition)
@@ -59,8 +65,9 @@ class BatchReader(DataSourceReader):
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A stream of micro-batches."""
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+    def __init__(self, options: ReadOptions, schema: StructType, opener: OpenHistory | None = None) -> None:
         self._options = options
+        self._opener = opener
         self._rows = Rows(options)
         must_match(schema, self._rows.spark_schema)
         self._made: StreamPlanner | None = None
@@ -68,7 +75,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def _planner(self) -> StreamPlanner:
         if self._made is None:
-            self._made = StreamPlanner(self._options)
+            history = _history(self._options, self._rows, self._opener)
+            self._made = StreamPlanner(self._options, history=history)
         return self._made
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
@@ -91,7 +99,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planner.prepare_available_now()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        return list(self._planner.ranges(start, end))
+        return list(self._planner.parts(start, end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._rows, partition)
@@ -101,5 +109,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _read(rows: Rows, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    # Spark makes up a partition without anything in it when there is none to read.
-    return rows.read(partition) if isinstance(partition, Range) else iter(())
+    if isinstance(partition, Range):
+        return rows.read(partition)
+    if isinstance(partition, HistoryPart):
+        return partition.read(rows.arrow_schema)
+    return iter(())  # Spark makes up a partition without anything in it when there is none to read
+
+
+def _history(options: ReadOptions, rows: Rows, opener: OpenHistory | None) -> HistoryPlanner | None:
+    if not isinstance(options.starting, FromTable):
+        return None
+    return HistoryPlanner(options.starting.location, dict(options.table_options), opener, rows.arrow_schema)

@@ -7,6 +7,7 @@ the checkpoint and of what the cluster has; what is kept here only saves questio
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from millstream.spark.admission import at_most_bytes, at_most_offsets, waiting
@@ -15,10 +16,11 @@ from millstream.spark.connections import cluster_of
 from millstream.spark.data_loss import Continuation, Losses, created_anew, go_on, left_behind, overtaken
 from millstream.spark.errors import CheckpointError
 from millstream.spark.group_progress import GroupProgress
+from millstream.spark.history import HistoryNote, HistoryPart, HistoryPlanner
 from millstream.spark.log_view import LogView
 from millstream.spark.offsets import StreamOffset
 from millstream.spark.options import ReadOptions
-from millstream.spark.positions import Everywhere
+from millstream.spark.positions import Everywhere, FromTable
 from millstream.spark.ranges import Range, split_ranges
 from millstream.wire import LATEST, Cluster, TopicPartition
 
@@ -31,12 +33,17 @@ Document = dict[str, Any]
 
 
 class StreamPlanner:
-    """`now` is a clock, for tests."""
+    """`now` is a clock, for tests; `history` plans what comes from a table, if anything does."""
 
     def __init__(
-        self, options: ReadOptions, cluster: Cluster | None = None, now: Callable[[], float] = time.monotonic
+        self,
+        options: ReadOptions,
+        cluster: Cluster | None = None,
+        now: Callable[[], float] = time.monotonic,
+        history: HistoryPlanner | None = None,
     ) -> None:
         self._options = options
+        self._history = history
         self._cluster = cluster or cluster_of(options.connection)
         self._now = now
         self._view = LogView(options, self._cluster)
@@ -54,7 +61,12 @@ class StreamPlanner:
         """The offsets of a query that has no checkpoint yet."""
         topics = self._view.existing()
         position = self._options.starting or Everywhere(LATEST)
-        offsets = self._view.resolver().start(self._options.starting_option, position, topics.partitions)
+        note: HistoryNote | None = None
+        if self._history is not None and isinstance(position, FromTable):
+            note, seam = self._history.begin(topics.ids)
+            offsets = self._view.resolver().after(seam, topics.partitions)
+        else:
+            offsets = self._view.resolver().start(self._options.starting_option, position, topics.partitions)
         earliest, written = self._view.earliest(topics.partitions), self._view.written(topics.partitions)
         losses = Losses()
         for partition, offset in sorted(offsets.items()):
@@ -69,7 +81,7 @@ class StreamPlanner:
                 offsets[partition] = written[partition]
         losses.settle(fail=self._options.fail_on_data_loss)
         # All of them are noted as the batch's beginning, too: `latest` is another place when a batch is run again.
-        return self._offset(offsets, topics.ids, begin=offsets).to_json()
+        return self._offset(offsets, topics.ids, begin=offsets, history=note).to_json()
 
     def prepare_available_now(self) -> None:
         """What is there now is all that this run reads."""
@@ -109,6 +121,14 @@ class StreamPlanner:
 
     def _next_end(self, start: Document, *, limited: bool) -> StreamOffset | None:
         before = StreamOffset.from_json(start)
+        if before.history is not None and not before.history.is_done:
+            if self._history is None:
+                raise CheckpointError(
+                    "the query has not read all of the table that it began with: keep startingOffsets=table:… as it "
+                    "was, or give it a new checkpointLocation"
+                )
+            rows, size = (self._options.max_offsets, self._options.max_bytes) if limited else (None, None)
+            return replace(before, history=self._history.advance(before.history, rows, size))
         ends = self._ends()
         self._must_be_of_this_query(before, ends)
         if self._unchanged(before, ends):
@@ -188,10 +208,17 @@ class StreamPlanner:
 
     # Who reads what
 
-    def ranges(self, start: Document, end: Document) -> list[Range]:
+    def parts(self, start: Document, end: Document) -> list[HistoryPart] | list[Range]:
         """The tasks of the batch between two offsets; the same for the same offsets."""
         if start == end:
             return []
+        after = StreamOffset.from_json(end)
+        if self._history is not None and after.history is not None:
+            return self._history.parts(after.history)
+        return self.ranges(start, end)
+
+    def ranges(self, start: Document, end: Document) -> list[Range]:
+        """What the batch reads from the brokers."""
         before, after = StreamOffset.from_json(start), StreamOffset.from_json(end)
         begins = {
             each: after.begin.get(each, before.positions.get(each, stop)) for each, stop in after.positions.items()
@@ -238,10 +265,11 @@ class StreamPlanner:
         positions: Mapping[TopicPartition, int],
         ids: Mapping[str, str],
         begin: Mapping[TopicPartition, int] | None = None,
+        history: HistoryNote | None = None,
     ) -> StreamOffset:
         topics = {each.topic for each in positions}
         known = {topic: topic_id for topic, topic_id in ids.items() if topic in topics and topic_id}
-        return StreamOffset(dict(positions), known, dict(begin or {}), self._options.group)
+        return StreamOffset(dict(positions), known, dict(begin or {}), self._options.group, history)
 
     def _must_be_of_this_query(self, before: StreamOffset, ends: Mapping[TopicPartition, int]) -> None:
         wants = self._options.subscription.wants
