@@ -7,7 +7,7 @@ that property again, and of two drivers with the same batch both would win.
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ from pyiceberg.io.pyarrow import ArrowScan
 from sqlalchemy.exc import OperationalError
 
 from millstream.lake.compaction import plan_rewrites, rewrite
-from millstream.lake.conditions import Condition, iceberg_expression
+from millstream.lake.conditions import Condition, all_may_hold, iceberg_expression
 from millstream.lake.data_files import FileLayout, WrittenFile
 from millstream.lake.errors import CommitConflictError, NoTableError
 from millstream.lake.iceberg_catalog import catalog_place, load, prepare
@@ -58,6 +58,10 @@ class IcebergScan(Scan):
     projected: Any
     conditions: tuple[Condition, ...]
     io_properties: dict[str, str]
+
+    def narrowed(self, conditions: Sequence[Condition]) -> "IcebergScan":
+        files = [file for file in self.files if all_may_hold(conditions, file.ranges)]
+        return replace(self, files=files, conditions=(*self.conditions, *conditions))
 
     def read(self, files: Sequence[TableFile]) -> Iterator[pa.RecordBatch]:
         io = load_file_io(self.io_properties, self.metadata.location)

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -48,6 +48,10 @@ class Scan(ABC):
     def read(self, files: Sequence[TableFile]) -> Iterator[pa.RecordBatch]:
         """The wanted rows of these files, in the order of the files and of their rows."""
 
+    @abstractmethod
+    def narrowed(self, conditions: Sequence[Condition]) -> "Scan":
+        """The same with more conditions, and without the files that cannot meet them."""
+
     def splits(self, size: int) -> list[list[TableFile]]:
         """The files in shares of about this many bytes, for tasks."""
         shares: list[list[TableFile]] = []
@@ -75,6 +79,9 @@ class FileScan(Scan):
 
     def __post_init__(self) -> None:
         self.files = [file for file in self.files if all_may_hold(self.conditions, file.known_ranges)]
+
+    def narrowed(self, conditions: Sequence[Condition]) -> "FileScan":
+        return replace(self, conditions=(*self.conditions, *conditions))
 
     def read(self, files: Sequence[TableFile]) -> Iterator[pa.RecordBatch]:
         wanted = {*self.schema.names, *(condition.column for condition in self.conditions)}

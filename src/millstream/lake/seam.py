@@ -2,8 +2,8 @@
 
 The rows themselves say it: a table that a topic was copied to has the columns `topic`, `partition` and `offset`. A
 batch is in the table as a whole, and batches are written in order, so all offsets of a partition up to the greatest one
-are there, and the tail begins right after it. Ranges in the metadata tell that for files of one partition; only files with
-rows of several are looked into, and only at these three columns.
+are there, and the tail begins right after it. Ranges in the metadata tell that for files of one partition; only files
+with rows of several are looked into, and only at these three columns.
 """
 
 from collections.abc import Iterator, Mapping
@@ -109,6 +109,12 @@ def open_history(
 def seam_offsets(location: str, options: Mapping[str, str] | None = None) -> Seam:
     """Where the tail of each partition begins that is in the table."""
     return open_history(location, options).seam
+
+
+def positions_of(table: LakeTable) -> Seam:
+    """The partitions of topics that are in a table, and the offset after the last one of each."""
+    scan = table.scan([TOPIC, PARTITION, OFFSET])
+    return _seam_of(scan, scan.files)
 
 
 def _check_columns(table: LakeTable) -> None:
