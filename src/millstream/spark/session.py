@@ -26,7 +26,15 @@ from millstream.spark.user_cache import cache_directory, write_atomically
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["JavaNotFoundError", "SparkStartError", "is_local_path", "start_in_background", "start_session"]
+__all__ = [
+    "STREAM_SETTINGS",
+    "SparkStartError",
+    "is_local_path",
+    "is_remote",
+    "make_current",
+    "start_in_background",
+    "start_session",
+]
 
 # How long the JVM lives decides what it is tuned for: to start fast, or to run fast after a while.
 Lifetime = Literal["short", "long"]
@@ -40,7 +48,7 @@ _LONGEST_SOCKET_PATH = 100
 #  - both write a temporary file beside the target and rename it; RawLocalFileSystem renames with rename(2), so a name
 #    has its old content or its new one. FileContext is weaker when it overwrites: it deletes the target first.
 #  - both check "is it there?" before they rename without overwriting, and neither does so atomically on a local disk;
-#    two drivers on one checkpoint are kept apart by neither (we take a lock file for that, see pipeline/engine).
+#    two drivers on one checkpoint are kept apart by neither (pipelines take a lock for that, see pipeline/state.py).
 #  - both rename `.name.crc` after the data. A kill between the two leaves new data with the old checksum only where a
 #    state file is overwritten, and that is a file of a batch not yet committed: the batch is run again from the version
 #    before, and writes both anew. Offsets and commits are never overwritten, and a missing .crc is not an error.
@@ -104,6 +112,18 @@ def start_in_background(name: str, **options: Any) -> "Future[SparkSession]":
     return result
 
 
+def is_remote(session: "SparkSession") -> bool:
+    """Whether a session goes over Spark Connect."""
+    return type(session).__module__.startswith("pyspark.sql.connect")
+
+
+def make_current(session: "SparkSession") -> None:
+    """For this thread: Spark finds Python sources and sinks by way of the thread's session when a query is started."""
+    if not is_remote(session):
+        classes = type(session)._get_j_spark_session_class(session._jvm)
+        classes.setActiveSession(session._jsparkSession)
+
+
 def is_local_path(location: str) -> bool:
     """Whether a checkpoint's location is a directory on this machine."""
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):", location)
@@ -118,17 +138,20 @@ def _refuse_foreign_names(settings: Mapping[str, str]) -> None:
             )
 
 
+STREAM_SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    # What a batch adds to the checkpoint is then the changes of the state, not a copy of all of it.
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+}
+"""What every stream wants, wherever it runs; these can be set on an open session too."""
+
+
 def _common_settings() -> dict[str, str]:
-    settings = {
-        "spark.sql.session.timeZone": "UTC",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.execution.arrow.pyspark.enabled": "true",
-        "spark.sql.streaming.stateStore.providerClass": (
-            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-        ),
-        # State of a batch is then its changes, not a copy of all.
-        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    }
+    settings = {**STREAM_SETTINGS, "spark.ui.showConsoleProgress": "false"}
     # Over TCP each task waits 40 ms for a delayed acknowledgement.
     if hasattr(socket, "AF_UNIX") and len(tempfile.gettempdir()) + 43 < _LONGEST_SOCKET_PATH:
         settings["spark.python.unix.domain.socket.enabled"] = "true"
@@ -188,7 +211,10 @@ def _start_jvm(
 
     if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
         return
-    java = find_java()
+    try:
+        java = find_java()
+    except JavaNotFoundError as error:
+        raise SparkStartError(str(error)) from error
     os.environ["JAVA_HOME"] = str(java.home)
     # Spares the launcher a Python process that only looks for it.
     spark_home = os.environ.setdefault("SPARK_HOME", _find_spark_home())

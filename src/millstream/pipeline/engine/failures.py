@@ -71,8 +71,10 @@ def spark_reason(error: BaseException) -> str:
         return told
     causes = [(kind, what.strip()) for kind, what in _CAUSES.findall(text)]
     telling = [what for kind, what in causes if kind not in _UNTELLING and what]
-    if telling and not text.startswith("["):
-        return _tidy(telling[-1])
+    # Spark's own errors carry their class in brackets and are sentences; what they were caused by rarely is.
+    classed = [what for what in telling if what.startswith("[")]
+    if not text.startswith("[") and telling:
+        return _tidy(classed[-1] if classed else telling[-1])
     return _tidy(text)
 
 
@@ -96,7 +98,7 @@ def _python_cause(text: str) -> str | None:
 def _tidy(text: str) -> str:
     """Without the class of the error, the SQL state, the query's text and the plan."""
     text = re.sub(r"^\[[A-Z0-9_.]+\]\s*", "", text.strip())
-    text = text.split("\n\nJVM stacktrace:")[0].split("\n== SQL")[0]
+    text = text.split("\n\nJVM stacktrace:")[0].split("\n== SQL")[0].split("=== Streaming Query ===")[0]
     text = re.sub(r"\s*SQLSTATE: \w{5}.*$", "", text, flags=re.DOTALL)
     first = text.split("\n\n")[0]
     first = first.split(";\n")[0]

@@ -66,17 +66,17 @@ class Frames:
     def _build_source(self, source: Source) -> None:
         with blamed_on(Part("source", source.name, source.line)):
             if isinstance(source, TableSource):
-                self._put(source.name, self._open_table(source))
+                self._put(source.name, self.open_table(source))
             else:
                 self.streams.append(source)
-                self._put(source.name, self._open_topic(source))
+                self._put(source.name, self.open_topic(source))
 
     def _build_step(self, step: Step) -> None:
         if isinstance(step, Latest):
             source = self._sources[step.reads[0]]
             assert isinstance(source, TopicSource)
             with blamed_on(Part("step", step.name, step.line)):
-                self._put(step.name, self._open_latest(step, source))
+                self._put(step.name, self.open_latest(step, source))
             return
         inputs = [self.frame(name) for name in step.reads]
         with blamed_on(Part("step", step.name, step.line, step if isinstance(step, Sql) else None)):
@@ -113,11 +113,15 @@ class Frames:
         frame.createOrReplaceTempView(name)
         self._built[name] = frame
 
-    def _open_topic(self, source: TopicSource) -> "DataFrame":
+    def open_topic(self, source: TopicSource) -> "DataFrame":
         return topic_stream(self.session, self.pipeline, source, group=self.group_of(source))
 
-    def _open_table(self, source: TableSource) -> "DataFrame":
+    def open_bad_records(self, source: TopicSource) -> "DataFrame":
+        """The source with its bad records, each as it came and with the reason."""
+        return topic_stream(self.session, self.pipeline, source, group=self.group_of(source), keep_bad=True)
+
+    def open_table(self, source: TableSource) -> "DataFrame":
         return self.tables.table(self.session, source)
 
-    def _open_latest(self, step: Latest, source: TopicSource) -> "DataFrame":
+    def open_latest(self, step: Latest, source: TopicSource) -> "DataFrame":
         return self.tables.latest(self.session, self.pipeline, step, source)

@@ -8,7 +8,6 @@ from millstream.pipeline.engine import dead_letters, sinks
 from millstream.pipeline.engine.decoding import can_be_bad, decoded_by_source, key_decoded_by_source
 from millstream.pipeline.engine.failures import Part, blamed_on
 from millstream.pipeline.engine.frames import Frames
-from millstream.pipeline.engine.sources import topic_stream
 from millstream.pipeline.model import (
     REST_DEAD_LETTERS,
     BadRecords,
@@ -29,6 +28,7 @@ from millstream.pipeline.naming import (
     dead_letter_query_name,
     query_name,
 )
+from millstream.spark.session import make_current
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -136,6 +136,7 @@ def build(
     def group_of(source: TopicSource) -> str:
         return plan.name if owner is None else consumer_group(pipeline.name, owner, source)
 
+    make_current(session)
     frames = make_frames(session, pipeline, group_of)
     if isinstance(of, Route):
         rows = frames.rest_of(of)
@@ -145,8 +146,7 @@ def build(
     if isinstance(of, TopicSource):
         with blamed_on(plan.part):
             frames.streams.append(of)
-            decoded = topic_stream(session, pipeline, of, group=plan.name, keep_bad=True)
-            counted = _counted(dead_letters.of_source(pipeline, of, decoded))
+            counted = _counted(dead_letters.of_source(pipeline, of, frames.open_bad_records(of)))
             return BuiltQuery(plan, frames, sinks.dead_letter_writer(pipeline, counted), counted)
     rows = frames.frame(of.reads)
     with blamed_on(plan.part):
@@ -172,6 +172,7 @@ def start(pipeline: Pipeline, built: BuiltQuery, *, checkpoint_dir: str | None) 
     plan = built.plan
     location = checkpoint_location(pipeline, plan.name, checkpoint_dir)
     writer = built.writer.queryName(plan.name).outputMode(plan.mode.value).option("checkpointLocation", location)
+    make_current(built.frames.session)
     with blamed_on(plan.part):
         return StartedQuery(plan, built.frames, _triggered(writer, plan.trigger).start())
 

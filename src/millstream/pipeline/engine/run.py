@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from millstream.pipeline.engine.topics import prepare_topics
 from millstream.pipeline.model import Pipeline, TriggerKind
 from millstream.pipeline.naming import checkpoint_location, state_directory
 from millstream.pipeline.state import Phase, QueryProgress, Running
-from millstream.spark.session import JavaNotFoundError, SparkStartError, start_in_background
+from millstream.spark.session import STREAM_SETTINGS, SparkStartError, is_remote, start_in_background
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 DEFAULT_MASTER = "local[*]"
 
 # Rows are what a pipeline is fed; one that cannot be cast is null, or a dead letter, and no reason to end.
-ENGINE_SETTINGS = {"spark.sql.ansi.enabled": "false"}
+ENGINE_SETTINGS = {**STREAM_SETTINGS, "spark.sql.ansi.enabled": "false"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,14 +161,14 @@ class _Run:
             time.sleep(0.05)
         try:
             return starting.result()
-        except (JavaNotFoundError, SparkStartError) as error:
+        except SparkStartError as error:
             raise PipelineFailedError(str(error)) from error
 
     def _start_queries(self, session: "SparkSession", running: Running) -> Supervisor:
         from millstream.pipeline.engine.queries import build, planned_queries, start
 
         plans = planned_queries(self._pipeline, available_now=self._options.once)
-        show = None if self._options.remote is not None or _is_remote(session) else self._show_rows
+        show = None if self._options.remote is not None or is_remote(session) else self._show_rows
         settings = {**ENGINE_SETTINGS, **self._pipeline.spark, **self._options.settings}
         # All are understood before the first is started: a mistake in the last sink must not leave the first half done.
         built = [build(own_session(session, settings), self._pipeline, plan, show=show) for plan in plans]
@@ -179,12 +180,12 @@ class _Run:
             tick=lambda: self._tick(running),
         )
         for each in built:
+            again = partial(start, self._pipeline, each, checkpoint_dir=self._options.checkpoint_dir)
             try:
-                started = start(self._pipeline, each, checkpoint_dir=self._options.checkpoint_dir)
+                supervisor.add(_watched(again(), again))
             except BaseException:
                 supervisor.abandon()
                 raise
-            supervisor.add(_watched(self._pipeline, started))
         return supervisor
 
     def _report(self, running: Running, progress: QueryProgress, report: Report | None) -> None:
@@ -254,15 +255,13 @@ def own_session(session: "SparkSession", settings: Mapping[str, str]) -> "SparkS
     return own
 
 
-def _watched(pipeline: Pipeline, started: "StartedQuery") -> Watched:
+def _watched(started: "StartedQuery", start_again: "Callable[[], StartedQuery]") -> Watched:
     sources = started.frames.streams
     group = started.frames.group_of(sources[0]) if sources else None
-    return Watched(started, ProgressBook(started.plan, sources, group))
+    return Watched(started, ProgressBook(started.plan, sources, group), start_again)
 
 
 def _document(pipeline: str, progress: QueryProgress, report: Report | None) -> dict[str, Any]:
-    from dataclasses import asdict
-
     document = {"event": "progress", "pipeline": pipeline, **asdict(progress)}
     if report is not None:
         document["timestamp"] = report.get("timestamp")
@@ -270,12 +269,8 @@ def _document(pipeline: str, progress: QueryProgress, report: Report | None) -> 
     return document
 
 
-def _is_remote(session: "SparkSession") -> bool:
-    return type(session).__module__.startswith("pyspark.sql.connect")
-
-
 def _ui_of(session: "SparkSession") -> str | None:
-    return None if _is_remote(session) else session.sparkContext.uiWebUrl
+    return None if is_remote(session) else session.sparkContext.uiWebUrl
 
 
 def _end_session(session: "SparkSession") -> None:

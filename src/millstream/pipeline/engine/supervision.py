@@ -1,6 +1,7 @@
 """Watches the queries of a running pipeline: reports on them, stops them after a batch, ends all when one fails."""
 
 import json
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +15,10 @@ from millstream.pipeline.engine.queries import StartedQuery
 from millstream.pipeline.state import QueryProgress
 
 _POLL_S = 0.25
+_STARTS = 9
+# Spark gives a new Python process ten seconds to answer, which on a busy machine is not enough; nothing is wrong then.
+# A query starts such a process for each of its sources, so few are started at once.
+_SLOW_PYTHON = "Python worker failed to connect back"
 
 
 class Ending(Enum):
@@ -63,6 +68,8 @@ class Watched:
 
     query: StartedQuery
     book: ProgressBook
+    start_again: Callable[[], StartedQuery]
+    starts_left: int = _STARTS
     stopping_since_batch: int | None = None
     ended: bool = False
 
@@ -94,7 +101,12 @@ class Supervisor:
         self._stopping_since: float | None = None
 
     def add(self, watched: Watched) -> None:
+        """Take a query that was just started into care; waits while too many are still coming up."""
         self._watched.append(watched)
+        at_once = max(1, (os.cpu_count() or 2) // 2)
+        while self._initialising() >= at_once and self._stop.haste is Haste.NONE:
+            self._tick()
+            self._stop.wait(_POLL_S / 4)
 
     def watch(self) -> Ending:
         while True:
@@ -118,6 +130,9 @@ class Supervisor:
                 _stop_quietly(each.query)
                 self._say(each, None)
 
+    def _initialising(self) -> int:
+        return sum(1 for each in self._watched if not each.ended and _is_initialising(each.query))
+
     def _look_at(self, each: Watched) -> None:
         handle = each.query.handle
         active = handle.isActive
@@ -127,6 +142,11 @@ class Supervisor:
             return
         error = handle.exception()
         if error is not None:
+            if _SLOW_PYTHON in str(error) and each.starts_left > 0 and self._stop.haste is Haste.NONE:
+                if self._initialising() == 0:
+                    each.starts_left -= 1
+                    each.query = each.start_again()
+                return
             reason = spark_reason(error)
             each.ended = True
             self._say(each, reason)
@@ -169,6 +189,10 @@ class Supervisor:
         each.book.end(error)
         each.query.frames.tables.forget()
         self._report(each.book.current, None)
+
+
+def _is_initialising(query: StartedQuery) -> bool:
+    return query.handle.isActive and str(query.handle.status["message"]).startswith("Initializing")
 
 
 def _as_report(progress: Any) -> Report | None:
