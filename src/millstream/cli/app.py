@@ -18,6 +18,7 @@ from millstream.cli import (
     settings,
     share,
     simulate,
+    table,
     topic,
     txn,
 )
@@ -78,6 +79,7 @@ app.add_typer(broker.app, name="broker")
 log_dump.app.command("compaction")(log_compaction.compaction)
 app.add_typer(log_dump.app, name="log")
 app.add_typer(pipeline.app, name="pipeline")
+app.add_typer(table.app, name="table")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.command("bench")(bench.bench)

@@ -161,15 +161,15 @@ def target_of(
     return Target(file=read_offsets(from_file))
 
 
-def moment(text: str) -> datetime:
-    """`--to-time`: ISO 8601 (local time unless it says otherwise) or @milliseconds."""
+def moment(text: str, option: str = "--to-time") -> datetime:
+    """A time: ISO 8601 (local time unless it says otherwise) or @milliseconds."""
     if re.fullmatch(r"@\d+", text):
         return datetime.fromtimestamp(int(text[1:]) / 1000, UTC)
     try:
         return datetime.fromisoformat(text).astimezone()
     except ValueError:
         raise CommandFailedError(
-            f"--to-time {text}: write a time such as 2026-01-31T12:00, 2026-01-31T12:00:00Z or @milliseconds",
+            f"{option} {text}: write a time such as 2026-01-31T12:00, 2026-01-31T12:00:00Z or @milliseconds",
             exit_codes.USAGE,
         ) from None
 

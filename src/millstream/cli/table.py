@@ -1,0 +1,283 @@
+"""`millstream table`: lake tables (Parquet, Delta, Iceberg): look at them, compact them, replay them into topics."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from millstream.cli import exit_codes
+from millstream.cli.offset_reset import duration, moment
+from millstream.cli.options import (
+    DEFAULT_BOOTSTRAP,
+    DEFAULT_TIMEOUT_S,
+    Bootstrap,
+    ClientSettings,
+    Json,
+    Timeout,
+    assignments,
+    complete_topic,
+)
+from millstream.cli.terminal import CommandFailedError, note, print_json, progress
+
+if TYPE_CHECKING:
+    from millstream.lake.options import TableOptions
+    from millstream.lake.table import LakeTable
+
+app = typer.Typer(
+    help="Lake tables: list and describe them, compact small files, replay them into topics.", no_args_is_help=True
+)
+
+TableArgument = Annotated[
+    str, typer.Argument(metavar="TABLE", help="A directory or s3://BUCKET/PREFIX.", show_default=False)
+]
+TableSettings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option",
+        "-o",
+        metavar="NAME=VALUE",
+        help="As for format('millstream-table'), e.g. -o s3.endpoint=http://localhost:9000. Repeatable.",
+    ),
+]
+
+
+@contextmanager
+def _plain_errors() -> Iterator[None]:
+    """What the lake room raises, as a line on stderr and an exit code."""
+    try:
+        from millstream.lake.errors import LakeError, LakeOptionError, NoTableError
+    except ImportError as error:
+        raise _not_installed(error) from error
+    try:
+        yield
+    except NoTableError as error:
+        raise CommandFailedError(str(error), exit_codes.NOT_FOUND) from error
+    except LakeOptionError as error:
+        raise CommandFailedError(str(error), exit_codes.USAGE) from error
+    except LakeError as error:
+        raise CommandFailedError(str(error)) from error
+    except ModuleNotFoundError as error:
+        raise _not_installed(error) from error
+
+
+def _not_installed(error: ImportError) -> CommandFailedError:
+    return CommandFailedError(f"tables need more packages ({error.name}): pip install 'millstream[lake]'")
+
+
+def _options(table: str, settings: list[str] | None) -> "TableOptions":
+    from millstream.lake.options import parse_options
+
+    return parse_options({"path": table, **assignments(settings, "--option")})
+
+
+def _open(table: str, settings: list[str] | None) -> "LakeTable":
+    from millstream.lake.table import open_table
+
+    return open_table(_options(table, settings))
+
+
+@app.command("list")
+def list_tables(
+    directory: Annotated[str, typer.Argument(metavar="DIRECTORY", help="Where tables are, or s3://BUCKET.")] = ".",
+    json: Json = False,
+    settings: TableSettings = None,
+) -> None:
+    """List the tables right below a directory.
+
+    \b
+    Examples:
+      millstream table list /lake
+      millstream table list s3://lake -o s3.endpoint=http://localhost:9000 --json
+    """
+    with _plain_errors():
+        from millstream.cli.table_view import show_tables, summary_document
+        from millstream.lake.storage import Storage
+        from millstream.lake.table import format_at
+
+        root = Storage.at(directory, _options(directory, settings).s3)
+        found = [name for name in root.subdirectories() if format_at(root.below(name)) is not None]
+        tables = [_open(root.below(name).url, settings) for name in found]
+        if json:
+            print_json([summary_document(table) for table in tables])
+        else:
+            show_tables(tables)
+
+
+@app.command()
+def describe(table: TableArgument, json: Json = False, settings: TableSettings = None) -> None:
+    """Show a table: format, version, columns, partitions, files, and where the topics in it end.
+
+    \b
+    Examples:
+      millstream table describe /lake/orders
+      millstream table describe /lake/orders --json
+    """
+    with _plain_errors():
+        from millstream.cli.table_view import description_document, show_description
+
+        found = _open(table, settings)
+        if json:
+            print_json(description_document(found))
+        else:
+            show_description(found)
+
+
+@app.command()
+def history(
+    table: TableArgument,
+    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", help="The newest so many.", min=1)] = 20,
+    json: Json = False,
+    settings: TableSettings = None,
+) -> None:
+    """Show what was done to a table, newest first. Each version can be read with the option version=.
+
+    \b
+    Example:
+      millstream table history /lake/orders -n 5
+    """
+    with _plain_errors():
+        from millstream.cli.table_view import show_history, version_document
+
+        versions = _open(table, settings).history(limit)
+        if json:
+            print_json([version_document(version) for version in versions])
+        else:
+            show_history(versions)
+
+
+@app.command()
+def optimize(
+    table: TableArgument,
+    target_size: Annotated[
+        str, typer.Option("--target-size", metavar="SIZE", help="How large files should be.")
+    ] = "128MB",
+    sort: Annotated[
+        list[str] | None,
+        typer.Option("--sort", metavar="COLUMN", help="Sort rows by it; this rewrites all files. Repeatable."),
+    ] = None,
+    vacuum: Annotated[
+        bool, typer.Option("--vacuum", help="Then delete files that nobody needs, and leftovers of failed writes.")
+    ] = False,
+    retain: Annotated[
+        str,
+        typer.Option("--retain", metavar="AGE", help="--vacuum keeps what is younger: readers may still be at it."),
+    ] = "7d",
+    json: Json = False,
+    settings: TableSettings = None,
+) -> None:
+    """Rewrite small files into larger ones. Writers and readers go on meanwhile, and no row is lost or doubled.
+
+    Rows stay in their partition and in their order, unless --sort says
+    otherwise. With --vacuum, versions older than --retain can no longer be read.
+
+    \b
+    Examples:
+      millstream table optimize /lake/orders
+      millstream table optimize /lake/orders --target-size 512MB --sort customer
+      millstream table optimize /lake/orders --vacuum --retain 2d
+    """
+    with _plain_errors():
+        from millstream.cli.table_view import rewritten_document, show_rewritten
+        from millstream.lake.options import parse_size
+
+        size = parse_size(target_size, "--target-size")
+        age = duration(retain, "--retain")
+        found = _open(table, settings)
+        with progress(wanted=not json, bytes_shown=found.format != "delta") as display:
+            bar = None if display is None else display.add_task("rewriting", total=None, info="")
+
+            def told(now: int, total: int) -> None:
+                if display is not None and bar is not None:
+                    display.update(bar, completed=now, total=total)
+
+            result = found.optimize(size, sort or (), told)
+        if vacuum:
+            note("looking for files that nobody needs")
+            result.deleted = found.vacuum(age)
+        if json:
+            print_json(rewritten_document(result))
+        else:
+            show_rewritten(result, vacuum=vacuum)
+
+
+@app.command()
+def backfill(
+    table: TableArgument,
+    to: Annotated[
+        str, typer.Option("--to", metavar="TOPIC", help="The topic to write to.", autocompletion=complete_topic)
+    ],
+    begin: Annotated[
+        str | None, typer.Option("--from", metavar="TIME", help="Only records at or after it, by their timestamp.")
+    ] = None,
+    until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Only records before it.")] = None,
+    key: Annotated[
+        str | None,
+        typer.Option("--key", metavar="COLUMN", help="What becomes the key. [default: key, if there is one]"),
+    ] = None,
+    value_format: Annotated[
+        str | None,
+        typer.Option(
+            "--value-format",
+            metavar="json|raw",
+            help="raw: the column value as it is; json: an object of the columns. [default: raw, if there is a value]",
+        ),
+    ] = None,
+    order: Annotated[
+        str | None,
+        typer.Option(
+            "--order",
+            metavar="offset|timestamp",
+            help="By the offset in the partition it came from, or by time."
+            " [default: offset, if there is one and the key is the original one]",
+        ),
+    ] = None,
+    restart: Annotated[bool, typer.Option("--restart", help="Begin anew, whatever earlier runs have done.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    client_settings: ClientSettings = None,
+    settings: TableSettings = None,
+) -> None:
+    """Replay a table, or a range of time of it, into a topic; the order of each key is kept.
+
+    Records are written in transactions together with how far it has come. The
+    same command after a crash goes on where it was, and does nothing once all
+    is done; readers of committed records see each row once.
+
+    \b
+    Examples:
+      millstream table backfill /lake/orders --to orders-again
+      millstream table backfill /lake/orders --to january --from 2026-01-01 --until 2026-02-01
+      millstream table backfill /lake/sales --to sales --key customer --value-format json
+    """
+    with _plain_errors():
+        from millstream.lake.backfill import Backfill, run
+
+        work = Backfill(
+            table=_options(table, settings),
+            bootstrap=bootstrap,
+            topic=to,
+            begin=None if begin is None else moment(begin, "--from"),
+            end=None if until is None else moment(until, "--until"),
+            key=key,
+            value_format=value_format,
+            order=order,
+            settings=assignments(client_settings, "-X"),
+            timeout_s=timeout,
+        )
+        with progress(wanted=not json) as display:
+            bar = None if display is None else display.add_task("replaying", total=None, info="")
+
+            def told(now: int, total: int) -> None:
+                if display is not None and bar is not None:
+                    display.update(bar, completed=now, total=total)
+
+            result = run(work, restart=restart, progress=told)
+    if json:
+        print_json({**vars(result), "topic": to, "group": work.id})
+    elif result.was_done:
+        print(f"nothing to do: all {result.rows_before} rows are in {to} (--restart writes them again)")
+    else:
+        before = f", after {result.rows_before} of an earlier run" if result.rows_before else ""
+        print(f"wrote {result.rows} rows to {to} in the order of {result.order}{before}")
