@@ -5,7 +5,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from millstream.wire import LATEST, Cluster, ErrorCode, RefusedError, SetupError, TopicPartition, UnreachableError
+from millstream.wire import (
+    LATEST,
+    Cluster,
+    ErrorCode,
+    OffsetOutOfRangeError,
+    RefusedError,
+    SetupError,
+    TopicPartition,
+    UnreachableError,
+)
+from tests.wire import batch, values
 
 from kafka_with_security import KEY_PASSWORD, MECHANISMS, SecuredKafka, secured_kafka  # isort: skip
 
@@ -26,6 +36,9 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
         kafka.add_user("bob", "builder")
         with Cluster(kafka.address("PLAINTEXT")) as cluster:
             cluster.create_topic(TOPIC, 1, 1)
+            data = [{"name": TOPIC, "partition_data": [{"index": 0, "records": batch(b"hello")}]}]
+            answer = cluster.call("produce", at_most=12, acks=-1, timeout_ms=5000, topic_data=data)
+            assert answer.responses[0].partition_responses[0].error_code == 0
         yield kafka
 
 
@@ -34,8 +47,11 @@ def check(kafka: SecuredKafka, listener: str, settings: dict[str, str], timeout_
     with Cluster(kafka.address(listener), settings, timeout_s=timeout_s) as cluster:
         assert cluster.partitions_of(TOPIC) == 1
         assert [row.port for row in cluster.brokers()] == [kafka.ports[listener]]
-        assert cluster.offsets({PLACE: LATEST})[PLACE].offset == 0
-        assert not cluster.fetch(PLACE, 0, max_bytes=1000, max_wait_ms=10).data
+        assert cluster.offsets({PLACE: LATEST})[PLACE].offset == 1
+        assert values(cluster.fetch(PLACE, 0, max_bytes=1000, max_wait_ms=1000).data) == [b"hello"]
+        assert not cluster.fetch(PLACE, 1, max_bytes=1000, max_wait_ms=10).data
+        with pytest.raises(OffsetOutOfRangeError, match="from 0 to 1, not 7"):
+            cluster.fetch(PLACE, 7, max_bytes=1000, max_wait_ms=10)
         cluster.commit_offsets("secured", {PLACE: 0})
 
 

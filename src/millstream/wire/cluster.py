@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any
 from uuid import UUID
 
+from millstream.model.errors import ErrorCode
 from millstream.protocol.schema import Message
 from millstream.wire.addresses import Address, parse_bootstrap
 from millstream.wire.connection import Connection
@@ -146,6 +147,7 @@ class Cluster:
     def call(
         self,
         api: str,
+        /,
         *,
         node: int | None = None,
         at_most: int | None = None,
@@ -162,7 +164,7 @@ class Cluster:
             return patience.keep_trying(lambda: self._routing.ask_any(api, fields, patience, at_most))
         return patience.keep_trying(lambda: self._ask_node(node, api, fields, patience, at_most))
 
-    def call_every_broker(self, api: str, **fields: Any) -> dict[int, Message]:
+    def call_every_broker(self, api: str, /, **fields: Any) -> dict[int, Message]:
         """The answers of all brokers that are up, by node id; one whose coordinator loads is asked again."""
         answers: dict[int, Message] = {}
         for broker in self.brokers():
@@ -184,7 +186,7 @@ class Cluster:
         return patience.keep_trying(lambda: self._coordinators.find(key, kind, patience))
 
     def call_coordinator(
-        self, key: str, kind: CoordinatorKind, api: str, *, at_most: int | None = None, **fields: Any
+        self, key: str, kind: CoordinatorKind, api: str, /, *, at_most: int | None = None, **fields: Any
     ) -> Message:
         """A request to the coordinator of a group or transactional id, found and asked again while it loads or moves.
 
@@ -199,10 +201,21 @@ class Cluster:
         """Creates a topic and waits until it can be written to; -1 leaves a number to the broker."""
         rows = [{"name": key, "value": value} for key, value in (configs or {}).items()]
         topic = {"name": name, "num_partitions": partitions, "replication_factor": replication, "configs": rows}
-        answer = self.call("create_topics", topics=[topic | {"assignments": []}], timeout_ms=int(self.timeout_s * 1000))
-        (row,) = answer.topics
-        if row.error_code:
-            raise refusal(f"topic {name!r}", error_code(row.error_code), row.error_message)
+        fields = {"topics": [topic | {"assignments": []}], "timeout_ms": int(self.timeout_s * 1000)}
+        patience = Patience(self.timeout_s)
+        uncertain = False
+
+        def ask() -> None:
+            nonlocal uncertain
+            (row,) = self._routing.ask_any("create_topics", fields, patience).topics
+            code = error_code(row.error_code)
+            if code.retriable:
+                uncertain = True  # it may exist by now, and the next try says so
+                raise NotYetError(f"topic {name!r}", code)
+            if row.error_code and not (uncertain and code is ErrorCode.TOPIC_ALREADY_EXISTS):
+                raise refusal(f"topic {name!r}", code, row.error_message)
+
+        patience.keep_trying(ask)
         for index in range(self.partitions_of(name)):
             self.leader_of(TopicPartition(name, index))
 
