@@ -1,6 +1,7 @@
 """`format("millstream")` in Spark: rows, streams, restarts and errors as a user sees them."""
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -27,8 +28,8 @@ _names = (f"source-{number}" for number in count())
 class Topic:
     """A topic of a test's own, and the ways to read it in Spark."""
 
-    def __init__(self, spark: SparkSession, bootstrap: str, partitions: int = 1) -> None:
-        self.spark, self.bootstrap, self.name = spark, bootstrap, next(_names)
+    def __init__(self, spark: SparkSession, bootstrap: str, partitions: int = 1, name: str | None = None) -> None:
+        self.spark, self.bootstrap, self.name = spark, bootstrap, name or next(_names)
         self.admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
         new = NewTopic(self.name, partitions, 1)
         self.admin.create_topics([new], operation_timeout=30)[self.name].result(30)
@@ -214,6 +215,20 @@ def test_mistakes_come_through_to_the_user(spark: SparkSession, topic: Callable[
     nowhere = orders.options() | {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.default.api.timeout.ms": "300"}
     with pytest.raises(Exception, match=r"127\.0\.0\.1:1.*refused"):
         spark.read.format("millstream").options(**nowhere).load().count()
+
+
+def test_programs_of_the_page_run(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:
+    page = Path(__file__).parents[2].joinpath("docs", "spark.md").read_text()
+    programs = dict(re.findall(r"^```python (\w+)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL))
+    assert set(programs) == {"batch", "stream", "listener"}
+    orders = Topic(spark, broker.bootstrap_servers, name="orders")
+    orders.produce(*text(5))
+    names: dict[str, Any] = {"spark": spark, "checkpoint": str(tmp_path)}
+    for program in programs.values():
+        exec(program.replace("localhost:9092", broker.bootstrap_servers), names)
+    names["query"].awaitTermination(120)
+    assert [row["count"] for row in spark.sql("SELECT * FROM counts").collect()] == [5]
+    eventually(lambda: orders.committed("orders-per-minute") == {0: 5})
 
 
 @pytest.fixture

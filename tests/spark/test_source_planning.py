@@ -1,8 +1,10 @@
 """What the source plans and reads, against a real broker and without Spark: offsets, limits, loss, leaders that die."""
 
 import json
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -101,6 +103,16 @@ def column(batches: Iterator[pa.RecordBatch]) -> list[Any]:
     return [value for batch in batches for value in batch.column(0).to_pylist()]
 
 
+@contextmanager
+def away(broker: EmbeddedBroker) -> Iterator[None]:
+    """The broker is killed, and comes back a second later."""
+    broker.kill()
+    back = threading.Timer(1.0, broker.start)
+    back.start()
+    yield
+    back.join()
+
+
 class TestStream:
     def test_the_first_batch_is_limited_too_and_all_is_read_once(self, topic: Callable[..., Topic]) -> None:
         orders = topic(2)
@@ -196,6 +208,24 @@ class TestStream:
         planner = topic().planner()
         with pytest.raises(CheckpointError, match="a query that reads clicks; this one reads planned"):
             planner.latest({"clicks": {"0": 5}}, limited=True)
+
+    def test_a_topic_that_was_added_must_exist(self, topic: Callable[..., Topic]) -> None:
+        orders = topic()
+        start = orders.planner().initial()
+        with pytest.raises(MissingTopicError, match="'planned-nowhere' does not exist"):
+            orders.planner(subscribe=f"{orders.name},planned-nowhere").latest(start, limited=True)
+
+    def test_a_cluster_that_does_not_answer_for_a_while_is_waited_for(self) -> None:
+        with EmbeddedBroker() as broker:
+            orders = Topic(broker.bootstrap_servers)
+            impatient = {"kafka.default.api.timeout.ms": "200"}
+            planner = orders.planner(**impatient)
+            start = planner.initial()
+            orders.produce(3)
+            with away(broker):
+                end = planner.latest(start, limited=True)
+            with away(broker):
+                assert offsets_read(orders.options(**impatient), planner.ranges(start, end)) == [0, 1, 2]
 
     def test_progress_is_committed_when_a_batch_is_done_and_not_before(self, topic: Callable[..., Topic]) -> None:
         orders = topic()

@@ -1,5 +1,6 @@
 """The partitions of a query as the cluster has them now: which exist, of which topics, where they begin and end."""
 
+import logging
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -7,6 +8,8 @@ from dataclasses import dataclass
 from millstream.spark.options import ReadOptions
 from millstream.spark.positions import Resolver
 from millstream.wire import EARLIEST, LATEST, Cluster, ErrorCode, RefusedError, TopicInfo, TopicPartition
+
+log = logging.getLogger("millstream.spark")
 
 METADATA_AGE_S = 1.0
 """How old the list of topics may be: new partitions are noticed after that time."""
@@ -19,6 +22,8 @@ class Topics:
     partitions: frozenset[TopicPartition]
     ids: Mapping[str, str]
     """By topic; empty where brokers are too old to have ids."""
+    missing: tuple[str, ...] = ()
+    """Topics that are asked for by name and do not exist."""
 
 
 class LogView:
@@ -27,6 +32,8 @@ class LogView:
     def __init__(self, options: ReadOptions, cluster: Cluster) -> None:
         self._options = options
         self._cluster = cluster
+        if ignored := cluster.settings.ignored:
+            log.warning("these settings have no effect here: %s", ", ".join(f"kafka.{each}" for each in ignored))
         self._topics: Topics | None = None
         self._heard_at = 0.0
 
@@ -67,7 +74,7 @@ class LogView:
                 found = subscription.find(self._cluster)
             subscription.must_exist(self._cluster, found, self._options.subscription_option)
         ids = {name: _id(info) for name, info in found.items()}
-        return Topics(frozenset(subscription.partitions(found)), ids)
+        return Topics(frozenset(subscription.partitions(found)), ids, tuple(subscription.missing(found)))
 
     def _offsets(
         self, partitions: Collection[TopicPartition], at: int, *, read_committed: bool | None = None

@@ -21,7 +21,15 @@ from millstream.spark.data_loss import Losses, overtaken
 from millstream.spark.errors import SourceError
 from millstream.spark.options import ReadOptions
 from millstream.spark.ranges import Range
-from millstream.wire import Cluster, ErrorCode, Fetched, OffsetOutOfRangeError, RefusedError, TopicPartition
+from millstream.wire import (
+    Cluster,
+    ErrorCode,
+    Fetched,
+    OffsetOutOfRangeError,
+    RefusedError,
+    TopicPartition,
+    UnreachableError,
+)
 
 _AHEAD = 2
 """Fetches that wait to be decoded; one more is on its way, and one is being decoded."""
@@ -101,6 +109,11 @@ class RangeReader:
                 )
             except OffsetOutOfRangeError as error:
                 offset = self._after_loss(offset, error, patience)
+                continue
+            except UnreachableError as error:
+                if not patience.left():
+                    raise
+                patience.wait(str(error))
                 continue
             except RefusedError as error:
                 if error.code not in (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):

@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from millstream.spark.admission import at_most_bytes, at_most_offsets, waiting
 from millstream.spark.byte_rates import ByteRates
@@ -22,7 +22,7 @@ from millstream.spark.offsets import StreamOffset
 from millstream.spark.options import ReadOptions
 from millstream.spark.positions import Everywhere, FromTable
 from millstream.spark.ranges import Range, split_ranges
-from millstream.wire import LATEST, Cluster, TopicPartition
+from millstream.wire import LATEST, Cluster, TopicPartition, UnreachableError
 
 log = logging.getLogger("millstream.spark")
 
@@ -30,6 +30,7 @@ IDLE_ANSWER_S = 0.05
 """How long "nothing new" is true without asking: Spark asks a hundred times a second while nothing comes."""
 
 Document = dict[str, Any]
+T = TypeVar("T")
 
 
 class StreamPlanner:
@@ -54,6 +55,7 @@ class StreamPlanner:
         self._planned: tuple[Document, Document] | None = None
         self._idle_answer: tuple[Document, float] | None = None
         self._last_batch_at: float | None = None
+        self._is_checked = False
 
     # Where it begins
 
@@ -100,7 +102,7 @@ class StreamPlanner:
         now = self._now()
         if self._idle_answer is not None and self._idle_answer[0] == start and now < self._idle_answer[1]:
             return start
-        end = self._next_end(start, limited=limited)
+        end = self._patiently(lambda: self._next_end(start, limited=limited))
         if end is None:
             self._idle_answer = (start, self._now() + IDLE_ANSWER_S)
             return start
@@ -109,6 +111,17 @@ class StreamPlanner:
         document = end.to_json()
         self._planned = (start, document)
         return document
+
+    def _patiently(self, ask: Callable[[], T]) -> T:
+        """A query that runs outlives a cluster that does not answer for a while."""
+        began = time.monotonic()
+        while True:
+            try:
+                return ask()
+            except UnreachableError as error:
+                if time.monotonic() - began > self._options.wait_s:
+                    raise
+                log.warning("the cluster does not answer, and is asked again: %s", error)
 
     def finished(self, end: Document) -> None:
         """Spark says that a batch is done, a little earlier than `latest` would."""
@@ -130,7 +143,9 @@ class StreamPlanner:
             rows, size = (self._options.max_offsets, self._options.max_bytes) if limited else (None, None)
             return replace(before, history=self._history.advance(before.history, rows, size))
         ends = self._ends()
-        self._must_be_of_this_query(before, ends)
+        if not self._is_checked:
+            self._must_be_of_this_query(before)
+            self._is_checked = True
         if self._unchanged(before, ends):
             self._latest = self._offset(ends, self._view.topics().ids)
             return None
@@ -271,14 +286,16 @@ class StreamPlanner:
         known = {topic: topic_id for topic, topic_id in ids.items() if topic in topics and topic_id}
         return StreamOffset(dict(positions), known, dict(begin or {}), self._options.group, history)
 
-    def _must_be_of_this_query(self, before: StreamOffset, ends: Mapping[TopicPartition, int]) -> None:
-        wants = self._options.subscription.wants
+    def _must_be_of_this_query(self, before: StreamOffset) -> None:
+        """Once per run: whether a checkpoint fits to what is asked for, and all that is new to it exists."""
         topics = sorted({each.topic for each in before.positions})
-        if topics and not any(wants(topic) for topic in topics) and not any(each in before.positions for each in ends):
+        if topics and not any(self._options.subscription.wants(topic) for topic in topics):
             raise CheckpointError(
                 f"the checkpoint is of a query that reads {', '.join(topics[:5])}; this one reads "
                 f"{self._options.subscription}. Give it a checkpointLocation of its own"
             )
+        if not set(self._view.topics().missing) <= set(topics):
+            self._view.existing()
 
 
 def begin_matters(begin: Mapping[TopicPartition, int], before: StreamOffset) -> bool:
