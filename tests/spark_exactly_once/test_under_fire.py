@@ -1,0 +1,58 @@
+"""Source, transformation and sink as a query of its own, struck with kill -9: each input is in the output once.
+
+SPARK_STRIKES=200 SPARK_SEED=7 pytest tests/spark_exactly_once/test_under_fire.py -m slow
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from millstream.testing import EmbeddedCluster
+from tests.spark_exactly_once.dying import POINTS
+from tests.spark_exactly_once.harness import SETTINGS, Campaign
+
+SEED = int(os.environ.get("SPARK_SEED", "1"))
+STRIKES = int(os.environ.get("SPARK_STRIKES", "50"))
+
+
+def _campaign(directory: Path, cluster: EmbeddedCluster) -> Campaign:
+    return Campaign(directory, cluster, SEED, master="local[2,4]", per_second=200)
+
+
+@pytest.mark.timeout(1200)
+def test_three_strikes(tmp_path: Path) -> None:
+    """A Python worker, a broker, and the driver: between its decision and the end of the first transaction."""
+    with EmbeddedCluster(3, SETTINGS) as cluster, _campaign(tmp_path, cluster) as campaign:
+        campaign.driver.kill()
+        campaign.start_driver("after-decision")
+        campaign._wait((tmp_path / "died").exists, 400, "the driver did not come so far")
+        campaign.wait_for_progress()
+        campaign.tell(campaign.kill_worker())
+        campaign.tell(campaign.kill_broker())
+        campaign.wait_for_progress()
+        campaign.finish()
+        assert campaign.feeder.count > 500
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("point", POINTS)
+def test_a_driver_that_dies_at_a_precise_point(tmp_path: Path, point: str) -> None:
+    with EmbeddedCluster(3, SETTINGS) as cluster, _campaign(tmp_path, cluster) as campaign:
+        campaign.driver.kill()
+        campaign.start_driver(point)
+        campaign._wait((tmp_path / "died").exists, 400, "the driver did not come so far")
+        campaign.wait_for_progress()
+        campaign.finish()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_many_strikes(tmp_path: Path) -> None:
+    """Drivers, their zombies, Python workers and brokers, at random."""
+    with EmbeddedCluster(3, SETTINGS) as cluster, _campaign(tmp_path, cluster) as campaign:
+        for _ in range(STRIKES):
+            campaign.wait_for_progress()
+            campaign.strike()
+        campaign.finish()
