@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from millstream.spark.class_archive import ClassArchive
 from millstream.spark.java import JavaNotFoundError, JavaRuntime, find_java
+from millstream.spark.spark_home import quick_spark_home
 from millstream.spark.user_cache import cache_directory, write_atomically
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def start_session(
     if remote is not None and not embedded:
         return _connect(name, remote, given)
     _choose_python(master if remote is None else remote, given)
-    _start_jvm(wanted, given, lifetime, log_file, archive_classes)
+    _start_jvm(embedded, wanted, given, lifetime, log_file, archive_classes)
     return _open(name, master, remote, {**wanted, **given})
 
 
@@ -200,6 +201,7 @@ def _connect(name: str, remote: str, settings: Mapping[str, str]) -> "SparkSessi
 
 
 def _start_jvm(
+    embedded: bool,
     wanted: dict[str, str],
     given: Mapping[str, str],
     lifetime: Lifetime,
@@ -221,8 +223,11 @@ def _start_jvm(
     except JavaNotFoundError as error:
         raise SparkStartError(str(error)) from error
     os.environ["JAVA_HOME"] = str(java.home)
-    # Spares the launcher a Python process that only looks for it.
-    spark_home = os.environ.setdefault("SPARK_HOME", _find_spark_home())
+    # Named, it also spares the launcher a Python process that only looks for it.
+    spark_home = os.environ.get("SPARK_HOME")
+    if spark_home is None:
+        real = _find_spark_home()
+        spark_home = os.environ["SPARK_HOME"] = str(quick_spark_home(Path(real))) if embedded else real
     # The launcher is a JVM too, which lives for half a second.
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
     archive = ClassArchive.of(java, Path(spark_home), spark_version) if archive_classes else None
