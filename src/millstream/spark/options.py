@@ -29,6 +29,7 @@ from millstream.spark.positions import (
     FromTable,
     Given,
     Position,
+    parse_headers,
     parse_offsets,
     parse_timestamp,
     parse_timestamps,
@@ -243,6 +244,14 @@ READ_OPTIONS = OptionTable(
             text,
         ),
         Option(
+            "deadLetterHeaders",
+            "JSON",
+            "",
+            "both",
+            'More headers for dead letters: `{"team": "orders"}`.',
+            parse_headers,
+        ),
+        Option(
             "kafka.max.partition.fetch.bytes",
             "size",
             "4m",
@@ -348,6 +357,7 @@ class ReadOptions:
     registry: Registry
     bad_records: str
     dead_letter_topic: str | None
+    dead_letter_headers: tuple[tuple[str, str], ...]
     fetch_bytes: int
     wait_s: float
     retries: int
@@ -427,6 +437,7 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
         registry=Registry(values.get("schema.registry.url"), values.get("schema.registry.basic.auth.user.info")),
         bad_records=values.get("badRecords", "deadLetterTopic" if "deadLetterTopic" in values else "column"),
         dead_letter_topic=values.get("deadLetterTopic"),
+        dead_letter_headers=values.get("deadLetterHeaders", ()),
         fetch_bytes=values.get("kafka.max.partition.fetch.bytes", 4 << 20),
         wait_s=values.get("kafkaConsumer.pollTimeoutMs", 120_000) / 1000,
         retries=values.get("fetchOffset.numRetries", 3),
@@ -514,5 +525,9 @@ def _check_typing(options: ReadOptions) -> None:
         raise OptionError("badRecords is deadLetterTopic: name the topic in the option deadLetterTopic")
     if options.dead_letter_topic is not None and options.bad_records != "deadLetterTopic":
         raise OptionError(f"deadLetterTopic is set, but badRecords is {options.bad_records}; drop one of the two")
+    if options.dead_letter_topic is None and "deadLetterHeaders" in options.given:
+        raise OptionError("deadLetterHeaders needs deadLetterTopic")
+    if options.dead_letter_topic is not None and options.subscription.wants(options.dead_letter_topic):
+        raise OptionError(f"deadLetterTopic: {options.dead_letter_topic!r} is read by the query itself; choose another")
     if not options.typed and ({"badRecords", "deadLetterTopic"} & options.given):
         raise OptionError("badRecords and deadLetterTopic need valueFormat or keyFormat: raw bytes are never bad")

@@ -96,6 +96,15 @@ def parse_assignment(option: str, text: str) -> frozenset[TopicPartition]:
     return frozenset(found)
 
 
+def parse_headers(option: str, text: str) -> tuple[tuple[str, str], ...]:
+    """JSON: {"name": "text"}."""
+    example = 'give JSON such as {"team": "orders"}'
+    document = _object(option, text, example)
+    if not all(isinstance(value, str) for value in document.values()):
+        raise OptionError(f"{option}: values must be texts; {example}")
+    return tuple(document.items())
+
+
 def _numbers_by_partition(option: str, text: str, *, least: int) -> dict[TopicPartition, int]:
     example = 'give JSON such as {"orders": {"0": 23, "1": 42}}'
     found = {}

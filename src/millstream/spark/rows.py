@@ -10,15 +10,21 @@ from millstream.columnar import ArrowDecoder
 from millstream.spark.options import ReadOptions
 from millstream.spark.range_reader import RangeReader
 from millstream.spark.ranges import Range
-from millstream.spark.schema import spark_schema
+from millstream.spark.schema import must_match, spark_schema
+from millstream.spark.typed_columns import TypedColumns, raw_columns, spark_types
 
 
 class Rows:
     """What a query's rows look like, and how tasks make them."""
 
-    def __init__(self, options: ReadOptions) -> None:
+    def __init__(self, options: ReadOptions, given: StructType | None = None) -> None:
+        """`given`: the schema that Spark has of this query already, so that the registry need not be asked again."""
         self._options = options
-        self.spark_schema: StructType = spark_schema(options, {})
+        if given is None:
+            self.spark_schema: StructType = spark_schema(options, spark_types(options) if options.typed else {})
+        else:
+            must_match(given, options)
+            self.spark_schema = given
 
     @property
     def arrow_schema(self) -> pa.Schema:
@@ -27,5 +33,9 @@ class Rows:
 
     def read(self, wanted: Range) -> Iterator[pa.RecordBatch]:
         expected = self.arrow_schema
-        for batch in RangeReader(self._options, wanted).batches(ArrowDecoder(self._options.columns)):
+        raw = RangeReader(self._options, wanted).batches(ArrowDecoder(raw_columns(self._options)))
+        if self._options.typed:
+            yield from TypedColumns(self._options, expected).convert(raw, wanted.topic)
+            return
+        for batch in raw:
             yield batch if batch.schema == expected else pa.RecordBatch.from_arrays(batch.columns, schema=expected)

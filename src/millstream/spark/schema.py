@@ -33,8 +33,11 @@ def spark_schema(options: ReadOptions, typed: dict[str, DataType]) -> StructType
     return StructType([StructField(name, typed.get(name, _TYPES[name])) for name in options.columns])
 
 
-def must_match(given: StructType, own: StructType) -> None:
-    """A schema of the user's own cannot be had; one that says the same is fine."""
+def must_match(given: StructType, options: ReadOptions) -> None:
+    """A schema of the user's own cannot be had; what Spark got from this source fits, whatever typed columns are."""
+    sides = {"key": options.key, "value": options.value}
+    typed = {side: given[side].dataType for side, each in sides.items() if each.format != "raw" and side in given.names}
+    own = spark_schema(options, typed)
     if given.simpleString() != own.simpleString():
         raise OptionError(
             f"the source has a schema of its own, {own.simpleString()}, and cannot take {given.simpleString()}; leave "

@@ -18,7 +18,6 @@ from millstream.spark.options import ReadOptions, parse_read_options
 from millstream.spark.positions import FromTable
 from millstream.spark.ranges import Range
 from millstream.spark.rows import Rows
-from millstream.spark.schema import must_match
 from millstream.spark.stream_planner import StreamPlanner
 
 
@@ -51,8 +50,7 @@ class BatchReader(DataSourceReader):
     def __init__(self, options: ReadOptions, schema: StructType, opener: OpenHistory | None = None) -> None:
         self._options = options
         self._opener = opener
-        self._rows = Rows(options)
-        must_match(schema, self._rows.spark_schema)
+        self._rows = Rows(options, schema)
 
     def partitions(self) -> list[InputPartition]:
         history = _history(self._options, self._rows, self._opener)
@@ -68,8 +66,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions, schema: StructType, opener: OpenHistory | None = None) -> None:
         self._options = options
         self._opener = opener
-        self._rows = Rows(options)
-        must_match(schema, self._rows.spark_schema)
+        self._rows = Rows(options, schema)
         self._made: StreamPlanner | None = None
 
     @property

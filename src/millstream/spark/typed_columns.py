@@ -1,0 +1,122 @@
+"""Keys and values as typed columns, and what becomes of records that their format cannot read.
+
+A record is bad if its key or value is; null (a tombstone) never is.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import DataType
+
+from millstream.spark.dead_letters import NEEDED_COLUMNS, DeadLetters
+from millstream.spark.errors import BadRecordError, OptionError
+from millstream.spark.options import ERROR_COLUMN, ReadOptions, Typing
+
+
+class Format(Protocol):
+    """What the schemas room makes of a format's name and a schema."""
+
+    @property
+    def arrow_type(self) -> pa.DataType: ...
+
+    def decode(self, values: pa.Array) -> tuple[pa.Array, pa.Array]:
+        """Typed values, and for each row why it could not be read, or null."""
+
+
+def formats_of(options: ReadOptions) -> dict[str, Format]:
+    """The formats of the columns that are typed, made anew: they may ask the registry."""
+    return {side: _make(side, typing, options) for side, typing in _decoded(options).items()}
+
+
+def _decoded(options: ReadOptions) -> dict[str, Typing]:
+    """What must be decoded: a typed column that was asked for, or all of them where bad records matter."""
+    bad_matter = options.bad_records != "column" or ERROR_COLUMN in options.columns
+    sides = {"key": options.key, "value": options.value}
+    return {
+        side: typing
+        for side, typing in sides.items()
+        if typing.format != "raw" and (bad_matter or side in options.columns)
+    }
+
+
+def spark_types(options: ReadOptions) -> dict[str, DataType]:
+    """The types of typed columns, as Spark sees them."""
+    return {side: from_arrow_type(made.arrow_type) for side, made in formats_of(options).items()}
+
+
+def raw_columns(options: ReadOptions) -> tuple[str, ...]:
+    """What must be read of records to make the columns that were asked for, and dead letters."""
+    wanted = tuple(name for name in options.columns if name != ERROR_COLUMN)
+    if not options.typed:
+        return wanted
+    more = NEEDED_COLUMNS if options.bad_records == "deadLetterTopic" else ("partition", "offset")
+    return tuple(dict.fromkeys((*wanted, *_decoded(options), *more)))
+
+
+class TypedColumns:
+    """Turns raw batches into those that Spark wants; `expected` is their exact schema."""
+
+    def __init__(self, options: ReadOptions, expected: pa.Schema, formats: Mapping[str, Format] | None = None) -> None:
+        self._options = options
+        self._expected = expected
+        self._formats = formats_of(options) if formats is None else formats
+
+    def convert(self, batches: Iterator[pa.RecordBatch], topic: str) -> Iterator[pa.RecordBatch]:
+        """Dead letters are written before the last batch ends, so before the task can succeed."""
+        letters = DeadLetters(self._options, topic) if self._options.bad_records == "deadLetterTopic" else None
+        for batch in batches:
+            yield self._convert(batch, topic, letters)
+        if letters is not None:
+            letters.flush()
+
+    def _convert(self, batch: pa.RecordBatch, topic: str, letters: DeadLetters | None) -> pa.RecordBatch:
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        reasons = pa.nulls(batch.num_rows, pa.string())
+        for side, made in self._formats.items():
+            typed, errors = made.decode(columns[side])
+            columns[side] = typed
+            if errors.null_count < len(errors):
+                named = pc.binary_join_element_wise(f"{side}: ", errors, "")
+                reasons = pc.coalesce(pc.binary_join_element_wise(reasons, named, "; "), reasons, named)
+        columns[ERROR_COLUMN] = reasons
+        made_batch = pa.RecordBatch.from_arrays(
+            [_exactly(columns[field.name], field.type) for field in self._expected], schema=self._expected
+        )
+        if reasons.null_count == len(reasons) or self._options.bad_records == "column":
+            return made_batch
+        bad = reasons.is_valid()
+        if letters is not None:
+            letters.add(batch.filter(bad), reasons.filter(bad))
+            return made_batch.filter(pc.invert(bad))
+        first = batch.filter(bad).slice(0, 1).to_pylist()[0]
+        raise BadRecordError(
+            f"{topic}-{first['partition']}@{first['offset']} cannot be read: {reasons.filter(bad)[0].as_py()}. To go "
+            "on, set badRecords to column or deadLetterTopic"
+        )
+
+
+def _make(side: str, typing: Typing, options: ReadOptions) -> Format:
+    # Not every query has typed columns, and the formats' libraries take a while to import.
+    from millstream.schemas import RegistryClient, make_format
+
+    subject = typing.subject
+    if subject is None and typing.schema is None:
+        if len(options.subscription.topics) != 1:
+            raise OptionError(
+                f"{side}Format {typing.format} of several topics needs {side}Subject or {side}Schema: a column has one "
+                "type"
+            )
+        subject = f"{options.subscription.topics[0]}-{side}"
+    registry = None
+    if options.registry.url is not None:
+        user, _, password = (options.registry.user_info or "").partition(":")
+        registry = RegistryClient(options.registry.url, (user, password) if user else None)
+    made: Format = make_format(typing.format, schema=typing.schema, subject=subject, registry=registry)
+    return made
+
+
+def _exactly(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    return array if array.type == wanted else array.cast(wanted)
