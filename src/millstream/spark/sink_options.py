@@ -99,6 +99,7 @@ WRITE_OPTIONS = OptionTable(
         Option("schema.registry.basic.auth.user.info", "user:password", "", "both", "Who asks it.", text),
         Option("includeHeaders", "true or false", "", "both", "No effect: a column `headers` is always written.", flag),
         Option("checkpointLocation", "path", "", "stream", "Spark's own: what makes a query the same one again.", text),
+        Option("queryName", "name", "", "stream", "Spark's own: what the query is called.", text),
     ]
 )
 
