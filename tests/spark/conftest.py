@@ -5,9 +5,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
+from millstream.spark.spark_home import quick_spark_home
 from millstream.testing import EmbeddedBroker
 
 # Two cores and many neighbours: no UI, no second compiler, one collector thread. Unix sockets save 40 ms per task, and
@@ -33,6 +35,8 @@ SETTINGS = {
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """`local[2]`, in UTC; workers run this very interpreter."""
     home: Path = tmp_path_factory.mktemp("spark")
+    # Workers that take pyspark from a directory start in a third of the time that its zip takes.
+    os.environ["SPARK_HOME"] = str(quick_spark_home(Path(pyspark.__file__).parent))
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[2]").appName("millstream-tests")
     for name, value in SETTINGS.items():

@@ -159,16 +159,11 @@ def test_retention_overtakes_a_stopped_query(topic: Callable[..., Topic], tmp_pa
     orders.available_now(tmp_path, Collected())
     orders.produce(*text(10))
     next(iter(orders.admin.delete_records([Place(orders.name, 0, 15)]).values())).result(30)
-    for _ in range(2):  # it fails the same way each time: the checkpoint is as it was
-        with pytest.raises(Exception, match=r"offsets 10 to 14 are gone[^$]*failOnDataLoss=false"):
-            orders.available_now(tmp_path, Collected())
-    seen = Collected()
+    with pytest.raises(Exception, match=r"offsets 10 to 14 are gone[^$]*failOnDataLoss=false"):
+        orders.available_now(tmp_path, Collected())
+    seen = Collected()  # the checkpoint is as it was: all that is left is read, and only that
     orders.available_now(tmp_path, seen, failOnDataLoss=False)
     assert seen.values == text(10)[5:]
-    rest = Collected()
-    orders.produce("after")
-    orders.available_now(tmp_path, rest)
-    assert rest.values == ["after"]
 
 
 def test_a_running_stream_takes_what_comes_and_a_listener_commits_at_once(
