@@ -65,7 +65,7 @@ _UNTELLING = frozenset(
 
 def spark_reason(error: BaseException) -> str:
     """What a person needs of Spark's error: the cause, with Spark's suggestion, without plans and stack traces."""
-    text = str(error)
+    text = str(error).split("=== Streaming Query ===")[0]
     told = _python_cause(text)
     if told is not None:
         return told
@@ -98,7 +98,7 @@ def _python_cause(text: str) -> str | None:
 def _tidy(text: str) -> str:
     """Without the class of the error, the SQL state, the query's text and the plan."""
     text = re.sub(r"^\[[A-Z0-9_.]+\]\s*", "", text.strip())
-    text = text.split("\n\nJVM stacktrace:")[0].split("\n== SQL")[0].split("=== Streaming Query ===")[0]
+    text = text.split("\n\nJVM stacktrace:")[0].split("\n== SQL")[0]
     text = re.sub(r"\s*SQLSTATE: \w{5}.*$", "", text, flags=re.DOTALL)
     first = text.split("\n\n")[0]
     first = first.split(";\n")[0]
