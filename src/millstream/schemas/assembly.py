@@ -1,0 +1,54 @@
+"""Parsed records to an Arrow struct array: all at once while all fit, and only the misfits are left out."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+Row = dict[str, Any] | None
+Finish = Callable[[pa.Array], pa.Array]
+MISFITS = (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError)
+
+
+def binary_values(values: pa.Array) -> list[bytes | None]:
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    if not pa.types.is_binary(values.type):
+        values = values.cast(pa.binary())
+    found: list[bytes | None] = values.to_pylist()
+    return found
+
+
+def rows_of(array: pa.Array) -> list[Row]:
+    """The rows of a struct array, column by column: several times as fast as row by row."""
+    names = [field.name for field in array.type]
+    columns = [array.field(place).to_pylist(maps_as_pydicts="strict") for place in range(len(names))]
+    rows: list[Row] = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+    if array.null_count:
+        for place, valid in enumerate(array.is_valid().to_pylist()):
+            if not valid:
+                rows[place] = None
+    return rows
+
+
+def assemble(rows: list[Row], errors: list[str | None], kind: pa.DataType, finish: Finish) -> tuple[pa.Array, pa.Array]:
+    """Rows as an array of what `finish` makes of `kind`; a row that does not fit is null, with a text in `errors`."""
+    chunks = _build(rows, errors, 0, kind, finish)
+    array = chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
+    return array, pa.array(errors, pa.string())
+
+
+def _build(
+    rows: Sequence[Row], errors: list[str | None], first: int, kind: pa.DataType, finish: Finish
+) -> list[pa.Array]:
+    try:
+        return [finish(pa.array(rows, kind))]
+    except MISFITS as error:
+        if len(rows) == 1:
+            errors[first] = f"the value does not fit its type: {error}"
+            return [finish(pa.array([None], kind))]
+    half = len(rows) // 2  # few are bad: halving finds them with few attempts
+    return [
+        *_build(rows[:half], errors, first, kind, finish),
+        *_build(rows[half:], errors, first + half, kind, finish),
+    ]

@@ -1,0 +1,149 @@
+"""Avro records as typed columns: each read with the schema it was written with, resolved to one reader's schema."""
+
+from io import BytesIO
+from typing import Any
+
+import pyarrow as pa
+from fastavro import schemaless_reader, schemaless_writer
+
+from millstream.schemas import avro_schema, framing
+from millstream.schemas.assembly import Row, assemble, binary_values, rows_of
+from millstream.schemas.errors import EncodingError, SchemaError, SchemaNotFoundError
+from millstream.schemas.schema_choice import ResolvedSchema, SchemaChoice
+
+_MAX_ERROR = 300
+
+
+class AvroFormat:
+    """With a registry, records have its prefix; without one they are bare Avro of the given schema."""
+
+    def __init__(self, choice: SchemaChoice) -> None:
+        self._choice = choice
+        self._reader: ResolvedSchema | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._columns: pa.StructType | None = None
+        self._parsed: Any = None
+        self._writers: dict[int, tuple[Any, Any]] = {}
+        """By id: the writer's schema, and the reader's where it is another."""
+        self._writing: tuple[pa.DataType, Any, pa.DataType, bytes] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_choice": self._choice, "_reader": self._reader}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin()
+
+    def arrow_type(self) -> pa.StructType:
+        return avro_schema.in_microseconds(self._prepare())
+
+    def _prepare(self) -> pa.StructType:
+        if self._columns is None:
+            if self._reader is None:
+                self._reader = self._choice.reader()
+            self._parsed = avro_schema.parse(self._reader)
+            self._columns = avro_schema.column_types(self._reader)
+        return self._columns
+
+    def decode(self, values: pa.Array) -> tuple[pa.Array, pa.Array]:
+        columns = self._prepare()
+        final = avro_schema.in_microseconds(columns)
+        rows: list[Row] = []
+        errors: list[str | None] = []
+        registered = self._choice.client is not None
+        for data in binary_values(values):
+            row, error = None, None
+            if data is not None:
+                try:
+                    row = self._read_registered(data) if registered else self._read(data, self._parsed, None)
+                except (framing.UnframedError, _BadRecordError) as bad:
+                    error = str(bad)
+            rows.append(row)
+            errors.append(error)
+        return assemble(
+            rows, errors, avro_schema.raw(columns), lambda array: array.cast(columns).cast(final, safe=False)
+        )
+
+    def _read_registered(self, data: bytes) -> Row:
+        schema_id, payload = framing.split(data)
+        writer = self._writers.get(schema_id)
+        if writer is None:
+            # That the registry cannot be reached is not the record's fault, and is not caught here.
+            try:
+                parsed = avro_schema.parse(self._choice.by_id(schema_id))
+            except SchemaNotFoundError as error:
+                raise _BadRecordError(str(error)) from None
+            except SchemaError as error:
+                if type(error) is not SchemaError:
+                    raise
+                raise _BadRecordError(f"schema {schema_id}: {error}") from None
+            writer = self._writers[schema_id] = (parsed, None if parsed == self._parsed else self._parsed)
+        return self._read(payload, *writer)
+
+    def _read(self, payload: bytes, writer: Any, reader: Any) -> Row:
+        stream = BytesIO(payload)
+        try:
+            row = schemaless_reader(stream, writer, reader)
+        except Exception as error:  # fastavro raises whatever comes of odd bytes
+            raise _BadRecordError(
+                f"no Avro of its schema: {type(error).__name__} {error}"[:_MAX_ERROR].strip()
+            ) from None
+        rest = len(payload) - stream.tell()
+        if rest:
+            raise _BadRecordError(f"no Avro of its schema: {rest} bytes are left over")
+        if not isinstance(row, dict):
+            raise _BadRecordError("not a record")
+        return row
+
+    def encode(self, rows: pa.Array) -> pa.Array:
+        schema, plain, prefix = self._writing_schema(rows.type)
+        try:
+            raw_rows = rows.cast(plain, safe=False) if rows.type != plain else rows
+        except pa.ArrowException as error:
+            raise EncodingError(f"The columns {rows.type} do not fit the Avro schema's {plain}: {error}.") from None
+        raw_rows = _numbers_for_times(raw_rows)
+        out: list[bytes | None] = []
+        for place, row in enumerate(rows_of(raw_rows)):
+            if row is None:
+                out.append(None)
+                continue
+            stream = BytesIO()
+            stream.write(prefix)
+            try:
+                schemaless_writer(stream, schema, row)
+            except Exception as error:  # fastavro raises whatever comes of odd values
+                raise EncodingError(
+                    f"Row {place} does not fit the Avro schema: {type(error).__name__} {error}."
+                ) from None
+            out.append(stream.getvalue())
+        return pa.array(out, pa.binary())
+
+    def _writing_schema(self, kind: pa.StructType) -> tuple[Any, pa.DataType, bytes]:
+        if self._writing is None or self._writing[0] != kind:
+            made = None
+            if self._choice.given is None:
+                made = avro_schema.schema_text(kind, self._choice.subject or "record")
+            resolved, schema_id = self._choice.writer(made)
+            wanted = avro_schema.column_types(resolved)
+            _check_names(kind, wanted)
+            plain = pa.struct([wanted.field(field.name) for field in kind])
+            prefix = b"" if schema_id is None else framing.prefix(schema_id)
+            self._writing = (kind, avro_schema.parse(resolved), plain, prefix)
+        return self._writing[1:]
+
+
+class _BadRecordError(ValueError):
+    """This record cannot be read; the next one may."""
+
+
+def _check_names(kind: pa.StructType, wanted: pa.StructType) -> None:
+    known = {field.name for field in wanted}
+    for field in kind:
+        if field.name not in known:
+            raise EncodingError(f"The Avro schema has no field {field.name!r}; it has {', '.join(sorted(known))}.")
+
+
+def _numbers_for_times(rows: pa.Array) -> pa.Array:
+    return rows.cast(avro_schema.raw(rows.type))

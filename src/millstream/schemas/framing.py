@@ -1,0 +1,64 @@
+"""The prefix of registered records: a zero byte and the schema's id; for Protobuf also which message of the file."""
+
+from struct import Struct
+
+PREFIX = Struct(">bI")
+MAGIC = 0
+_FIRST_MESSAGE = (0,)
+
+
+class UnframedError(ValueError):
+    """The bytes do not begin with the prefix; the text says how they begin."""
+
+
+def split(data: bytes) -> tuple[int, bytes]:
+    """The schema's id, and what follows the prefix."""
+    if len(data) < PREFIX.size or data[0] != MAGIC:
+        raise UnframedError(
+            f"no schema registry prefix: the record begins with {data[: PREFIX.size].hex(' ') or 'nothing'}, "
+            "not with 00 and a schema id"
+        )
+    return int.from_bytes(data[1:5], "big"), data[5:]
+
+
+def prefix(schema_id: int) -> bytes:
+    return PREFIX.pack(MAGIC, schema_id)
+
+
+def split_indexes(data: bytes) -> tuple[tuple[int, ...], bytes]:
+    """Which message: its place in the file, then in the message around it; and what follows."""
+    count, at = _read(data, 0)
+    if count == 0:  # short for the first message of the file
+        return _FIRST_MESSAGE, data[at:]
+    if not 0 < count <= len(data):
+        raise UnframedError(f"a message index of {count} levels")
+    indexes = []
+    for _ in range(count):
+        index, at = _read(data, at)
+        indexes.append(index)
+    return tuple(indexes), data[at:]
+
+
+def indexes_prefix(indexes: tuple[int, ...]) -> bytes:
+    if indexes == _FIRST_MESSAGE:
+        return b"\x00"
+    out = bytearray()
+    for number in (len(indexes), *indexes):
+        zigzag = number << 1
+        while zigzag > 0x7F:
+            out.append(zigzag & 0x7F | 0x80)
+            zigzag >>= 7
+        out.append(zigzag)
+    return bytes(out)
+
+
+def _read(data: bytes, at: int) -> tuple[int, int]:
+    zigzag = shift = 0
+    while at < len(data) and shift < 35:
+        byte = data[at]
+        at += 1
+        zigzag |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (zigzag >> 1) ^ -(zigzag & 1), at
+        shift += 7
+    raise UnframedError("the message indexes are cut off")

@@ -1,0 +1,212 @@
+"""JSON records as typed columns: with a schema of the registry (and its prefix), or with column types that were given.
+
+Records are read by Arrow's own reader all at once; only a batch that it does not like is read one record at a time,
+where each misfit is found and named.
+"""
+
+import base64
+from decimal import Decimal
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json
+
+from millstream.schemas import framing, json_schema
+from millstream.schemas.assembly import MISFITS, Row, assemble, binary_values, rows_of
+from millstream.schemas.errors import EncodingError
+from millstream.schemas.json_values import MisfitError, converter
+from millstream.schemas.schema_choice import SchemaChoice
+from millstream.schemas.spark_types import parse_struct
+
+_PREFIX_BYTE = b"\x00"
+"""No JSON text begins with it."""
+_MAX_ERROR = 300
+_SINGLY = 128
+"""So few records are not worth another attempt."""
+_CALLS_SINGLY = 20
+
+
+class JsonFormat:
+    def __init__(self, choice: SchemaChoice) -> None:
+        self._choice = choice
+        self._type: pa.StructType | None = None
+        self._convert: Any = None
+        self._calls = 0
+        self._singly_until = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_convert": None}
+
+    def arrow_type(self) -> pa.StructType:
+        if self._type is None:
+            given = self._choice.given
+            if given is not None and not json_schema.is_json_schema(given):
+                self._type = parse_struct(given)
+            else:
+                self._type = json_schema.struct_type(self._choice.reader())
+        return self._type
+
+    def decode(self, values: pa.Array) -> tuple[pa.Array, pa.Array]:
+        values = _binary(values)
+        self._calls += 1
+        if self._calls < self._singly_until:
+            return self._decode_singly(values)
+        parts = self._decode_parts(values)
+        if len(parts) == 1:
+            return parts[0]
+        return pa.concat_arrays([rows for rows, _ in parts]), pa.concat_arrays([errors for _, errors in parts])
+
+    def _decode_parts(self, values: pa.Array) -> list[tuple[pa.Array, pa.Array]]:
+        """Halved around what Arrow's reader does not like: one bad record must not slow down all around it."""
+        quick = self._decode_together(values)
+        if quick is not None:
+            return [(quick, pa.nulls(len(values), pa.string()))]
+        if len(values) <= _SINGLY:
+            rows, errors = self._decode_singly(values)
+            if errors.null_count > len(values) // 2:  # good records that only the slow way can read: no use in trying
+                self._singly_until = self._calls + _CALLS_SINGLY
+            return [(rows, errors)]
+        half = len(values) // 2
+        return self._decode_parts(values[:half]) + self._decode_parts(values[half:])
+
+    def _decode_together(self, values: pa.Array) -> pa.Array | None:
+        """None where anything is out of the ordinary."""
+        kind = self.arrow_type()
+        plain = _readable_type(kind)
+        present = values.drop_null()
+        if plain is None or not len(present):
+            return None
+        if self._choice.client is not None:
+            framed = pc.all(pc.starts_with(present, _PREFIX_BYTE)).as_py()
+            present = pc.binary_slice(present, framing.PREFIX.size) if framed else present
+        # With these two, no record can be taken for two or for a part of one, so rows and records stay in step.
+        if not pc.all(pc.and_(pc.starts_with(present, b"{"), pc.ends_with(present, b"}"))).as_py():
+            return None
+        text = b"\n".join(present.to_pylist())
+        try:
+            table = pyarrow.json.read_json(
+                pa.BufferReader(text),
+                pyarrow.json.ReadOptions(use_threads=False, block_size=len(text) + 1),
+                pyarrow.json.ParseOptions(explicit_schema=pa.schema(plain), unexpected_field_behavior="ignore"),
+            )
+            if table.num_rows != len(present):
+                return None
+            rows = table.combine_chunks().to_struct_array()
+            rows = rows.combine_chunks() if isinstance(rows, pa.ChunkedArray) else rows
+            rows.validate(full=True)  # it lets through what is no UTF-8
+            rows = _with_times(rows, kind)
+        except MISFITS:
+            return None
+        if len(present) == len(values):
+            return rows
+        places = pc.subtract(pc.cumulative_sum(values.is_valid().cast(pa.int64())), 1)
+        return rows.take(pc.if_else(values.is_valid(), places, pa.scalar(None, pa.int64())))
+
+    def _decode_singly(self, values: pa.Array) -> tuple[pa.Array, pa.Array]:
+        kind = self.arrow_type()
+        if self._convert is None:
+            self._convert = converter(kind)
+        rows: list[Row] = []
+        errors: list[str | None] = []
+        registered = self._choice.client is not None
+        for data in binary_values(values):
+            row, error = None, None
+            if data is not None:
+                if registered and data[:1] == _PREFIX_BYTE:
+                    data = data[framing.PREFIX.size :]
+                try:
+                    row = self._convert(orjson.loads(data))
+                except MisfitError as misfit:
+                    error = str(misfit)
+                except orjson.JSONDecodeError as broken:
+                    error = f"no JSON: {broken}"[:_MAX_ERROR]
+                except RecursionError:
+                    error = "no JSON: nested too deeply"
+            rows.append(row)
+            errors.append(error)
+        return assemble(rows, errors, kind, lambda array: array)
+
+    def encode(self, rows: pa.Array) -> pa.Array:
+        made = json_schema.schema_text(rows.type, self._choice.subject or "record")
+        prefix = b""
+        if self._choice.client is not None:
+            given = self._choice.given
+            if given is not None and not json_schema.is_json_schema(given):
+                choice = SchemaChoice(
+                    "JSON", self._choice.subject, made, self._choice.client, self._choice.may_register
+                )
+                _, schema_id = choice.writer(made)
+            else:
+                _, schema_id = self._choice.writer(made)
+            prefix = framing.prefix(schema_id) if schema_id is not None else b""
+        out: list[bytes | None] = []
+        for place, row in enumerate(rows_of(rows)):
+            if row is None:
+                out.append(None)
+                continue
+            try:
+                text = orjson.dumps(_without_nulls(row), _plain_value, orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS)
+            except (TypeError, orjson.JSONEncodeError) as error:
+                raise EncodingError(f"Row {place} cannot be written as JSON: {error}.") from None
+            out.append(prefix + text)
+        return pa.array(out, pa.binary())
+
+
+def _binary(values: pa.Array) -> pa.Array:
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    return values if pa.types.is_binary(values.type) else values.cast(pa.binary())
+
+
+def _readable_type(kind: pa.DataType) -> pa.DataType | None:
+    """The type as Arrow's reader is to see it: times as text. None where JSON and Arrow differ on more than times."""
+    types = pa.types
+    if types.is_struct(kind):
+        fields = [(field.name, _readable_type(field.type)) for field in kind]
+        return None if any(each is None for _, each in fields) else pa.struct(fields)
+    if types.is_list(kind):
+        inner = _readable_type(kind.value_type)
+        return None if inner is None else pa.list_(pa.field("element", inner))
+    if types.is_timestamp(kind) or types.is_date(kind):
+        return pa.string()
+    if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind) or types.is_string(kind):
+        return kind
+    return None
+
+
+def _with_times(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Texts cast to the times they stand for."""
+    if array.type == kind:
+        return array
+    if pa.types.is_struct(kind):
+        children = [_with_times(array.field(place), field.type) for place, field in enumerate(kind)]
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())
+    if pa.types.is_list(kind):
+        inner = _with_times(array.values, kind.value_type)
+        return pa.ListArray.from_arrays(array.offsets, inner, kind, mask=array.is_null() if array.null_count else None)
+    if pa.types.is_timestamp(kind):
+        try:
+            found = array.cast(pa.timestamp("us", "UTC"))
+        except pa.ArrowInvalid:
+            found = array.cast(pa.timestamp("us"))  # no zone: taken for UTC
+        return found.cast(pa.int64()).cast(kind)
+    return array.cast(kind)
+
+
+def _without_nulls(value: Any) -> Any:
+    """Fields that are null are left out, as Spark's to_json does: few schemas allow them to be null."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(each) for key, each in value.items() if each is not None}
+    if isinstance(value, list):
+        return [_without_nulls(each) for each in value]
+    return value
+
+
+def _plain_value(value: Any) -> Any:
+    if isinstance(value, Decimal):
+        return orjson.Fragment(str(value))
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    raise TypeError(f"{type(value).__name__} has no form in JSON")

@@ -1,0 +1,157 @@
+"""JSON Schema to Arrow types, and types to JSON Schema.
+
+Nullable are [T, "null"] and oneOf/anyOf of null and one T; of integer and number, number. Other unions, recursion and
+schemas without a type are refused with their path: a column has one type.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from millstream.schemas.errors import SchemaError
+from millstream.schemas.schema_choice import ResolvedSchema
+from millstream.schemas.spark_types import TIMESTAMP, list_of, struct_of
+
+_SCALARS = {"boolean": pa.bool_(), "integer": pa.int64(), "number": pa.float64(), "string": pa.string()}
+_STRINGS = {"date-time": TIMESTAMP, "date": pa.date32()}
+
+
+def is_json_schema(text: str) -> bool:
+    """Whether a text is JSON Schema, and not Spark's JSON or DDL."""
+    try:
+        parsed = json.loads(text)
+    except ValueError:
+        return False
+    return isinstance(parsed, dict) and parsed.get("type") != "struct"
+
+
+def struct_type(schema: ResolvedSchema) -> pa.StructType:
+    documents = {"": _parse(schema.text), **{name: _parse(text) for name, text in schema.references}}
+    kind = _Reader(documents).type_of(documents[""], "", "$", ())
+    if not pa.types.is_struct(kind):
+        raise SchemaError(f"The JSON Schema describes {kind}, not an object; only objects become columns.")
+    return kind
+
+
+def _parse(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise SchemaError(f"The JSON Schema is no JSON: {error}.") from None
+
+
+class _Reader:
+    def __init__(self, documents: Mapping[str, Any]) -> None:
+        self._documents = dict(documents)
+        for name, document in documents.items():
+            if isinstance(document, dict) and "$id" in document:
+                self._documents.setdefault(str(document["$id"]), documents[name])
+
+    def type_of(self, schema: Any, document: str, path: str, open_refs: tuple[str, ...]) -> pa.DataType:
+        if not isinstance(schema, dict):
+            raise SchemaError(f"The JSON Schema says nothing of the type at {path}.")
+        if "$ref" in schema:
+            return self._referred(str(schema["$ref"]), document, path, open_refs)
+        for union in ("oneOf", "anyOf"):
+            if union in schema:
+                branches = [each for each in schema[union] if each != {"type": "null"}]
+                return self._one_of([self.type_of(each, document, path, open_refs) for each in branches], path)
+        if len(schema.get("allOf", ())) == 1:
+            return self.type_of(schema["allOf"][0], document, path, open_refs)
+        names = schema.get("type")
+        if names is None:
+            names = "object" if "properties" in schema else self._kind_of_constants(schema)
+        names = [each for each in ([names] if isinstance(names, str) else names or []) if each != "null"]
+        if not names:
+            raise SchemaError(f"The JSON Schema says no type at {path}.")
+        return self._one_of([self._named(str(name), schema, document, path, open_refs) for name in names], path)
+
+    def _kind_of_constants(self, schema: Mapping[str, Any]) -> str | None:
+        values = [value for value in schema.get("enum", [schema.get("const")]) if value is not None]
+        return "string" if values and all(isinstance(value, str) for value in values) else None
+
+    def _one_of(self, kinds: list[pa.DataType], path: str) -> pa.DataType:
+        distinct = list(dict.fromkeys(kinds))
+        if set(distinct) == {pa.int64(), pa.float64()}:
+            return pa.float64()
+        if len(distinct) != 1:
+            raise SchemaError(
+                f"The JSON Schema allows {' or '.join(map(str, distinct)) or 'nothing'} at {path}; a column has one "
+                "type. Give the columns' types yourself, or read the record as text."
+            )
+        return distinct[0]
+
+    def _named(
+        self, name: str, schema: Mapping[str, Any], document: str, path: str, open_refs: tuple[str, ...]
+    ) -> pa.DataType:
+        if name == "string":
+            if schema.get("contentEncoding") == "base64":
+                return pa.binary()
+            return _STRINGS.get(str(schema.get("format")), pa.string())
+        if name in _SCALARS:
+            return _SCALARS[name]
+        if name == "array":
+            return list_of(self.type_of(schema.get("items"), document, f"{path}[]", open_refs))
+        if name != "object":
+            raise SchemaError(f"JSON Schema has no type {name!r} (at {path}).")
+        properties = schema.get("properties") or {}
+        if not properties and isinstance(schema.get("additionalProperties"), dict):
+            inner = self.type_of(schema["additionalProperties"], document, f"{path}.*", open_refs)
+            return pa.map_(pa.string(), inner)
+        if not properties:
+            raise SchemaError(f"The JSON Schema names no properties of the object at {path}.")
+        return struct_of(
+            [(key, self.type_of(each, document, f"{path}.{key}", open_refs)) for key, each in properties.items()]
+        )
+
+    def _referred(self, ref: str, document: str, path: str, open_refs: tuple[str, ...]) -> pa.DataType:
+        if ref in open_refs:
+            raise SchemaError(f"The JSON Schema contains itself at {path} ({ref}); columns cannot.")
+        name, _, pointer = ref.partition("#")
+        target = name or document
+        if target not in self._documents:
+            raise SchemaError(f"The JSON Schema refers to {ref!r} at {path}, which is not among its references.")
+        found = self._documents[target]
+        for part in pointer.strip("/").split("/") if pointer.strip("/") else ():
+            key = part.replace("~1", "/").replace("~0", "~")
+            if not isinstance(found, dict) or key not in found:
+                raise SchemaError(f"The JSON Schema refers to {ref!r} at {path}, which is not there.")
+            found = found[key]
+        return self.type_of(found, target, path, (*open_refs, ref))
+
+
+def schema_text(kind: pa.StructType, title: str) -> str:
+    """A JSON Schema for these columns; all may be missing."""
+    return json.dumps({"$schema": "http://json-schema.org/draft-07/schema#", "title": title, **_schema_of(kind)})
+
+
+def _schema_of(kind: pa.DataType) -> dict[str, Any]:
+    types = pa.types
+    if types.is_struct(kind):
+        properties = {field.name: _nullable(_schema_of(field.type)) for field in kind}
+        return {"type": "object", "properties": properties}
+    if types.is_map(kind):
+        return {"type": "object", "additionalProperties": _nullable(_schema_of(kind.item_type))}
+    if types.is_list(kind) or types.is_large_list(kind):
+        return {"type": "array", "items": _nullable(_schema_of(kind.value_type))}
+    if types.is_boolean(kind):
+        return {"type": "boolean"}
+    if types.is_integer(kind):
+        return {"type": "integer"}
+    if types.is_floating(kind) or types.is_decimal(kind):
+        return {"type": "number"}
+    if types.is_string(kind) or types.is_large_string(kind):
+        return {"type": "string"}
+    if types.is_timestamp(kind):
+        return {"type": "string", "format": "date-time"}
+    if types.is_date(kind):
+        return {"type": "string", "format": "date"}
+    if types.is_binary(kind) or types.is_large_binary(kind):
+        return {"type": "string", "contentEncoding": "base64"}
+    raise SchemaError(f"A column of type {kind} cannot be written as JSON; cast it first.")
+
+
+def _nullable(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"oneOf": [{"type": "null"}, schema]}
