@@ -1,10 +1,12 @@
 """Pipelines as text for tests, and what `inspect` says of them."""
 
+import re
 from pathlib import Path
 from textwrap import dedent, indent
 
 from millstream.pipeline.definition import Inspected, inspect
 
+DOCS = Path(__file__).parents[2] / "docs" / "pipelines.md"
 SOURCE = """
 orders:
   topic: orders
@@ -38,6 +40,18 @@ def look_at(directory: Path, text: str, **environment: str) -> Inspected:
     file = directory / "pipeline.yaml"
     file.write_text(text)
     return inspect(file, environment)
+
+
+def documented(directory: Path) -> Inspected:
+    """The whole file of docs/pipelines.md, with the modules that it names beside it."""
+    text = re.search(r"```yaml\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    assert text is not None
+    (directory / "transforms.py").write_text("def add_score(frame, threshold):\n    return frame\n")
+    (directory / "alerts.py").write_text(
+        "class StatefulProcessor:\n    pass\n\n\nclass SpendingLimit(StatefulProcessor):\n"
+        "    def __init__(self, limit):\n        pass\n"
+    )
+    return look_at(directory, text[1], KAFKA_PASSWORD="secret", BOOTSTRAP="broker:9092")
 
 
 def messages(found: Inspected) -> list[str]:

@@ -1,6 +1,5 @@
 """What a pipeline's file says, as the model has it."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -33,9 +32,7 @@ from millstream.pipeline.model import (
 from millstream.pipeline.naming import checkpoint_location, consumer_group, query_name
 from millstream.pipeline.problems import InvalidPipelineError
 
-from .definitions import PAYMENTS, SINK, SOURCE, look_at, messages, pipeline_text
-
-_DOCS = Path(__file__).parents[2] / "docs" / "pipelines.md"
+from .definitions import PAYMENTS, SINK, SOURCE, documented, look_at, messages, pipeline_text
 
 
 def pipeline_of(directory: Path, text: str, **environment: str) -> Pipeline:
@@ -47,15 +44,7 @@ def pipeline_of(directory: Path, text: str, **environment: str) -> Pipeline:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
     """The example of the documentation, which has everything in it."""
-    directory = tmp_path_factory.mktemp("whole")
-    text = re.search(r"```yaml\n(.*?)```", _DOCS.read_text(), re.DOTALL)
-    assert text is not None
-    (directory / "transforms.py").write_text("def add_score(frame, threshold):\n    return frame\n")
-    (directory / "alerts.py").write_text(
-        "class StatefulProcessor:\n    pass\n\n\nclass SpendingLimit(StatefulProcessor):\n"
-        "    def __init__(self, limit):\n        pass\n"
-    )
-    found = look_at(directory, text[1], KAFKA_PASSWORD="secret", BOOTSTRAP="broker:9092")
+    found = documented(tmp_path_factory.mktemp("whole"))
     assert found.pipeline is not None, messages(found)
     assert messages(found) == []
     return found.pipeline

@@ -1,5 +1,6 @@
 """Pictures of pipelines: what is in them, where it stands, and that they are sound."""
 
+import os
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +14,7 @@ from millstream.pipeline.drawing.layout import lay_out
 from millstream.pipeline.drawing.svg import to_svg
 from millstream.pipeline.drawing.text import to_text
 
-from .definitions import PAYMENTS, SOURCE, look_at, messages, pipeline_text
+from .definitions import DOCS, PAYMENTS, SOURCE, documented, look_at, messages, pipeline_text
 
 _SVG = "{http://www.w3.org/2000/svg}"
 STEPS = """
@@ -104,6 +105,17 @@ def test_text_has_a_box_for_each_and_arrows(graph: Graph) -> None:
     assert "▶│ paid" in text
     assert re.search(r"┌─+┐", text) and " good " in text
     assert all(line == line.rstrip() for line in text.splitlines())
+
+
+def test_the_picture_in_the_documentation_is_of_its_file(tmp_path: Path) -> None:
+    found = documented(tmp_path)
+    assert found.pipeline is not None
+    picture = to_svg(graph_of(found.pipeline))
+    path = DOCS.parent / "pictures" / "pipeline.svg"
+    if os.environ.get("MILLSTREAM_PICTURES"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(picture)
+    assert path.read_text() == picture, "draw it anew: MILLSTREAM_PICTURES=1 pytest tests/pipeline/test_graph.py"
 
 
 def test_bars() -> None:

@@ -1,6 +1,7 @@
 """A pipeline as boxes and arrows: sources on the left, sinks on the right, dead letters below."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from millstream.pipeline.model import (
     REST_DEAD_LETTERS,
@@ -52,9 +53,10 @@ class Graph:
 
 
 def graph_of(pipeline: Pipeline) -> Graph:
-    boxes = [_source_box(source) for source in pipeline.sources]
+    directory = Path(pipeline.file).parent
+    boxes = [_source_box(source, directory) for source in pipeline.sources]
     boxes += [Box(_step_id(step), step.kind, step.name, _step_detail(step), step.line) for step in pipeline.steps]
-    boxes += [_sink_box(sink) for sink in pipeline.sinks]
+    boxes += [_sink_box(sink, directory) for sink in pipeline.sinks]
     givers: dict[str, tuple[str, str]] = {source.name: (f"source:{source.name}", "") for source in pipeline.sources}
     for step in pipeline.steps:
         for name in step.gives:
@@ -89,18 +91,26 @@ def _step_id(step: Step) -> str:
     return f"step:{step.name}"
 
 
-def _source_box(source: Source) -> Box:
+def _source_box(source: Source, directory: Path) -> Box:
     if isinstance(source, TableSource):
-        return Box(f"source:{source.name}", "table", source.name, f"{source.format} {_short(source.path)}", source.line)
+        return Box(
+            f"source:{source.name}",
+            "table",
+            source.name,
+            f"{source.format} · {_short(source.path, directory)}",
+            source.line,
+        )
     topics = ", ".join(source.topics) or f"/{source.pattern}/"
     return Box(f"source:{source.name}", "topic", source.name, f"{source.format} · {topics}", source.line)
 
 
-def _sink_box(sink: Sink) -> Box:
+def _sink_box(sink: Sink, directory: Path) -> Box:
     if isinstance(sink, ConsoleSink):
         return Box(f"sink:{sink.name}", "console", sink.name, "console", sink.line)
     if isinstance(sink, TableSink):
-        return Box(f"sink:{sink.name}", "table", sink.name, f"{sink.format} · {_short(sink.path)}", sink.line)
+        return Box(
+            f"sink:{sink.name}", "table", sink.name, f"{sink.format} · {_short(sink.path, directory)}", sink.line
+        )
     return Box(f"sink:{sink.name}", "topic", sink.name, f"{sink.format} · {sink.topic}", sink.line)
 
 
@@ -121,5 +131,10 @@ def _step_detail(step: Step) -> str:
     return step.kind
 
 
-def _short(path: str) -> str:
-    return path if "://" in path else "/".join(path.rstrip("/").split("/")[-2:])
+def _short(path: str, directory: Path) -> str:
+    """As the file says it, if it is below the file's directory."""
+    if "://" in path:
+        return path
+    if Path(path).is_relative_to(directory):
+        return str(Path(path).relative_to(directory))
+    return "/".join(Path(path).parts[-2:])

@@ -102,31 +102,47 @@ def _column_places(layout: Layout, widths: dict[str, float]) -> tuple[list[float
 def _arrows(
     layout: Layout, middle: dict[str, tuple[float, float]], widths: dict[str, float], boxes: dict[str, Box]
 ) -> list[str]:
-    drawn = []
+    drawn: list[str] = []
     for route in layout.routes:
         points = [middle[name] for name in route.points]
         points[0] = (points[0][0] + widths[route.points[0]] / 2, points[0][1])
         points[-1] = (points[-1][0] - widths[route.points[-1]] / 2 - 2, points[-1][1])
-        path = f"M{points[0][0]:.1f},{points[0][1]:.1f}"
-        for begin, end in pairwise(points):
-            half = (end[0] - begin[0]) / 2
-            path += f" C{begin[0] + half:.1f},{begin[1]:.1f} {end[0] - half:.1f},{end[1]:.1f} {end[0]:.1f},{end[1]:.1f}"
-        dead = ' class="arrow dead"' if boxes[route.arrow.end].kind == "dead_letters" else ' class="arrow"'
-        drawn.append(f'<path{dead} d="{path}" marker-end="url(#tip)"/>')
+        curves = [_curve(begin, end) for begin, end in pairwise(points)]
+        if boxes[route.arrow.end].kind == "dead_letters":
+            # Ways to the dead letters join; what they share is drawn once, or the dashes would fill each other's gaps.
+            tips = [""] * (len(curves) - 1) + [' marker-end="url(#tip)"']
+            lines = [
+                f'<path class="arrow dead" d="M{begin[0]:.1f},{begin[1]:.1f}{curve}"{tip}/>'
+                for begin, curve, tip in zip(points, curves, tips, strict=False)
+            ]
+            drawn += [line for line in lines if line not in drawn]
+        else:
+            start = f"M{points[0][0]:.1f},{points[0][1]:.1f}"
+            drawn.append(f'<path class="arrow" d="{start}{"".join(curves)}" marker-end="url(#tip)"/>')
         if route.arrow.label:
-            near, beyond = points[0], points[1]
-            share = min(1.0, (len(route.arrow.label) * _DETAIL_PER_LETTER / 2 + 14) / max(1.0, beyond[0] - near[0]))
-            bent = 3 * share**2 - 2 * share**3
-            x, y = near[0] + share * (beyond[0] - near[0]), near[1] + bent * (beyond[1] - near[1])
-            drawn.append(f'<text class="label" x="{x:.1f}" y="{y - 5:.1f}">{escape(route.arrow.label)}</text>')
+            drawn.append(_label(route.arrow.label, points[0], points[1]))
     return drawn
+
+
+def _curve(begin: tuple[float, float], end: tuple[float, float]) -> str:
+    half = (end[0] - begin[0]) / 2
+    return f" C{begin[0] + half:.1f},{begin[1]:.1f} {end[0] - half:.1f},{end[1]:.1f} {end[0]:.1f},{end[1]:.1f}"
+
+
+def _label(text: str, near: tuple[float, float], beyond: tuple[float, float]) -> str:
+    """The name of a branch, on the first stretch of its arrow."""
+    share = min(1.0, (len(text) * _DETAIL_PER_LETTER / 2 + 14) / max(1.0, beyond[0] - near[0]))
+    bent = 3 * share**2 - 2 * share**3
+    x, y = near[0] + share * (beyond[0] - near[0]), near[1] + bent * (beyond[1] - near[1])
+    return f'<text class="label" x="{x:.1f}" y="{y - 5:.1f}">{escape(text)}</text>'
 
 
 def _box(box: Box, centre: tuple[float, float], width: float) -> str:
     x, y = centre
+    below = 4 if box.kind in ("table", "latest") else 0  # room for the lid
     tooltip = f"{_MEANING[box.kind]} {box.title}" + (f" (line {box.line})" if box.line else "")
-    title = f'<text class="title" x="{x:.1f}" y="{y - 3:.1f}">{escape(box.title)}</text>'
-    detail = f'<text class="detail" x="{x:.1f}" y="{y + 13:.1f}">{escape(box.detail)}</text>'
+    title = f'<text class="title" x="{x:.1f}" y="{y - 3 + below:.1f}">{escape(box.title)}</text>'
+    detail = f'<text class="detail" x="{x:.1f}" y="{y + 13 + below / 2:.1f}">{escape(box.detail)}</text>'
     outline = _shape(box.kind, x - width / 2, y - _BOX_HEIGHT / 2, width, _BOX_HEIGHT)
     return f'<g class="{box.kind}"><title>{escape(tooltip)}</title>{outline}{title}{detail}</g>'
 
