@@ -15,11 +15,19 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 from deltalake import write_deltalake
+from pyspark.sql.types import StructType
 
 from millstream.columnar import ArrowDecoder
 from millstream.lake.errors import LakeError
 from millstream.spark.batch_planner import plan_batch, plan_with_history
-from millstream.spark.errors import CheckpointError, DataLossError, MissingTopicError, OptionError, SourceError
+from millstream.spark.errors import (
+    BadRecordError,
+    CheckpointError,
+    DataLossError,
+    MissingTopicError,
+    OptionError,
+    SourceError,
+)
 from millstream.spark.history import HistoryPart, HistoryPlanner
 from millstream.spark.options import ReadOptions, parse_read_options
 from millstream.spark.positions import FromTable
@@ -434,6 +442,75 @@ class TestHistory:
         options = orders.options(startingOffsets=f"table:{path}")
         with pytest.raises(LakeError, match="has no column key"):
             StreamPlanner(options, history=self.history(options)).initial()
+
+
+class TestTypedColumns:
+    """JSON stands for all formats here: what they can read is tested where they are."""
+
+    @pytest.fixture
+    def orders(self, topic: Callable[..., Topic]) -> Topic:
+        made = topic()
+        producer = Producer({"bootstrap.servers": made.bootstrap, "log_level": 0})
+        for value in ('{"id": "a", "amount": 1.5}', "{", None, '{"id": "b", "amount": "much"}', '{"id": "c"}'):
+            producer.produce(made.name, value, key="k", headers={"trace": b"1"})
+        assert producer.flush(30) == 0
+        return made
+
+    def rows(self, orders: Topic, **more: str) -> list[dict[str, Any]]:
+        schema = {"valueFormat": "json", "valueSchema": "id STRING, amount DOUBLE"}
+        options = orders.options(**schema | more)
+        rows = Rows(options)
+        batches = [batch for each in plan_batch(options) for batch in rows.read(each)]
+        assert all(batch.schema == rows.arrow_schema for batch in batches)
+        return [row for batch in batches for row in batch.to_pylist()]
+
+    def test_a_column_says_what_is_wrong(self, orders: Topic) -> None:
+        rows = self.rows(orders, columns="offset,value,_error")
+        assert [row["value"] and row["value"]["id"] for row in rows] == ["a", None, None, None, "c"]
+        assert [row["_error"] is None for row in rows] == [True, False, True, False, True]
+        assert rows[1]["_error"].startswith("value: no JSON") and "amount" in rows[3]["_error"]
+        assert [row["_error"] is None for row in self.rows(orders, columns="_error")] == [
+            True,
+            False,
+            True,
+            False,
+            True,
+        ]
+
+    def test_dead_letters_are_as_they_came_and_say_from_where(self, orders: Topic, topic: Callable[..., Topic]) -> None:
+        letters = topic()
+        more = {"deadLetterTopic": letters.name, "deadLetterHeaders": '{"team": "shop"}', "columns": "value"}
+        assert [row["value"] and row["value"]["id"] for row in self.rows(orders, **more)] == ["a", None, "c"]
+        options = letters.options(includeHeaders="true")
+        (batch,) = (batch for each in plan_batch(options) for batch in Rows(options).read(each))
+        first, second = batch.to_pylist()
+        assert (first["key"], first["value"], second["value"][:12]) == (b"k", b"{", b'{"id": "b", ')
+        headers = {each["key"]: each["value"] for each in first["headers"]}
+        assert headers.pop("millstream.reason").startswith(b"value: no JSON")
+        place = {"millstream.topic": orders.name.encode(), "millstream.partition": b"0", "millstream.offset": b"1"}
+        assert headers == {"trace": b"1", "team": b"shop"} | place
+
+    def test_fail_names_the_record(self, orders: Topic) -> None:
+        with pytest.raises(BadRecordError, match=rf"{orders.name}-0@1 cannot be read: value: no JSON.*badRecords"):
+            self.rows(orders, badRecords="fail")
+
+    def test_dead_letters_need_a_topic_that_exists(self, orders: Topic) -> None:
+        with pytest.raises(MissingTopicError, match="deadLetterTopic: topic 'planned-none' does not exist"):
+            self.rows(orders, deadLetterTopic="planned-none")
+
+    def test_several_topics_need_one_schema(self, orders: Topic) -> None:
+        registry = {"schema.registry.url": "http://127.0.0.1:1", "valueFormat": "avro"}
+        with pytest.raises(OptionError, match="valueFormat avro of several topics needs valueSubject or valueSchema"):
+            Rows(orders.options(subscribe="a,b", **registry))
+
+    def test_a_schema_that_changed_meanwhile_is_read_as_it_was(self, orders: Topic) -> None:
+        schema = {"valueFormat": "json", "valueSchema": "amount DOUBLE, more INT, id STRING", "columns": "value"}
+        options = orders.options(**schema)
+        before = StructType.fromDDL("value STRUCT<id: STRING, amount: DOUBLE, gone: INT>")
+        rows = Rows(options, before)
+        (batch,) = (batch for each in plan_batch(options) for batch in rows.read(each))
+        assert batch.schema == rows.arrow_schema
+        assert batch.to_pylist()[0]["value"] == {"id": "a", "amount": 1.5, "gone": None}
 
 
 class TestBatch:

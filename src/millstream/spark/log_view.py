@@ -5,6 +5,7 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from millstream.spark.errors import MissingTopicError
 from millstream.spark.options import ReadOptions
 from millstream.spark.positions import Resolver
 from millstream.wire import EARLIEST, LATEST, Cluster, ErrorCode, RefusedError, TopicInfo, TopicPartition
@@ -73,6 +74,9 @@ class LogView:
                 time.sleep(self._options.retry_interval_s * (attempt + 1) / 4)
                 found = subscription.find(self._cluster)
             subscription.must_exist(self._cluster, found, self._options.subscription_option)
+            letters = self._options.dead_letter_topic
+            if letters is not None and letters not in self._cluster.topics([letters]):
+                raise MissingTopicError(f"deadLetterTopic: topic {letters!r} does not exist; create it first")
         ids = {name: _id(info) for name, info in found.items()}
         return Topics(frozenset(subscription.partitions(found)), ids, tuple(subscription.missing(found)))
 

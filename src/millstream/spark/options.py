@@ -6,7 +6,7 @@ the connection, except for what has a meaning of its own here.
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from millstream.spark.connections import Connection
@@ -211,12 +211,15 @@ READ_OPTIONS = OptionTable(
             "schema",
             "",
             "both",
-            "A schema for values instead of the registry's newest: JSON schema, Avro or protobuf text.",
+            "A schema for values instead of the registry's newest: columns as Spark writes them (`id STRING, amount "
+            "DOUBLE`, or a StructType's JSON) or JSON Schema for json, Avro, or the text of a .proto file.",
             text,
         ),
         Option("keySchema", "schema", "", "both", "The same for keys.", text),
         Option("valueSubject", "name", "<topic>-value", "both", "The registry's subject for values.", text),
         Option("keySubject", "name", "<topic>-key", "both", "The same for keys.", text),
+        Option("valueMessage", "name", "the file's first", "both", "protobuf: the message that values are.", text),
+        Option("keyMessage", "name", "the file's first", "both", "The same for keys.", text),
         Option("schema.registry.url", "URL", "", "both", "Where the schema registry is (Confluent's API).", text),
         Option(
             "schema.registry.basic.auth.user.info",
@@ -226,6 +229,8 @@ READ_OPTIONS = OptionTable(
             "Who asks the schema registry.",
             text,
         ),
+        Option("schema.registry.bearer.auth.token", "text", "", "both", "The same by a token.", text),
+        Option("schema.registry.ssl.ca.location", "PEM file", "", "both", "Whose certificates to trust there.", text),
         Option(
             "badRecords",
             ", ".join(BAD_RECORDS),
@@ -322,12 +327,38 @@ class Typing:
     format: str
     schema: str | None
     subject: str | None
+    message: str | None = None
+
+    def settings(self) -> dict[str, str]:
+        """As the schemas room calls them."""
+        return _given({"schema": self.schema, "subject": self.subject, "message": self.message})
 
 
 @dataclass(frozen=True, slots=True)
 class Registry:
+    """Where schemas are registered. Secrets are not shown."""
+
     url: str | None
-    user_info: str | None
+    user_info: str | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
+    ca_file: str | None = None
+
+    def settings(self) -> dict[str, str]:
+        """As the schemas room calls them."""
+        user, colon, password = (self.user_info or "").partition(":")
+        return _given(
+            {
+                "registry.url": self.url,
+                "registry.user": user or None,
+                "registry.password": password if colon else None,
+                "registry.token": self.token,
+                "registry.ca": self.ca_file,
+            }
+        )
+
+
+def _given(settings: Mapping[str, str | None]) -> dict[str, str]:
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -432,9 +463,14 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
         columns=_columns(values),
         group=group,
         read_committed=values.get("kafka.isolation.level", "read_committed") == "read_committed",
-        value=Typing(values.get("valueFormat", "raw"), values.get("valueSchema"), values.get("valueSubject")),
-        key=Typing(values.get("keyFormat", "raw"), values.get("keySchema"), values.get("keySubject")),
-        registry=Registry(values.get("schema.registry.url"), values.get("schema.registry.basic.auth.user.info")),
+        value=_typing("value", values),
+        key=_typing("key", values),
+        registry=Registry(
+            values.get("schema.registry.url"),
+            values.get("schema.registry.basic.auth.user.info"),
+            values.get("schema.registry.bearer.auth.token"),
+            values.get("schema.registry.ssl.ca.location"),
+        ),
         bad_records=values.get("badRecords", "deadLetterTopic" if "deadLetterTopic" in values else "column"),
         dead_letter_topic=values.get("deadLetterTopic"),
         dead_letter_headers=values.get("deadLetterHeaders", ()),
@@ -468,6 +504,11 @@ def _sort_out(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str
         else:
             own[name] = value
     return own, passed_on, table_options
+
+
+def _typing(side: str, values: Mapping[str, Any]) -> Typing:
+    parts = (values.get(f"{side}{part}") for part in ("Schema", "Subject", "Message"))
+    return Typing(values.get(f"{side}Format", "raw"), *parts)
 
 
 def _first(values: Mapping[str, Any], *options: str) -> str:
@@ -516,7 +557,7 @@ def _must_not_cross(options: ReadOptions) -> None:
 
 def _check_typing(options: ReadOptions) -> None:
     for side, typing in (("value", options.value), ("key", options.key)):
-        for part, value in (("Schema", typing.schema), ("Subject", typing.subject)):
+        for part, value in (("Schema", typing.schema), ("Subject", typing.subject), ("Message", typing.message)):
             if value is not None and typing.format == "raw":
                 raise OptionError(f"{side}{part} needs {side}Format: json, avro or protobuf")
         if typing.format != "raw" and typing.schema is None and options.registry.url is None:

@@ -120,13 +120,15 @@ class RangeReader:
                     raise
                 self._settle(f"{self._partition} from {offset} to {stop - 1} is gone: the topic was deleted")
                 return
-            following = _following(fetched, offset)
-            if following is None:
-                patience.wait(f"{self._wanted}: nothing came at offset {offset}", fetched)
+            following = _following(fetched)
+            if following is not None:
+                patience.progressed()
+                yield _Stretch(offset, fetched)
+                offset = max(offset, following)
                 continue
-            patience.progressed()
-            yield _Stretch(offset, fetched)
-            offset = following
+            if fetched.data:
+                yield _Stretch(offset, fetched)  # damaged, which the decoder tells, or cut off
+            patience.wait(f"{self._wanted}: no whole batch came at offset {offset}", fetched)
 
     def _after_loss(self, offset: int, error: OffsetOutOfRangeError, patience: "_Patience") -> int:
         """Where to go on if retention was faster. A log that ends too early may grow again after an election."""
@@ -145,7 +147,7 @@ class RangeReader:
         losses.settle(fail=self._options.fail_on_data_loss)
 
 
-def _following(fetched: Fetched, offset: int) -> int | None:
+def _following(fetched: Fetched) -> int | None:
     """Where the next fetch begins, behind the last whole batch; None if there is none."""
     left, following = len(fetched.data), None
     for frame in frames(fetched.data):
@@ -153,9 +155,7 @@ def _following(fetched: Fetched, offset: int) -> int | None:
         if left < 0:
             break
         following = frame.last_offset + 1
-    if following is None and fetched.data:
-        following = offset  # damaged or cut off: the decoder says which
-    return None if following is None else max(following, offset)
+    return following
 
 
 class _Patience:

@@ -11,17 +11,18 @@ from millstream.spark.options import ReadOptions
 from millstream.spark.range_reader import RangeReader
 from millstream.spark.ranges import Range
 from millstream.spark.schema import must_match, spark_schema
-from millstream.spark.typed_columns import TypedColumns, raw_columns, spark_types
+from millstream.spark.typed_columns import TypedColumns, formats_of, raw_columns, spark_types
 
 
 class Rows:
     """What a query's rows look like, and how tasks make them."""
 
     def __init__(self, options: ReadOptions, given: StructType | None = None) -> None:
-        """`given`: the schema that Spark has of this query already, so that the registry need not be asked again."""
+        """`given`: the schema that Spark has of this query already."""
         self._options = options
+        self._formats = formats_of(options)
         if given is None:
-            self.spark_schema: StructType = spark_schema(options, spark_types(options) if options.typed else {})
+            self.spark_schema: StructType = spark_schema(options, spark_types(self._formats))
         else:
             must_match(given, options)
             self.spark_schema = given
@@ -35,7 +36,7 @@ class Rows:
         expected = self.arrow_schema
         raw = RangeReader(self._options, wanted).batches(ArrowDecoder(raw_columns(self._options)))
         if self._options.typed:
-            yield from TypedColumns(self._options, expected).convert(raw, wanted.topic)
+            yield from TypedColumns(self._options, expected, self._formats).convert(raw, wanted.topic)
             return
         for batch in raw:
             yield batch if batch.schema == expected else pa.RecordBatch.from_arrays(batch.columns, schema=expected)

@@ -31,13 +31,21 @@ class MillstreamSource(DataSource):
         return "millstream"
 
     def schema(self) -> StructType:
-        return Rows(self._options()).spark_schema
+        # Kept with this object, which Spark sends on: schemas of the registry are chosen here, once.
+        self._rows = Rows(self._options())
+        return self._rows.spark_schema
 
     def reader(self, schema: StructType) -> "BatchReader":
-        return BatchReader(self._options().for_batch(), schema, self.open_history)
+        options = self._options().for_batch()
+        return BatchReader(options, self._rows_of(options, schema), self.open_history)
 
     def streamReader(self, schema: StructType) -> "StreamReader":  # noqa: N802
-        return StreamReader(self._options().for_stream(), schema, self.open_history)
+        options = self._options().for_stream()
+        return StreamReader(options, self._rows_of(options, schema), self.open_history)
+
+    def _rows_of(self, options: ReadOptions, schema: StructType) -> Rows:
+        kept: Rows | None = getattr(self, "_rows", None)
+        return kept if kept is not None and kept.spark_schema == schema else Rows(options, schema)
 
     def _options(self) -> ReadOptions:
         given: Mapping[str, str] = dict(self.options)
@@ -47,10 +55,10 @@ class MillstreamSource(DataSource):
 class BatchReader(DataSourceReader):
     """One read between two sets of offsets, which are fixed when it is planned."""
 
-    def __init__(self, options: ReadOptions, schema: StructType, opener: OpenHistory | None = None) -> None:
+    def __init__(self, options: ReadOptions, rows: Rows, opener: OpenHistory | None = None) -> None:
         self._options = options
         self._opener = opener
-        self._rows = Rows(options, schema)
+        self._rows = rows
 
     def partitions(self) -> list[InputPartition]:
         history = _history(self._options, self._rows, self._opener)
@@ -63,10 +71,10 @@ class BatchReader(DataSourceReader):
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A stream of micro-batches."""
 
-    def __init__(self, options: ReadOptions, schema: StructType, opener: OpenHistory | None = None) -> None:
+    def __init__(self, options: ReadOptions, rows: Rows, opener: OpenHistory | None = None) -> None:
         self._options = options
         self._opener = opener
-        self._rows = Rows(options, schema)
+        self._rows = rows
         self._made: StreamPlanner | None = None
 
     @property

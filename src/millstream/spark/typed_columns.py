@@ -17,9 +17,8 @@ from millstream.spark.options import ERROR_COLUMN, ReadOptions, Typing
 
 
 class Format(Protocol):
-    """What the schemas room makes of a format's name and a schema."""
+    """What the schemas room makes of a format's name and a schema. Pickled, it keeps the schema that it has chosen."""
 
-    @property
     def arrow_type(self) -> pa.DataType: ...
 
     def decode(self, values: pa.Array) -> tuple[pa.Array, pa.Array]:
@@ -27,7 +26,7 @@ class Format(Protocol):
 
 
 def formats_of(options: ReadOptions) -> dict[str, Format]:
-    """The formats of the columns that are typed, made anew: they may ask the registry."""
+    """The formats of the columns that are typed; they may ask the registry."""
     return {side: _make(side, typing, options) for side, typing in _decoded(options).items()}
 
 
@@ -42,9 +41,9 @@ def _decoded(options: ReadOptions) -> dict[str, Typing]:
     }
 
 
-def spark_types(options: ReadOptions) -> dict[str, DataType]:
+def spark_types(formats: Mapping[str, Format]) -> dict[str, DataType]:
     """The types of typed columns, as Spark sees them."""
-    return {side: from_arrow_type(made.arrow_type) for side, made in formats_of(options).items()}
+    return {side: from_arrow_type(made.arrow_type()) for side, made in formats.items()}
 
 
 def raw_columns(options: ReadOptions) -> tuple[str, ...]:
@@ -59,10 +58,10 @@ def raw_columns(options: ReadOptions) -> tuple[str, ...]:
 class TypedColumns:
     """Turns raw batches into those that Spark wants; `expected` is their exact schema."""
 
-    def __init__(self, options: ReadOptions, expected: pa.Schema, formats: Mapping[str, Format] | None = None) -> None:
+    def __init__(self, options: ReadOptions, expected: pa.Schema, formats: Mapping[str, Format]) -> None:
         self._options = options
         self._expected = expected
-        self._formats = formats_of(options) if formats is None else formats
+        self._formats = formats
 
     def convert(self, batches: Iterator[pa.RecordBatch], topic: str) -> Iterator[pa.RecordBatch]:
         """Dead letters are written before the last batch ends, so before the task can succeed."""
@@ -100,23 +99,32 @@ class TypedColumns:
 
 def _make(side: str, typing: Typing, options: ReadOptions) -> Format:
     # Not every query has typed columns, and the formats' libraries take a while to import.
-    from millstream.schemas import RegistryClient, make_format
+    from millstream.schemas import make_format
 
-    subject = typing.subject
-    if subject is None and typing.schema is None:
-        if len(options.subscription.topics) != 1:
-            raise OptionError(
-                f"{side}Format {typing.format} of several topics needs {side}Subject or {side}Schema: a column has one "
-                "type"
-            )
-        subject = f"{options.subscription.topics[0]}-{side}"
-    registry = None
-    if options.registry.url is not None:
-        user, _, password = (options.registry.user_info or "").partition(":")
-        registry = RegistryClient(options.registry.url, (user, password) if user else None)
-    made: Format = make_format(typing.format, schema=typing.schema, subject=subject, registry=registry)
-    return made
+    topics = options.subscription.topics
+    if typing.subject is None and typing.schema is None and len(topics) != 1:
+        raise OptionError(
+            f"{side}Format {typing.format} of several topics needs {side}Subject or {side}Schema: a column has one type"
+        )
+    return make_format(
+        typing.format,
+        role=side,
+        topic=topics[0] if len(topics) == 1 else None,
+        options=typing.settings() | options.registry.settings(),
+    )
 
 
 def _exactly(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    return array if array.type == wanted else array.cast(wanted)
+    """Cast to the type that Spark was told of; fields are found by name, since a schema may have changed meanwhile."""
+    if array.type == wanted:
+        return array
+    if not (pa.types.is_struct(wanted) and pa.types.is_struct(array.type)):
+        return array.cast(wanted)
+    names = {field.name for field in array.type}
+    children = [
+        _exactly(pc.struct_field(array, field.name), field.type)
+        if field.name in names
+        else pa.nulls(len(array), field.type)
+        for field in wanted
+    ]
+    return pa.StructArray.from_arrays(children, fields=list(wanted), mask=array.is_null())
