@@ -11,8 +11,10 @@ import sys
 import time
 from pathlib import Path
 
+import pyspark
 from pyspark.sql import SparkSession
 
+from millstream.spark.spark_home import quick_spark_home
 from tests.spark.conftest import SETTINGS
 from tests.spark_exactly_once import dying
 
@@ -35,6 +37,7 @@ def session(directory: Path, master: str) -> SparkSession:
 
 def main(bootstrap: str, directory: Path, master: str, point: str | None) -> int:
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_HOME"] = str(quick_spark_home(Path(pyspark.__file__).parent))
     spark = session(directory, master)
     sink = "millstream"
     if point is not None:

@@ -6,6 +6,7 @@ Tasks and drivers are called as Spark would; "another driver" is a settler that 
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import replace
+from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -25,24 +26,58 @@ from millstream.wire import Cluster, RefusedError, TopicPartition
 from millstream.wire.producing import Producer
 from millstream.wire.transactions import Ended, Identity, Transactions
 from tests.spark_exactly_once.committed import committed_values, hidden
+from tools.apache_kafka import ApacheKafkaBroker, resolve
 
 
 class CrashError(Exception):
     """The process is gone."""
 
 
-@pytest.fixture(scope="module", params=["two-phase", "plain"])
-def broker(request: pytest.FixtureRequest) -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker({"transaction.two.phase.commit.enable": request.param == "two-phase"}) as running:
-        yield running
+SYSTEMS = [
+    "two-phase",
+    "plain",
+    "version-1",
+    pytest.param("apache-kafka", marks=pytest.mark.slow),
+    pytest.param("apache-kafka-version-1", marks=pytest.mark.slow),
+]
+
+
+@pytest.fixture(scope="module", params=SYSTEMS)
+def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a broker: ours, that allows two-phase commits or does not, or Kafka's; also with transactions as
+    they were before KIP-890."""
+    kind: str = request.param
+    system: Any = EmbeddedBroker({"transaction.two.phase.commit.enable": kind == "two-phase"})
+    if kind.startswith("apache-kafka"):
+        system = ApacheKafkaBroker(resolve(), tmp_path_factory.mktemp("kafka"))
+    with system as running:
+        if kind.endswith("version-1"):
+            _set_transaction_version(running.bootstrap_servers, 1)
+        yield running.bootstrap_servers
+
+
+def _set_transaction_version(bootstrap: str, level: int) -> None:
+    with Cluster(bootstrap) as cluster:
+        update = {
+            "feature": "transaction.version",
+            "max_version_level": level,
+            "allow_downgrade": True,
+            "upgrade_type": 2,
+        }
+        answer = cluster.call("update_features", timeout_ms=30_000, feature_updates=[update], validate_only=False)
+        assert not answer.error_code, answer.error_message
+        deadline = time.monotonic() + 10
+        while Transactions(Cluster(bootstrap)).version != level:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
 
 
 class Query:
     """A query that writes to a topic of its own."""
 
-    def __init__(self, broker: EmbeddedBroker, **more: str) -> None:
+    def __init__(self, broker: str, **more: str) -> None:
         self.topic, self.sink = f"out-{uuid4().hex[:8]}", str(uuid4())
-        given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": self.topic}
+        given = {"kafka.bootstrap.servers": broker, "topic": self.topic}
         self.options: WriteOptions = parse_write_options(given | more, streaming=True)
         self.cluster: Cluster = cluster_of(self.options.connection)
         self.cluster.create_topic(self.topic, 3)
@@ -76,7 +111,7 @@ def expected(*batches: int) -> list[str]:
     return sorted(f"{batch}/{each}" for batch in batches for each in range(12))
 
 
-def test_batches_are_committed_whole_and_ids_do_not_pile_up(broker: EmbeddedBroker) -> None:
+def test_batches_are_committed_whole_and_ids_do_not_pile_up(broker: str) -> None:
     query = Query(broker)
     driver = query.driver()
     for batch in range(4):
@@ -91,7 +126,7 @@ def test_batches_are_committed_whole_and_ids_do_not_pile_up(broker: EmbeddedBrok
     assert len(ids) == 4  # three tasks and the decider, after four batches
 
 
-def test_a_driver_dies_before_the_decision(broker: EmbeddedBroker) -> None:
+def test_a_driver_dies_before_the_decision(broker: str) -> None:
     query = Query(broker)
     query.split(0, "first", 3)  # and nobody says anything
     query.driver().commit(0, query.split(0, "second", 2))
@@ -111,7 +146,7 @@ class DyingTransactions(Transactions):
 
 @pytest.mark.parametrize("ended", [0, 1, 2])
 @pytest.mark.parametrize("replay_sees_it", [True, False])
-def test_a_driver_dies_after_the_decision(broker: EmbeddedBroker, ended: int, replay_sees_it: bool) -> None:
+def test_a_driver_dies_after_the_decision(broker: str, ended: int, replay_sees_it: bool) -> None:
     query = Query(broker)
     dying = query.driver()
     dying._transactions = DyingTransactions(query.cluster)
@@ -128,7 +163,7 @@ def test_a_driver_dies_after_the_decision(broker: EmbeddedBroker, ended: int, re
     assert query.settled() == expected(0, 1)
 
 
-def test_abort_after_a_commit_that_failed_halfway_keeps_what_was_decided(broker: EmbeddedBroker) -> None:
+def test_abort_after_a_commit_that_failed_halfway_keeps_what_was_decided(broker: str) -> None:
     """Spark calls abort with the same messages when commit raises."""
     query = Query(broker)
     writes = query.split(0, "first", 3)
@@ -142,7 +177,7 @@ def test_abort_after_a_commit_that_failed_halfway_keeps_what_was_decided(broker:
     assert query.settled() == expected(0)
 
 
-def test_abort_before_the_decision_leaves_nothing(broker: EmbeddedBroker) -> None:
+def test_abort_before_the_decision_leaves_nothing(broker: str) -> None:
     query = Query(broker)
     writes = query.split(0, "first", 3)
     query.task(0, "first", 7, ["left behind by a task that died"])
@@ -152,7 +187,7 @@ def test_abort_before_the_decision_leaves_nothing(broker: EmbeddedBroker) -> Non
     assert query.settled() == expected(0)
 
 
-def test_an_executor_thought_dead_takes_an_id_whose_transaction_is_decided(broker: EmbeddedBroker) -> None:
+def test_an_executor_thought_dead_takes_an_id_whose_transaction_is_decided(broker: str) -> None:
     """It begins its own transaction under the id, which aborts the decided one: the rows come back from the log."""
     query = Query(broker)
     zombie: list[TaskWrite] = []
@@ -173,7 +208,7 @@ def test_an_executor_thought_dead_takes_an_id_whose_transaction_is_decided(broke
     assert query.settled() == expected(0, 1)
 
 
-def test_a_late_row_of_an_old_attempt_is_refused(broker: EmbeddedBroker) -> None:
+def test_a_late_row_of_an_old_attempt_is_refused(broker: str) -> None:
     query = Query(broker)
     (old,) = query.split(0, "first", 1)
     query.driver().commit(0, query.split(0, "second", 1))
@@ -191,7 +226,7 @@ def test_a_late_row_of_an_old_attempt_is_refused(broker: EmbeddedBroker) -> None
     assert query.settled() == expected(0)
 
 
-def test_an_old_driver_cannot_decide_once_a_new_one_has_taken_over(broker: EmbeddedBroker) -> None:
+def test_an_old_driver_cannot_decide_once_a_new_one_has_taken_over(broker: str) -> None:
     query = Query(broker)
     old, new = query.driver(), query.driver()
     old.commit(0, query.split(0, "a", 2))
@@ -205,7 +240,7 @@ def test_an_old_driver_cannot_decide_once_a_new_one_has_taken_over(broker: Embed
     assert query.settled() == expected(0, 1, 2, 3)
 
 
-def test_two_deciders_at_the_same_moment(broker: EmbeddedBroker) -> None:
+def test_two_deciders_at_the_same_moment(broker: str) -> None:
     """One has read that nothing is decided; before it writes, the other takes over and decides."""
     query = Query(broker)
     slow, quick = Decider(query.cluster, query.sink), Decider(query.cluster, query.sink)
@@ -222,8 +257,8 @@ def test_two_deciders_at_the_same_moment(broker: EmbeddedBroker) -> None:
 def test_transactions_that_time_out_after_the_decision_are_written_again() -> None:
     """Without two-phase commits a coordinator aborts what takes too long, decided or not."""
     settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 200}
-    with EmbeddedBroker(settings) as broker:
-        query = Query(broker, **{"kafka.transaction.timeout.ms": "1000"})
+    with EmbeddedBroker(settings) as running:
+        query = Query(running.bootstrap_servers, **{"kafka.transaction.timeout.ms": "1000"})
         dying = query.driver()
         dying._transactions = DyingTransactions(query.cluster)
         dying._transactions.ends = 1
@@ -245,7 +280,7 @@ class Careless(SinkSettler):
         return Decision(batch, attempt, tuple(transactions))
 
 
-def test_a_sink_that_does_not_record_its_decision_is_found_out(broker: EmbeddedBroker) -> None:
+def test_a_sink_that_does_not_record_its_decision_is_found_out(broker: str) -> None:
     query = Query(broker)
     careless = Careless(query.cluster, query.sink, query.options)
     careless._transactions = DyingTransactions(query.cluster)
@@ -258,7 +293,7 @@ def test_a_sink_that_does_not_record_its_decision_is_found_out(broker: EmbeddedB
     assert len(found) == 12 + 4  # what was ended before the crash is there twice
 
 
-def test_rows_that_are_gone_cannot_be_restored_and_that_is_said(broker: EmbeddedBroker) -> None:
+def test_rows_that_are_gone_cannot_be_restored_and_that_is_said(broker: str) -> None:
     query = Query(broker)
     (write,) = query.split(0, "first", 1)
     assert write.transaction is not None

@@ -8,11 +8,13 @@ partitions themselves, and each end gives the identity of the next transaction; 
 from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 from millstream.model.errors import ErrorCode
 from millstream.wire.cluster import Cluster
 from millstream.wire.coordinators import CoordinatorKind
-from millstream.wire.errors import RefusedError, WireError, error_code, refusal
+from millstream.wire.errors import NotYetError, RefusedError, WireError, error_code, refusal
+from millstream.wire.patience import Patience
 from millstream.wire.topics import TopicPartition
 
 EPOCH_PER_TRANSACTION = 2
@@ -150,6 +152,10 @@ class Transactions:
         topics: dict[str, list[int]] = {}
         for place in partitions:
             topics.setdefault(place.topic, []).append(place.partition)
+        named: list[dict[str, Any]] = [{"name": name, "partitions": numbers} for name, numbers in topics.items()]
+        Patience(self._cluster.timeout_s).keep_trying(lambda: self._add(identity, named))
+
+    def _add(self, identity: Identity, topics: list[dict[str, Any]]) -> None:
         answer = self._cluster.call_coordinator(
             identity.transactional_id,
             CoordinatorKind.TRANSACTION,
@@ -158,12 +164,15 @@ class Transactions:
             v3_and_below_transactional_id=identity.transactional_id,
             v3_and_below_producer_id=identity.producer_id,
             v3_and_below_producer_epoch=identity.epoch,
-            v3_and_below_topics=[{"name": name, "partitions": numbers} for name, numbers in topics.items()],
+            v3_and_below_topics=topics,
         )
         for topic in answer.results_by_topic_v3_and_below:
             for row in topic.results_by_partition:
-                if code := row.partition_error_code:
-                    raise refusal(f"{topic.name}-{row.partition_index} in {identity}", error_code(code))
+                code, what = error_code(row.partition_error_code), f"{topic.name}-{row.partition_index} in {identity}"
+                if code.retriable:  # the transaction before is still being ended, or the coordinator moves
+                    raise NotYetError(what, code)
+                if code is not ErrorCode.NONE:
+                    raise refusal(what, code)
 
     def end(self, identity: Identity, *, commit: bool) -> Identity | None:
         """Ends the transaction; again is as good as once. The identity of the next one, None before version 2."""
