@@ -1,7 +1,7 @@
 """From records to typed rows: what a topic source's format and schema make of keys and values.
 
-The source itself decodes what a schema registry describes. Columns that the pipeline's file spells out (`schema:`) are
-decoded by Spark. Either way a record that is not what the file says has the reason in `_error`, and never ends a query.
+JSON, Avro and Protobuf are decoded by the source itself, which also sends dead letters; CSV is decoded by Spark. Either
+way a record that is not what the file says has the reason in `_error` or goes elsewhere, and never ends a query.
 """
 
 import json
@@ -31,7 +31,7 @@ RAW_KEY = "__key"
 
 def decoded_by_source(source: TopicSource) -> bool:
     """Whether format("millstream") gives typed values, rather than bytes for Spark to decode."""
-    return source.format in (Format.AVRO, Format.PROTOBUF) or (source.format is Format.JSON and source.schema is None)
+    return source.format in _REGISTERED
 
 
 def key_decoded_by_source(source: TopicSource) -> bool:
@@ -51,6 +51,8 @@ def source_options(pipeline: Pipeline, source: TopicSource, *, dead_letters: boo
     options: dict[str, str] = {}
     if decoded_by_source(source):
         options["valueFormat"] = source.format.value
+        if source.schema is not None:
+            options["valueSchema"] = source.schema
         if source.subject is not None:
             options["valueSubject"] = source.subject
     if key_decoded_by_source(source):
@@ -94,21 +96,20 @@ def decode(raw: "DataFrame", source: TopicSource, *, keep_bytes: bool = False) -
     else:
         frame = frame.withColumn("__parsed", _parsed(source, frame))
         value = "__parsed.*"
-        what = "JSON" if source.format is Format.JSON else "CSV"
-        reason = lit(f"the value is not {what} with the columns {source.schema}")
+        reason = lit(f"the value is not CSV with the columns {source.schema}")
         errors.append(when(expr(f"__parsed.{_CORRUPT} IS NOT NULL"), reason))
     key = "key" if key_decoded_by_source(source) or source.key_format is Format.RAW else "CAST(key AS STRING)"
     error = coalesce(*errors) if errors else lit(None).cast("string")
-    columns = [
-        *([f"value AS {RAW_VALUE}", f"key AS {RAW_KEY}"] if keep_bytes else []),
-        f"{key} AS {KEY}",
-        f"topic AS {TOPIC}",
-        f"partition AS {PARTITION}",
-        f"offset AS {OFFSET}",
-        f"timestamp AS {TIMESTAMP}",
-    ]
-    if source.headers and "headers" in raw.columns:
-        columns.append(f"headers AS {HEADERS}")
+    record = {
+        "key": f"{key} AS {KEY}",
+        "topic": f"topic AS {TOPIC}",
+        "partition": f"partition AS {PARTITION}",
+        "offset": f"offset AS {OFFSET}",
+        "timestamp": f"timestamp AS {TIMESTAMP}",
+        "headers": f"headers AS {HEADERS}",
+    }
+    columns = [f"value AS {RAW_VALUE}", f"key AS {RAW_KEY}"] if keep_bytes else []
+    columns += [expression for name, expression in record.items() if name in raw.columns]
     typed = frame.withColumn("__error", error).select(
         expr_or_star(value), *map(expr, columns), col("__error").alias(ERROR)
     )
@@ -123,14 +124,10 @@ def expr_or_star(text: str) -> "Column":
 
 def _parsed(source: TopicSource, frame: "DataFrame") -> "Column":
     """The value by Spark's parser; what does not fit is told of in a column of its own, not thrown."""
-    from pyspark.sql.functions import from_csv, from_json
+    from pyspark.sql.functions import from_csv
 
-    assert source.schema is not None
     options: Mapping[str, str] = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-    text = frame["value"].cast("string")
-    if source.format is Format.CSV:
-        return from_csv(text, f"{source.schema}, {_CORRUPT} STRING", options)
-    return from_json(text, f"{source.schema}, {_CORRUPT} STRING", options)
+    return from_csv(frame["value"].cast("string"), f"{source.schema}, {_CORRUPT} STRING", options)
 
 
 def good_rows(frame: "DataFrame", source: TopicSource) -> "DataFrame":

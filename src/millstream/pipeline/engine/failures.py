@@ -56,7 +56,7 @@ def blamed_on(part: Part) -> Iterator[None]:
 
 _NOISE = re.compile(r"(;?\s*line \d+,? pos(ition)? \d+)?;?\s*('?[A-Z][A-Za-z]+.*)?$", re.DOTALL)
 _CAUSES = re.compile(
-    r"^(?:Caused by: |: )?(?:[\w.$]*\.)?([A-Z]\w*(?:Error|Exception|Expired|Interrupt)): (.*)$", re.MULTILINE
+    r"^(?:Caused by: |: )?(?:[\w.$]*[.$])?([A-Z]\w*(?:Error|Exception|Expired|Interrupt)): (.*)$", re.MULTILINE
 )
 _UNTELLING = frozenset(
     ("SparkException", "StreamingQueryException", "PythonException", "ExecutionException", "Py4JJavaError", "Exception")
@@ -72,8 +72,8 @@ def spark_reason(error: BaseException) -> str:
     causes = [(kind, what.strip()) for kind, what in _CAUSES.findall(text)]
     telling = [what for kind, what in causes if kind not in _UNTELLING and what]
     # Spark's own errors carry their class in brackets and are sentences; what they were caused by rarely is.
-    classed = [what for what in telling if what.startswith("[")]
-    if not text.startswith("[") and telling:
+    classed = [what for _, what in causes if what.startswith("[")]
+    if not text.startswith("[") and (classed or telling):
         return _tidy(classed[-1] if classed else telling[-1])
     return _tidy(text)
 

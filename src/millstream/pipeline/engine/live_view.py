@@ -59,7 +59,8 @@ class LiveView:
         self, sink: str, batch: int, columns: Sequence[str], rows: Sequence[Sequence[str]], total: int
     ) -> None:
         """What a console sink has to say, above the table."""
-        table = Table(title=f"{sink}, batch {batch}", title_justify="left", box=None, pad_edge=False)
+        self._console.print(f"{sink}, batch {batch}", style="bold")
+        table = Table(box=None, pad_edge=False)
         for column in columns:
             table.add_column(column, overflow="fold")
         for row in rows:

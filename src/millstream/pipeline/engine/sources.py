@@ -4,11 +4,14 @@ import json
 from typing import TYPE_CHECKING
 
 from millstream.pipeline.engine.decoding import decode, good_rows, source_options
+from millstream.pipeline.engine.record_columns import ERROR
+from millstream.pipeline.engine.record_use import columns_to_read
 from millstream.pipeline.model import Format, Pipeline, Start, TableFormat, TableSource, TopicSource
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+ALL_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp")
 _SPARK_FORMATS = (TableFormat.PARQUET, TableFormat.CSV, TableFormat.JSON)
 
 
@@ -32,6 +35,11 @@ def topic_stream(
         "groupId": group,
         **source.options,
     }
+    if source.format is not Format.RAW and "columns" not in source.options:
+        told = [] if "deadLetterTopic" in options or "badRecords" not in options else [ERROR]
+        columns = [*ALL_COLUMNS, *told] if keep_bad else [*columns_to_read(pipeline, source), *told]
+        options["columns"] = ",".join(columns)
+        options.pop("includeHeaders", None)
     if source.max_records_per_trigger is not None:
         options["maxOffsetsPerTrigger"] = str(source.max_records_per_trigger)
     if source.max_bytes_per_trigger is not None:
