@@ -59,22 +59,23 @@ def check_schemas(pipeline: Pipeline, problems: Problems) -> None:
     """Subjects that sources and sinks need of the registry."""
     if pipeline.registry is None:
         return
-    from millstream.schemas import RegistryClient, RegistryError
+    from millstream.schemas import RegistryAuth, RegistryClient, SchemaError
 
-    auth = (pipeline.registry.username, pipeline.registry.password or "") if pipeline.registry.username else None
-    client = RegistryClient(pipeline.registry.url, auth)
+    registry = pipeline.registry
+    client = RegistryClient(registry.url, RegistryAuth(registry.username, registry.password or ""))
     wanted: list[tuple[int, str, str]] = []
     for source in pipeline.sources:
         if isinstance(source, TopicSource) and _needs_registry(source.format) and source.schema is None:
             subjects = [source.subject] if source.subject else [f"{topic}-value" for topic in source.topics]
             wanted += [(source.line, f"source {source.name!r}", subject) for subject in subjects]
     for sink in pipeline.sinks:
-        if isinstance(sink, TopicSink) and sink.format in (Format.AVRO, Format.PROTOBUF) and sink.schema is None:
+        # Avro's schema is made of the columns where there is none; Protobuf's cannot be: it numbers its fields.
+        if isinstance(sink, TopicSink) and sink.format is Format.PROTOBUF and sink.schema is None:
             wanted.append((sink.line, f"sink {sink.name!r}", sink.subject or f"{sink.topic}-value"))
     for line, what, subject in wanted:
         try:
             client.latest(subject)
-        except RegistryError as error:
+        except SchemaError as error:
             problems.error(Place(line, 1), f"{what}: {error}")
 
 
