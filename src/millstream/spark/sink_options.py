@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from millstream.records.compression import Codec
 from millstream.spark.connections import Connection
@@ -93,10 +94,14 @@ WRITE_OPTIONS = OptionTable(
         Option("keyFormat", ", ".join(FORMATS), "raw", "both", "How the column `key` is encoded.", choice(*FORMATS)),
         Option("valueSchema", "schema", "", "both", "The schema of values, instead of one made of the columns.", text),
         Option("keySchema", "schema", "", "both", "The same for keys.", text),
+        Option("valueMessage", "name", "the first", "both", "Protobuf: which message of the schema it is.", text),
+        Option("keyMessage", "name", "the first", "both", "The same for keys.", text),
         Option("valueSubject", "name", "<topic>-value", "both", "The registry's subject for values.", text),
         Option("keySubject", "name", "<topic>-key", "both", "The same for keys.", text),
         Option("schema.registry.url", "URL", "", "both", "Where the schema registry is (Confluent's API).", text),
         Option("schema.registry.basic.auth.user.info", "user:password", "", "both", "Who asks it.", text),
+        Option("schema.registry.bearer.auth.token", "token", "", "both", "Who asks it, by token.", text),
+        Option("schema.registry.ssl.ca.location", "path", "", "both", "PEM file of certificates to trust.", text),
         Option("includeHeaders", "true or false", "", "both", "No effect: a column `headers` is always written.", flag),
         Option("checkpointLocation", "path", "", "stream", "Spark's own: what makes a query the same one again.", text),
         Option("queryName", "name", "", "stream", "Spark's own: what the query is called.", text),
@@ -132,6 +137,10 @@ class WriteOptions:
     key: Typing
     registry: Registry
 
+    @property
+    def typed(self) -> bool:
+        return self.value.format != "raw" or self.key.format != "raw"
+
 
 def parse_write_options(options: Mapping[str, str], *, streaming: bool) -> WriteOptions:
     """What a user gave, checked as a whole; OptionError says what is wrong and what would be right."""
@@ -158,9 +167,14 @@ def parse_write_options(options: Mapping[str, str], *, streaming: bool) -> Write
         max_request_bytes=values.get("kafka.max.request.size", 1 << 20),
         delivery_timeout_s=values.get("kafka.delivery.timeout.ms", 120_000) / 1000,
         transaction_timeout_ms=values.get("kafka.transaction.timeout.ms"),
-        value=Typing(values.get("valueFormat", "raw"), values.get("valueSchema"), values.get("valueSubject")),
-        key=Typing(values.get("keyFormat", "raw"), values.get("keySchema"), values.get("keySubject")),
-        registry=Registry(values.get("schema.registry.url"), values.get("schema.registry.basic.auth.user.info")),
+        value=_typing(values, "value"),
+        key=_typing(values, "key"),
+        registry=Registry(
+            values.get("schema.registry.url"),
+            values.get("schema.registry.basic.auth.user.info"),
+            values.get("schema.registry.bearer.auth.token"),
+            values.get("schema.registry.ssl.ca.location"),
+        ),
     )
     _check_typing(made)
     return made
@@ -181,10 +195,22 @@ def _sort_out(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str
     return own, passed_on
 
 
+def _typing(values: Mapping[str, Any], side: str) -> Typing:
+    given = [values.get(f"{side}{part}") for part in ("Schema", "Subject", "Message")]
+    return Typing(values.get(f"{side}Format", "raw"), *given)
+
+
 def _check_typing(options: WriteOptions) -> None:
     for side, typing in (("value", options.value), ("key", options.key)):
-        for part, given in (("Schema", typing.schema), ("Subject", typing.subject)):
+        for part, given in (("Schema", typing.schema), ("Subject", typing.subject), ("Message", typing.message)):
             if given is not None and typing.format == "raw":
                 raise OptionError(f"{side}{part} needs {side}Format: json, avro or protobuf")
-        if typing.format != "raw" and options.registry.url is None:
-            raise OptionError(f"{side}Format {typing.format} needs schema.registry.url")
+        if typing.format == "raw":
+            continue
+        if options.registry.url is None:
+            if typing.schema is None and typing.format != "json":  # JSON can be written by the columns' own types
+                raise OptionError(f"{side}Format {typing.format} needs schema.registry.url or {side}Schema")
+        elif options.topic is None and typing.subject is None:
+            raise OptionError(
+                f"{side}Format with a registry needs the option topic or {side}Subject: which schema is it?"
+            )
