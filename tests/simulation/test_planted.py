@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from millstream.broker.partition import Partition
+from millstream.broker.refused_batches import RefusedBatches
 from millstream.broker.transaction_markers import TransactionMarkers
 from millstream.coordinator.group_shard import GroupShard
 from millstream.coordinator.transaction.transaction import Transaction, TransactionState
@@ -48,6 +49,11 @@ def _never_truncate(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _count_unsynced_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MetadataLog, "flushed_offset", property(lambda self: self.partition.log_end_offset))
+
+
+def _let_batches_overtake(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was once, and is in Kafka."""
+    monkeypatch.setattr(RefusedBatches, "check", lambda self, *batch: None)
 
 
 # Transactions
@@ -145,6 +151,7 @@ def _abort_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
         (_forget_votes, Scenario.BLACKOUT, {"EpochsOnlyGrow", "OneQuorumLeaderPerEpoch", "CommittedMetadataStays"}),
         (_never_truncate, Scenario.TROUBLE, _OF_RECORDS),
         (_count_unsynced_metadata, Scenario.BLACKOUT, {"CommittedMetadataStays"}),
+        (_let_batches_overtake, Scenario.TROUBLE, {"History"}),
         (_name_no_aborted_ones, Scenario.TRANSACTIONS, {"NoAbortedRead"}),
         (_everything_is_stable, Scenario.TRANSACTIONS, {"LastStableOffsetsHold"}),
         (_send_markers_once, Scenario.TRANSACTIONS, {"TransactionsEnd", "Liveness"}),

@@ -90,6 +90,13 @@ class SimulatedClient:
             raise ConnectionError(f"it is not known where node {node_id} is")
         return await self._ask(address, api, fields, timeout_s, version)
 
+    def new_channel(self, node_id: int) -> Channel | None:
+        """A connection of its own, which the caller closes; None if it is not known where the node is."""
+        address = self._addresses.get(node_id)
+        if address is None:
+            return None
+        return Channel(*address, self.process.network, self.loop, client_id=self._client_id)
+
     async def find_coordinator(self, kind: int, key: str) -> int:
         """The node that coordinates a group or a transactional id; OSError while nobody knows."""
         fields = {"key_type": kind, "coordinator_keys": [key], "key": key}

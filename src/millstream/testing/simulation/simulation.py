@@ -34,6 +34,7 @@ from millstream.testing.simulation.compaction_invariants import CleaningKeepsThe
 from millstream.testing.simulation.faults import BLACKOUT_WEIGHTS, FORMING_WEIGHTS, Saboteur, make_plan
 from millstream.testing.simulation.invariants import CommittedMetadataStays, all_invariants
 from millstream.testing.simulation.machine import Machine, Process
+from millstream.testing.simulation.pipelining_producer import PipeliningProducer
 from millstream.testing.simulation.scheduler import Scheduler
 from millstream.testing.simulation.sight import look
 from millstream.testing.simulation.trace import Event, LogCapture, Trace
@@ -252,6 +253,9 @@ class Simulation:
         for number in (1, 2):
             cluster.add_client(f"producer{number}", lambda process: Producer(process, cluster.bootstrap, workload, 0.9))
         if not workload.may_lose_records:
+            cluster.add_client(
+                "pipeliner", lambda process: PipeliningProducer(process, cluster.bootstrap, workload, 0.9)
+            )
             cluster.add_client("committer", lambda process: Committer(process, cluster.bootstrap, workload))
             self._consumer = cluster.add_client(
                 "consumer", lambda process: Consumer(process, cluster.bootstrap, workload)

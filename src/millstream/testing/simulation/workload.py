@@ -20,7 +20,7 @@ from millstream.testing.simulation.transaction_book import TransactionBook
 GIVE_UP_SECONDS = 12.0
 _UPGRADE, _SAFE_DOWNGRADE = 1, 2
 """What UpdateFeatures is to do."""
-_SEQUENCE_REFUSALS = frozenset(
+SEQUENCE_REFUSALS = frozenset(
     (
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
         ErrorCode.UNKNOWN_PRODUCER_ID,
@@ -174,9 +174,9 @@ class Producer:
                 for send in sends:
                     recorder.acked(send, None)
                 return True
-            if error in _SEQUENCE_REFUSALS and workload.may_lose_records:
+            if error in SEQUENCE_REFUSALS and workload.may_lose_records:
                 return False
-            if error in _SEQUENCE_REFUSALS:
+            if error in SEQUENCE_REFUSALS:
                 workload.report(
                     "AckedIsKept",
                     f"{name} refused sequence {sequence} of producer {producer_id} with {error.name} "
