@@ -11,6 +11,7 @@ from millstream.schemas import make_format
 from millstream.spark.errors import OptionError, SinkError
 from millstream.spark.sink_columns import shape_of
 from millstream.spark.sink_options import WriteOptions, parse_write_options
+from tests.schemas.tiny_registry import running
 
 GIVEN = {"kafka.bootstrap.servers": "localhost:9092", "topic": "orders"}
 COLUMNS = StructType().add("key", StringType()).add("order", LongType()).add("item", StringType())
@@ -71,3 +72,17 @@ def test_what_is_missing_is_told() -> None:
         parse_write_options(
             {"kafka.bootstrap.servers": "a:1", "valueFormat": "avro", "schema.registry.url": "http://a"}, streaming=True
         )
+
+
+def test_a_registry_is_given_the_schema_and_records_its_id() -> None:
+    with running() as registry:
+        given = options(valueFormat="avro", **{"schema.registry.url": registry.url})
+        made = shape_of(COLUMNS, given).transform()(ROWS)
+        values = made.column("value").to_pylist()
+        assert all(each[:5] == b"\x00\x00\x00\x00\x01" for each in values)
+        assert list(registry.subjects) == ["orders-value"]
+        rows, errors = make_format("avro", topic="orders", registry_url=registry.url).decode(
+            pa.array(values, pa.binary())
+        )
+        assert errors.null_count == 2
+        assert rows.to_pylist() == [{"order": 1, "item": "book"}, {"order": 2, "item": None}]
