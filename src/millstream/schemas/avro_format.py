@@ -10,6 +10,7 @@ from millstream.schemas import avro_schema, framing
 from millstream.schemas.assembly import Row, assemble, binary_values, rows_of
 from millstream.schemas.errors import EncodingError, SchemaError, SchemaNotFoundError
 from millstream.schemas.schema_choice import ResolvedSchema, SchemaChoice
+from millstream.schemas.spark_types import struct_of
 
 _MAX_ERROR = 300
 
@@ -25,9 +26,11 @@ class AvroFormat:
     def _begin(self) -> None:
         self._columns: pa.StructType | None = None
         self._parsed: Any = None
+        self._bare = False
+        """The schema is no record but a single value: a column named `key` or `value`."""
         self._writers: dict[int, tuple[Any, Any]] = {}
         """By id: the writer's schema, and the reader's where it is another."""
-        self._writing: tuple[pa.DataType, Any, pa.DataType, bytes] | None = None
+        self._writing: tuple[pa.DataType, Any, pa.DataType, bytes, bool] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_choice": self._choice, "_reader": self._reader}
@@ -44,7 +47,9 @@ class AvroFormat:
             if self._reader is None:
                 self._reader = self._choice.reader()
             self._parsed = avro_schema.parse(self._reader)
-            self._columns = avro_schema.column_types(self._reader)
+            kind = avro_schema.column_type(self._reader)
+            self._bare = not pa.types.is_struct(kind)
+            self._columns = struct_of([(self._choice.role, kind)]) if self._bare else kind
         return self._columns
 
     def decode(self, values: pa.Array) -> tuple[pa.Array, pa.Array]:
@@ -93,12 +98,16 @@ class AvroFormat:
         rest = len(payload) - stream.tell()
         if rest:
             raise _BadRecordError(f"no Avro of its schema: {rest} bytes are left over")
+        if self._bare:
+            return {self._choice.role: row}
         if not isinstance(row, dict):
             raise _BadRecordError("not a record")
         return row
 
     def encode(self, rows: pa.Array) -> pa.Array:
-        schema, plain, prefix = self._writing_schema(rows.type)
+        schema, plain, prefix, bare = self._writing_schema(rows.type)
+        if not pa.types.is_struct(rows.type):
+            rows = pa.StructArray.from_arrays([rows], [self._choice.role])
         try:
             raw_rows = rows.cast(plain, safe=False) if rows.type != plain else rows
         except pa.ArrowException as error:
@@ -106,13 +115,14 @@ class AvroFormat:
         raw_rows = _numbers_for_times(raw_rows)
         out: list[bytes | None] = []
         for place, row in enumerate(rows_of(raw_rows)):
-            if row is None:
+            value = next(iter(row.values())) if bare and row is not None else row
+            if value is None:
                 out.append(None)
                 continue
             stream = BytesIO()
             stream.write(prefix)
             try:
-                schemaless_writer(stream, schema, row)
+                schemaless_writer(stream, schema, value)
             except Exception as error:  # fastavro raises whatever comes of odd values
                 raise EncodingError(
                     f"Row {place} does not fit the Avro schema: {type(error).__name__} {error}."
@@ -120,17 +130,27 @@ class AvroFormat:
             out.append(stream.getvalue())
         return pa.array(out, pa.binary())
 
-    def _writing_schema(self, kind: pa.StructType) -> tuple[Any, pa.DataType, bytes]:
+    def _writing_schema(self, kind: pa.DataType) -> tuple[Any, pa.DataType, bytes, bool]:
+        """For rows of this type: the schema as fastavro takes it, the columns it writes, the prefix, and whether it is
+        no record but a single value."""
         if self._writing is None or self._writing[0] != kind:
             made = None
             if self._choice.given is None:
                 made = avro_schema.schema_text(kind, self._choice.subject or "record")
             resolved, schema_id = self._choice.writer(made)
-            wanted = avro_schema.column_types(resolved)
-            _check_names(kind, wanted)
-            plain = pa.struct([wanted.field(field.name) for field in kind])
+            wanted = avro_schema.column_type(resolved)
+            bare = not pa.types.is_struct(wanted)
+            names = [field.name for field in kind] if pa.types.is_struct(kind) else [self._choice.role]
+            if bare:
+                if len(names) != 1:
+                    raise EncodingError(
+                        f"The Avro schema is {wanted}, which one column is written as, not {len(names)}."
+                    )
+                wanted = struct_of([(names[0], wanted)])
+            _check_names(names, wanted)
+            plain = pa.struct([wanted.field(name) for name in names])
             prefix = b"" if schema_id is None else framing.prefix(schema_id)
-            self._writing = (kind, avro_schema.parse(resolved), plain, prefix)
+            self._writing = (kind, avro_schema.parse(resolved), plain, prefix, bare)
         return self._writing[1:]
 
 
@@ -138,11 +158,11 @@ class _BadRecordError(ValueError):
     """This record cannot be read; the next one may."""
 
 
-def _check_names(kind: pa.StructType, wanted: pa.StructType) -> None:
+def _check_names(names: list[str], wanted: pa.StructType) -> None:
     known = {field.name for field in wanted}
-    for field in kind:
-        if field.name not in known:
-            raise EncodingError(f"The Avro schema has no field {field.name!r}; it has {', '.join(sorted(known))}.")
+    for name in names:
+        if name not in known:
+            raise EncodingError(f"The Avro schema has no field {name!r}; it has {', '.join(sorted(known))}.")
 
 
 def _numbers_for_times(rows: pa.Array) -> pa.Array:

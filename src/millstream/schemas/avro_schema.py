@@ -54,15 +54,12 @@ def _without_times(schema: Any) -> Any:
             for key, each in schema.items() if keeps or key != "logicalType"}  # fmt: skip
 
 
-def column_types(schema: ResolvedSchema) -> pa.StructType:
-    """With times in the unit that the schema writes them in."""
+def column_type(schema: ResolvedSchema) -> pa.DataType:
+    """A struct for a record, else what the schema says; with times in the unit that the schema writes them in."""
     reader = _Reader()
     for _, text in schema.references:
         reader.learn(json.loads(text), "")
-    kind = reader.type_of(json.loads(schema.text), "", "$", ())
-    if not pa.types.is_struct(kind):
-        raise SchemaError(f"The Avro schema describes {kind}, not a record; only records become columns.")
-    return kind
+    return reader.type_of(json.loads(schema.text), "", "$", ())
 
 
 def raw(kind: pa.DataType) -> pa.DataType:
@@ -177,9 +174,9 @@ def _decimal(schema: Mapping[str, Any], path: str) -> pa.DataType:
     return pa.decimal128(precision, scale)
 
 
-def schema_text(kind: pa.StructType, name: str) -> str:
-    """An Avro schema for these columns; each may be null."""
-    return json.dumps(_Writer().record(kind, _identifier(name)))
+def schema_text(kind: pa.DataType, name: str) -> str:
+    """An Avro schema for these columns, of which each may be null, or for a single value."""
+    return json.dumps(_Writer().type_of(kind, _identifier(name)))
 
 
 class _Writer:
@@ -197,18 +194,22 @@ class _Writer:
                     f"Avro has no names such as {field.name!r}; rename the column: letters, digits and _."
                 )
             fields.append(
-                {"name": field.name, "type": ["null", self._type(field.type, f"{name}_{field.name}")], "default": None}
+                {
+                    "name": field.name,
+                    "type": ["null", self.type_of(field.type, f"{name}_{field.name}")],
+                    "default": None,
+                }
             )
         return {"type": "record", "name": name, "fields": fields}
 
-    def _type(self, kind: pa.DataType, name: str) -> Any:
+    def type_of(self, kind: pa.DataType, name: str) -> Any:
         types = pa.types
         if types.is_struct(kind):
             return self.record(kind, name)
         if types.is_map(kind) and types.is_string(kind.key_type):
-            return {"type": "map", "values": ["null", self._type(kind.item_type, name)]}
+            return {"type": "map", "values": ["null", self.type_of(kind.item_type, name)]}
         if types.is_list(kind) or types.is_large_list(kind):
-            return {"type": "array", "items": ["null", self._type(kind.value_type, name)]}
+            return {"type": "array", "items": ["null", self.type_of(kind.value_type, name)]}
         if types.is_decimal(kind):
             return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
         if types.is_timestamp(kind):

@@ -5,6 +5,7 @@ where each misfit is found and named.
 """
 
 import base64
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -18,7 +19,7 @@ from millstream.schemas.assembly import MISFITS, Row, assemble, binary_values, r
 from millstream.schemas.errors import EncodingError
 from millstream.schemas.json_values import MisfitError, converter
 from millstream.schemas.schema_choice import SchemaChoice
-from millstream.schemas.spark_types import parse_struct
+from millstream.schemas.spark_types import parse_struct, struct_of
 
 _PREFIX_BYTE = b"\x00"
 """No JSON text begins with it."""
@@ -32,7 +33,10 @@ class JsonFormat:
     def __init__(self, choice: SchemaChoice) -> None:
         self._choice = choice
         self._type: pa.StructType | None = None
+        self._bare = False
+        """The schema is no object but a single value: a column named `key` or `value`."""
         self._convert: Any = None
+        self._writing: tuple[pa.DataType, bytes] | None = None
         self._calls = 0
         self._singly_until = 0
 
@@ -45,7 +49,9 @@ class JsonFormat:
             if given is not None and not json_schema.is_json_schema(given):
                 self._type = parse_struct(given)
             else:
-                self._type = json_schema.struct_type(self._choice.reader())
+                kind = json_schema.column_type(self._choice.reader())
+                self._bare = not pa.types.is_struct(kind)
+                self._type = struct_of([(self._choice.role, kind)]) if self._bare else kind
         return self._type
 
     def decode(self, values: pa.Array) -> tuple[pa.Array, pa.Array]:
@@ -76,11 +82,10 @@ class JsonFormat:
         kind = self.arrow_type()
         plain = _readable_type(kind)
         present = values.drop_null()
-        if plain is None or not len(present):
+        if plain is None or self._bare or not len(present):
             return None
-        if self._choice.client is not None:
-            framed = pc.all(pc.starts_with(present, _PREFIX_BYTE)).as_py()
-            present = pc.binary_slice(present, framing.PREFIX.size) if framed else present
+        if self._choice.client is not None and pc.all(pc.starts_with(present, _PREFIX_BYTE)).as_py():
+            present = pa.array([data[framing.PREFIX.size :] for data in present.to_pylist()], pa.binary())
         # With these two, no record can be taken for two or for a part of one, so rows and records stay in step.
         if not pc.all(pc.and_(pc.starts_with(present, b"{"), pc.ends_with(present, b"}"))).as_py():
             return None
@@ -117,7 +122,8 @@ class JsonFormat:
                 if registered and data[:1] == _PREFIX_BYTE:
                     data = data[framing.PREFIX.size :]
                 try:
-                    row = self._convert(orjson.loads(data))
+                    parsed = orjson.loads(data)
+                    row = self._convert({self._choice.role: parsed} if self._bare else parsed)
                 except MisfitError as misfit:
                     error = str(misfit)
                 except orjson.JSONDecodeError as broken:
@@ -129,20 +135,10 @@ class JsonFormat:
         return assemble(rows, errors, kind, lambda array: array)
 
     def encode(self, rows: pa.Array) -> pa.Array:
-        made = json_schema.schema_text(rows.type, self._choice.subject or "record")
-        prefix = b""
-        if self._choice.client is not None:
-            given = self._choice.given
-            if given is not None and not json_schema.is_json_schema(given):
-                choice = SchemaChoice(
-                    "JSON", self._choice.subject, made, self._choice.client, self._choice.may_register
-                )
-                _, schema_id = choice.writer(made)
-            else:
-                _, schema_id = self._choice.writer(made)
-            prefix = framing.prefix(schema_id) if schema_id is not None else b""
+        prefix = self._prefix_for(rows.type)
         out: list[bytes | None] = []
-        for place, row in enumerate(rows_of(rows)):
+        values = rows_of(rows) if pa.types.is_struct(rows.type) else rows.to_pylist()
+        for place, row in enumerate(values):
             if row is None:
                 out.append(None)
                 continue
@@ -152,6 +148,19 @@ class JsonFormat:
                 raise EncodingError(f"Row {place} cannot be written as JSON: {error}.") from None
             out.append(prefix + text)
         return pa.array(out, pa.binary())
+
+    def _prefix_for(self, kind: pa.DataType) -> bytes:
+        if self._choice.client is None:
+            return b""
+        if self._writing is None or self._writing[0] != kind:
+            made = json_schema.schema_text(kind, self._choice.subject or "record")
+            choice = self._choice
+            if choice.given is not None and not json_schema.is_json_schema(choice.given):
+                choice = replace(choice, given=made)
+            _, schema_id = choice.writer(made)
+            assert schema_id is not None, "a registry gives ids"
+            self._writing = (kind, framing.prefix(schema_id))
+        return self._writing[1]
 
 
 def _binary(values: pa.Array) -> pa.Array:

@@ -27,12 +27,10 @@ def is_json_schema(text: str) -> bool:
     return isinstance(parsed, dict) and parsed.get("type") != "struct"
 
 
-def struct_type(schema: ResolvedSchema) -> pa.StructType:
+def column_type(schema: ResolvedSchema) -> pa.DataType:
+    """A struct for an object, else what the schema says."""
     documents = {"": _parse(schema.text), **{name: _parse(text) for name, text in schema.references}}
-    kind = _Reader(documents).type_of(documents[""], "", "$", ())
-    if not pa.types.is_struct(kind):
-        raise SchemaError(f"The JSON Schema describes {kind}, not an object; only objects become columns.")
-    return kind
+    return _Reader(documents).type_of(documents[""], "", "$", ())
 
 
 def _parse(text: str) -> Any:
@@ -122,8 +120,8 @@ class _Reader:
         return self.type_of(found, target, path, (*open_refs, ref))
 
 
-def schema_text(kind: pa.StructType, title: str) -> str:
-    """A JSON Schema for these columns; all may be missing."""
+def schema_text(kind: pa.DataType, title: str) -> str:
+    """A JSON Schema for these columns, all of which may be missing, or for a single value."""
     return json.dumps({"$schema": "http://json-schema.org/draft-07/schema#", "title": title, **_schema_of(kind)})
 
 

@@ -1,0 +1,1 @@
+"""Schemas of keys and values: the registry's client and the formats."""
