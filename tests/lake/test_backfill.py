@@ -36,7 +36,7 @@ def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _create(bootstrap: str, topic: str, partitions: int = 3) -> None:
     with connect(bootstrap) as client:
-        client.create_topic(topic, partitions=partitions)
+        client.create_topic(topic, partitions=partitions, config={"retention.ms": -1})
 
 
 def _records(bootstrap: str, topic: str) -> list[Any]:
@@ -92,7 +92,7 @@ def test_every_row_once_in_order(tmp_path: Path, table_format: str, bootstrap: s
     work = _work(tmp_path / "t", bootstrap, topic)
     seen: list[tuple[int, int]] = []
     result = backfill.run(work, progress=lambda now, total: seen.append((now, total)))
-    assert (result.rows, result.order, result.was_done) == (310, "offset", False)
+    assert (result.rows, result.order, result.was_done, result.warning) == (310, "offset", False, None)
     assert seen[-1] == (310, 310) and len(seen) > 3
     found = _records(bootstrap, topic)
     _check(found)
@@ -181,6 +181,9 @@ def test_what_cannot_be_done_is_said(tmp_path: Path, bootstrap: str) -> None:
     ):
         with pytest.raises(kind, match=message):
             backfill.run(Backfill(**{**vars(_work(tmp_path / "t", bootstrap, "errors")), **changes}))
+    with connect(bootstrap) as client:
+        client.create_topic("short-lived", config={"retention.ms": 86_400_000})
+    assert "keeps records for 1 day" in (backfill.run(_work(tmp_path / "t", bootstrap, "short-lived")).warning or "")
     table.commit(
         written(table, records(5, 1).set_column(4, "offset", pa.array([None], pa.int64()))), None, replace=False
     )

@@ -66,7 +66,7 @@ def test_optimize(lake: Path, table_format: str, capsys: pytest.CaptureFixture[s
 def test_backfill(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with EmbeddedBroker() as broker:
         with connect(broker.bootstrap_servers) as client:
-            client.create_topic("again")
+            client.create_topic("again", config={"retention.ms": -1})
         words = ["table", "backfill", str(lake / "of-delta"), "--to", "again", "-b", broker.bootstrap_servers]
         words += ["--from", (BEGIN + timedelta(days=1)).isoformat()]
         assert run_app(words) == 0

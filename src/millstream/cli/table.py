@@ -18,7 +18,7 @@ from millstream.cli.options import (
     assignments,
     complete_topic,
 )
-from millstream.cli.terminal import CommandFailedError, note, print_json, progress
+from millstream.cli.terminal import CommandFailedError, complain, note, print_json, progress
 
 if TYPE_CHECKING:
     from millstream.lake.options import TableOptions
@@ -274,6 +274,8 @@ def backfill(
                     display.update(bar, completed=now, total=total)
 
             result = run(work, restart=restart, progress=told)
+    if result.warning is not None:
+        complain(result.warning)
     if json:
         print_json({**vars(result), "topic": to, "group": work.id})
     elif result.was_done:

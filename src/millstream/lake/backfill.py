@@ -9,17 +9,19 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from millstream.client.connection import Connection
+from millstream.client.topics import Topics
 from millstream.lake.conditions import Condition
 from millstream.lake.errors import LakeError, LakeOptionError, NoTableError
 from millstream.lake.options import TableOptions
 from millstream.lake.ordered_rows import Place, Window, has_positions, read_in_order
 from millstream.lake.row_records import RecordMaker, record_maker
+from millstream.lake.scan import TableFile
 from millstream.lake.seam import TIMESTAMP
 from millstream.lake.table import LakeTable, open_table
 
@@ -67,6 +69,7 @@ class BackfillResult:
     was_done: bool = False
     order: str = ""
     version: str = ""
+    warning: str | None = None
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,9 @@ def run(
             table = _at(table, known.version)
         state = known or _Progress(table.version, 0, None, False)
         result.version = state.version
-        total = sum(file.rows for file in table.scan(maker.columns, conditions).files)
+        files = table.scan(maker.columns, conditions).files
+        total = sum(file.rows for file in files)
+        result.warning = _retention_warning(files, sender.retention())
         windows = read_in_order(table, by_time=by_time, columns=maker.columns, conditions=conditions, start=state.place)
         for batch in _transactions(windows):
             rows = sum(window.rows.num_rows for window in batch)
@@ -150,6 +155,20 @@ def _conditions(work: Backfill, table: LakeTable) -> list[Condition]:
         raise LakeOptionError(f"the range from {work.begin} until {work.end} is empty")
     found = [] if work.begin is None else [Condition(TIMESTAMP, ">=", work.begin)]
     return found if work.end is None else [*found, Condition(TIMESTAMP, "<", work.end)]
+
+
+def _retention_warning(files: Sequence[TableFile], retention: timedelta | None) -> str | None:
+    """Records keep their timestamps, and brokers delete by these: old ones may be gone minutes after they came."""
+    oldest = [file.known_ranges[TIMESTAMP][0] for file in files if TIMESTAMP in file.known_ranges]
+    if retention is None or not oldest:
+        return None
+    earliest = min(each if each.tzinfo else each.replace(tzinfo=UTC) for each in oldest)
+    if datetime.now(UTC) - earliest <= retention:
+        return None
+    return (
+        f"the topic keeps records for {retention}, and the oldest of these are of {earliest:%Y-%m-%d %H:%M}:"
+        " the broker will delete what is older. Set retention.ms=-1 on the topic to keep them"
+    )
 
 
 def _at(table: LakeTable, version: str) -> LakeTable:
@@ -195,6 +214,13 @@ class _Sender:
         found = self._call(self._producer.list_topics, self._work.topic, self._timeout).topics[self._work.topic]
         if found.error is not None:
             raise self._connection.error(found.error, self._work.topic)
+
+    def retention(self) -> timedelta | None:
+        """How long the topic keeps records; None if it keeps them whatever their age."""
+        settings = Topics(self._connection).config(self._work.topic)
+        milliseconds = int(settings["retention.ms"].value)
+        deletes = "delete" in settings["cleanup.policy"].value
+        return timedelta(milliseconds=milliseconds) if deletes and milliseconds >= 0 else None
 
     def progress(self) -> _Progress | None:
         found = self._call(self._consumer.committed, [TopicPartition(self._work.topic, 0)], self._timeout)[0]
