@@ -1,0 +1,133 @@
+"""Refusals with Confluent's error codes: the first three digits of a code are the HTTP status."""
+
+from collections.abc import Sequence
+
+
+class RegistryError(Exception):
+    """What a caller is told: a code that clients know, and a sentence that says what to do."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+    @property
+    def status(self) -> int:
+        """Of the HTTP answer."""
+        return self.code if self.code < 1000 else self.code // 100
+
+
+class NotFoundError(RegistryError):
+    """There is no such thing, as far as this registry has read: another gateway may have just made it."""
+
+
+def subject_not_found(subject: str) -> NotFoundError:
+    return NotFoundError(40401, f"Subject '{subject}' not found. GET /subjects lists those that exist.")
+
+
+def version_not_found(version: object) -> NotFoundError:
+    return NotFoundError(40402, f"Version {version} not found. GET /subjects/SUBJECT/versions lists those that exist.")
+
+
+def schema_not_found(what: object = "") -> NotFoundError:
+    text = f"Schema {what} not found" if what != "" else "Schema not found"
+    return NotFoundError(40403, f"{text}. Register it with POST /subjects/SUBJECT/versions.")
+
+
+def subject_soft_deleted(subject: str) -> RegistryError:
+    return RegistryError(
+        40404, f"Subject '{subject}' was soft deleted. Set permanent=true to delete it permanently, or register anew."
+    )
+
+
+def subject_not_soft_deleted(subject: str) -> RegistryError:
+    return RegistryError(
+        40405,
+        f"Subject '{subject}' was not deleted first before being permanently deleted: delete it without permanent.",
+    )
+
+
+def version_soft_deleted(subject: str, version: int) -> RegistryError:
+    return RegistryError(
+        40406, f"Subject '{subject}' Version {version} was soft deleted. Set permanent=true to delete it permanently."
+    )
+
+
+def version_not_soft_deleted(subject: str, version: int) -> RegistryError:
+    return RegistryError(
+        40407,
+        f"Subject '{subject}' Version {version} was not deleted first before being permanently deleted: "
+        "delete it without permanent.",
+    )
+
+
+def no_config_of_its_own(subject: str) -> NotFoundError:
+    return NotFoundError(
+        40408,
+        f"Subject '{subject}' does not have subject-level compatibility configured. "
+        "PUT /config/SUBJECT sets it, ?defaultToGlobal=true shows what applies.",
+    )
+
+
+def no_mode_of_its_own(subject: str) -> NotFoundError:
+    return NotFoundError(
+        40409,
+        f"Subject '{subject}' does not have subject-level mode configured. "
+        "PUT /mode/SUBJECT sets it, ?defaultToGlobal=true shows what applies.",
+    )
+
+
+def incompatible(messages: Sequence[str]) -> RegistryError:
+    reasons = "; ".join(messages)
+    return RegistryError(409, f"Schema being registered is incompatible with an earlier schema: {reasons}")
+
+
+def invalid_schema(reason: str) -> RegistryError:
+    return RegistryError(42201, f"Invalid schema: {reason}")
+
+
+def invalid_version(version: object) -> RegistryError:
+    return RegistryError(
+        42202, f"The specified version '{version}' is not a valid version id: give a number from 1 on, or 'latest'."
+    )
+
+
+def invalid_level(reason: str) -> RegistryError:
+    return RegistryError(42203, f"Invalid compatibility setting: {reason}")
+
+
+def invalid_mode(reason: str) -> RegistryError:
+    return RegistryError(42204, f"Invalid mode: {reason}")
+
+
+def not_permitted(reason: str) -> RegistryError:
+    return RegistryError(42205, f"Operation not permitted: {reason}")
+
+
+def referenced(subject: str, version: int, by: Sequence[int]) -> RegistryError:
+    ids = ", ".join(str(schema_id) for schema_id in by)
+    return RegistryError(
+        42206, f"One or more references exist to subject '{subject}' version {version}: delete schema ids {ids} first."
+    )
+
+
+def id_taken(schema_id: int) -> RegistryError:
+    return RegistryError(
+        42207, f"Schema id {schema_id} is taken by another schema in this context: import with another id."
+    )
+
+
+def invalid_subject(subject: str) -> RegistryError:
+    return RegistryError(42208, f"The specified subject '{subject}' is not a valid subject: it must be a name.")
+
+
+def too_large(reason: str) -> RegistryError:
+    return RegistryError(42209, f"Schema too large: {reason}")
+
+
+def store_failed(reason: str) -> RegistryError:
+    return RegistryError(50001, f"The cluster refused: {reason}")
+
+
+def store_timed_out(reason: str) -> RegistryError:
+    return RegistryError(50002, f"The cluster did not answer in time; asking again is safe: {reason}")

@@ -1,0 +1,1 @@
+"""Avro, JSON Schema and Protobuf: schemas parsed, written canonically, and compared."""

@@ -1,0 +1,311 @@
+"""The topic `_schemas`: read all the time, and written so that every record is decided on all the records before it.
+
+Several registries write without a leader among them. To write, one takes a tenure: a new epoch of one shared producer
+id (the transaction coordinator hands these out), made known to the partition by a NOOP record. From then on the
+partition refuses whoever has an older epoch, so nothing can come between that NOOP and this registry's next record but
+its own. It reads up to the NOOP, decides, and writes: if that is refused, somebody else has taken over, and it starts
+again. `docs/schema-registry.md` has the argument in full.
+"""
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from uuid import UUID
+
+from millstream.model.errors import KafkaError
+from millstream.records.batch import BatchHeader, iterate_headers
+from millstream.records.record import Record, build_batch, iterate_records
+from millstream.registry.errors import RegistryError, store_failed, store_timed_out, too_large
+from millstream.registry.records import Entry, Key, Kind, decode, encode_key, encode_value
+from millstream.registry.state import HIGHEST_IDS, RegistryState
+from millstream.registry.topic import prepare_topic
+from millstream.wire import (
+    LATEST,
+    Cluster,
+    ErrorCode,
+    OffsetOutOfRangeError,
+    RefusedError,
+    TopicPartition,
+    UnreachableError,
+    WireError,
+)
+from millstream.wire.producing import Producer
+from millstream.wire.transactions import Identity, Transactions
+
+TOPIC = "_schemas"
+TENURE_S = 60.0
+"""How long a tenure is used without a new one: far less than brokers remember a producer or a transactional id."""
+_LAST_EPOCH = 32_767
+_FETCH_BYTES = 8 << 20
+_FETCH_WAIT_MS = 500
+_TRANSACTION_TIMEOUT_MS = 60_000
+"""Asked for by the coordinator, though no transaction is ever begun."""
+_LOST = frozenset(
+    {
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+    }
+)
+_TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
+
+logger = logging.getLogger(__name__)
+
+
+class _TenureLostError(Exception):
+    """Another registry has taken over."""
+
+
+@dataclass(slots=True)
+class _Tenure:
+    identity: Identity
+    producer: Producer
+    since: float
+    next_sequence: int = 0
+
+
+class SchemaLog:
+    """One registry's view of the topic; `state` is read under `lock`."""
+
+    def __init__(self, cluster: Cluster, topic: str = TOPIC) -> None:
+        self._cluster = cluster
+        self.topic = topic
+        self._place = TopicPartition(topic, 0)
+        self._transactional_id = f"millstream-schema-registry-{topic}"
+        self._transactions = Transactions(cluster, timeout_ms=_TRANSACTION_TIMEOUT_MS)
+        self.state = RegistryState()
+        self.lock = threading.RLock()
+        self._moved = threading.Condition(self.lock)
+        self._position = 0
+        self._last_writer = (-1, -1)
+        self._registry_producer = -1
+        """The producer id of the last tenure that the topic knows of."""
+        self._writing = threading.Lock()
+        self._tenure: _Tenure | None = None
+        self._topic_id: UUID | None = None
+        self._trouble = "it has not been read yet"
+        self._closed = False
+        self._tail = threading.Thread(target=self._follow, name="schemas-tail", daemon=True)
+
+    def start(self) -> None:
+        """Returns when all that is there has been read."""
+        self._topic_id = prepare_topic(self._cluster, self.topic)
+        self._tail.start()
+        self.catch_up()
+
+    def close(self) -> None:
+        with self._moved:
+            self._closed = True
+            self._moved.notify_all()
+        if self._tail.is_alive():
+            self._tail.join()
+        with self._writing:
+            self._drop_tenure()
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the topic is not being read just now, if so."""
+        return self._trouble or None
+
+    def catch_up(self) -> None:
+        """Returns when everything has been read that was written before the call."""
+        try:
+            end = self._cluster.offsets({self._place: LATEST})[self._place].offset
+        except UnreachableError as error:
+            raise store_timed_out(str(error)) from error
+        except WireError as error:
+            raise store_failed(str(error)) from error
+        self._wait_for(end)
+
+    def write(self, decide: Callable[[RegistryState], list[Entry]]) -> None:
+        """Has `decide` look at the state, writes what it returns, and returns when that has been read back.
+
+        `decide` is asked again when another registry wrote in the meantime; it may refuse by raising.
+        """
+        give_up_at = time.monotonic() + self._cluster.timeout_s
+        pause_s = 0.01
+        with self._writing:
+            while True:
+                try:
+                    self._hold_tenure()
+                    with self.lock:
+                        entries = decide(self.state)
+                    if entries:
+                        self._wait_for(self._append(entries) + 1)
+                    return
+                except _TenureLostError:
+                    self._drop_tenure()
+                    if time.monotonic() > give_up_at:
+                        raise store_timed_out("other registries write all the time") from None
+                    time.sleep(random.uniform(0, pause_s))
+                    pause_s = min(pause_s * 2, 1.0)
+                except RegistryError:
+                    raise
+                except UnreachableError as error:
+                    self._drop_tenure()
+                    raise store_timed_out(str(error)) from error
+                except WireError as error:
+                    self._drop_tenure()
+                    raise self._refusal(error) from error
+
+    # Writing
+
+    def _hold_tenure(self) -> None:
+        """After this the state holds every record, and nobody else can write without this registry being refused."""
+        tenure = self._tenure
+        if tenure is not None and time.monotonic() - tenure.since < TENURE_S:
+            self.catch_up()
+            if self._last_writer == (tenure.identity.producer_id, tenure.identity.epoch):
+                return
+        self._drop_tenure()
+        self.catch_up()
+        identity = self._transactions.take(self._transactional_id, two_phase=False)
+        if self._registry_producer not in (-1, identity.producer_id):
+            self._retire(self._registry_producer)
+        self._tenure = _Tenure(identity, Producer(self._cluster, delivery_timeout_s=self._timeout_s), time.monotonic())
+        self._wait_for(self._append([self._noop()]) + 1)
+
+    def _retire(self, producer_id: int) -> None:
+        """The shared producer id has changed, after all its epochs or after a long rest: nobody may use the old one."""
+        batch = _batch([self._noop()], producer_id, _LAST_EPOCH, 0)
+        producer = Producer(self._cluster, delivery_timeout_s=self._timeout_s)
+        try:
+            producer.send(self._place, batch, 1)
+            producer.flush()
+        except RefusedError as error:
+            if error.code not in _LOST:
+                raise  # otherwise it has been retired before
+        finally:
+            producer.close()
+
+    def _noop(self) -> Entry:
+        with self.lock:
+            return noop(self.state)
+
+    def _append(self, entries: list[Entry]) -> int:
+        """The offset of the last one, once all replicas have it."""
+        tenure = self._tenure
+        assert tenure is not None
+        identity = tenure.identity
+        batch = _batch(entries, identity.producer_id, identity.epoch, tenure.next_sequence)
+        try:
+            tenure.producer.send(self._place, batch, len(entries))
+            tenure.producer.flush()
+        except RefusedError as error:
+            if error.code in _LOST:
+                raise _TenureLostError from error
+            raise
+        tenure.next_sequence += len(entries)
+        return tenure.producer.written[self._place].last_offset
+
+    def _drop_tenure(self) -> None:
+        tenure, self._tenure = self._tenure, None
+        if tenure is not None:
+            tenure.producer.close()
+
+    @property
+    def _timeout_s(self) -> float:
+        return float(self._cluster.timeout_s)
+
+    def _refusal(self, error: WireError) -> RegistryError:
+        if isinstance(error, RefusedError) and error.code in _TOO_LARGE:
+            return too_large(str(error))
+        return store_failed(str(error))
+
+    # Reading
+
+    def _wait_for(self, position: int) -> None:
+        with self._moved:
+            done = self._moved.wait_for(lambda: self._position >= position or self._closed, self._timeout_s)
+            if self._closed:
+                raise store_timed_out("this registry is shutting down")
+            if not done:
+                raise store_timed_out(f"offset {position - 1} of {self.topic} was not read: {self._trouble}")
+
+    def _follow(self) -> None:
+        while not self._closed:
+            try:
+                fetched = self._cluster.fetch(
+                    self._place,
+                    self._position,
+                    max_bytes=_FETCH_BYTES,
+                    max_wait_ms=_FETCH_WAIT_MS,
+                    topic_id=self._topic_id,
+                )
+                self._take(fetched.data)
+                self._trouble = ""
+            except OffsetOutOfRangeError as error:
+                self._begin_anew(error.log_start, str(error))
+            except RefusedError as error:
+                if error.code in (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+                    self._follow_new_topic(str(error))
+                else:
+                    self._rest(str(error))
+            except (WireError, KafkaError) as error:
+                self._rest(str(error))
+
+    def _rest(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            logger.warning("schemas_not_read topic=%s reason=%s", self.topic, trouble)
+        self._trouble = trouble
+        with self._moved:
+            self._moved.wait_for(lambda: self._closed, 0.5)
+
+    def _follow_new_topic(self, reason: str) -> None:
+        try:
+            self._topic_id = prepare_topic(self._cluster, self.topic)
+        except (WireError, RegistryError) as error:
+            self._rest(str(error))
+            return
+        self._begin_anew(0, reason)
+
+    def _begin_anew(self, position: int, reason: str) -> None:
+        """What was read is not in the topic any more."""
+        logger.warning("schemas_read_anew topic=%s from=%d reason=%s", self.topic, position, reason)
+        with self._moved:
+            self.state = RegistryState()
+            self._position, self._last_writer, self._registry_producer = position, (-1, -1), -1
+            self._moved.notify_all()
+
+    def _take(self, data: memoryview) -> None:
+        for at, header in iterate_headers(data):
+            batch = data[at : at + header.size]
+            if len(batch) < header.size:
+                return  # the rest comes with the next fetch
+            if header.last_offset < self._position:
+                continue
+            records = [] if header.is_control else list(iterate_records(header, batch))
+            with self._moved:
+                for record in records:
+                    if record.offset >= self._position:
+                        self._apply(record, header)
+                self._position = header.last_offset + 1
+                self._moved.notify_all()
+
+    def _apply(self, record: Record, header: BatchHeader) -> None:
+        self._last_writer = (header.producer_id, header.producer_epoch)
+        try:
+            entry = decode(record.key, record.value)
+            refused = None if entry is None else self.state.apply(entry)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            logger.warning("schemas_record_skipped topic=%s offset=%d reason=%s", self.topic, record.offset, error)
+            return
+        if refused:
+            logger.warning("schemas_record_refused topic=%s offset=%d reason=%s", self.topic, record.offset, refused)
+        if entry is not None and entry.key.kind is Kind.NOOP and HIGHEST_IDS in (entry.value or {}):
+            self._registry_producer = header.producer_id
+
+
+def noop(state: RegistryState) -> Entry:
+    """A record without meaning to other registries; to this one it keeps ids from being given twice."""
+    return Entry(Key(Kind.NOOP), {HIGHEST_IDS: dict(state.highest_ids)})
+
+
+def _batch(entries: list[Entry], producer_id: int, epoch: int, sequence: int) -> bytearray:
+    now = time.time_ns() // 1_000_000
+    records = [Record(encode_key(entry.key), encode_value(entry.value), timestamp=now) for entry in entries]
+    return build_batch(records, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)

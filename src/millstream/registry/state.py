@@ -1,0 +1,152 @@
+"""What the records of `_schemas` amount to, folded in the topic's order; pure, and the same wherever it is done.
+
+Promises: an id stands for one content in its context for good: a record that says otherwise is not taken, as in other
+registries. An id is never given twice, not even after its schema was deleted for good: `highest_id` only grows, and
+NOOP records carry it through compaction.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from millstream.registry.records import Content, Entry, Kind, StoredSchema, read_schema
+from millstream.registry.subjects import DEFAULT_CONTEXT, Subject
+
+HIGHEST_IDS = "millstream.highest.ids"
+"""Field of a NOOP record: the highest id of each context so far."""
+
+
+class RegistryState:
+    def __init__(self) -> None:
+        self._subjects: dict[Subject, dict[int, StoredSchema]] = {}
+        self._contents: dict[tuple[str, int], Content] = {}
+        self._ids: dict[tuple[str, Content], int] = {}
+        self._places: dict[tuple[str, int], dict[tuple[Subject, int], None]] = {}
+        self._referenced: dict[tuple[Subject, int], dict[tuple[Subject, int], None]] = {}
+        self._contexts: set[str] = {DEFAULT_CONTEXT}
+        self.configs: dict[Subject | None, dict[str, Any]] = {}
+        self.modes: dict[Subject | None, str] = {}
+        self.highest_ids: dict[str, int] = {}
+
+    # Questions
+
+    def contexts(self) -> list[str]:
+        return sorted(self._contexts)
+
+    def subjects(self) -> Iterator[Subject]:
+        """Every subject that has a version, deleted or not."""
+        return (subject for subject, versions in self._subjects.items() if versions)
+
+    def versions(self, subject: Subject, *, deleted: bool = False) -> list[StoredSchema]:
+        """In order; with those that are soft deleted if wanted."""
+        found = self._subjects.get(subject, {})
+        return [found[version] for version in sorted(found) if deleted or not found[version].deleted]
+
+    def version(self, subject: Subject, version: int) -> StoredSchema | None:
+        """Deleted or not."""
+        return self._subjects.get(subject, {}).get(version)
+
+    def id_of(self, context: str, content: Content) -> int | None:
+        return self._ids.get((context, content))
+
+    def content(self, context: str, schema_id: int) -> Content | None:
+        return self._contents.get((context, schema_id))
+
+    def places(self, context: str, schema_id: int) -> list[StoredSchema]:
+        """The versions of subjects that have this id, deleted or not."""
+        return [self._subjects[subject][version] for subject, version in self._places.get((context, schema_id), ())]
+
+    def referencing(self, subject: Subject, version: int, *, deleted: bool = False) -> list[StoredSchema]:
+        """The versions that refer to this one."""
+        users = (self._subjects[user][number] for user, number in self._referenced.get((subject, version), ()))
+        return [user for user in users if deleted or not user.deleted]
+
+    def next_id(self, context: str) -> int:
+        return self.highest_ids.get(context, 0) + 1
+
+    # The fold
+
+    def apply(self, entry: Entry) -> str | None:
+        """Takes the next record; a text says why it was not taken."""
+        key, value = entry
+        if key.kind is Kind.SCHEMA:
+            return self._apply_schema(entry)
+        if key.kind is Kind.CONFIG:
+            self._set(self.configs, key.subject, value)
+        elif key.kind is Kind.MODE:
+            self._set(self.modes, key.subject, None if value is None else str(value.get("mode")))
+        elif key.kind is Kind.NOOP:
+            for context, highest in ((value or {}).get(HIGHEST_IDS) or {}).items():
+                self._note_id(context, int(highest))
+        elif key.subject is not None and value is not None:
+            if key.kind is Kind.CONTEXT:
+                self._contexts.add(key.subject.context)
+            elif key.kind is Kind.DELETE_SUBJECT:
+                self._soft_delete(key.subject, int(value["version"]))
+            else:
+                for version in [row.version for row in self.versions(key.subject, deleted=True) if row.deleted]:
+                    self._remove(key.subject, version)
+        return None
+
+    def _apply_schema(self, entry: Entry) -> str | None:
+        (_, subject, version), value = entry
+        assert subject is not None
+        if value is None:
+            self._remove(subject, version)
+            return None
+        schema = read_schema(entry.key, value)
+        place = (subject.context, schema.id)
+        known = self._contents.get(place)
+        if known is not None and known != schema.content:
+            return f"id {schema.id} is taken by another schema, so {subject} version {version} is not registered"
+        self._remove(subject, version)
+        self._subjects.setdefault(subject, {})[version] = schema
+        self._contents[place] = schema.content
+        self._ids.setdefault((subject.context, schema.content), schema.id)
+        self._places.setdefault(place, {})[subject, version] = None
+        for reference in schema.references:
+            self._referenced.setdefault(reference_place(subject, reference.subject, reference.version), {})[
+                subject, version
+            ] = None
+        self._contexts.add(subject.context)
+        self._note_id(subject.context, schema.id)
+        return None
+
+    def _remove(self, subject: Subject, version: int) -> None:
+        schema = self._subjects.get(subject, {}).pop(version, None)
+        if schema is None:
+            return
+        place = (subject.context, schema.id)
+        self._places[place].pop((subject, version), None)
+        for reference in schema.references:
+            self._referenced[reference_place(subject, reference.subject, reference.version)].pop(
+                (subject, version), None
+            )
+        if not self._places[place]:
+            del self._contents[place], self._places[place]
+            if self._ids.get((subject.context, schema.content)) == schema.id:
+                del self._ids[subject.context, schema.content]
+
+    def _soft_delete(self, subject: Subject, up_to: int) -> None:
+        versions = self._subjects.get(subject, {})
+        for version, schema in versions.items():
+            if version <= up_to:
+                versions[version] = replace(schema, deleted=True)
+
+    def _note_id(self, context: str, schema_id: int) -> None:
+        self.highest_ids[context] = max(schema_id, self.highest_ids.get(context, 0))
+
+    @staticmethod
+    def _set(table: dict[Subject | None, Any], subject: Subject | None, value: Any) -> None:
+        if value is None:
+            table.pop(subject, None)
+        else:
+            table[subject] = value
+
+
+def reference_place(user: Subject, subject: str, version: int) -> tuple[Subject, int]:
+    """Where a reference leads: a subject without a context is looked for in the context of the schema that refers."""
+    if subject.startswith(":."):
+        context, _, name = subject[1:].partition(":")
+        return Subject(context, name), version
+    return Subject(user.context, subject), version
