@@ -215,7 +215,9 @@ def test_mistakes_come_through_to_the_user(spark: SparkSession, topic: Callable[
 def test_programs_of_the_page_run(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:
     page = Path(__file__).parents[2].joinpath("docs", "spark.md").read_text()
     programs = dict(re.findall(r"^```python (\w+)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL))
-    assert set(programs) == {"batch", "stream", "listener"}
+    assert set(programs) == {"batch", "stream", "typed", "listener"}
+    typed = Topic(spark, broker.bootstrap_servers, name="json-orders")
+    typed.produce('{"id": "a", "amount": 1.5, "at": "2026-01-01T00:00:00Z"}', "{")
     orders = Topic(spark, broker.bootstrap_servers, name="orders")
     orders.produce(*text(5))
     names: dict[str, Any] = {"spark": spark, "checkpoint": str(tmp_path)}
@@ -224,6 +226,9 @@ def test_programs_of_the_page_run(spark: SparkSession, broker: EmbeddedBroker, t
     names["query"].awaitTermination(120)
     assert [row["count"] for row in spark.sql("SELECT * FROM counts").collect()] == [5]
     eventually(lambda: orders.committed("orders-per-minute") == {0: 5})
+    good, bad = names["orders"].orderBy("offset").collect()
+    assert (good.value.id, good.value.amount, good.value["at"].year, good._error) == ("a", 1.5, 2026, None)
+    assert bad.value is None and bad._error.startswith("value: no JSON")
 
 
 @pytest.fixture

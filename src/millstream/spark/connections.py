@@ -7,7 +7,10 @@ import os
 import threading
 from dataclasses import dataclass, field
 
-from millstream.wire import Cluster
+from millstream.wire import Cluster, ErrorCode, RefusedError, UnreachableError, WireError
+
+GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+"""Refusals that mean: this topic or partition is not there (any more)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +19,13 @@ class Connection:
 
     bootstrap: str
     settings: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+
+def may_pass(error: WireError) -> bool:
+    """Whether a cluster that answered so may answer otherwise later: brokers are down, a partition has no leader."""
+    if isinstance(error, RefusedError):
+        return error.code not in GONE and bool(error.code.retriable)
+    return isinstance(error, UnreachableError)
 
 
 _kept: dict[tuple[int, Connection], Cluster] = {}

@@ -16,20 +16,12 @@ import pyarrow as pa
 
 from millstream.columnar import ArrowDecoder
 from millstream.spark.byte_rates import frames
-from millstream.spark.connections import cluster_of
+from millstream.spark.connections import GONE, cluster_of, may_pass
 from millstream.spark.data_loss import Losses, overtaken
 from millstream.spark.errors import SourceError
 from millstream.spark.options import ReadOptions
 from millstream.spark.ranges import Range
-from millstream.wire import (
-    Cluster,
-    ErrorCode,
-    Fetched,
-    OffsetOutOfRangeError,
-    RefusedError,
-    TopicPartition,
-    UnreachableError,
-)
+from millstream.wire import Cluster, Fetched, OffsetOutOfRangeError, RefusedError, TopicPartition, WireError
 
 _AHEAD = 2
 """Fetches that wait to be decoded; one more is on its way, and one is being decoded."""
@@ -110,16 +102,14 @@ class RangeReader:
             except OffsetOutOfRangeError as error:
                 offset = self._after_loss(offset, error, patience)
                 continue
-            except UnreachableError as error:
-                if not patience.left():
+            except WireError as error:
+                if isinstance(error, RefusedError) and error.code in GONE:
+                    self._settle(f"{self._partition} from {offset} to {stop - 1} is gone: the topic was deleted")
+                    return
+                if not may_pass(error) or not patience.left():
                     raise
                 patience.wait(str(error))
                 continue
-            except RefusedError as error:
-                if error.code not in (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
-                    raise
-                self._settle(f"{self._partition} from {offset} to {stop - 1} is gone: the topic was deleted")
-                return
             following = _following(fetched)
             if following is not None:
                 patience.progressed()

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from millstream.spark.admission import at_most_bytes, at_most_offsets, waiting
 from millstream.spark.byte_rates import ByteRates
-from millstream.spark.connections import cluster_of
+from millstream.spark.connections import cluster_of, may_pass
 from millstream.spark.data_loss import Continuation, Losses, created_anew, go_on, left_behind, overtaken
 from millstream.spark.errors import CheckpointError
 from millstream.spark.group_progress import GroupProgress
@@ -22,7 +22,7 @@ from millstream.spark.offsets import StreamOffset
 from millstream.spark.options import ReadOptions
 from millstream.spark.positions import Everywhere, FromTable
 from millstream.spark.ranges import Range, split_ranges
-from millstream.wire import LATEST, Cluster, TopicPartition, UnreachableError
+from millstream.wire import LATEST, Cluster, TopicPartition, WireError
 
 log = logging.getLogger("millstream.spark")
 
@@ -118,8 +118,8 @@ class StreamPlanner:
         while True:
             try:
                 return ask()
-            except UnreachableError as error:
-                if time.monotonic() - began > self._options.wait_s:
+            except WireError as error:
+                if not may_pass(error) or time.monotonic() - began > self._options.wait_s:
                     raise
                 log.warning("the cluster does not answer, and is asked again: %s", error)
 
