@@ -125,7 +125,7 @@ TEXTS = RECORDS.map(lambda row: json.dumps(row).encode()) | st.binary(max_size=1
 
 
 @given(st.lists(TEXTS, min_size=1, max_size=5))
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_both_ways_of_reading_agree(records: list[bytes | None]) -> None:
     form = json_format()
     values = pa.array(records, pa.binary())

@@ -44,7 +44,7 @@ class TinyRegistry:
             version = len(ids) if found[2] == "latest" else int(found[2])
             if not 0 < version <= len(ids):
                 return 404, {"error_code": 40402, "message": "Version not found."}
-            return 200, self._registered(subject, version)
+            return 200, self._formatted(self._registered(subject, version), parse_qs(parts.query))
         if found := re.fullmatch(r"/subjects/([^/]+)/versions", parts.path):
             return 200, {"id": self.register(unquote(found[1]), body)}
         if found := re.fullmatch(r"/subjects/([^/]+)", parts.path):

@@ -41,7 +41,11 @@ def parse(schema: ResolvedSchema) -> Any:
             parse_schema(_without_times(json.loads(text)), named_schemas=named)
         return parse_schema(_without_times(json.loads(schema.text)), named_schemas=named)
     except (SchemaParseException, UnknownType, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise SchemaError(f"The Avro schema cannot be read: {error!r}. Check its JSON, names and references.") from None
+        raise _unreadable(error) from None
+
+
+def _unreadable(error: Exception) -> SchemaError:
+    return SchemaError(f"The Avro schema cannot be read: {error!r}. Check its JSON, names and references.")
 
 
 def _without_times(schema: Any) -> Any:
@@ -57,9 +61,14 @@ def _without_times(schema: Any) -> Any:
 def column_type(schema: ResolvedSchema) -> pa.DataType:
     """A struct for a record, else what the schema says; with times in the unit that the schema writes them in."""
     reader = _Reader()
-    for _, text in schema.references:
-        reader.learn(json.loads(text), "")
-    return reader.type_of(json.loads(schema.text), "", "$", ())
+    try:
+        for _, text in schema.references:
+            reader.learn(json.loads(text), "")
+        return reader.type_of(json.loads(schema.text), "", "$", ())
+    except SchemaError:
+        raise
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise _unreadable(error) from None
 
 
 def raw(kind: pa.DataType) -> pa.DataType:
