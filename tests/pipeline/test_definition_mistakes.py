@@ -89,6 +89,7 @@ def test_mistakes_in_sources(tmp_path: Path, source: str, expected: str) -> None
     [
         ("s: {sqll: SELECT 1}", "step 's' has no key 'sqll'; did you mean 'sql'?"),
         ("s: {sql: }", "`sql` of step 's' is empty"),
+        ("s: {sql: SELECT 1}", "`sql` of step 's' reads no source, step or branch"),
         ("s: {sql: DELETE FROM orders}", "a step's query must be a SELECT"),
         ("s: {sql: SELECT * FROM ordrs}", "there is no source, step or branch 'ordrs'; did you mean 'orders'?"),
         ("s: {sql: 'SELECT (1 FROM orders'}", "`sql` of step 's': this '(' is not closed"),

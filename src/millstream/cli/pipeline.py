@@ -24,8 +24,8 @@ app = typer.Typer(
 @app.command()
 def init(
     directory: Annotated[
-        Path, typer.Argument(metavar="[DIR]", help="Where to write the project. [default: the example's name]")
-    ] = Path(),
+        Path | None, typer.Argument(metavar="[DIR]", help="Where to write the project. [default: the example's name]")
+    ] = None,
     example: Annotated[
         str | None,
         typer.Option("--example", "-e", metavar="NAME", help="Which example to begin with. [default: orders-revenue]"),
@@ -58,7 +58,7 @@ def init(
     if chosen not in names:
         advice = nearest(chosen, names, noun="there are")
         raise CommandFailedError(f"there is no example {chosen!r}; {advice}", exit_codes.NOT_FOUND)
-    target = directory if directory != Path() else Path(chosen)
+    target = Path(chosen) if directory is None else directory
     try:
         written = write_project(target, chosen)
     except ProjectExistsError as error:

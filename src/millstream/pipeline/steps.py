@@ -88,7 +88,10 @@ def _sql(outer: Section, name: Word, watermark: Watermark | None) -> Drafted[Ste
     query = outer.document.substituted(node)
     words: list[Word] = []
     try:
-        for table in tables_read(query):
+        tables = tables_read(query)
+        if not tables:
+            outer.problems.error(place_of(node), f"`sql` of {outer.what} reads no source, step or branch")
+        for table in tables:
             words.append(
                 Word(table.name.lower(), _place_in_query(outer.document, node, query, table.name, table.offset))
             )
