@@ -1,6 +1,7 @@
 """What the source plans and reads, against a real broker and without Spark: offsets, limits, loss, leaders that die."""
 
 import json
+import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +19,9 @@ from deltalake import write_deltalake
 from pyspark.sql.types import StructType
 
 from millstream.columnar import ArrowDecoder
+from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.lake.errors import LakeError
+from millstream.schemas import RegistryClient, Schema, SchemaNotFoundError, make_format
 from millstream.spark.batch_planner import plan_batch, plan_with_history
 from millstream.spark.errors import (
     BadRecordError,
@@ -506,6 +509,49 @@ class TestTypedColumns:
         (batch,) = (batch for each in plan_batch(options) for batch in rows.read(each))
         assert batch.schema == rows.arrow_schema
         assert batch.to_pylist()[0]["value"] == {"id": "a", "amount": 1.5, "gone": None}
+
+
+@pytest.fixture(scope="module")
+def registry(broker: EmbeddedBroker) -> Iterator[str]:
+    with Gateway(GatewayOptions(broker.bootstrap_servers)) as gateway:
+        yield gateway.url
+
+
+class TestRegistry:
+    """Avro by the registry's schemas, through a change of schema in the middle of a topic."""
+
+    def test_records_of_all_versions_have_the_newest_ones_columns(
+        self, topic: Callable[..., Topic], registry: str
+    ) -> None:
+        orders = topic()
+        client = RegistryClient(registry)
+        fields = ['{"name": "id", "type": "string"}', '{"name": "amount", "type": "double", "default": 0.5}']
+        values: list[bytes] = [b"\x00\x00\x01\x00\x00what?", b"no prefix"]
+        for number in (1, 2):
+            text = f'{{"type": "record", "name": "Order", "fields": [{", ".join(fields[:number])}]}}'
+            client.register(f"{orders.name}-value", Schema(text, "AVRO"))
+            rows = [{"id": f"v{number}"} | ({"amount": 2.5} if number == 2 else {})]
+            written = make_format("avro", topic=orders.name, registry_url=registry).encode(pa.array(rows))
+            values += written.to_pylist()
+        producer = Producer({"bootstrap.servers": orders.bootstrap, "log_level": 0})
+        for value in values:
+            producer.produce(orders.name, value)
+        assert producer.flush(30) == 0
+
+        more = {"valueFormat": "avro", "schema.registry.url": registry, "columns": "value,_error"}
+        options = orders.options(**more)
+        carried = pickle.loads(pickle.dumps(Rows(options)))
+        (batch,) = (batch for each in plan_batch(options) for batch in carried.read(each))
+        *bad, first, second = batch.to_pylist()
+        assert first == {"value": {"id": "v1", "amount": 0.5}, "_error": None}
+        assert second == {"value": {"id": "v2", "amount": 2.5}, "_error": None}
+        assert [row["value"] for row in bad] == [None, None]
+        assert "65536" in bad[0]["_error"] and bad[1]["_error"]
+
+    def test_a_schema_that_the_registry_does_not_have(self, topic: Callable[..., Topic], registry: str) -> None:
+        orders = topic()
+        with pytest.raises(SchemaNotFoundError, match=f"{orders.name}-value"):
+            Rows(orders.options(valueFormat="avro", **{"schema.registry.url": registry}))
 
 
 class TestBatch:
