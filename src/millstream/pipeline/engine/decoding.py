@@ -98,7 +98,7 @@ def decode(raw: "DataFrame", source: TopicSource, *, keep_bytes: bool = False) -
         value = "__parsed.*"
         reason = lit(f"the value is not CSV with the columns {source.schema}")
         errors.append(when(expr(f"__parsed.{_CORRUPT} IS NOT NULL"), reason))
-    key = "key" if key_decoded_by_source(source) or source.key_format is Format.RAW else "CAST(key AS STRING)"
+    key = _key_expression(raw, source)
     error = coalesce(*errors) if errors else lit(None).cast("string")
     record = {
         "key": f"{key} AS {KEY}",
@@ -114,6 +114,14 @@ def decode(raw: "DataFrame", source: TopicSource, *, keep_bytes: bool = False) -
         expr_or_star(value), *map(expr, columns), col("__error").alias(ERROR)
     )
     return typed.drop(_CORRUPT)
+
+
+def _key_expression(raw: "DataFrame", source: TopicSource) -> str:
+    """A key that is a single value in its schema comes as a struct of one field; it is that field."""
+    if source.key_format is Format.STRING:
+        return "CAST(key AS STRING)"
+    single = "key" in raw.columns and getattr(raw.schema["key"].dataType, "names", None) == ["key"]
+    return "key.key" if single else "key"
 
 
 def expr_or_star(text: str) -> "Column":
