@@ -31,19 +31,19 @@ class Feeder(threading.Thread):
         super().__init__(daemon=True)
         self._producer = Feeding({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5})
         self._per_second = per_second
-        self._stop = threading.Event()
+        self._ending = threading.Event()
         self.count = 0
         self.failures: list[str] = []
 
     def run(self) -> None:
-        while not self._stop.wait(0.1):
+        while not self._ending.wait(0.1):
             for _ in range(self._per_second // 10):
                 self._producer.produce("in", key=str(self.count), value=str(self.count), on_delivery=self._delivered)
                 self.count += 1
             self._producer.poll(0)
 
     def finish(self) -> None:
-        self._stop.set()
+        self._ending.set()
         self.join()
         assert self._producer.flush(60) == 0
         assert not self.failures

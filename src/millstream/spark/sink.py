@@ -5,6 +5,7 @@ another process of the driver's host, to commit or abort. They share nothing but
 fails, `abort` is called with the same messages: a batch may be decided by then.
 """
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from uuid import uuid4
 
@@ -19,7 +20,10 @@ from millstream.spark.sink_messages import TaskWrite
 from millstream.spark.sink_options import parse_write_options
 from millstream.spark.sink_settling import settler_of
 from millstream.spark.sink_task import write_at_least_once, write_for_batch_query, write_in_transaction
-from millstream.wire.transactions import Transactions
+from millstream.wire import WireError
+from millstream.wire.transactions import Ended, Transactions
+
+log = logging.getLogger("millstream.spark")
 
 
 class _Writer:
@@ -55,8 +59,12 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         writes = _writes(messages)
-        if self._options.exactly_once and writes:
+        if not self._options.exactly_once or not writes:
+            return
+        try:
             settler_of(self._options, writes[0].sink).abort(batchId, writes)
+        except (WireError, SinkError) as error:  # why the batch failed is what the user must see
+            log.warning("batch %d could not be aborted, its next attempt will see to it: %s", batchId, error)
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
@@ -81,7 +89,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         self._end(messages, commit=False)
 
-    def _end(self, messages, *, commit: bool):  # type: ignore[no-untyped-def]
+    def _end(self, messages: Sequence[WriterCommitMessage | None], *, commit: bool) -> list[Ended]:
         identities = [each.transaction.identity for each in _writes(messages) if each.transaction is not None]
         if not identities:
             return []

@@ -33,6 +33,8 @@ class Fate(Enum):
 
 def fate_of(cluster: Cluster, transaction: TaskTransaction) -> Fate:
     """Whether the first marker behind the transaction's records says commit or abort; all partitions have the same."""
+    if not transaction.written:
+        raise SinkError(f"the decided transaction {transaction.identity} is over, and where its rows were is not known")
     place, written = next(iter(transaction.written.items()))
     if cluster.offsets({place: EARLIEST})[place].offset > written.last_offset:
         return Fate.COMMITTED  # retention has deleted it: nobody reads it any more, so nothing is missing

@@ -6,7 +6,6 @@ The argument is in docs/spark-sink.md.
 
 import logging
 import os
-import time
 from collections.abc import Collection, Iterable, Sequence
 
 from millstream.spark.connections import cluster_of
@@ -21,7 +20,6 @@ from millstream.wire.transactions import NO_MORE_SAY, Identity, Transactions
 log = logging.getLogger("millstream.spark")
 
 _TRIES = 5
-_SWEEP_EVERY_S = 1.0
 
 
 class SinkSettler:
@@ -32,7 +30,6 @@ class SinkSettler:
         self._sink = sink
         self._decider = Decider(cluster, sink)
         self._transactions = Transactions(cluster, timeout_ms=options.transaction_timeout_ms)
-        self._swept_at = 0.0
 
     def commit(self, batch: int, writes: Sequence[TaskWrite]) -> None:
         """Makes the batch committed: with these writes, or as it was decided before."""
@@ -127,10 +124,6 @@ class SinkSettler:
 
     def _sweep(self, kept: set[Identity]) -> None:
         """Aborts and fences what attempts left open that are dead, or lost against others."""
-        now = time.monotonic()
-        if now - self._swept_at < _SWEEP_EVERY_S:
-            return
-        self._swept_at = now
         left = self._transactions.open_ids(task_prefix(self._sink)) - {each.transactional_id for each in kept}
         if left:
             log.warning("query %s: aborting %d transactions that earlier attempts left open", self._sink, len(left))

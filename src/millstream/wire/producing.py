@@ -18,6 +18,7 @@ from millstream.protocol.schema import Message
 from millstream.wire.cluster import Cluster
 from millstream.wire.connection import Connection, Sent
 from millstream.wire.errors import ConnectionLostError, RefusedError, UnreachableError, WireError, advice, error_code
+from millstream.wire.patience import Patience
 from millstream.wire.topics import TopicPartition
 
 MAX_BUFFERED_BYTES = 32 << 20
@@ -140,7 +141,8 @@ class Producer:
             thread.start()
 
     def _find_leader(self, lane: _Lane) -> None:
-        leader = self._cluster.leader_of(lane.place)
+        spent_s = time.monotonic() - lane.troubled_since if lane.troubled_since is not None else 0.0
+        leader = self._cluster.leader_of(lane.place, Patience(max(1.0, self._patience_s - spent_s)))
         if lane.topic_id not in (None, leader.topic_id):
             raise RefusedError(f"topic {lane.place.topic!r} was deleted and created anew", ErrorCode.UNKNOWN_TOPIC_ID)
         lane.leader, lane.topic_id = leader.node_id, leader.topic_id
