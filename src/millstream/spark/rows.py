@@ -1,6 +1,7 @@
 """From ranges to the rows that Spark asked for: records, typed columns where formats say so, and the exact schema."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -11,21 +12,30 @@ from millstream.spark.options import ReadOptions
 from millstream.spark.range_reader import RangeReader
 from millstream.spark.ranges import Range
 from millstream.spark.schema import must_match, spark_schema
-from millstream.spark.typed_columns import TypedColumns, formats_of, raw_columns, spark_types
+
+if TYPE_CHECKING:
+    from millstream.spark.typed_columns import Format
 
 
 class Rows:
-    """What a query's rows look like, and how tasks make them."""
+    """What a query's rows look like, and how tasks make them. Tasks get it pickled.
+
+    What typed columns need is imported only by queries that have some: every task's process pays for imports.
+    """
 
     def __init__(self, options: ReadOptions, given: StructType | None = None) -> None:
         """`given`: the schema that Spark has of this query already."""
         self._options = options
-        self._formats = formats_of(options)
-        if given is None:
-            self.spark_schema: StructType = spark_schema(options, spark_types(self._formats))
-        else:
+        self._formats: dict[str, Format] = {}
+        types = {}
+        if options.typed:
+            from millstream.spark.typed_columns import formats_of, spark_types
+
+            self._formats = formats_of(options)
+            types = spark_types(self._formats)
+        if given is not None:
             must_match(given, options)
-            self.spark_schema = given
+        self.spark_schema: StructType = given or spark_schema(options, types)
 
     @property
     def arrow_schema(self) -> pa.Schema:
@@ -33,10 +43,14 @@ class Rows:
         return to_arrow_schema(self.spark_schema, timezone="UTC")
 
     def read(self, wanted: Range) -> Iterator[pa.RecordBatch]:
+        """All records of a range that there are."""
         expected = self.arrow_schema
-        raw = RangeReader(self._options, wanted).batches(ArrowDecoder(raw_columns(self._options)))
+        reader = RangeReader(self._options, wanted)
         if self._options.typed:
-            yield from TypedColumns(self._options, expected, self._formats).convert(raw, wanted.topic)
+            from millstream.spark.typed_columns import TypedColumns, raw_columns
+
+            typed = TypedColumns(self._options, expected, self._formats)
+            yield from typed.convert(reader.batches(ArrowDecoder(raw_columns(self._options))), wanted.topic)
             return
-        for batch in raw:
+        for batch in reader.batches(ArrowDecoder(self._options.columns)):
             yield batch if batch.schema == expected else pa.RecordBatch.from_arrays(batch.columns, schema=expected)

@@ -49,8 +49,6 @@ def spark_types(formats: Mapping[str, Format]) -> dict[str, DataType]:
 def raw_columns(options: ReadOptions) -> tuple[str, ...]:
     """What must be read of records to make the columns that were asked for, and dead letters."""
     wanted = tuple(name for name in options.columns if name != ERROR_COLUMN)
-    if not options.typed:
-        return wanted
     more = NEEDED_COLUMNS if options.bad_records == "deadLetterTopic" else ("partition", "offset")
     return tuple(dict.fromkeys((*wanted, *_decoded(options), *more)))
 
