@@ -15,6 +15,7 @@ from millstream.gateway.schema_documents import (
     shown_content,
     shown_version,
 )
+from millstream.registry.formats.table import FORMATS
 from millstream.registry.records import StoredSchema
 from millstream.registry.registry import Registry
 from millstream.registry.subjects import EVERY_CONTEXT, Subject, split_context
@@ -28,7 +29,7 @@ class SchemaRoutes:
         version = "/subjects/{subject}/versions/{version}"
         table: list[tuple[str, str, Any]] = [
             ("GET", "/schemas", self.export),
-            ("GET", "/schemas/types", lambda asked: ["JSON", "PROTOBUF", "AVRO"]),
+            ("GET", "/schemas/types", lambda asked: list(FORMATS)),
             ("GET", "/schemas/ids/{id:int}", self.by_id),
             ("GET", "/schemas/ids/{id:int}/schema", self.text_by_id),
             ("GET", "/schemas/ids/{id:int}/subjects", self.subjects_of_id),

@@ -4,10 +4,15 @@ import difflib
 
 from millstream.registry.errors import invalid_schema
 from millstream.registry.formats.avro import AvroFormat
+from millstream.registry.formats.json_schema import JsonSchemaFormat
+from millstream.registry.formats.protobuf import ProtobufFormat
 from millstream.registry.formats.schema import SchemaFormat
 
-_AVRO: SchemaFormat = AvroFormat()
-FORMATS: dict[str, SchemaFormat] = {format_.name: format_ for format_ in (_AVRO,)}
+FORMATS: dict[str, SchemaFormat] = {
+    "JSON": JsonSchemaFormat(),
+    "PROTOBUF": ProtobufFormat(),
+    "AVRO": AvroFormat(),
+}
 
 
 def format_named(name: str) -> SchemaFormat:

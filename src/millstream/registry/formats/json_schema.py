@@ -1,0 +1,52 @@
+"""JSON Schemas."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jsonschema.exceptions import SchemaError
+from jsonschema.validators import Draft7Validator, validator_for
+
+from millstream.registry.formats.avro import load_json
+from millstream.registry.formats.json_compatibility import JsonDocuments, UnknownReferenceError, problems_reading
+from millstream.registry.formats.schema import Dependency, InvalidSchemaError, Problem
+
+
+class JsonSchema:
+    def __init__(self, document: Any, others: Mapping[str, Any]) -> None:
+        self.documents = JsonDocuments(document, others)
+
+    @property
+    def canonical(self) -> str:
+        return json.dumps(self.documents.main, separators=(",", ":"), ensure_ascii=False)
+
+    def normalized(self) -> str:
+        return json.dumps(self.documents.main, separators=(",", ":"), ensure_ascii=False, sort_keys=True)
+
+    def rendered(self, form: str) -> str:
+        return self.canonical
+
+    def problems_reading(self, writer: "JsonSchema") -> list[Problem]:
+        return problems_reading(self.documents, writer.documents)
+
+
+class JsonSchemaFormat:
+    name = "JSON"
+    forms: frozenset[str] = frozenset()
+
+    def parse(self, text: str, dependencies: Sequence[Dependency]) -> JsonSchema:
+        others = {row.name: load_json(row.text, f"reference {row.name!r}: ") for row in dependencies}
+        document = load_json(text)
+        if not isinstance(document, (dict, bool)):
+            raise InvalidSchemaError("a JSON Schema is an object, or true or false")
+        try:
+            validator_for(document, default=Draft7Validator).check_schema(document)
+        except SchemaError as error:
+            path = "/" + "/".join(str(part) for part in error.absolute_path)
+            raise InvalidSchemaError(f"this is no JSON Schema, at {path}: {error.message}") from None
+        schema = JsonSchema(document, others)
+        try:
+            schema.documents.check_references()
+        except UnknownReferenceError as error:
+            raise InvalidSchemaError(str(error)) from None
+        return schema
