@@ -26,7 +26,7 @@ def session(directory: Path, master: str) -> SparkSession:
     settings = SETTINGS | {
         "spark.local.dir": str(directory / "local"),
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
-        "spark.executor.memory": "500m",
+        "spark.executor.memory": "600m",
         "spark.task.maxFailures": "4",
         "spark.executorEnv.PYTHONPATH": os.environ.get("PYTHONPATH", ""),
     }
@@ -35,9 +35,19 @@ def session(directory: Path, master: str) -> SparkSession:
     return builder.getOrCreate()
 
 
+def spark_home(directory: Path) -> Path:
+    """One whose `work` is in the directory: there a `local-cluster` puts what its executors write."""
+    home = directory / "spark-home"
+    home.mkdir(exist_ok=True)
+    for each in quick_spark_home(Path(pyspark.__file__).parent).iterdir():
+        if not (home / each.name).exists() and each.name != "work":
+            (home / each.name).symlink_to(each)
+    return home
+
+
 def main(bootstrap: str, directory: Path, master: str, point: str | None) -> int:
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_HOME"] = str(quick_spark_home(Path(pyspark.__file__).parent))
+    os.environ["SPARK_HOME"] = str(spark_home(directory))
     spark = session(directory, master)
     sink = "millstream"
     if point is not None:

@@ -63,7 +63,6 @@ class Driver:
             "DYING_DIRECTORY": str(directory),
             "DYING_POINT": point or "",
             "SPARK_LOCAL_IP": "127.0.0.1",
-            "SPARK_WORKER_DIR": str(directory / "work"),
             "PYTHONWARNINGS": "ignore",
         }
         command = [sys.executable, "-m", "tests.spark_exactly_once.copier", bootstrap, str(directory), master]

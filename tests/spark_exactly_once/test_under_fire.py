@@ -16,8 +16,8 @@ SEED = int(os.environ.get("SPARK_SEED", "1"))
 STRIKES = int(os.environ.get("SPARK_STRIKES", "50"))
 
 
-def _campaign(directory: Path, cluster: EmbeddedCluster) -> Campaign:
-    return Campaign(directory, cluster, SEED, master="local[2,4]", per_second=100)
+def _campaign(directory: Path, cluster: EmbeddedCluster, master: str = "local[2,4]") -> Campaign:
+    return Campaign(directory, cluster, SEED, master=master, per_second=100)
 
 
 @pytest.mark.timeout(1200)
@@ -56,3 +56,19 @@ def test_many_strikes(tmp_path: Path) -> None:
             campaign.wait_for_progress()
             campaign.strike()
         campaign.finish()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_executors_die(tmp_path: Path) -> None:
+    """Executors in processes of their own, as on a cluster: killed in turn with everything else."""
+    with EmbeddedCluster(3, SETTINGS) as cluster, _campaign(tmp_path, cluster, "local-cluster[2,1,700]") as campaign:
+        campaign.wait_for_progress()
+        for _ in range(5):
+            campaign.tell(campaign.kill_executor())
+            campaign.wait_for_progress()
+        for _ in range(5):
+            campaign.strike()
+            campaign.wait_for_progress()
+        campaign.finish()
+        assert sum("kill -9 of executor" in each for each in campaign.told) >= 5
