@@ -9,12 +9,15 @@ from millstream.cli import (
     broker,
     cluster,
     consume,
+    demo,
     exit_codes,
+    gateway,
     group,
     log_compaction,
     log_dump,
     pipeline,
     produce,
+    schema,
     settings,
     share,
     simulate,
@@ -80,11 +83,14 @@ log_dump.app.command("compaction")(log_compaction.compaction)
 app.add_typer(log_dump.app, name="log")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(table.app, name="table")
+app.add_typer(schema.app, name="schema")
+app.command("gateway")(gateway.gateway)
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.command("bench")(bench.bench)
 app.command("settings")(settings.settings)
 app.command("simulate")(simulate.simulate)
+app.command("demo")(demo.demo)
 
 
 @app.command()

@@ -47,6 +47,10 @@ class LiveView:
         if self._live is None:
             self._console.print(f"{self._title}: {text}")
 
+    def say(self, text: str) -> None:
+        """A line that stays, above the table."""
+        self._console.print(f"{self._title}: {text}", soft_wrap=True)
+
     def show(self, progress: QueryProgress) -> None:
         self._queries[progress.query] = progress
         if self._live is None and self._is_time_for(progress):

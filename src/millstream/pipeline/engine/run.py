@@ -54,6 +54,8 @@ class RunOptions:
     settings: Mapping[str, str] = field(default_factory=dict)
     archive_classes: bool = True
     """Keep an archive of Spark's classes in the user's cache, for faster starts."""
+    short_lived: bool = False
+    """For a run of a minute or two: Spark's JVM is tuned to start fast."""
     grace_s: float = 120.0
     """How long a batch may go on after a stop was asked for."""
 
@@ -138,8 +140,10 @@ class _Run:
     def _start_spark(self) -> "Future[SparkSession]":
         options, pipeline = self._options, self._pipeline
         settings = {**ENGINE_SETTINGS, **pipeline.spark, **options.settings}
-        short = options.once or all(
-            (sink.trigger or pipeline.trigger).kind is TriggerKind.AVAILABLE_NOW for sink in pipeline.sinks
+        short = (
+            options.short_lived
+            or options.once
+            or all((sink.trigger or pipeline.trigger).kind is TriggerKind.AVAILABLE_NOW for sink in pipeline.sinks)
         )
         log_file = log_file_of(pipeline.name)
         log_file.unlink(missing_ok=True)
@@ -225,8 +229,10 @@ class _Run:
         if self._options.json:
             self._print_json({"event": event, "pipeline": self._pipeline.name, **details})
         else:
-            words = " ".join(f"{value}" for value in details.values())
-            self._view.note(f"{event} {words}".strip())
+            if details:
+                self._view.say(f"{event} {' '.join(str(value) for value in details.values())}")
+            else:
+                self._view.note(event)
 
     def _print_json(self, document: Mapping[str, Any]) -> None:
         with self._out:

@@ -1,0 +1,165 @@
+"""`millstream demo`: a broker, orders that keep coming, the first example's pipeline, and its result as a chart."""
+
+import os
+import tempfile
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from millstream.cli.pipeline_files import loaded, needs
+from millstream.cli.terminal import CommandFailedError
+
+if TYPE_CHECKING:
+    from millstream.pipeline.state import QueryProgress
+
+_EXAMPLE = "orders-revenue"
+_RESULT_TOPIC = "revenue-per-minute"
+_RATE = 300.0
+_CLOCK_SPEED = 60.0
+"""A minute of the orders' time goes by in a second."""
+_LONGEST_S = 100.0
+"""After which the demo ends, whatever it has seen."""
+
+
+def demo(
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=1, max=_LONGEST_S, help="How long to go on after the first result.")
+    ] = 20.0,
+    svg: Annotated[Path, typer.Option("--svg", metavar="FILE", help="Where the chart is written.")] = Path(
+        "millstream-demo.svg"
+    ),
+) -> None:
+    """Show the whole thing: a broker, a stream of orders, a pipeline on Spark, its live view, and a chart at the end.
+
+    Everything is temporary but the chart, and all of it ends by itself within two minutes.
+
+    \b
+    Examples:
+      millstream demo
+      millstream demo --seconds 40 --svg revenue.svg
+    """
+    with needs():
+        import pyspark  # noqa: F401  # what is missing is best told before anything is started
+
+        from millstream.pipeline.engine.failures import PipelineFailedError
+        from millstream.pipeline.engine.run import RunOptions, run_pipeline
+        from millstream.pipeline.engine.supervision import StopSignal
+        from millstream.pipeline.project import write_project
+    from millstream.client import connect
+    from millstream.testing import EmbeddedBroker
+
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="millstream-demo-")))
+        write_project(scratch / "project", _EXAMPLE)
+        typer.echo("starting a broker …", err=True)
+        broker = stack.enter_context(EmbeddedBroker())
+        os.environ["MILLSTREAM_BOOTSTRAP"] = broker.bootstrap_servers
+        os.environ["MILLSTREAM_STATE_HOME"] = str(scratch / "state")
+        client = stack.enter_context(connect(broker.bootstrap_servers))
+        generator = _load_generator(scratch / "project" / "generate.py")
+        client.create_topic(generator.TOPIC, partitions=3, exist_ok=True)
+        orders = _Orders(client, generator)
+        stack.callback(orders.end)
+        stop = StopSignal()
+        timer = _EndingTimer(stop, seconds)
+        stack.callback(timer.cancel)
+        orders.start()
+        pipeline = loaded(scratch / "project" / "pipeline.yaml")
+        typer.echo(f"{_RATE:,.0f} orders a second into {generator.TOPIC!r}; Spark starts …", err=True)
+        options = RunOptions(short_lived=True, grace_s=10.0, settings={"spark.sql.shuffle.partitions": "2"})
+        try:
+            run_pipeline(pipeline, options, stop=stop, listener=timer.look)
+        except PipelineFailedError as error:
+            raise CommandFailedError(str(error), error.exit_code) from error
+        rows = [record.value for record in client.consume(_RESULT_TOPIC, follow=False, decode="json")]
+    if not rows:
+        raise CommandFailedError(f"no minute was complete within {_LONGEST_S:.0f} s; this machine may be very busy")
+    _show(rows, svg)
+
+
+class _Orders(threading.Thread):
+    """Sends orders of the example's generator at a steady rate until it is told to end."""
+
+    def __init__(self, client: Any, generator: Any) -> None:
+        super().__init__(name="demo-orders", daemon=True)
+        self._client = client
+        self._generator = generator
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        from datetime import UTC, datetime, timedelta
+        from itertools import islice
+
+        stream = self._generator.orders(datetime.now(UTC), timedelta(seconds=_CLOCK_SPEED / _RATE))
+        began, sent = time.monotonic(), 0
+        while not self._ended.is_set():
+            batch = [(order["shop"], order) for order in islice(stream, int(_RATE / 10))]
+            sent += self._client.publish_many(self._generator.TOPIC, batch)
+            self._ended.wait(max(0.0, began + sent / _RATE - time.monotonic()))
+
+    def end(self) -> None:
+        self._ended.set()
+        self.join(timeout=10.0)
+
+
+class _EndingTimer:
+    """Asks for the end some time after the first result, and in any case before the demo gets long."""
+
+    def __init__(self, stop: Any, seconds: float) -> None:
+        self._stop = stop
+        self._seconds = seconds
+        self._last = self._after(_LONGEST_S)
+        self._first: threading.Timer | None = None
+
+    def look(self, progress: "QueryProgress") -> None:
+        if self._first is None and (progress.rows_out_total or 0) > 0:
+            self._first = self._after(self._seconds)
+
+    def cancel(self) -> None:
+        self._last.cancel()
+        if self._first is not None:
+            self._first.cancel()
+
+    def _after(self, seconds: float) -> threading.Timer:
+        timer = threading.Timer(seconds, self._stop.ask)
+        timer.daemon = True
+        timer.start()
+        return timer
+
+
+def _load_generator(path: Path) -> Any:
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("millstream_demo_generate", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _show(rows: list[dict[str, Any]], file: Path) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from millstream.cli.demo_chart import Revenue, bars
+    from millstream.cli.demo_chart import svg as svg_of
+
+    revenue = Revenue.of(rows)
+    console = Console(highlight=False)
+    table = Table(box=None, pad_edge=False, title="Revenue per minute of the orders' time", title_justify="left")
+    table.add_column("minute")
+    table.add_column("", style="blue")
+    table.add_column("revenue", justify="right")
+    for row in bars(revenue):
+        table.add_row(*row)
+    console.print(table)
+    for shop in revenue.shops:
+        console.print(f"{shop:12} {revenue.of_shop(shop):>12,.2f}")
+    orders = sum(int(row["orders"]) for row in rows)
+    console.print(f"{orders:,} orders in {len(revenue.minutes)} complete minutes")
+    file.write_text(svg_of(revenue), encoding="utf-8")
+    console.print(f"The chart: {file.absolute()}")
