@@ -90,8 +90,8 @@ def _serve(options: ServeOptions) -> int:
     for warning in (*config.unknown, *config.warnings, *config.without_effect):
         print(f"millstream: warning: {warning}", file=sys.stderr)
     if options.exit_with_stdin:
-        _exit_with_stdin()
-    _log_to_stderr()
+        exit_with_parent()
+    log_to_stderr()
     from millstream.runtime.running import run as run_node
 
     return run_node(config, lambda address: _announce(address, serves_clients=config.is_broker))
@@ -118,7 +118,7 @@ def _announce(address: str, *, serves_clients: bool) -> None:
         )
 
 
-def _log_to_stderr() -> None:
+def log_to_stderr() -> None:
     import logging
 
     level = os.environ.get("MILLSTREAM_LOG_LEVEL", "INFO").upper()
@@ -128,7 +128,7 @@ def _log_to_stderr() -> None:
     )
 
 
-def _exit_with_stdin() -> None:
+def exit_with_parent() -> None:
     """Stop when whoever holds the other end of our stdin is gone. A thread, so that the loop knows nothing of it."""
 
     def watch() -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import ipaddress
+import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -93,9 +94,19 @@ class Gateway:
         """In this thread, until SIGTERM or SIGINT."""
         with self._close:
             listener = self._open()
-            assert self._server is not None
-            ready(self)
-            self._server.run([listener])
+            server = self._server
+            assert server is not None
+
+            def leave(number: int, frame: object) -> None:
+                server.force_exit, server.should_exit = server.should_exit, True  # the second time at once
+
+            before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGINT)}
+            try:
+                ready(self)
+                server.run([listener])
+            finally:
+                for number, handler in before.items():
+                    signal.signal(number, handler)
 
     def _open(self) -> socket.socket:
         """Everything but serving: the listener is open, so whoever connects from now on is answered."""
@@ -130,8 +141,15 @@ class Gateway:
         self._server.run([listener])
 
 
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are ours: uvicorn would raise them again at its end, before the rest is closed."""
+        yield
+
+
 def _server(app: ASGIApp, options: GatewayOptions) -> uvicorn.Server:
-    return uvicorn.Server(
+    return _Server(
         uvicorn.Config(
             app,
             log_config=None,

@@ -134,6 +134,19 @@ class RegistryClient:
             return None
         return _registered({"schemaType": schema.kind, **answer})
 
+    def check(self, subject: str, schema: Schema, version: str | None = None) -> list[str]:
+        """Why the schema may not be registered, empty if it may: compared with one version ("latest" or a number), or
+        with all that count at the subject's level."""
+        path = f"/compatibility/subjects/{quote(subject, safe='')}/versions" + (f"/{version}" if version else "")
+        answer = self._ask("POST", f"{path}?verbose=true", f"subject {subject!r}", _body(schema))
+        if answer.get("is_compatible"):
+            return []
+        return [str(message) for message in answer.get("messages") or ()] or ["the registry does not say why"]
+
+    def versions(self, subject: str) -> list[int]:
+        answer = self._ask("GET", f"/subjects/{quote(subject, safe='')}/versions", f"subject {subject!r}")
+        return [int(version) for version in answer]
+
     def subjects(self) -> list[str]:
         return [str(name) for name in self._ask("GET", "/subjects", "the list of subjects")]
 

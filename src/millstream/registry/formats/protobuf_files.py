@@ -20,7 +20,7 @@ from millstream.registry.formats.schema import Dependency, InvalidSchemaError
 MAIN_FILE = "default.proto"
 """What a schema is called that nobody imports; the name Confluent's clients use."""
 _PROTOC_SECONDS = 60
-_NO_ERROR = re.compile(r"[IW]\d{4} |.*: warning: ")
+_NO_ERROR = re.compile(r"[IW]\d{4} |WARNING: |.*: warning: ")
 
 
 def load(text: str, dependencies: Sequence[Dependency]) -> FileDescriptor:
