@@ -78,18 +78,27 @@ def transfers(path: Path, rows: list[dict[str, Any]], rejected: int) -> None:
 
 
 def readings(path: Path, rows: Sequence[tuple[Any, ...]]) -> None:
-    ordered = sorted(rows, key=lambda row: row[1])
-    begin = ordered[0][1]
-    with _figure(path, "Readings in the table; humidity came later", "days", "°C") as axes:
-        days = [(row[1] - begin).total_seconds() / 86_400 for row in ordered]
-        axes.scatter(days, [row[2] for row in ordered], s=4, color=_COLOURS[0], label="celsius")
+    begin = min(row[1] for row in rows)
+    warmth: dict[int, list[float]] = defaultdict(list)
+    damp: dict[int, list[float]] = defaultdict(list)
+    for _, at, celsius, humidity in rows:
+        hour = int((at - begin).total_seconds() // 3600)
+        warmth[hour].append(celsius)
+        if humidity is not None:
+            damp[hour].append(humidity)
+    with _figure(path, "Means per hour in the table; humidity came later", "days", "°C") as axes:
+        axes.plot(*_means(warmth), color=_COLOURS[0], linewidth=1)
         beside = axes.twinx()
-        damp = [(day, row[3]) for day, row in zip(days, ordered, strict=True) if row[3] is not None]
-        beside.scatter([day for day, _ in damp], [value for _, value in damp], s=4, color=_COLOURS[1])
+        beside.plot(*_means(damp), color=_COLOURS[1], linewidth=1)
         beside.set_ylabel("humidity")
         beside.set_ylim(0, 1.4)
         beside.spines[["top"]].set_visible(False)
         axes.axvline(3, color="#6b7280", linestyle="--", linewidth=1)
+
+
+def _means(by_hour: dict[int, list[float]]) -> tuple[list[float], list[float]]:
+    hours = sorted(by_hour)
+    return [hour / 24 for hour in hours], [sum(by_hour[hour]) / len(by_hour[hour]) for hour in hours]
 
 
 def _bars(axes: Any, values: Sequence[float], width: float) -> None:

@@ -19,9 +19,7 @@ from .conftest import EXAMPLES, Example
 START = datetime(2026, 1, 31, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 
-pytestmark = [
-    pytest.mark.timeout(600),
-]
+pytestmark = pytest.mark.timeout(600)
 
 
 def moment(text: str) -> datetime:
@@ -70,6 +68,7 @@ def test_orders_revenue(example: Example, pictures: Path | None) -> None:
         draw.revenue(pictures / "orders-revenue.svg", found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", ["click-sessions"], indirect=True)
 def test_click_sessions(example: Example, pictures: Path | None) -> None:
     generate = example.generate
@@ -101,6 +100,7 @@ def test_click_sessions(example: Example, pictures: Path | None) -> None:
         draw.sessions(pictures / "click-sessions.svg", found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", ["payments-orders"], indirect=True)
 def test_payments_joined_to_orders(example: Example, pictures: Path | None) -> None:
     """The payment of an order of the first run may come in the second: its order waits in the state."""
@@ -131,6 +131,7 @@ def test_payments_joined_to_orders(example: Example, pictures: Path | None) -> N
         draw.payments(pictures / "payments-orders.svg", found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", ["customer-enrichment"], indirect=True)
 def test_enrichment_from_a_compacted_topic(example: Example, pictures: Path | None) -> None:
     """Each run sees the customers as they are then: changes and tombstones included."""
