@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from types import ModuleType
 
+import cramjam
 import pyarrow as pa
 
 from millstream.columnar.aborted import AbortedTransactions
@@ -25,6 +26,9 @@ MAX_ROWS = 16_384
 MAX_BYTES = 8 << 20
 _MOST_BYTES = 1 << 30
 """Arrow's offsets have 32 bits; one record of the largest batch must still fit on top of this."""
+_MOST_ROOM = 16 << 20
+"""Kept for decompression; larger batches are rare."""
+_FRAMED = {Codec.GZIP: cramjam.gzip, Codec.LZ4: cramjam.lz4, Codec.ZSTD: cramjam.zstd}
 _MAX_OFFSET = (1 << 63) - 1
 
 
@@ -60,6 +64,7 @@ class ArrowDecoder:
             raise ValueError(f"A batch needs room: max_rows={max_rows}, max_bytes={max_bytes} must be at least 1.")
         self.schema: pa.Schema = record_schema(columns)
         self._implementation = implementation
+        self._decompressor = _Decompressor()
         self._topics = _Constant(pa.string())
         self._partitions = _Constant(pa.int32())
         self._collected = frozenset(columns) - {"topic", "partition"}
@@ -103,7 +108,8 @@ class ArrowDecoder:
                     raise CorruptBatchError(topic, partition, base_offset, "the checksum (CRC32C) is wrong")
                 if not hidden and header.record_count:
                     try:
-                        records = _records_section(header.codec, view[position + HEADER_SIZE : position + size])
+                        content = view[position + HEADER_SIZE : position + size]
+                        records = self._decompressor.records(header.codec, content)
                         collector.add(
                             records,
                             count=header.record_count,
@@ -145,15 +151,31 @@ class _Constant:
         return self._kept if len(self._kept) == count else self._kept.slice(0, count)
 
 
-def _records_section(codec: int, content: memoryview) -> Bytes:
-    if not codec:
-        return content
-    try:
-        return decompress(Codec(codec), content)
-    except DecompressionFailedError:
-        raise
-    except ValueError:
-        raise MalformedRecordError(f"there is no compression codec {codec}") from None
+class _Decompressor:
+    """Records sections as they were before compression, into one buffer that is used again and again: they are copied
+    out of it anyway, into columns."""
+
+    def __init__(self) -> None:
+        self._room = bytearray()
+
+    def records(self, number: int, content: memoryview) -> Bytes:
+        if not number:
+            return content
+        try:
+            codec = Codec(number)
+        except ValueError:
+            raise MalformedRecordError(f"there is no compression codec {number}") from None
+        framed = _FRAMED.get(codec)
+        if framed is not None:
+            try:
+                size = framed.decompress_into(content, self._room)
+                return memoryview(self._room)[:size]
+            except cramjam.DecompressionError:
+                pass  # too small a room, or damaged: the careful way knows
+        records = decompress(codec, content)
+        if framed is not None and len(self._room) < len(records) <= _MOST_ROOM:
+            self._room = bytearray(min(_MOST_ROOM, 2 * len(records)))
+        return records
 
 
 def _implausible(header: BatchHeader, position: int) -> str:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from millstream.schemas import framing, json_schema
-from millstream.schemas.assembly import MISFITS, Row, assemble, binary_values, rows_of
+from millstream.schemas.assembly import MISFITS, Row, assemble, binary_values, rows_of, with_times
 from millstream.schemas.errors import EncodingError
 from millstream.schemas.json_values import MisfitError, converter
 from millstream.schemas.schema_choice import SchemaChoice
@@ -137,13 +137,16 @@ class JsonFormat:
     def encode(self, rows: pa.Array) -> pa.Array:
         prefix = self._prefix_for(rows.type)
         out: list[bytes | None] = []
+        rows = with_times(rows, _time_text)
         values = rows_of(rows) if pa.types.is_struct(rows.type) else rows.to_pylist()
+        nested = any(pa.types.is_nested(field.type) for field in rows.type) if pa.types.is_struct(rows.type) else True
+        without_nulls = _without_nulls if nested else _without_null_fields
         for place, row in enumerate(values):
             if row is None:
                 out.append(None)
                 continue
             try:
-                text = orjson.dumps(_without_nulls(row), _plain_value, orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS)
+                text = orjson.dumps(without_nulls(row), _plain_value, orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS)
             except (TypeError, orjson.JSONEncodeError) as error:
                 raise EncodingError(f"Row {place} cannot be written as JSON: {error}.") from None
             out.append(prefix + text)
@@ -204,6 +207,14 @@ def _with_times(array: pa.Array, kind: pa.DataType) -> pa.Array:
     return array.cast(kind)
 
 
+def _time_text(times: pa.Array) -> pa.Array:
+    """ISO 8601, in UTC where they have a zone; whole seconds without a fraction."""
+    zone = "Z" if times.type.tz else ""
+    times = times.cast(pa.timestamp("us", "UTC" if zone else None), safe=False)
+    text = pc.replace_substring(times.cast(pa.string()), " ", "T")
+    return pc.replace_substring_regex(text, rf"\.000000{zone}$", zone)
+
+
 def _without_nulls(value: Any) -> Any:
     """Fields that are null are left out, as Spark's to_json does: few schemas allow them to be null."""
     if isinstance(value, dict):
@@ -211,6 +222,10 @@ def _without_nulls(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_nulls(each) for each in value]
     return value
+
+
+def _without_null_fields(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in row.items() if value is not None}
 
 
 def _plain_value(value: Any) -> Any:

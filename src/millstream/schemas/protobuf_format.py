@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError, EncodeError
 
 from millstream.schemas import framing
 from millstream.schemas import protobuf_schema as proto
-from millstream.schemas.assembly import Row, assemble, binary_values, rows_of
+from millstream.schemas.assembly import Row, assemble, binary_values, rows_of, with_times
 from millstream.schemas.errors import EncodingError, SchemaError, SchemaNotFoundError
 from millstream.schemas.schema_choice import ResolvedSchema, SchemaChoice
 
@@ -117,7 +117,7 @@ class ProtobufFormat:
                     f"The message {self._descriptor.full_name} has no field {field.name!r}; it has {', '.join(known)}."
                 )
         out: list[bytes | None] = []
-        for place, row in enumerate(rows_of(rows)):
+        for place, row in enumerate(rows_of(with_times(rows, _in_microseconds))):
             if row is None:
                 out.append(None)
                 continue
@@ -189,6 +189,10 @@ def _timestamp(value: Any) -> datetime:
     return _EPOCH + timedelta(seconds=value.seconds, microseconds=value.nanos // 1000)
 
 
+def _in_microseconds(times: pa.Array) -> pa.Array:
+    return times.cast(pa.timestamp("us", times.type.tz), safe=False).cast(pa.int64())
+
+
 def _fill(message: Any, row: dict[str, Any]) -> None:
     fields = message.DESCRIPTOR.fields_by_name
     for name, value in row.items():
@@ -212,9 +216,11 @@ def _fill(message: Any, row: dict[str, Any]) -> None:
 def _fill_message(message: Any, value: Any) -> None:
     name = message.DESCRIPTOR.full_name
     if name == proto.TIMESTAMP_NAME:
-        moment = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
-        since = moment - _EPOCH
-        message.seconds, message.nanos = since.days * 86_400 + since.seconds, since.microseconds * 1000
+        if isinstance(value, datetime):  # out of a map
+            since = (value if value.tzinfo is not None else value.replace(tzinfo=UTC)) - _EPOCH
+            value = since // timedelta(microseconds=1)
+        message.seconds, fraction = divmod(value, 1_000_000)
+        message.nanos = 1000 * fraction
     elif name == proto.DURATION_NAME:
         message.FromTimedelta(value)
     elif name in proto.JSON_NAMES:
