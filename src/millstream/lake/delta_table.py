@@ -207,7 +207,7 @@ class DeltaLakeTable(LakeTable):
         ]
 
     def optimize(self, target_size: int, sort: Sequence[str], progress: Progress) -> Rewritten:
-        self.project(sort or None)
+        self.check_sort(sort)
         before = self._files()
         partitions = self._delta.partitions() if self.partitioning.terms else [{}]
         for number, partition in enumerate(partitions):
@@ -235,6 +235,8 @@ class DeltaLakeTable(LakeTable):
                 last = error
                 time.sleep(min(2.0, 0.05 * 2**attempt))
                 self.refresh()
+            except DeltaError as error:
+                raise LakeError(f"{self.name} cannot be optimized: {error}") from error
         raise CommitConflictError(f"{self.name}: optimize lost against other writers {ATTEMPTS} times: {last}")
 
     def vacuum(self, older_than: timedelta) -> int:

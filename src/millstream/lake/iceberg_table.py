@@ -249,7 +249,7 @@ class IcebergLakeTable(LakeTable):
         return found
 
     def optimize(self, target_size: int, sort: Sequence[str], progress: Progress) -> Rewritten:
-        self.project(sort or None)
+        self.check_sort(sort)
         self.refresh()
         scan = self.scan()
         spec = self._iceberg.metadata.default_spec_id

@@ -138,6 +138,18 @@ class ParquetLog:
             self._storage.put(_path(version, ".checkpoint"), json.dumps(_checkpoint(new)).encode())
         return new
 
+    def trim(self, limit: datetime) -> int:
+        """Delete entries from before the newest checkpoint of that age: these versions can no longer be read."""
+        entries, checkpoints = self._listed()
+        old = [each for each in checkpoints if each in entries and self.entry(each).time <= limit]
+        if not old:
+            return 0
+        gone = [_path(each) for each in entries if each < max(old)]
+        gone += [_path(each, ".checkpoint") for each in checkpoints if each < max(old)]
+        for path in gone:
+            self._storage.delete(path)
+        return len(gone)
+
     def _listed(self) -> tuple[set[int], set[int]]:
         found = [_ENTRY.fullmatch(each.path) for each in self._storage.listed(LOG_DIRECTORY)]
         entries = {int(match[1]) for match in found if match and not match[2]}
@@ -182,7 +194,8 @@ def _apply(state: LogState | None, version: int, entry: LogEntry) -> LogState:
         if entry.schema is None:
             raise LakeError(f"version {version} of a table's log has no schema, and none is before it")
         state = LogState(version, entry.schema, entry.partition_by or "")
-    files = {path: file for path, file in state.files.items() if path not in set(entry.removed)}
+    gone = set(entry.removed)
+    files = {path: file for path, file in state.files.items() if path not in gone} if gone else dict(state.files)
     files |= {file.path: file for file in entry.added}
     apps = state.apps if entry.app is None else {**state.apps, entry.app[0]: entry.app[1]}
     return replace(state, version=version, schema=entry.schema or state.schema, files=files, apps=apps)

@@ -191,7 +191,7 @@ class ParquetLakeTable(LakeTable):
         return found
 
     def optimize(self, target_size: int, sort: Sequence[str], progress: Progress) -> Rewritten:
-        self.project(sort or None)
+        self.check_sort(sort)
         self.refresh()
         self._finish_moves()
         scan = self.scan(self.row_schema.names)
@@ -238,7 +238,7 @@ class ParquetLakeTable(LakeTable):
             if ours and plain not in needed and each.modified <= limit:
                 self.storage.delete(each.path)
                 deleted += 1
-        return deleted
+        return deleted + self._log.trim(limit)
 
     def _removed_since(self, limit: datetime) -> set[str]:
         """Files that a reader of a version that young may still read."""

@@ -138,11 +138,14 @@ class Partitioning:
         parts = []
         for term, value in zip(self.terms, values, strict=True):
             text = HIVE_NULL if value is None else value_text(value)
-            if not _SAFE.fullmatch(text):
-                text = quote(text, safe="") if hive else hashlib.sha256(text.encode()).hexdigest()[:16]
-            name = term.name if _SAFE.fullmatch(term.name) else quote(term.name, safe="")
-            parts.append(f"{name}={text}")
+            parts.append(f"{_path_part(term.name, hive=hive)}={_path_part(text, hive=hive)}")
         return "/".join(parts)
+
+
+def _path_part(text: str, *, hive: bool) -> str:
+    if _SAFE.fullmatch(text):
+        return text
+    return quote(text, safe="") if hive else hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def value_text(value: PartitionValue) -> str:

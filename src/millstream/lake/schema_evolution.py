@@ -166,4 +166,9 @@ def _conform_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
         ends = pc.cumulative_sum(lengths)
         offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends])
         return pa.ListArray.from_arrays(offsets, values, type=kind, mask=array.is_null())
+    if pa.types.is_map(kind) and pa.types.is_map(array.type):
+        whole = array.take(pa.array(range(len(array)))) if array.offset else array  # offsets that begin at nought
+        keys = _conform_array(whole.keys, kind.key_type)
+        items = _conform_array(whole.items, kind.item_type)
+        return pa.MapArray.from_arrays(whole.offsets, keys, items, type=kind, mask=whole.is_null())
     return array.cast(kind)

@@ -153,6 +153,14 @@ class LakeTable(ABC):
                 raise LakeOptionError(f"{self.name} has no column {column}; there are {', '.join(self.schema.names)}")
         return pa.schema([self.schema.field(column) for column in columns])
 
+    def check_sort(self, columns: Sequence[str]) -> None:
+        """Refuse to sort by what is not there, or is the same in all rows of a file."""
+        self.project(columns)
+        if useless := [column for column in columns if column in self.partitioning.names]:
+            raise LakeOptionError(
+                f"{self.name} cannot be sorted by {useless[0]}: the table is partitioned by {useless[0]}"
+            )
+
     def discard(self, paths: Iterable[str]) -> None:
         """Delete data files that are not in the table and never will be."""
         for path in paths:
