@@ -1,12 +1,16 @@
 """The table of cases in `compatibility_cases.yaml`, each asked both ways."""
 
+import base64
 import json
-from functools import lru_cache
+import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from google.protobuf import descriptor_pb2
+from grpc_tools import protoc
 
 from millstream.registry.formats.schema import ParsedSchema
 from millstream.registry.formats.table import FORMATS
@@ -17,13 +21,20 @@ TABLE: dict[str, list[dict[str, Any]]] = yaml.safe_load(
 CASES = [pytest.param(kind, case, id=f"{kind}: {case['rule']}") for kind, cases in TABLE.items() for case in cases]
 
 
-@lru_cache(maxsize=None)
+def compiled(text: str) -> str:
+    """As a descriptor in base64: by protoc within this process, since a process for each of so many takes long."""
+    with tempfile.TemporaryDirectory() as directory:
+        content = text if text.startswith("syntax") else f'syntax = "proto3"; {text}'
+        (Path(directory) / "case.proto").write_text(content)
+        out = Path(directory) / "out"
+        assert protoc.main(["protoc", f"-I{directory}", f"--descriptor_set_out={out}", "case.proto"]) == 0
+        (file,) = descriptor_pb2.FileDescriptorSet.FromString(out.read_bytes()).file
+    return base64.b64encode(file.SerializeToString()).decode()
+
+
+@cache
 def parsed(kind: str, text: str) -> ParsedSchema:
-    if kind == "PROTOBUF":
-        text = text if text.startswith("syntax") else f'syntax = "proto3"; {text}'
-    else:
-        text = json.dumps(yaml.safe_load(text))
-    return FORMATS[kind].parse(text, ())
+    return FORMATS[kind].parse(compiled(text) if kind == "PROTOBUF" else json.dumps(yaml.safe_load(text)), ())
 
 
 def expected(verdict: Any) -> list[str]:
