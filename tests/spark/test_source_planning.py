@@ -40,6 +40,7 @@ from millstream.spark.rows import Rows
 from millstream.spark.stream_planner import StreamPlanner
 from millstream.testing import EmbeddedBroker, EmbeddedCluster
 from millstream.wire import Cluster, Fetched, UnreachableError
+from millstream.wire import TopicPartition as WirePartition
 from pyspark_millstream import DefaultSource
 
 Document = dict[str, Any]
@@ -245,7 +246,7 @@ class TestStream:
         cluster = Cluster(orders.bootstrap)
 
         def committed() -> int:
-            (offset,) = cluster.committed_offsets("planned-progress", [(orders.name, 0)]).values()
+            (offset,) = cluster.committed_offsets("planned-progress", [WirePartition(orders.name, 0)]).values()
             return offset
 
         end = planner.latest(planner.initial(), limited=True)
@@ -315,6 +316,13 @@ class TestLoss:
             offsets_read(orders.options(), planner.ranges(first, start))
         self.both(orders, start, "was deleted and created anew")
         assert self.read == list(range(7))
+        # A group knows the topic by its name only: what was read of the old one says nothing of the new one.
+        with Cluster(orders.bootstrap) as cluster:
+            planner = orders.planner(failOnDataLoss="false", groupId="planned-anew")
+            end = planner.latest(start, limited=True)
+            assert cluster.committed_offsets("planned-anew", [WirePartition(orders.name, 0)]) == {}
+            planner.latest(end, limited=True)
+            assert cluster.committed_offsets("planned-anew", [WirePartition(orders.name, 0)]) == {(orders.name, 0): 7}
 
     def test_topic_deleted(self, topic: Callable[..., Topic]) -> None:
         orders = topic()

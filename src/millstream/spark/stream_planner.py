@@ -97,12 +97,15 @@ class StreamPlanner:
         Spark asks only when all before `start` has been processed and recorded, so this is also when a group may be
         told of it.
         """
-        if self._progress is not None:
-            self._progress.commit(StreamOffset.from_json(start).positions)
         now = self._now()
         if self._idle_answer is not None and self._idle_answer[0] == start and now < self._idle_answer[1]:
             return start
-        end = self._patiently(lambda: self._next_end(start, limited=limited))
+        before = StreamOffset.from_json(start)
+        if not self._is_checked:
+            self._patiently(lambda: self._must_be_of_this_query(before))
+            self._is_checked = True
+        self._patiently(lambda: self._commit(before))
+        end = self._patiently(lambda: self._next_end(before, limited=limited))
         if end is None:
             self._idle_answer = (start, self._now() + IDLE_ANSWER_S)
             return start
@@ -125,15 +128,24 @@ class StreamPlanner:
 
     def finished(self, end: Document) -> None:
         """Spark says that a batch is done, a little earlier than `latest` would."""
-        if self._progress is not None:
-            self._progress.commit(StreamOffset.from_json(end).positions)
+        self._patiently(lambda: self._commit(StreamOffset.from_json(end)))
+
+    def _commit(self, done: StreamOffset) -> None:
+        """Tells the group, of what there still is: a group knows topics by name only."""
+        if self._progress is None:
+            return
+        topics = self._view.topics()
+        anew = {topic for topic, known in done.topic_ids.items() if created_anew(known, topics.ids.get(topic))}
+        positions = done.positions.items()
+        self._progress.commit(
+            {each: at for each, at in positions if each in topics.partitions and each.topic not in anew}
+        )
 
     def report_latest(self) -> Document | None:
         """All there was when it was last asked, for the progress report."""
         return self._latest.to_json() if self._latest is not None else None
 
-    def _next_end(self, start: Document, *, limited: bool) -> StreamOffset | None:
-        before = StreamOffset.from_json(start)
+    def _next_end(self, before: StreamOffset, *, limited: bool) -> StreamOffset | None:
         if before.history is not None and not before.history.is_done:
             if self._history is None:
                 raise CheckpointError(
@@ -143,9 +155,6 @@ class StreamPlanner:
             rows, size = (self._options.max_offsets, self._options.max_bytes) if limited else (None, None)
             return replace(before, history=self._history.advance(before.history, rows, size))
         ends = self._ends()
-        if not self._is_checked:
-            self._must_be_of_this_query(before)
-            self._is_checked = True
         if self._unchanged(before, ends):
             self._latest = self._offset(ends, self._view.topics().ids)
             return None
@@ -162,7 +171,7 @@ class StreamPlanner:
         if before.begin == before.positions:
             begin = {each: begin.get(each, offset) for each, offset in starts.items()}
         if limited:
-            if not self._enough(starts, ends):
+            if not continuation.losses.found and not self._enough(starts, ends):
                 return None
             ends = self._limit(starts, ends)
         # What exists but could not be asked about now keeps its place.
