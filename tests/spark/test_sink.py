@@ -6,6 +6,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -15,6 +16,7 @@ from millstream.spark.decisions import TOPIC as DECISIONS
 from millstream.testing import EmbeddedBroker
 from millstream.wire import Cluster
 from tests.spark_exactly_once.committed import committed_values, hidden
+from tools.apache_kafka import ApacheKafkaBroker, resolve
 
 pytestmark = pytest.mark.timeout(240)
 _names = (f"sink-{number}" for number in count())
@@ -75,8 +77,6 @@ def test_columns_arrive_as_they_were(sink: Sink, spark: SparkSession) -> None:
 
 
 def test_keys_go_where_javas_producer_would_put_them(sink: Sink, spark: SparkSession) -> None:
-    import pyarrow as pa
-
     rows = spark.range(200).selectExpr("concat('key-', id) as key", "cast(id as string) as value")
     sink.write(rows.repartition(3), **{"kafka.compression.type": "lz4"})
     found = sink.rows().selectExpr("cast(key as string) as key", "partition").collect()
@@ -131,10 +131,9 @@ def test_a_batch_write_exactly_once_shows_nothing_of_what_failed(sink: Sink, spa
     assert sorted(map(int, sink.values())) == list(range(100))
 
 
-def test_a_stream_is_written_once_over_restarts(sink: Sink, spark: SparkSession, tmp_path: Path) -> None:
-    """And a batch that Spark does not know to be committed, since it crashed right after, is not written twice."""
+def check_restarts(sink: Sink, spark: SparkSession, checkpoint: Path) -> None:
+    """Runs a query twice; in between, Spark forgets that its last batch was committed."""
     source = Sink(spark, sink.cluster)
-    checkpoint = tmp_path / "checkpoint"
 
     def run() -> None:
         rows = (
@@ -166,6 +165,16 @@ def test_a_stream_is_written_once_over_restarts(sink: Sink, spark: SparkSession,
     assert sorted(map(int, sink.values())) == list(range(130))
     assert hidden(sink.cluster, sink.topic) == 0
     assert DECISIONS in sink.cluster.topics()
+
+
+def test_a_stream_is_written_once_over_restarts(sink: Sink, spark: SparkSession, tmp_path: Path) -> None:
+    check_restarts(sink, spark, tmp_path)
+
+
+@pytest.mark.slow
+def test_apache_kafka_is_written_the_same(spark: SparkSession, tmp_path: Path) -> None:
+    with ApacheKafkaBroker(resolve(), tmp_path / "kafka") as kafka, Cluster(kafka.bootstrap_servers) as cluster:
+        check_restarts(Sink(spark, cluster), spark, tmp_path / "checkpoint")
 
 
 def test_a_stream_at_least_once_needs_no_transactions(sink: Sink, spark: SparkSession, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from millstream.records.compression import Codec
 from millstream.testing import EmbeddedBroker, EmbeddedCluster
 from millstream.wire import Cluster, ErrorCode, RefusedError, TopicPartition, UnreachableError
 from millstream.wire.producing import Producer
+from millstream.wire.transactions import idempotent_producer
 from tests.spark_exactly_once.committed import committed_values
 
 ROWS = 20
@@ -33,15 +34,7 @@ class Numbers:
     """An idempotent producer's batches: numbers that go up, in each partition."""
 
     def __init__(self, cluster: Cluster, topic: str, partitions: int) -> None:
-        answer = cluster.call(
-            "init_producer_id",
-            at_most=5,
-            transactional_id=None,
-            transaction_timeout_ms=0,
-            producer_id=-1,
-            producer_epoch=-1,
-        )
-        self._identity = answer.producer_id, answer.producer_epoch
+        self._identity = idempotent_producer(cluster)
         self._places = [TopicPartition(topic, each) for each in range(partitions)]
         self._encoder = ArrowEncoder(Codec.NONE)
         self.sent = 0

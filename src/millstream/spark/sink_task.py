@@ -16,9 +16,9 @@ from millstream.spark.errors import SinkError
 from millstream.spark.sink_messages import TaskWrite
 from millstream.spark.sink_options import WriteOptions
 from millstream.spark.sink_rows import RowRouter
-from millstream.wire import Cluster, ErrorCode, RefusedError, TopicPartition, WireError
+from millstream.wire import Cluster, TopicPartition, WireError
 from millstream.wire.producing import Producer
-from millstream.wire.transactions import Identity, Transactions
+from millstream.wire.transactions import Identity, Transactions, idempotent_producer
 
 MAX_SEQUENCE = 0x7FFFFFFF
 _LOG_WAIT_S = 60.0
@@ -85,17 +85,7 @@ _idle_stamps: dict[tuple[int, WriteOptions], _Stamps] = {}
 def _idempotent_stamps(cluster: Cluster, options: WriteOptions) -> _Stamps:
     if (kept := _idle_stamps.pop((os.getpid(), options), None)) is not None:
         return kept
-    answer = cluster.call(
-        "init_producer_id",
-        at_most=5,
-        transactional_id=None,
-        transaction_timeout_ms=0,
-        producer_id=-1,
-        producer_epoch=-1,
-    )
-    if answer.error_code:
-        raise RefusedError("a producer id was refused", ErrorCode(answer.error_code))
-    return _Stamps(answer.producer_id, answer.producer_epoch)
+    return _Stamps(*idempotent_producer(cluster))
 
 
 # Exactly once

@@ -54,6 +54,28 @@ class Ended:
     refused: WireError | None
 
 
+def idempotent_producer(cluster: Cluster) -> tuple[int, int]:
+    """A producer id and epoch for writing without transactions; brokers that just started need a moment to give one."""
+
+    def ask() -> tuple[int, int]:
+        answer = cluster.call(
+            "init_producer_id",
+            at_most=_TWO_PHASE_VERSION - 1,
+            transactional_id=None,
+            transaction_timeout_ms=0,
+            producer_id=-1,
+            producer_epoch=-1,
+        )
+        code = error_code(answer.error_code)
+        if code.retriable:
+            raise NotYetError("a producer id", code)
+        if code is not ErrorCode.NONE:
+            raise refusal("a producer id", code)
+        return answer.producer_id, answer.producer_epoch
+
+    return Patience(cluster.timeout_s).keep_trying(ask)
+
+
 class Transactions:
     """The transaction coordinators of one cluster; thread safe."""
 
