@@ -7,7 +7,6 @@ from struct import Struct
 from types import ModuleType
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from millstream.columnar.compiled import implementation
 from millstream.columnar.schema import HEADERS_TYPE
@@ -126,6 +125,8 @@ def _milliseconds(rows: pa.RecordBatch) -> pa.Array:
     now = int(time.time() * 1000)
     if column is None or column.null_count == len(column):
         return pa.repeat(pa.scalar(now, pa.int64()), rows.num_rows)
+    import pyarrow.compute as pc  # takes a while, and whoever only reads does not need it
+
     if pa.types.is_timestamp(column.type):
         # Floored, not truncated: times before 1970 too must not come out later than they are.
         column = pc.floor_temporal(column, unit="millisecond").cast(pa.timestamp("ms", column.type.tz))

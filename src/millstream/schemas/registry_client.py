@@ -197,7 +197,9 @@ class RegistryClient:
         headers = {"Accept": CONTENT_TYPE, "Content-Type": CONTENT_TYPE, **self._auth.header()}
         request = Request(url + path, data=data, headers=headers, method=method)
         try:
-            with self._open(request, max(0.1, deadline - time.monotonic())) as answer:
+            # No address may use up the time of the others.
+            patience = min(deadline - time.monotonic(), max(1.0, self._timeout_s / (len(self.urls) + 1)))
+            with self._open(request, max(0.1, patience)) as answer:
                 content = answer.read()
         except HTTPError as error:
             with error:
