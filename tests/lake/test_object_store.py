@@ -72,6 +72,9 @@ def test_a_table_in_a_store(store: dict[str, str], tmp_path: Path, table_format:
     assert _offsets(open_table(parse_options(options))) == list(range(20))
 
 
+@pytest.mark.parametrize(
+    "table_format", ["parquet", "delta", pytest.param("iceberg", marks=pytest.mark.slow)]
+)  # Iceberg's catalog decides there, which is not in the store
 def test_writers_at_the_same_time(store: dict[str, str], tmp_path: Path, table_format: str) -> None:
     """The store decides who is first: a version of the log is created once."""
     options = parse_options(_options(store, tmp_path, table_format, "busy"))

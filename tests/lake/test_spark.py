@@ -13,21 +13,22 @@ from millstream.client import Message, connect
 from millstream.lake.options import parse_options
 from millstream.lake.table import open_table
 from millstream.testing import EmbeddedBroker
-from tests.lake.conftest import FORMATS, rows_of
+from tests.lake.conftest import FORMATS, opened, records, rows_of, written
 from tests.spark.conftest import broker, spark  # noqa: F401 - one session for all rooms
 
 pytest.importorskip("pyspark")
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, Not
+from pyspark.sql.types import LongType, StructType, TimestampType
 
+from millstream.lake.spark_reader import PruningTableReader
 from millstream.lake.spark_writer import StreamTableWriter
 
 pytestmark = [
     pytest.mark.timeout(300),
     pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
 ]
-RECORD_COLUMNS = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP"
 BEGIN_MS = int(datetime(2026, 1, 1, 23, 59, tzinfo=UTC).timestamp() * 1000)
 
 
@@ -150,7 +151,7 @@ def test_a_driver_that_dies_between_files_and_commit(
     table_format: str,
 ) -> None:
     """What tasks wrote is there and nobody sees it; the batch is written again, and `vacuum` finds the rest."""
-    schema = StructType.fromDDL("id BIGINT")
+    schema = StructType().add("id", LongType())
     options = parse_options({"path": str(tmp_path / "t"), "tableFormat": table_format, "txnAppId": "query"})
     rows = [pa.record_batch({"id": pa.array(range(100))})]
 
@@ -180,7 +181,7 @@ def test_moves_that_a_dead_driver_left_are_finished(tmp_path: Path, monkeypatch:
     """The log has decided, the files have yet to be moved: our readers see them, plain ones after the replay."""
     from millstream.lake.parquet_table import ParquetLakeTable
 
-    schema = StructType.fromDDL("id BIGINT")
+    schema = StructType().add("id", LongType())
     options = parse_options({"path": str(tmp_path / "t"), "tableFormat": "parquet", "txnAppId": "query"})
     writer = StreamTableWriter(options, schema, replace=False)
     rows = [pa.record_batch({"id": pa.array(range(10))})]
@@ -192,6 +193,20 @@ def test_moves_that_a_dead_driver_left_are_finished(tmp_path: Path, monkeypatch:
     writer.commit([writer.write(iter(rows))], 0)
     assert len(list((tmp_path / "t").glob("**/*.parquet"))) == 1
     assert len(rows_of(open_table(options))) == 10
+
+
+@pytest.mark.parametrize("table_format", FORMATS)
+def test_filters_skip_files(tmp_path: Path, table_format: str) -> None:
+    table = opened(tmp_path / "t", table_format)
+    for start in (0, 10, 20):
+        table.commit(written(table, records(start, 10)), None, replace=False)
+    options = parse_options({"path": str(tmp_path / "t"), "splitSize": "1"})
+    reader = PruningTableReader(options, StructType().add("offset", LongType()).add("timestamp", TimestampType()))
+    filters: list[Any] = [GreaterThanOrEqual(("offset",), 20), Not(EqualTo(("offset",), 25))]
+    assert reader.pushFilters(filters) == filters  # Spark applies them again
+    shares = reader.partitions()
+    assert len(shares) == 1
+    assert [row["offset"] for batch in reader.read(shares[0]) for row in batch.to_pylist()] == list(range(20, 30))
 
 
 def test_batch_writes_and_evolution(spark: SparkSession, tmp_path: Path) -> None:  # noqa: F811

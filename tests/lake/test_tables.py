@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from millstream.lake import parquet_log
 from millstream.lake.conditions import Condition
 from millstream.lake.errors import LakeOptionError, NoTableError, SchemaChangeError
 from millstream.lake.options import parse_options
@@ -140,22 +141,23 @@ def test_hours_and_months(tmp_path: Path, table_format: str, unit: str) -> None:
     assert _offsets(table) == [0, 1, 2, 3]
 
 
-def test_a_long_log_is_read_from_its_checkpoint_and_trimmed(tmp_path: Path) -> None:
+def test_a_long_log_is_read_from_its_checkpoint_and_trimmed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet_log, "CHECKPOINT_EVERY", 10)
     table = opened(tmp_path / "t", "parquet")
-    for number in range(105):
+    for number in range(25):
         table.commit(written(table, records(number, 1)), AppTransaction("q", number), replace=False)
     logs = tmp_path / "t" / "_millstream_log"
     assert len(list(logs.glob("*.checkpoint.json"))) == 2
     (logs / f"{3:020d}.json").unlink()  # not needed any more
     again = opened(tmp_path / "t", "parquet")
-    assert _offsets(again) == list(range(105)) and again.is_committed(AppTransaction("q", 104))
+    assert _offsets(again) == list(range(25)) and again.is_committed(AppTransaction("q", 24))
     again.vacuum(timedelta(0))
-    assert sorted(each.name for each in logs.iterdir())[0].startswith(f"{100:020d}")
+    assert sorted(each.name for each in logs.iterdir())[0].startswith(f"{20:020d}")
     again = opened(tmp_path / "t", "parquet")
-    assert _offsets(again) == list(range(105)) and not again.commit([], AppTransaction("q", 50), replace=False)
-    assert _offsets(again.at_version("101")) == list(range(101))
-    with pytest.raises(NoTableError, match="no version 50"):
-        again.at_version("50")
+    assert _offsets(again) == list(range(25)) and not again.commit([], AppTransaction("q", 9), replace=False)
+    assert _offsets(again.at_version("21")) == list(range(21))
+    with pytest.raises(NoTableError, match="no version 9"):
+        again.at_version("9")
 
 
 NESTED = pa.struct([pa.field("x", pa.int32())])

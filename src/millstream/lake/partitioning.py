@@ -12,7 +12,6 @@ from datetime import date
 from typing import Any, Final
 from urllib.parse import quote
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -115,19 +114,17 @@ class Partitioning:
         if not self.terms or not batch.num_rows:
             yield (), batch
             return
-        codes = np.zeros(batch.num_rows, dtype=np.int64)
+        codes: pa.Array = pa.repeat(pa.scalar(0, pa.int64()), batch.num_rows)
         columns = []
         for term in self.terms:
             encoded = term.values(batch.column(term.source)).dictionary_encode(null_encoding="encode")
             columns.append(encoded)
-            codes = codes * max(1, len(encoded.dictionary)) + encoded.indices.to_numpy(zero_copy_only=False)
-        distinct, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
-        for number, row in enumerate(first):
-            values = tuple(column[int(row)].as_py() for column in columns)
-            if len(distinct) == 1:
-                yield values, batch
-            else:
-                yield values, batch.take(pa.array(np.flatnonzero(inverse == number)))
+            codes = pc.add(pc.multiply(codes, len(encoded.dictionary)), encoded.indices)
+        distinct = pc.unique(codes)
+        for code in distinct:
+            rows = pc.indices_nonzero(pc.equal(codes, code))
+            values = tuple(column[rows[0].as_py()].as_py() for column in columns)
+            yield values, batch if len(distinct) == 1 else batch.take(rows)
 
     def directory(self, values: Sequence[PartitionValue], *, hive: bool) -> str:
         """The directory of a partition, as other readers of directories expect it (`day=2026-01-31`).
