@@ -328,6 +328,13 @@ def test_a_large_write_makes_several_files(tmp_path: Path, table_format: str) ->
     assert _offsets(table) == list(range(6000))
 
 
+def test_an_iceberg_table_of_another_catalog(tmp_path: Path) -> None:
+    opened(tmp_path / "t", "iceberg")
+    (tmp_path / "millstream-catalog.db").unlink()
+    with pytest.raises(NoTableError, match="that the catalog beside it does not know"):
+        open_table(parse_options({"path": str(tmp_path / "t")}))
+
+
 def test_options_name_the_nearest() -> None:
     with pytest.raises(LakeOptionError, match="unknown option partitonBy; did you mean partitionBy"):
         parse_options({"path": "x", "partitonBy": "a"})

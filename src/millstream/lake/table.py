@@ -178,9 +178,11 @@ def find_format(options: TableOptions) -> str | None:
 
 def format_at(storage: Storage) -> str | None:
     """What kind of table a directory is."""
-    for directory, name in (("_delta_log", "delta"), ("_millstream_log", "parquet"), ("metadata", "iceberg")):
+    for directory, name in (("_delta_log", "delta"), ("_millstream_log", "parquet")):
         if storage.has_any(directory):
             return name
+    if any(each.path.endswith(".metadata.json") for each in storage.listed("metadata")):
+        return "iceberg"
     return None
 
 
@@ -190,6 +192,11 @@ def open_table(options: TableOptions) -> LakeTable:
     if found is not None and options.table_format not in (None, found):
         raise LakeOptionError(f"{options.name} is a table of format {found}, not {options.table_format}")
     table: LakeTable | None = None if found is None else _class_of(found).open(options)
+    if table is None and found == "iceberg" and not options.catalog:
+        raise NoTableError(
+            f"{options.name} is an Iceberg table that the catalog beside it does not know:"
+            " name its catalog with catalog.uri=… and table=NAMESPACE.NAME"
+        )
     if table is None:
         raise NoTableError(f"there is no table at {options.name}: the first write makes one")
     return table.at_version(options.version) if options.version is not None else table
