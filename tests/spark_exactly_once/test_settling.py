@@ -201,6 +201,7 @@ def test_an_executor_thought_dead_takes_an_id_whose_transaction_is_decided(broke
     driver = query.driver()
     driver._transactions = Late(query.cluster)
     driver.commit(0, query.split(0, "first", 3))
+    assert query.settled() == expected(0)  # and what the zombie has begun is aborted
     driver.commit(1, query.split(1, "second", 3))
     assert query.settled() == expected(0, 1)
     with pytest.raises(RefusedError):

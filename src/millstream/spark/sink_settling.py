@@ -14,7 +14,7 @@ from millstream.spark.errors import SinkError
 from millstream.spark.sink_messages import TaskWrite
 from millstream.spark.sink_options import WriteOptions
 from millstream.spark.sink_restoring import Fate, fate_of, write_again
-from millstream.wire import Cluster, RefusedError
+from millstream.wire import Cluster, RefusedError, WireError
 from millstream.wire.transactions import NO_MORE_SAY, Identity, Transactions
 
 log = logging.getLogger("millstream.spark")
@@ -38,7 +38,7 @@ class SinkSettler:
         self._finish(decision)
         if decision.attempt != attempt:
             self._abort(_own(writes) - _ids(decision))
-        self._sweep(_ids(decision))
+        self._sweep(set())  # all that was decided is ended, so whatever is open now is of no use
 
     def abort(self, batch: int, writes: Sequence[TaskWrite]) -> None:
         """The batch failed: what it wrote is aborted, unless it was decided before it failed."""
@@ -124,10 +124,13 @@ class SinkSettler:
 
     def _sweep(self, kept: set[Identity]) -> None:
         """Aborts and fences what attempts left open that are dead, or lost against others."""
-        left = self._transactions.open_ids(task_prefix(self._sink)) - {each.transactional_id for each in kept}
-        if left:
-            log.warning("query %s: aborting %d transactions that earlier attempts left open", self._sink, len(left))
-        self._transactions.take_all(sorted(left))
+        try:
+            left = self._transactions.open_ids(task_prefix(self._sink)) - {each.transactional_id for each in kept}
+            if left:
+                log.warning("query %s: aborting %d transactions that attempts left open", self._sink, len(left))
+            self._transactions.take_all(sorted(left))
+        except WireError as error:  # the batch itself is done
+            log.warning("query %s: what was left open will be aborted with the next batch (%s)", self._sink, error)
 
 
 def _own(writes: Sequence[TaskWrite]) -> set[Identity]:

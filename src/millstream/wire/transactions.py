@@ -8,6 +8,7 @@ partitions themselves, and each end gives the identity of the next transaction; 
 from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from millstream.model.errors import ErrorCode
@@ -241,17 +242,22 @@ class Transactions:
         """Transactional ids that begin so and have an open transaction, on any coordinator."""
         found: set[str] = set()
         for broker in self._cluster.brokers():
-            answer = self._cluster.call(
-                "list_transactions",
-                node=broker.node_id,
-                state_filters=["Ongoing"],
-                producer_id_filters=[],
-                duration_filter=-1,
-                transactional_id_pattern=None,
-            )
-            if code := answer.error_code:
-                raise refusal(f"the list of transactions of broker {broker.node_id}", error_code(code))
-            found |= {
-                row.transactional_id for row in answer.transaction_states if row.transactional_id.startswith(prefix)
-            }
+            listed = Patience(self._cluster.timeout_s).keep_trying(partial(self._list_open, broker.node_id))
+            found |= {each for each in listed if each.startswith(prefix)}
         return found
+
+    def _list_open(self, node: int) -> list[str]:
+        answer = self._cluster.call(
+            "list_transactions",
+            node=node,
+            state_filters=["Ongoing"],
+            producer_id_filters=[],
+            duration_filter=-1,
+            transactional_id_pattern=None,
+        )
+        code, what = error_code(answer.error_code), f"the list of transactions of broker {node}"
+        if code.retriable:  # it has only just become a coordinator
+            raise NotYetError(what, code)
+        if code is not ErrorCode.NONE:
+            raise refusal(what, code)
+        return [row.transactional_id for row in answer.transaction_states]
