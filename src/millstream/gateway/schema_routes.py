@@ -124,7 +124,8 @@ class SchemaRoutes:
     def register(self, asked: Asked) -> Any:
         subject, request = read_subject(asked), read_request(asked)
         stored = self._registry.register(subject, request, normalize=asked.flag("normalize"))
-        return {"id": stored.id} | shown_version(self._registry, stored, asked)
+        # No more than the id: Confluent's clients would keep the text, and have asked for no form of it yet.
+        return {"id": stored.id}
 
     def version(self, asked: Asked) -> Any:
         return shown_version(self._registry, self._version(asked), asked)

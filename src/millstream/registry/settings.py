@@ -12,7 +12,7 @@ from millstream.registry.scope import LEVEL, NORMALIZE, level_of, mode_of, scope
 from millstream.registry.state import RegistryState
 from millstream.registry.subjects import Subject
 
-_SETTABLE = {"compatibility", NORMALIZE}
+_SETTABLE = {"compatibility", LEVEL, NORMALIZE}
 
 
 class Settings:
@@ -93,8 +93,9 @@ def _checked(wanted: Mapping[str, Any]) -> dict[str, Any]:
         if name not in _SETTABLE:
             raise errors.invalid_level(f"there is no setting {name!r} here: {_nearest(name, _SETTABLE)}")
     changes: dict[str, Any] = {}
-    if wanted.get("compatibility") is not None:
-        changes[LEVEL] = str(_named(Level, wanted["compatibility"], errors.invalid_level))
+    for name in ("compatibility", LEVEL):  # clients use both
+        if wanted.get(name) is not None:
+            changes[LEVEL] = str(_named(Level, wanted[name], errors.invalid_level))
     if wanted.get(NORMALIZE) is not None:
         if not isinstance(wanted[NORMALIZE], bool):
             raise errors.invalid_level("'normalize' must be true or false")
