@@ -138,6 +138,13 @@ def test_both_ways_of_reading_agree(records: list[bytes | None]) -> None:
     assert rows.equals(singly)
 
 
+def test_deep_nesting_does_no_harm() -> None:
+    deep = b'{"id": 1, "other": ' + b"[" * 200_000 + b"]" * 200_000 + b"}"
+    rows, errors = json_format("id bigint").decode(pa.array([b'{"id": 1}', deep]))
+    assert rows[0].as_py() == {"id": 1} and errors[0].as_py() is None
+    assert rows[1].is_valid or "no JSON" in errors[1].as_py()
+
+
 def test_one_bad_record_does_not_spoil_a_large_batch() -> None:
     records = [b'{"id": %d}' % number for number in range(2000)]
     records[777] = b"bad"

@@ -92,6 +92,16 @@ def test_rows_that_do_not_fit(form: Format) -> None:
         form.encode(pa.array([{"name": 5}]))
 
 
+def test_what_json_cannot_say_is_a_bad_record(form: Format) -> None:
+    order = form._class()  # type: ignore[attr-defined]
+    order.free.fields["x"].number_value = float("nan")
+    rows, errors = form.decode(pa.array([order.SerializeToString(), b"\x08\x07"]))
+    assert rows[0].as_py() is None and "nan" in errors[0].as_py().lower()
+    assert rows[1]["id"].as_py() == 7
+    with pytest.raises(EncodingError, match="Row 0"):
+        form.encode(pa.array([{"free": "no json"}]))
+
+
 @given(st.binary(max_size=40))
 @settings(max_examples=100)
 def test_noise_never_raises(form: Format, noise: bytes) -> None:

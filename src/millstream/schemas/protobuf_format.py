@@ -69,7 +69,7 @@ class ProtobufFormat:
                     row = self._read(self._class.FromString(payload))
                 except DecodeError as bad:
                     error = f"no Protobuf of its schema: {bad}"
-                except (framing.UnframedError, _BadRecordError, ValueError, OverflowError) as bad:
+                except (framing.UnframedError, _BadRecordError, json_format.Error, ValueError, OverflowError) as bad:
                     if isinstance(bad, SchemaError):
                         raise
                     error = str(bad)
@@ -125,7 +125,15 @@ class ProtobufFormat:
             try:
                 _fill(message, row)
                 out.append(self._prefix + message.SerializeToString(deterministic=True))
-            except (TypeError, ValueError, KeyError, AttributeError, EncodeError, OverflowError) as error:
+            except (
+                json_format.Error,
+                EncodeError,
+                TypeError,
+                ValueError,
+                KeyError,
+                AttributeError,
+                OverflowError,
+            ) as error:
                 raise EncodingError(f"Row {place} does not fit {self._descriptor.full_name}: {error}.") from None
         return pa.array(out, pa.binary())
 
