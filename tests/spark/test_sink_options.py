@@ -1,5 +1,7 @@
 """Options and columns of the sink: what is accepted, and what a mistake is told. No Spark session is needed."""
 
+from pathlib import Path
+
 import pytest
 from pyspark.sql.types import (
     ArrayType,
@@ -136,6 +138,8 @@ def test_overwriting_a_topic_is_refused() -> None:
 
 
 def test_every_option_is_explained() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "spark-sink.md").read_text()
     for option in WRITE_OPTIONS.options:
         assert option.help.endswith(".")
         assert option.use in ("batch", "stream", "both")
+        assert f"| `{option.name}` | {option.kind} | {option.default} | {option.help} |" in page
