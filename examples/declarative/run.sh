@@ -7,8 +7,9 @@ mkdir -p "$MILLSTREAM_DECLARATIVE"
 PYSPARK_PYTHON="${PYSPARK_PYTHON:-$(command -v python3)}"
 export PYSPARK_PYTHON
 spec="$MILLSTREAM_DECLARATIVE/spark-pipeline.yml"
-sed -e "s|\${MILLSTREAM_DECLARATIVE}|$MILLSTREAM_DECLARATIVE|" -e "s|transformations/|$PWD/transformations/|" \
-  spark-pipeline.yml > "$spec"
+# The storage must be an absolute address, and files are looked for beside the specification.
+sed -e "s|\${MILLSTREAM_DECLARATIVE}|$MILLSTREAM_DECLARATIVE|" spark-pipeline.yml > "$spec"
+cp -R transformations "$MILLSTREAM_DECLARATIVE/"
 exec spark-pipelines run --spec "$spec" --remote "${SPARK_REMOTE:-local[2]}" \
   --conf spark.sql.catalogImplementation=hive \
   --conf spark.sql.warehouse.dir="$MILLSTREAM_DECLARATIVE/warehouse" \

@@ -241,6 +241,30 @@ def test_lake_ingestion_with_a_new_column(example: Example, tmp_path: Path, pict
         draw.readings(pictures / "lake-ingestion.svg", found)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("example", ["lake-ingestion"], indirect=True)
+def test_lake_ingestion_by_the_registry(example: Example, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same file twice: in between, the registry got a schema with a column more."""
+    polars = pytest.importorskip("polars")
+    from millstream.gateway.server import Gateway, GatewayOptions
+
+    generate = example.generate
+    example.client.create_topic("readings-avro", partitions=2)
+    rows = []
+    with Gateway(GatewayOptions(example.client.bootstrap_servers)) as gateway:
+        monkeypatch.setenv("REGISTRY", gateway.url)
+        for days, humidity in ((0, False), (3, True)):
+            part = list(generate.readings(START + timedelta(days=days), 300, humidity=humidity, seed=days + 1))
+            values = generate.as_avro(part, gateway.url, humidity=humidity)
+            rows += part
+            example.client.publish_many("readings-avro", values)
+            example.run("registry.yaml")
+    table = polars.read_delta(str(tmp_path / "lake" / "readings-avro"))
+    assert sorted(table.select("sensor", "at", "celsius", "humidity").rows(), key=str) == sorted(
+        ((row["sensor"], moment(row["at"]), row["celsius"], row.get("humidity")) for row in rows), key=str
+    )
+
+
 def test_every_example_has_what_a_reader_needs() -> None:
     from millstream.pipeline.definition import inspect
     from millstream.pipeline.project import examples
@@ -250,5 +274,5 @@ def test_every_example_has_what_a_reader_needs() -> None:
     for name in names:
         for file in ("pipeline.yaml", "generate.py", "README.md", "result.svg"):
             assert (EXAMPLES / name / file).is_file(), f"{name} lacks {file}"
-        for file in (EXAMPLES / name).glob("*.yaml"):
-            assert list(inspect(file).problems) == []
+        for path in (EXAMPLES / name).glob("*.yaml"):
+            assert list(inspect(path).problems) == []

@@ -224,7 +224,8 @@ def _show_one(document: dict[str, Any]) -> None:
         print(f"  started {_ago(document['started_ms'])}{ended}")
     else:
         print(f"  process {document['pid']} on {document['host']}, started {_ago(document['started_ms'])}")
-    for label, key in (("error", "error"), ("Spark", "spark_ui"), ("metrics", "metrics")):
+    addresses = () if document["phase"] in _ENDED else (("Spark", "spark_ui"), ("metrics", "metrics"))
+    for label, key in (("error", "error"), *addresses):
         if document.get(key):
             print(f"  {label}: {document[key]}")
     if not document["queries"]:

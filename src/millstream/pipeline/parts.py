@@ -81,7 +81,7 @@ def read_trigger(section: Section) -> Trigger | None:
     if text is None:
         return None
     line = section.place_of_key("trigger").line
-    words = text.lower().replace("_", " ").split(maxsplit=1)
+    words = text.lower().replace("_", " ").split(maxsplit=1) or [""]
     if words[0] == "every" and len(words) == 2:
         try:
             every = parse_duration(words[1])
