@@ -152,7 +152,7 @@ def check_restarts(sink: Sink, spark: SparkSession, checkpoint: Path) -> None:
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(200)
 
     source.write(spark.range(100).selectExpr("string(id) as key", "string(id) as value"))
     run()
@@ -172,6 +172,7 @@ def test_a_stream_is_written_once_over_restarts(sink: Sink, spark: SparkSession,
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_apache_kafka_is_written_the_same(spark: SparkSession, tmp_path: Path) -> None:
     with ApacheKafkaBroker(resolve(), tmp_path / "kafka") as kafka, Cluster(kafka.bootstrap_servers) as cluster:
         check_restarts(Sink(spark, cluster), spark, tmp_path / "checkpoint")
@@ -193,7 +194,7 @@ def test_a_stream_at_least_once_needs_no_transactions(sink: Sink, spark: SparkSe
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(200)
     assert len(sink.values()) == 50
     answer = sink.cluster.call(
         "list_transactions", state_filters=[], producer_id_filters=[], duration_filter=-1, transactional_id_pattern=None
