@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from millstream.registry.compatibility import obstacles
+from millstream.registry.equivalence import Equivalence
 from millstream.registry.errors import id_taken, incompatible, invalid_schema, not_permitted
 from millstream.registry.formats.schema import ParsedSchema
 from millstream.registry.formats.table import format_named
@@ -36,6 +37,7 @@ class Candidate:
     type: str
     parsed: ParsedSchema
     content: Content
+    same: Equivalence
 
 
 class Registrar:
@@ -52,12 +54,14 @@ class Registrar:
             normalize = normalize or bool(setting(self._log.state, subject, NORMALIZE))
         text = parsed.normalized() if normalize else parsed.canonical
         references = tuple(sorted(request.references)) if normalize else request.references
-        return Candidate(type_, parsed, content_of(type_, text, references, request.metadata, request.rule_set))
+        content = content_of(type_, text, references, request.metadata, request.rule_set)
+        return Candidate(type_, parsed, content, Equivalence(self._parser, subject, parsed, content, normalize))
 
     def find(self, subject: Subject, candidate: Candidate, *, deleted: bool = False) -> StoredSchema | None:
         """The version of the subject that is this schema; the newest if there are several."""
         with self._log.lock:
-            return find_version(self._log.state, subject, candidate.content, deleted=deleted)
+            versions = self._log.state.versions(subject, deleted=deleted)
+        return _find(versions, candidate)
 
     def register(self, subject: Subject, request: SchemaRequest, normalize: bool = False) -> StoredSchema:
         """The version that is this schema now, whether it was there or not."""
@@ -66,14 +70,14 @@ class Registrar:
             there = self.find(subject, candidate)
             if there is not None:
                 return there
-        self._parse_earlier(subject)
+        self._parse_earlier(subject, candidate)
         registered: list[StoredSchema] = []
 
         def decide(state: RegistryState) -> list[Entry]:
             registered.clear()
             mode = mode_of(state, subject)
             _check_mode(subject, mode, request)
-            there = find_version(state, subject, candidate.content)
+            there = _find(state.versions(subject), candidate)
             if there is not None and request.id in (None, there.id) and request.version in (None, there.version):
                 registered.append(there)
                 return []
@@ -98,34 +102,42 @@ class Registrar:
             if mode is not Mode.IMPORT and request.version != version:
                 raise invalid_schema(f"version {request.version} is not one more than the last: leave it out")
             version = request.version
-        schema_id = request.id
-        if schema_id is None:
-            schema_id = state.id_of(subject.context, candidate.content) or state.next_id(subject.context)
-        elif state.content(subject.context, schema_id) not in (None, candidate.content):
-            raise id_taken(schema_id)
+        schema_id = request.id or _known_id(state, subject, candidate)
+        # An id stands for one text: what other registries have written is kept to the letter.
+        known = state.content(subject.context, schema_id) if schema_id else None
+        if known is not None and not candidate.same.holds(known):
+            raise id_taken(schema_id or 0)
+        content = known or candidate.content
         return StoredSchema(
             subject,
             version,
-            schema_id,
+            schema_id or state.next_id(subject.context),
             candidate.type,
-            candidate.content.text,
-            candidate.content.references,
+            content.text,
+            content.references,
             request.metadata or None,
             request.rule_set or None,
         )
 
-    def _parse_earlier(self, subject: Subject) -> None:
+    def _parse_earlier(self, subject: Subject, candidate: Candidate) -> None:
         """Parses before the state is locked for the decision what the decision will look at."""
         with self._log.lock:
             earlier = self._log.state.versions(subject)
+            contents = self._log.state.contents(subject.context)
+        candidate.same.first(contents)
         for version in earlier:
             self._parser.understands(version)
 
 
-def find_version(
-    state: RegistryState, subject: Subject, content: Content, *, deleted: bool = False
-) -> StoredSchema | None:
-    return next((row for row in reversed(state.versions(subject, deleted=deleted)) if row.content == content), None)
+def _find(versions: list[StoredSchema], candidate: Candidate) -> StoredSchema | None:
+    """The newest of them that is the candidate: to the letter if there is one."""
+    exact = next((row for row in reversed(versions) if row.content == candidate.content), None)
+    return exact or next((row for row in reversed(versions) if candidate.same.holds(row.content)), None)
+
+
+def _known_id(state: RegistryState, subject: Subject, candidate: Candidate) -> int | None:
+    exact = state.id_of(subject.context, candidate.content)
+    return exact or candidate.same.first(state.contents(subject.context))
 
 
 def _check_mode(subject: Subject, mode: Mode, request: SchemaRequest) -> None:

@@ -52,6 +52,10 @@ class RegistryState:
     def content(self, context: str, schema_id: int) -> Content | None:
         return self._contents.get((context, schema_id))
 
+    def contents(self, context: str) -> list[tuple[int, Content]]:
+        """Every id of a context with what it stands for."""
+        return [(schema_id, content) for (where, schema_id), content in self._contents.items() if where == context]
+
     def places(self, context: str, schema_id: int) -> list[StoredSchema]:
         """The versions of subjects that have this id, deleted or not."""
         return [self._subjects[subject][version] for subject, version in self._places.get((context, schema_id), ())]
