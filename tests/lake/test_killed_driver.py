@@ -19,7 +19,8 @@ from millstream.lake.table import open_table
 from millstream.testing import EmbeddedBroker
 from tests.lake.conftest import FORMATS, rows_of
 
-KILLS = 4
+KILLS = 3
+RECORDS = 6000
 
 
 @contextmanager
@@ -40,7 +41,7 @@ def _driver(broker: EmbeddedBroker, path: Path, table_format: str, how: str) -> 
 
 def _publish(broker: EmbeddedBroker, stop: threading.Event, sent: list[int]) -> None:
     with connect(broker.bootstrap_servers) as client:
-        while not stop.is_set():
+        while not stop.is_set() and len(sent) < RECORDS:
             begin = len(sent)
             client.publish_many("t", [(f"k{number % 11}", f"{number}") for number in range(begin, begin + 100)])
             sent.extend(range(begin, begin + 100))

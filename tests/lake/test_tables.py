@@ -10,7 +10,7 @@ import pytest
 from millstream.lake import parquet_log
 from millstream.lake.conditions import Condition
 from millstream.lake.errors import LakeOptionError, NoTableError, SchemaChangeError
-from millstream.lake.options import parse_options
+from millstream.lake.options import HELP, parse_options
 from millstream.lake.table import AppTransaction, open_table
 from tests.lake.conftest import RECORDS, opened, records, rows_of, written
 
@@ -326,6 +326,11 @@ def test_a_large_write_makes_several_files(tmp_path: Path, table_format: str) ->
     assert len(table.scan().files) == 3
     assert len(table.scan().splits(1)) == 3 and len(table.scan().splits(1 << 30)) == 1
     assert _offsets(table) == list(range(6000))
+
+
+def test_the_page_has_every_option() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "lake.md").read_text()
+    assert [name for name in HELP if f"`{name}`" not in page] == []
 
 
 def test_an_iceberg_table_of_another_catalog(tmp_path: Path) -> None:
