@@ -120,7 +120,16 @@ class Driver:
 class Campaign:
     """Strikes on a running copy; in the end each input must be in the output exactly once."""
 
-    def __init__(self, directory: Path, cluster: EmbeddedCluster, seed: int, *, master: str, per_second: int) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        cluster: EmbeddedCluster,
+        seed: int,
+        *,
+        master: str,
+        per_second: int,
+        first_dies_at: str | None = None,
+    ) -> None:
         self.directory = directory
         self.cluster = cluster
         self.random = random.Random(seed)
@@ -130,6 +139,7 @@ class Campaign:
             self.wire.create_topic(topic, PARTITIONS, 3, _TOPIC_CONFIGS)
         self.feeder = Feeder(cluster.bootstrap_servers, per_second)
         self._master = master
+        self._first_dies_at = first_dies_at
         self._drivers: list[Driver] = []
 
     @property
@@ -138,7 +148,7 @@ class Campaign:
 
     def __enter__(self) -> "Campaign":
         self.feeder.start()
-        self.start_driver()
+        self.start_driver(self._first_dies_at)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -167,9 +177,9 @@ class Campaign:
     def wait_for_progress(self, timeout_s: float = 400.0) -> None:
         """Until something more is committed."""
         before = self.written()
-        self._wait(lambda: self.written() > before, timeout_s, "nothing is committed any more")
+        self.wait_until(lambda: self.written() > before, timeout_s, "nothing is committed any more")
 
-    def _wait(self, what: Callable[[], bool], timeout_s: float, why: str) -> None:
+    def wait_until(self, what: Callable[[], bool], timeout_s: float, why: str) -> None:
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             self.tend()
@@ -197,7 +207,7 @@ class Campaign:
             assert time.monotonic() < deadline, f"the copy does not end\n{self.report()}"
             self.tend()
             time.sleep(0.2)
-        self._wait(lambda: hidden(self.wire, "out") == 0, 30, "a transaction was left open")
+        self.wait_until(lambda: hidden(self.wire, "out") == 0, 30, "a transaction was left open")
         self.check()
 
     def check(self) -> None:

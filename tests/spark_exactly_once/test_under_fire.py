@@ -16,17 +16,18 @@ SEED = int(os.environ.get("SPARK_SEED", "1"))
 STRIKES = int(os.environ.get("SPARK_STRIKES", "50"))
 
 
-def _campaign(directory: Path, cluster: EmbeddedCluster, master: str = "local[2,4]") -> Campaign:
-    return Campaign(directory, cluster, SEED, master=master, per_second=100)
+def _campaign(
+    directory: Path, cluster: EmbeddedCluster, master: str = "local[2,4]", first_dies_at: str | None = None
+) -> Campaign:
+    return Campaign(directory, cluster, SEED, master=master, per_second=100, first_dies_at=first_dies_at)
 
 
 @pytest.mark.timeout(1200)
 def test_three_strikes(tmp_path: Path) -> None:
     """A Python worker, a broker, and the driver: between its decision and the end of the first transaction."""
-    with EmbeddedCluster(3, SETTINGS) as cluster, _campaign(tmp_path, cluster) as campaign:
-        campaign.driver.kill()
-        campaign.start_driver("after-decision")
-        campaign._wait((tmp_path / "died").exists, 400, "the driver did not come so far")
+    point = "after-decision"
+    with EmbeddedCluster(3, SETTINGS) as cluster, _campaign(tmp_path, cluster, first_dies_at=point) as campaign:
+        campaign.wait_until((tmp_path / "died").exists, 400, "the driver did not come so far")
         campaign.wait_for_progress()
         campaign.tell(campaign.kill_worker())
         campaign.tell(campaign.kill_broker())
@@ -39,10 +40,8 @@ def test_three_strikes(tmp_path: Path) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("point", POINTS)
 def test_a_driver_that_dies_at_a_precise_point(tmp_path: Path, point: str) -> None:
-    with EmbeddedCluster(3, SETTINGS) as cluster, _campaign(tmp_path, cluster) as campaign:
-        campaign.driver.kill()
-        campaign.start_driver(point)
-        campaign._wait((tmp_path / "died").exists, 400, "the driver did not come so far")
+    with EmbeddedCluster(3, SETTINGS) as cluster, _campaign(tmp_path, cluster, first_dies_at=point) as campaign:
+        campaign.wait_until((tmp_path / "died").exists, 400, "the driver did not come so far")
         campaign.wait_for_progress()
         campaign.finish()
 
