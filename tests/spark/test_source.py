@@ -21,7 +21,6 @@ from millstream.testing import EmbeddedBroker
 from millstream.wire import Cluster, TopicPartition
 from tools.apache_kafka import ApacheKafkaBroker, resolve
 
-pytestmark = pytest.mark.timeout(240)
 _names = (f"source-{number}" for number in count())
 
 
