@@ -41,6 +41,8 @@ TENURE_S = 60.0
 _LAST_EPOCH = 32_767
 _FETCH_BYTES = 8 << 20
 _FETCH_WAIT_MS = 500
+_SILENCE_S = 5.0
+"""After which a fetch that has not come back is a trouble."""
 _TRANSACTION_TIMEOUT_MS = 60_000
 """Asked for by the coordinator, though no transaction is ever begun."""
 _LOST = frozenset(
@@ -88,6 +90,7 @@ class SchemaLog:
         self._tenure: _Tenure | None = None
         self._topic_id: UUID | None = None
         self._trouble = "it has not been read yet"
+        self._heard_at = time.monotonic()
         self._closed = False
         self._tail = threading.Thread(target=self._follow, name="schemas-tail", daemon=True)
 
@@ -96,6 +99,7 @@ class SchemaLog:
         self._topic_id = prepare_topic(self._cluster, self.topic)
         self._tail.start()
         self.catch_up()
+        self._heard()
 
     def close(self) -> None:
         with self._moved:
@@ -109,6 +113,9 @@ class SchemaLog:
     @property
     def trouble(self) -> str | None:
         """Why the topic is not being read just now, if so."""
+        silence_s = time.monotonic() - self._heard_at
+        if not self._trouble and silence_s > _SILENCE_S:
+            return f"nothing was heard from the cluster for {silence_s:.0f} s"
         return self._trouble or None
 
     def catch_up(self) -> None:
@@ -237,7 +244,7 @@ class SchemaLog:
                     topic_id=self._topic_id,
                 )
                 self._take(fetched.data)
-                self._trouble = ""
+                self._heard()
             except OffsetOutOfRangeError as error:
                 self._begin_anew(error.log_start, str(error))
             except RefusedError as error:
@@ -247,6 +254,9 @@ class SchemaLog:
                     self._rest(str(error))
             except (WireError, KafkaError) as error:
                 self._rest(str(error))
+
+    def _heard(self) -> None:
+        self._trouble, self._heard_at = "", time.monotonic()
 
     def _rest(self, trouble: str) -> None:
         if trouble != self._trouble:

@@ -1,0 +1,174 @@
+"""HTTP itself: who is let in, what is too much, and errors that are always JSON."""
+
+import ssl
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from millstream.gateway.access import Credentials, CredentialsError, read_credentials
+from millstream.gateway.server import Gateway, GatewayError, GatewayOptions
+from millstream.testing import EmbeddedBroker
+from tests.gateway.conftest import Caller
+
+pytestmark = pytest.mark.timeout(60)
+PEOPLE = read_credentials("# people\n\nbasic ann:se:cret\nbearer t0ken\n")
+
+
+def test_health(call: Caller) -> None:
+    assert call("GET", "/livez").json == {"status": "live"}
+    assert call("GET", "/readyz").json == {"status": "ready"}
+    assert call("GET", "/").status == 200
+
+
+def test_errors_are_json(call: Caller) -> None:
+    for method, path, status in (
+        ("GET", "/nowhere", 404),
+        ("GET", "/schemas/ids/one", 404),
+        ("PATCH", "/subjects", 405),
+        ("GET", "/subjects?deleted=perhaps", 400),
+        ("GET", "/subjects?limit=ten", 400),
+    ):
+        answer = call(method, path)
+        assert (answer.status, answer.code) == (status, status)
+    for raw in (b"", b"{", b"[]", b"\xff\xfe", b"[" * 100_000):
+        assert call("POST", "/subjects/x/versions", raw=raw).code == 400
+
+
+def test_bodies_have_a_limit(call: Caller) -> None:
+    answer = call("POST", "/subjects/x/versions", raw=b"x" * (5 << 20))
+    assert answer.code == 413 and "send less" in answer.json["message"]
+
+
+def test_a_schema_that_the_topic_cannot_take(call: Caller) -> None:
+    answer = call("POST", "/subjects/x/versions", {"schema": f'{{"type":"string","doc":"{"x" * (2 << 20)}"}}'})
+    assert answer.code == 42209 and "max.message.bytes" in answer.json["message"]
+    assert call("POST", "/subjects/small/versions", {"schema": '"string"'}).status == 200, "nothing is stuck"
+
+
+def test_answers_have_the_type_that_was_asked_for(call: Caller) -> None:
+    kind = "application/vnd.schemaregistry.v1+json"
+    assert call("GET", "/subjects").headers["content-type"] == kind
+    assert (
+        call("GET", "/subjects", headers={"Accept": "application/json"}).headers["content-type"] == "application/json"
+    )
+
+
+def test_pages_of_other_sites_may_not_change_anything(call: Caller) -> None:
+    body = {"schema": '"string"'}
+    assert call("POST", "/subjects/csrf/versions", body, {"Origin": "https://evil.example"}).code == 403
+    assert call("POST", "/subjects/csrf/versions", body, {"Origin": f"http://{call.address}"}).status == 200
+    assert call("GET", "/subjects", headers={"Host": "evil.example"}).code == 421
+    assert call("GET", "/subjects", headers={"Host": "localhost:1"}).status == 200
+
+
+def test_credentials(broker: EmbeddedBroker) -> None:
+    with Gateway(GatewayOptions(broker.bootstrap_servers, credentials=PEOPLE)) as gateway:
+        call = Caller(gateway.address)
+        assert call("GET", "/livez").status == 200
+        refused = call("GET", "/subjects")
+        assert refused.code == 40101 and "www-authenticate" in refused.headers
+        assert call("GET", "/subjects", headers={"Authorization": "Bearer t0ken"}).status == 200
+        assert call("GET", "/subjects", headers={"Authorization": "Bearer t0ke"}).status == 401
+        assert call("GET", "/subjects", headers={"Authorization": "Basic YW5uOnNlOmNyZXQ="}).status == 200
+        assert call("GET", "/subjects", headers={"Authorization": "Basic !!"}).status == 401
+        assert call("GET", "/nowhere").status == 401, "nothing is told to strangers"
+
+
+def test_files_with_credentials() -> None:
+    assert Credentials((("ann", "se:cret"),), ("t0ken",)) == PEOPLE
+    for text in ("", "# nobody\n", "basic ann\n", "digest x\n", "bearer\n"):
+        with pytest.raises(CredentialsError):
+            read_credentials(text)
+
+
+def test_other_addresses_want_credentials(broker: EmbeddedBroker) -> None:
+    with pytest.raises(GatewayError, match="--insecure"):
+        Gateway(GatewayOptions(broker.bootstrap_servers, host="0.0.0.0")).start()
+    with Gateway(GatewayOptions(broker.bootstrap_servers, host="0.0.0.0", insecure=True)) as gateway:
+        call = Caller(f"127.0.0.1:{gateway.address.rpartition(':')[2]}")
+        assert call("GET", "/subjects", headers={"Host": "any.name"}).status == 200
+
+
+def test_an_address_that_is_taken(gateway: Gateway, broker: EmbeddedBroker) -> None:
+    port = int(gateway.address.rpartition(":")[2])
+    with pytest.raises(GatewayError, match="choose another address"):
+        Gateway(GatewayOptions(broker.bootstrap_servers, port=port)).start()
+
+
+def test_tls(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-days", "1"]
+    subprocess.run(
+        [*command, "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)],
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
+    options = GatewayOptions(broker.bootstrap_servers, certificate=str(certificate), key=str(key))
+    with Gateway(options) as gateway:
+        import urllib.request
+
+        context = ssl.create_default_context(cafile=str(certificate))
+        with urllib.request.urlopen(f"{gateway.url}/livez", context=context, timeout=30) as answer:
+            assert answer.status == 200
+
+
+@pytest.mark.timeout(120)
+def test_a_broker_that_goes_and_comes_back() -> None:
+    with EmbeddedBroker() as broker, Gateway(GatewayOptions(broker.bootstrap_servers, timeout_s=5)) as gateway:
+        call = Caller(gateway.address)
+        schema_id = call("POST", "/subjects/s/versions", {"schema": '"string"'}).json["id"]
+        broker.stop()
+        assert call("GET", f"/schemas/ids/{schema_id}").status == 200, "what is known is answered"
+        refused = call("POST", "/subjects/s/versions", {"schema": '"int"'})
+        assert (refused.status, refused.code) == (500, 50002)
+        assert call("GET", "/livez").status == 200
+        while call("GET", "/readyz").status != 503:
+            time.sleep(0.2)
+        broker.start()
+        call("PUT", "/config", {"compatibility": "NONE"})
+        assert call("POST", "/subjects/s/versions", {"schema": '"int"'}).json == {"id": schema_id + 1}
+
+
+def test_the_command_line(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    run = [sys.executable, "-m", "millstream"]
+    server = subprocess.Popen(
+        [*run, "gateway", "-b", broker.bootstrap_servers, "--http", "127.0.0.1:0", "--schemas-topic", "cli-schemas"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        assert server.stdout is not None
+        ready = server.stdout.readline()
+        assert ready.startswith("ready http=127.0.0.1:")
+        url = "http://" + ready.strip().partition("=")[2]
+
+        def schema(*words: str) -> subprocess.CompletedProcess[str]:
+            return subprocess.run(
+                [*run, "schema", *words, "--registry", url], capture_output=True, text=True, timeout=60, check=False
+            )
+
+        first, second, bad = tmp_path / "one.avsc", tmp_path / "two.avsc", tmp_path / "bad.txt"
+        first.write_text('{"type":"record","name":"R","fields":[]}')
+        second.write_text('{"type":"record","name":"R","fields":[{"name":"a","type":"int"}]}')
+        bad.write_text("x")
+        assert schema("register", "orders-value", str(first)).stdout == "1\n"
+        checked = schema("check", "orders-value", str(second))
+        assert checked.returncode == 1 and "give it one" in checked.stderr
+        assert schema("check", "orders-value", str(first)).stdout == "compatible\n"
+        refused = schema("register", "orders-value", str(second))
+        assert refused.returncode == 1 and "READER_FIELD_MISSING_DEFAULT_VALUE" in refused.stderr
+        assert "orders-value" in schema("list").stdout
+        assert schema("get", "orders-value").stdout == first.read_text() + "\n"
+        assert schema("get", "1").stdout == first.read_text() + "\n"
+        assert schema("get", "nothing").returncode == 4
+        assert schema("register", "x", str(bad)).returncode == 2
+    finally:
+        server.terminate()
+        assert server.wait(30) == 0
+        assert server.stdout is not None
+        server.stdout.close()
