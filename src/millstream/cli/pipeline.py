@@ -132,7 +132,8 @@ def _show(found: "Inspected") -> None:
         if 0 < problem.place.line <= len(lines):
             source = lines[problem.place.line - 1]
             print(f"    {source}")
-            print("    " + " " * min(problem.place.column - 1, len(source)) + "^")
+            column = max(problem.place.column - 1, len(source) - len(source.lstrip()))
+            print("    " + " " * min(column, len(source)) + "^")
     pipeline = found.pipeline
     if pipeline is None or found.problems.has_errors:
         errors = sum(1 for problem in found.problems if problem.severity == "error")

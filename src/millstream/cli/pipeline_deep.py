@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from millstream.cli.pipeline_files import needs
-from millstream.cli.terminal import CommandFailedError, note
+from millstream.cli.pipeline_spark import short_session
 
 if TYPE_CHECKING:
     from millstream.pipeline.model import Pipeline
@@ -15,20 +15,10 @@ def check_deep(pipeline: "Pipeline", problems: "Problems") -> None:
         import pyspark  # noqa: F401  # told before anybody is asked
 
         from millstream.pipeline.deep_check import check_schemas, check_tables, check_topics, check_with_spark
-        from millstream.spark.session import SparkStartError, start_session
     check_topics(pipeline, problems)
     check_tables(pipeline, problems)
     check_schemas(pipeline, problems)
     if problems.has_errors:
         return
-    note("starting Spark …")
-    try:
-        session = start_session(
-            f"validate {pipeline.name}", master="local[1]", settings=pipeline.spark, lifetime="short"
-        )
-    except SparkStartError as error:
-        raise CommandFailedError(str(error)) from error
-    try:
+    with short_session(f"validate {pipeline.name}", "local[1]", pipeline.spark) as session:
         check_with_spark(pipeline, session, problems)
-    finally:
-        session.stop()

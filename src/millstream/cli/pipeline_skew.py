@@ -9,7 +9,8 @@ import typer
 from millstream.cli import exit_codes
 from millstream.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, ClientSettings, Json, TopicArgument, assignments
 from millstream.cli.pipeline_files import needs
-from millstream.cli.terminal import CommandFailedError, note, print_json, print_table
+from millstream.cli.pipeline_spark import short_session
+from millstream.cli.terminal import CommandFailedError, print_json, print_table
 
 if TYPE_CHECKING:
     from millstream.pipeline.skew import HotKey, SkewReport
@@ -51,7 +52,6 @@ def skew(
         import pyspark  # noqa: F401  # told before Spark is started
 
         from millstream.pipeline.skew import SPREADS, Measure, count, report
-        from millstream.spark.session import SparkStartError, start_session
     if by not in list(Measure):
         raise CommandFailedError(f"--by {by}: write records or bytes", exit_codes.USAGE)
     if output is not None and output.suffix != ".svg":
@@ -59,15 +59,8 @@ def skew(
     since_ms = _since_ms(since) if since else None
     client = assignments(settings, "-X")
     _check_topic(bootstrap, client, topic)
-    note("starting Spark …")
-    try:
-        session = start_session(f"skew of {topic}", master=master, lifetime="short")
-    except SparkStartError as error:
-        raise CommandFailedError(str(error)) from error
-    try:
+    with short_session(f"skew of {topic}", master) as session:
         counted = count(session, topic, bootstrap, client, top=top, since_ms=since_ms)
-    finally:
-        session.stop()
     if not counted.partitions:
         raise CommandFailedError(f"{topic!r} has no records" + (" since then" if since else ""), exit_codes.NOT_FOUND)
     found = report(counted, Measure(by), spread or SPREADS)
