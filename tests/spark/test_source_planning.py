@@ -39,8 +39,9 @@ from millstream.spark.ranges import Range
 from millstream.spark.rows import Rows
 from millstream.spark.stream_planner import StreamPlanner
 from millstream.testing import EmbeddedBroker, EmbeddedCluster
-from millstream.wire import Cluster, Fetched, UnreachableError
+from millstream.wire import Cluster, ErrorCode, Fetched, RefusedError, UnreachableError
 from millstream.wire import TopicPartition as WirePartition
+from millstream.wire.errors import refusal
 from pyspark_millstream import DefaultSource
 
 Document = dict[str, Any]
@@ -629,6 +630,23 @@ def test_nobody_there_is_told_in_time_with_the_address() -> None:
     nowhere = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "orders", "kafka.default.api.timeout.ms": "500"}
     with pytest.raises(UnreachableError, match=r"127\.0\.0\.1:1"):
         plan_batch(parse_read_options(nowhere))
+
+
+def test_a_refusal_is_told_at_once_and_not_asked_again() -> None:
+    class Closed(Cluster):
+        asked = 0
+
+        def topics(self, names: object = None) -> dict[str, Any]:
+            self.asked += 1
+            raise refusal("topic 'orders'", ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
+    closed = Closed("127.0.0.1:1")
+    options = parse_read_options({"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "orders"})
+    with pytest.raises(RefusedError, match=r"'orders' .* \(TOPIC_AUTHORIZATION_FAILED\)"):
+        plan_batch(options, closed)
+    with pytest.raises(RefusedError, match="TOPIC_AUTHORIZATION_FAILED"):
+        StreamPlanner(options, closed).latest({"orders": {"0": 1}}, limited=True)
+    assert closed.asked == 2
 
 
 @pytest.mark.timeout(120)
