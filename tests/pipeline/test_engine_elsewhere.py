@@ -128,7 +128,7 @@ def test_the_java_of_the_wheel_runs_it_and_the_second_start_uses_the_archive(cli
     check_results(client)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl_c", "terminate"])
 def test_a_signal_ends_it_after_the_batch_with_0(client: Client, tmp_path: Path, number: signal.Signals) -> None:
     """The whole group gets it, as from a terminal's Ctrl-C."""
     with subprocess.Popen(
