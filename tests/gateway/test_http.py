@@ -1,5 +1,6 @@
 """HTTP itself: who is let in, what is too much, and errors that are always JSON."""
 
+import json
 import ssl
 import subprocess
 import sys
@@ -35,6 +36,24 @@ def test_errors_are_json(call: Caller) -> None:
         assert (answer.status, answer.code) == (status, status)
     for raw in (b"", b"{", b"[]", b"\xff\xfe", b"[" * 100_000):
         assert call("POST", "/subjects/x/versions", raw=raw).code == 400
+
+
+def test_schemas_that_would_take_too_long(call: Caller) -> None:
+    deep = '{"type":"array","items":' * 5_000 + '"int"' + "}" * 5_000
+    assert call("POST", "/subjects/deep/versions", {"schema": deep}).status == 422
+    for depth in (200, 400, 600, 900):
+        nested = '{"properties":{"a":' * depth + "true" + "}}" * depth
+        body = {"schema": nested, "schemaType": "JSON"}
+        assert call("POST", f"/subjects/deep-{depth}/versions", body).status in (200, 422)
+        other = {"schema": nested.replace("true", '{"type":"string"}'), "schemaType": "JSON"}
+        assert call("POST", f"/compatibility/subjects/deep-{depth}/versions/latest", other).status in (200, 422)
+    # Thirty levels, each with two ways to the next: small, and yet a billion paths.
+    levels = {f"L{number}": {"anyOf": [{"$ref": f"#/definitions/L{number + 1}"}] * 2} for number in range(30)}
+    for end, expected in (("string", 200), ("integer", 409)):
+        definitions = levels | {"L30": {"type": "object", "properties": {"a": {"type": end}}}}
+        wide = {"$ref": "#/definitions/L0", "definitions": definitions}
+        body = {"schema": json.dumps(wide), "schemaType": "JSON"}
+        assert call("POST", "/subjects/wide/versions", body).status == expected
 
 
 def test_bodies_have_a_limit(call: Caller) -> None:

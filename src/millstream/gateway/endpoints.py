@@ -21,7 +21,10 @@ MAX_BODY_BYTES = 4 << 20
 def endpoint(method: str, path: str, handler: Handler, *, media_type: str, max_bytes: int = MAX_BODY_BYTES) -> Route:
     async def serve(request: Request) -> Response:
         asked = Asked(request, await read_body(request, max_bytes))
-        result = await run_in_threadpool(handler, asked)
+        try:
+            result = await run_in_threadpool(handler, asked)
+        except RecursionError:
+            raise BadRequestError(422, "what was sent is nested too deeply: make it flatter") from None
         if isinstance(result, Response):
             return result
         plain = "application/json" in asked.accepts and media_type not in asked.accepts

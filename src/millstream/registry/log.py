@@ -306,7 +306,8 @@ class SchemaLog:
             return
         if refused:
             logger.warning("schemas_record_refused topic=%s offset=%d reason=%s", self.topic, record.offset, refused)
-        if entry is not None and entry.key.kind is Kind.NOOP and HIGHEST_IDS in (entry.value or {}):
+        of_tenure = entry is not None and entry.key.kind is Kind.NOOP and HIGHEST_IDS in (entry.value or {})
+        if of_tenure and header.producer_epoch != _LAST_EPOCH:  # with that one an old producer id is retired
             self._registry_producer = header.producer_id
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from millstream.registry.formats.avro_model import NO_DEFAULT, AvroField, AvroType
-from millstream.registry.formats.schema import Problem
+from millstream.registry.formats.schema import TOO_COMPLEX, Budget, Problem, TooComplexError
 
 _PROMOTIONS = {
     "int": frozenset({"long", "float", "double"}),
@@ -16,15 +16,20 @@ _PROMOTIONS = {
 
 
 def problems_reading(reader: AvroType, writer: AvroType) -> list[Problem]:
-    return list(_Comparison().compare(reader, writer, ""))
+    try:
+        return list(_Comparison().compare(reader, writer, ""))
+    except TooComplexError:
+        return [TOO_COMPLEX]
 
 
 class _Comparison:
     def __init__(self) -> None:
         self._under_way: set[tuple[int, int]] = set()
         """Pairs of named types that are being compared: types may contain themselves."""
+        self._budget = Budget()
 
     def compare(self, reader: AvroType, writer: AvroType, path: str) -> Iterator[Problem]:
+        self._budget.step()
         if writer.kind == "union":
             for index, branch in enumerate(writer.branches):
                 if reader.kind == "union" and not self._matching_branch(reader, branch):

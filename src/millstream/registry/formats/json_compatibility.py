@@ -5,19 +5,19 @@ by looking at keywords, the answer is no: whoever knows better can register with
 in other registries: a property that became required counts as there if it has a default.
 """
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
 from millstream.registry.formats.json_documents import SAYING, JsonDocuments, Place, UnknownReferenceError
 from millstream.registry.formats.json_limits import (
     array_problems,
+    matches,
     number_problems,
     same_json,
     size_problems,
     string_problems,
 )
-from millstream.registry.formats.schema import Problem
+from millstream.registry.formats.schema import TOO_COMPLEX, Budget, Problem, TooComplexError
 
 __all__ = ["JsonDocuments", "UnknownReferenceError", "problems_reading"]
 
@@ -28,17 +28,22 @@ _MAX_DEPTH = 60
 
 
 def problems_reading(reader: JsonDocuments, writer: JsonDocuments) -> list[Problem]:
-    return _Comparison(reader, writer).compare(reader.root, writer.root, "")
+    try:
+        return _Comparison(reader, writer, Budget()).compare(reader.root, writer.root, "")
+    except TooComplexError:
+        return [TOO_COMPLEX]
 
 
 class _Comparison:
-    def __init__(self, reader: JsonDocuments, writer: JsonDocuments) -> None:
+    def __init__(self, reader: JsonDocuments, writer: JsonDocuments, budget: Budget) -> None:
         self._reader = reader
         self._writer = writer
         self._under_way: list[tuple[Any, Any]] = []
         """Pairs that are being compared: schemas may contain themselves."""
+        self._budget = budget
 
     def compare(self, reader: Place, writer: Place, path: str) -> list[Problem]:
+        self._budget.step()
         wanted, written = self._reader.followed(reader), self._writer.followed(writer)
         if wanted.schema is True or written.schema is False or not _says(wanted.schema):
             return []
@@ -128,7 +133,7 @@ class _Comparison:
         if "not" not in reader.schema:
             return []
         if "not" in writer.schema:
-            turned = _Comparison(self._writer, self._reader)
+            turned = _Comparison(self._writer, self._reader, self._budget)
             excluded = Place(writer.schema["not"], writer.document)
             if not turned.compare(excluded, Place(reader.schema["not"], reader.document), path):
                 return []
@@ -238,15 +243,8 @@ class _Comparison:
 def _of_property(schema: dict[str, Any], name: str) -> list[Any]:
     """The schemas that a property of this name must satisfy."""
     found = [schema["properties"][name]] if name in schema.get("properties", {}) else []
-    found += [part for pattern, part in schema.get("patternProperties", {}).items() if _matches(pattern, name)]
+    found += [part for pattern, part in schema.get("patternProperties", {}).items() if matches(pattern, name)]
     return found or [schema.get("additionalProperties", True)]
-
-
-def _matches(pattern: str, name: str) -> bool:
-    try:
-        return re.search(pattern, name) is not None
-    except re.error:
-        return False
 
 
 def _all(schemas: list[Any]) -> Any:

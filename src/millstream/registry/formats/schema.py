@@ -22,6 +22,27 @@ class Problem(NamedTuple):
         return f"{self.kind} at {self.path}: {self.text}"
 
 
+class TooComplexError(Exception):
+    """A comparison would take too long."""
+
+
+class Budget:
+    """How many steps a comparison may take: schemas can be small and yet have more paths than anybody can walk."""
+
+    def __init__(self, steps: int = 20_000) -> None:
+        self._left = steps
+
+    def step(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise TooComplexError
+
+
+TOO_COMPLEX = Problem(
+    "TOO_COMPLEX", "/", "the schemas are too intertwined to be compared: use fewer alternatives, or level NONE"
+)
+
+
 class Dependency(NamedTuple):
     """A schema that is referred to, by the name it is known under in the schema that does."""
 
