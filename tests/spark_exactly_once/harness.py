@@ -203,9 +203,10 @@ class Campaign:
         self.feeder.finish()
         (self.directory / "stop").touch()
         deadline = time.monotonic() + 400
-        while self.driver.process.poll() != 0:
+        while (code := self.driver.process.poll()) != 0:
             assert time.monotonic() < deadline, f"the copy does not end\n{self.report()}"
-            self.tend()
+            if code is not None:
+                self.tend()
             time.sleep(0.2)
         self.wait_until(lambda: hidden(self.wire, "out") == 0, 30, "a transaction was left open")
         self.check()
