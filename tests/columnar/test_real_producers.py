@@ -23,7 +23,14 @@ def broker() -> object:
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_what_librdkafka_writes(implementation: ModuleType, broker: EmbeddedBroker, codec: str) -> None:
     topic = f"{codec}-{implementation.__name__.rpartition('.')[2].strip('_')}"
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "compression.type": codec, "linger.ms": 50})
+    producer = Producer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "compression.type": codec,
+            "linger.ms": 50,
+            "enable.idempotence": True,  # a retry on a busy machine must neither double nor reorder
+        }
+    )
     for number in range(COUNT):
         producer.produce(
             topic,
@@ -33,7 +40,7 @@ def test_what_librdkafka_writes(implementation: ModuleType, broker: EmbeddedBrok
             timestamp=1_700_000_000_000 + number,
             headers=[("a", b"x"), ("b", None), ("a", b"")] if number % 3 == 0 else None,
         )
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     with Cluster(broker.bootstrap_servers) as cluster:
         data, following = bytearray(), 0
         decoder = ArrowDecoder(COLUMNS, max_rows=100, implementation=implementation)
