@@ -159,7 +159,7 @@ def _show(found: "SkewReport") -> None:
 
     print(
         f"{found.topic}  {found.total.records:,} records  {found.total.bytes:,} bytes  {found.distinct_keys:,} keys  "
-        f"{len(found.shares)} partitions; shares are of {found.measure}"
+        f"{len(found.shares)} partition{'s' if len(found.shares) != 1 else ''}; shares are of {found.measure}"
     )
     best = _best(found)
     rows = []

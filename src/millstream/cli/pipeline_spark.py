@@ -1,6 +1,5 @@
 """A Spark session for commands that compute something and end: quiet, and clear about why it did not start."""
 
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,8 @@ if TYPE_CHECKING:
 @contextmanager
 def short_session(name: str, master: str, settings: Mapping[str, str] | None = None) -> "Iterator[SparkSession]":
     """What Spark logs is kept from the terminal; if it does not start, its reason is told."""
+    import tempfile
+
     from pyspark.logger import PySparkLogger
 
     from millstream.spark.java import JavaNotFoundError
