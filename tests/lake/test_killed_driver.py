@@ -48,6 +48,15 @@ def _publish(broker: EmbeddedBroker, stop: threading.Event, sent: list[int]) -> 
             stop.wait(0.5)
 
 
+def _all_copied(broker: EmbeddedBroker, path: Path, table_format: str) -> bool:
+    """Copy what is left; as a supervisor would, more than once (on a busy machine Spark gives up on slow workers)."""
+    for _attempt in range(3):
+        with _driver(broker, path, table_format, "once") as process:
+            if process.wait(300) == 0:
+                return True
+    return False
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("table_format", FORMATS)
@@ -70,7 +79,6 @@ def test_each_record_once(tmp_path: Path, table_format: str) -> None:
         finally:
             stop.set()
             publisher.join()
-        with _driver(broker, path, table_format, "once") as process:
-            assert process.wait(600) == 0
+        assert _all_copied(broker, path, table_format)
     found = sorted(int(row["value"]) for row in rows_of(open_table(parse_options({"path": str(path)}))))
     assert found == sent
