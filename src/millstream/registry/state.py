@@ -20,7 +20,8 @@ class RegistryState:
     def __init__(self) -> None:
         self._subjects: dict[Subject, dict[int, StoredSchema]] = {}
         self._contents: dict[tuple[str, int], Content] = {}
-        self._ids: dict[tuple[str, Content], int] = {}
+        self._ids: dict[tuple[str, Content], set[int]] = {}
+        """More than one only where an import said so."""
         self._places: dict[tuple[str, int], dict[tuple[Subject, int], None]] = {}
         self._referenced: dict[tuple[Subject, int], dict[tuple[Subject, int], None]] = {}
         self._contexts: set[str] = {DEFAULT_CONTEXT}
@@ -47,7 +48,7 @@ class RegistryState:
         return self._subjects.get(subject, {}).get(version)
 
     def id_of(self, context: str, content: Content) -> int | None:
-        return self._ids.get((context, content))
+        return min(self._ids.get((context, content), ()), default=None)
 
     def content(self, context: str, schema_id: int) -> Content | None:
         return self._contents.get((context, schema_id))
@@ -106,7 +107,7 @@ class RegistryState:
         self._remove(subject, version)
         self._subjects.setdefault(subject, {})[version] = schema
         self._contents[place] = schema.content
-        self._ids.setdefault((subject.context, schema.content), schema.id)
+        self._ids.setdefault((subject.context, schema.content), set()).add(schema.id)
         self._places.setdefault(place, {})[subject, version] = None
         for reference in schema.references:
             self._referenced.setdefault(reference_place(subject, reference.subject, reference.version), {})[
@@ -128,7 +129,8 @@ class RegistryState:
             )
         if not self._places[place]:
             del self._contents[place], self._places[place]
-            if self._ids.get((subject.context, schema.content)) == schema.id:
+            self._ids[subject.context, schema.content].discard(schema.id)
+            if not self._ids[subject.context, schema.content]:
                 del self._ids[subject.context, schema.content]
 
     def _soft_delete(self, subject: Subject, up_to: int) -> None:
