@@ -57,6 +57,23 @@ def _all_copied(broker: EmbeddedBroker, path: Path, table_format: str) -> bool:
     return False
 
 
+@pytest.mark.parametrize("table_format", FORMATS)
+def test_each_row_once_without_spark(tmp_path: Path, table_format: str) -> None:
+    """The same for what we do in Spark's processes alone, which is quick enough for many more kills."""
+    moments = random.Random(f"rows {table_format}")
+    command = [sys.executable, "-m", "tests.lake.batch_writer", str(tmp_path / "t"), table_format]
+    for _kill in range(4):
+        with subprocess.Popen([*command, "100000"], stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None and process.stdout.readline() == "running\n"
+            time.sleep(moments.uniform(0.2, 1.0))
+            process.kill()
+    done = tmp_path / "t.done"
+    last = (int(done.read_text()) if done.exists() else 0) + 3
+    subprocess.run([*command, str(last)], check=True, stdout=subprocess.DEVNULL)
+    rows = rows_of(open_table(parse_options({"path": str(tmp_path / "t")})))
+    assert sorted(row["id"] for row in rows) == list(range((last + 1) * 10))
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("table_format", FORMATS)
