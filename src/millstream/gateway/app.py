@@ -9,7 +9,7 @@ from starlette.types import ASGIApp
 from millstream.gateway.access import Access, Credentials
 from millstream.gateway.answers import JSON
 from millstream.gateway.context_paths import ContextPaths
-from millstream.gateway.endpoints import endpoint
+from millstream.gateway.endpoints import Threads, endpoint
 from millstream.gateway.errors import HANDLERS
 from millstream.gateway.health import health_routes
 from millstream.gateway.schema_routes import SchemaRoutes
@@ -33,4 +33,5 @@ def make_app(
     routes += [route for family in families for route in family]
     app = Starlette(routes=routes, exception_handlers=HANDLERS)
     app.router.redirect_slashes = False
+    app.state.threads = Threads()
     return Access(ContextPaths(app), credentials or Credentials(), loopback=loopback)

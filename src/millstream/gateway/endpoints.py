@@ -1,9 +1,10 @@
 """From plain functions to HTTP endpoints: the body is read within a limit, the function runs in a thread."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
-from starlette.concurrency import run_in_threadpool
+from anyio import CapacityLimiter, to_thread
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -18,11 +19,35 @@ Handler = Callable[[Asked], Any]
 MAX_BODY_BYTES = 4 << 20
 
 
-def endpoint(method: str, path: str, handler: Handler, *, media_type: str, max_bytes: int = MAX_BODY_BYTES) -> Route:
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """Those of one app, for questions and for changes: when the cluster is away, changes wait, and must not keep
+    questions out."""
+
+    reading: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(32))
+    writing: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(16))
+
+
+def endpoint(
+    method: str,
+    path: str,
+    handler: Handler,
+    *,
+    media_type: str,
+    max_bytes: int = MAX_BODY_BYTES,
+    at_once: bool = False,
+) -> Route:
+    """`at_once`: the handler waits for nothing and needs no thread."""
+
     async def serve(request: Request) -> Response:
         asked = Asked(request, await read_body(request, max_bytes))
         try:
-            result = await run_in_threadpool(handler, asked)
+            if at_once:
+                result = handler(asked)
+            else:
+                threads: Threads = request.app.state.threads
+                limiter = threads.reading if method == "GET" else threads.writing
+                result = await to_thread.run_sync(handler, asked, limiter=limiter)
         except RecursionError:
             raise BadRequestError(422, "what was sent is nested too deeply: make it flatter") from None
         if isinstance(result, Response):

@@ -19,6 +19,6 @@ def health_routes(trouble: Callable[[], str | None]) -> list[BaseRoute]:
         return error_answer(503, 503, f"not ready: {reason}") if reason else {"status": "ready"}
 
     return [
-        endpoint("GET", "/livez", lambda asked: {"status": "live"}, media_type=JSON),
-        endpoint("GET", "/readyz", ready, media_type=JSON),
+        endpoint("GET", "/livez", lambda asked: {"status": "live"}, media_type=JSON, at_once=True),
+        endpoint("GET", "/readyz", ready, media_type=JSON, at_once=True),
     ]

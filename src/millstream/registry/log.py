@@ -133,33 +133,38 @@ class SchemaLog:
 
         `decide` is asked again when another registry wrote in the meantime; it may refuse by raising.
         """
-        give_up_at = time.monotonic() + self._cluster.timeout_s
-        pause_s = 0.01
-        with self._writing:
-            while True:
-                try:
-                    self._hold_tenure()
-                    with self.lock:
-                        entries = decide(self.state)
-                    if entries:
-                        self._wait_for(self._append(entries) + 1)
-                    return
-                except _TenureLostError:
-                    self._drop_tenure()
-                    if time.monotonic() > give_up_at:
-                        raise store_timed_out("other registries write all the time") from None
-                    time.sleep(random.uniform(0, pause_s))
-                    pause_s = min(pause_s * 2, 1.0)
-                except RegistryError:
-                    raise
-                except UnreachableError as error:
-                    self._drop_tenure()
-                    raise store_timed_out(str(error)) from error
-                except WireError as error:
-                    self._drop_tenure()
-                    raise self._refusal(error) from error
+        if not self._writing.acquire(timeout=self._timeout_s):
+            raise store_timed_out("earlier writes still wait for the cluster")
+        try:
+            self._write(decide)
+        except UnreachableError as error:
+            self._drop_tenure()
+            raise store_timed_out(str(error)) from error
+        except WireError as error:
+            self._drop_tenure()
+            raise _refusal(error) from error
+        finally:
+            self._writing.release()
 
     # Writing
+
+    def _write(self, decide: Callable[[RegistryState], list[Entry]]) -> None:
+        give_up_at = time.monotonic() + self._timeout_s
+        pause_s = 0.01
+        while True:
+            try:
+                self._hold_tenure()
+                with self.lock:
+                    entries = decide(self.state)
+                if entries:
+                    self._wait_for(self._append(entries) + 1)
+                return
+            except _TenureLostError:
+                self._drop_tenure()
+                if time.monotonic() > give_up_at:
+                    raise store_timed_out("other registries write all the time") from None
+                time.sleep(random.uniform(0, pause_s))
+                pause_s = min(pause_s * 2, 1.0)
 
     def _hold_tenure(self) -> None:
         """After this the state holds every record, and nobody else can write without this registry being refused."""
@@ -217,11 +222,6 @@ class SchemaLog:
     @property
     def _timeout_s(self) -> float:
         return float(self._cluster.timeout_s)
-
-    def _refusal(self, error: WireError) -> RegistryError:
-        if isinstance(error, RefusedError) and error.code in _TOO_LARGE:
-            return too_large(str(error))
-        return store_failed(str(error))
 
     # Reading
 
@@ -309,6 +309,12 @@ class SchemaLog:
         of_tenure = entry is not None and entry.key.kind is Kind.NOOP and HIGHEST_IDS in (entry.value or {})
         if of_tenure and header.producer_epoch != _LAST_EPOCH:  # with that one an old producer id is retired
             self._registry_producer = header.producer_id
+
+
+def _refusal(error: WireError) -> RegistryError:
+    if isinstance(error, RefusedError) and error.code in _TOO_LARGE:
+        return too_large(str(error))
+    return store_failed(str(error))
 
 
 def noop(state: RegistryState) -> Entry:

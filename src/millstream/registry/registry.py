@@ -38,7 +38,12 @@ class Registry:
         """Asks; and once more after reading to the end of the topic if the answer was that there is no such thing."""
         try:
             return ask()
-        except NotFoundError:
+        except NotFoundError as error:
+            trouble = self._log.trouble
+            if trouble is not None:
+                raise errors.store_timed_out(
+                    f"{error.message.partition('.')[0]} as far as is known, but {trouble}"
+                ) from None
             self._log.catch_up()
             return ask()
 
