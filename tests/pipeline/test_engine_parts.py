@@ -197,12 +197,13 @@ class Reports:
         self.seen.append(progress)
 
 
-def watched(handle: PretendQuery, again: PretendQuery | None = None) -> Watched:
-    tables = SimpleNamespace(refresh_if_due=lambda: None, forget=lambda: None)
+def watched(handle: PretendQuery, again: PretendQuery | None = None, *, outdated: bool = False) -> Watched:
+    tables = SimpleNamespace(are_outdated=lambda: outdated and frames.tables is tables, forget=lambda: None)
     frames = SimpleNamespace(tables=tables)
     started = StartedQuery(plan(), cast(Any, frames), cast(Any, handle))
-    other = StartedQuery(plan(), cast(Any, frames), cast(Any, again))
-    return Watched(started, ProgressBook(plan(), [ORDERS], None), lambda: other)
+    fresh = SimpleNamespace(tables=SimpleNamespace(are_outdated=lambda: False, forget=lambda: None))
+    other = StartedQuery(plan(), cast(Any, fresh), cast(Any, again))
+    return Watched(started, ProgressBook(plan(), [ORDERS], None), lambda: other, lambda: other)
 
 
 def supervisor(stop: StopSignal, reports: Reports, *queries: Watched, **more: Any) -> Supervisor:
@@ -263,6 +264,11 @@ class TestSupervision:
         made.abandon()
         assert fine.stops == 1
         assert [each.error for each in reports.seen if not each.active] == ["no space", None]
+
+    def test_a_query_whose_table_changed_is_built_anew_between_batches(self) -> None:
+        old, new = PretendQuery(batch=0, busy=False), PretendQuery(batch=1, isActive=False)
+        assert supervisor(StopSignal(), Reports(), watched(old, new, outdated=True)).watch() is Ending.FINISHED
+        assert old.stops == 1
 
     def test_a_python_process_that_was_too_slow_to_come_up_is_tried_again(self) -> None:
         slow = PretendQuery(isActive=False, error=RuntimeError("Python worker failed to connect back."))
@@ -327,26 +333,18 @@ class PretendFrame:
         self.calls.append("unpersist")
 
 
-def test_a_table_is_read_again_when_its_time_has_passed() -> None:
-    now = [0.0]
+def test_a_table_is_read_again_when_its_time_has_passed_and_it_changed() -> None:
+    now, end = [0.0], [5]
     frame = PretendFrame()
-    table = StaticTable(cast(Any, frame), 60.0, clock=lambda: now[0])
-    assert not table.refresh_if_due()
+    table = StaticTable(cast(Any, frame), 60.0, lambda: end[0], clock=lambda: now[0])
+    end[0] = 6
+    assert not table.is_outdated()
     now[0] = 61.0
-    assert table.refresh_if_due()
-    assert not table.refresh_if_due()
-    assert frame.calls == ["persist", "unpersist", "persist"]
-
-
-def test_files_are_read_again_only_when_they_changed(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("x\n1\n")
-    refreshed: list[str] = []
-    session = SimpleNamespace(catalog=SimpleNamespace(refreshByPath=refreshed.append))
-    table = StaticTable(cast(Any, PretendFrame()), 0.0, str(tmp_path), cast(Any, session))
-    assert not table.refresh_if_due()
-    (tmp_path / "b.csv").write_text("x\n2\n")
-    assert table.refresh_if_due()
-    assert refreshed == [str(tmp_path)]
+    assert table.is_outdated()
+    table.seen = 6
+    now[0] = 200.0
+    assert not table.is_outdated()
+    assert frame.calls == ["persist"]
 
 
 SMALL = """

@@ -46,6 +46,7 @@ def _problems_of(session: "SparkSession", pipeline: Pipeline, plan: PlannedQuery
         built = build(session, pipeline, plan, show=None, make_frames=EmptyFrames)
         with blamed_on(plan.part):
             _check_stream_rules(session, built)
+        built.frames.tables.forget()
     except PartFailedError as error:
         return [(error.line, str(error))]
     return []

@@ -32,7 +32,7 @@ from millstream.spark.session import STREAM_SETTINGS, SparkStartError, is_remote
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from millstream.pipeline.engine.queries import StartedQuery
+    from millstream.pipeline.engine.queries import BuiltQuery, PlannedQuery, StartedQuery
 
 DEFAULT_MASTER = "local[*]"
 
@@ -175,7 +175,17 @@ class _Run:
         show = None if self._options.remote is not None or is_remote(session) else self._show_rows
         settings = {**ENGINE_SETTINGS, **self._pipeline.spark, **self._options.settings}
         # All are understood before the first is started: a mistake in the last sink must not leave the first half done.
-        built = [build(own_session(session, settings), self._pipeline, plan, show=show) for plan in plans]
+
+        def built_now(plan: "PlannedQuery") -> "BuiltQuery":
+            return build(own_session(session, settings), self._pipeline, plan, show=show)
+
+        def started_now(query: "BuiltQuery") -> "StartedQuery":
+            return start(self._pipeline, query, checkpoint_dir=self._options.checkpoint_dir)
+
+        def rebuilt_now(plan: "PlannedQuery") -> "StartedQuery":
+            return started_now(built_now(plan))
+
+        built = [built_now(plan) for plan in plans]
         supervisor = Supervisor(
             stop=self._stop,
             stop_requested=lambda: running.stop_requested,
@@ -184,9 +194,9 @@ class _Run:
             tick=lambda: self._tick(running),
         )
         for each in built:
-            again = partial(start, self._pipeline, each, checkpoint_dir=self._options.checkpoint_dir)
+            again = partial(started_now, each)
             try:
-                supervisor.add(_watched(again(), again))
+                supervisor.add(_watched(again(), again, partial(rebuilt_now, each.plan)))
             except BaseException:
                 supervisor.abandon()
                 raise
@@ -261,10 +271,14 @@ def own_session(session: "SparkSession", settings: Mapping[str, str]) -> "SparkS
     return own
 
 
-def _watched(started: "StartedQuery", start_again: "Callable[[], StartedQuery]") -> Watched:
+def _watched(
+    started: "StartedQuery",
+    start_again: "Callable[[], StartedQuery]",
+    build_again: "Callable[[], StartedQuery]",
+) -> Watched:
     sources = started.frames.streams
     group = started.frames.group_of(sources[0]) if sources else None
-    return Watched(started, ProgressBook(started.plan, sources, group), start_again)
+    return Watched(started, ProgressBook(started.plan, sources, group), start_again, build_again)
 
 
 def _document(pipeline: str, progress: QueryProgress, report: Report | None) -> dict[str, Any]:

@@ -1,61 +1,59 @@
-"""Tables beside streams: `latest` and table sources, kept in Spark's cache and looked at again when it is time.
+"""Tables beside streams: `latest` and table sources, cached in Spark, and read again when they have changed.
 
-A join of a stream with a table is planned anew for every micro-batch, and Spark then uses what is cached of the table's
-plan. So a table is cached once, and dropping it from the cache between two batches is all it takes to have the next one
-read it again. Should Spark not recognise the plan, the table is read in every batch: slower, and not staler.
+Spark plans the reading of a table once for the life of a streaming query: later batches read the same stretch of the
+topic, or the same files. So the table is cached, and when it is time and it has changed, its query is ended between two
+batches, built anew and goes on from its checkpoint; that takes a few seconds, and only when there is something new.
 
 A batch that is run again after a failure may see a newer table than the first time: that is how every join of a stream
 with a table is, in Spark as elsewhere.
 """
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from millstream.pipeline.engine.decoding import RAW_VALUE
 from millstream.pipeline.engine.record_columns import KEY, OFFSET, PARTITION, TIMESTAMP, TOPIC, quoted
 from millstream.pipeline.engine.sources import table, topic_contents
-from millstream.pipeline.model import Format, Latest, Pipeline, TableFormat, TableSource, TopicSource
+from millstream.pipeline.model import Format, Latest, Pipeline, TableSource, TopicSource
+from millstream.wire import LATEST, Cluster, TopicPartition, WireError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+_FILES_EVERY_S = 1.0
+_UNSEEN_EVERY_S = 60.0
+"""For tables in stores whose changes cannot be seen from here: these are read again after so long."""
+
+
 @dataclass
 class StaticTable:
-    """One cached table, and when it was last looked at."""
+    """One cached table, and what was seen of it when it was read; `look` gives None where nobody can tell."""
 
     frame: "DataFrame"
     refresh_s: float
-    path: str | None = None
-    """Of files that Spark lists: the listing is cached too."""
-    session: "SparkSession | None" = None
+    look: Callable[[], object]
     clock: Callable[[], float] = time.monotonic
     looked_at: float = 0.0
     seen: object = None
 
     def __post_init__(self) -> None:
         self.looked_at = self.clock()
-        self.seen = _fingerprint(self.path)
+        self.seen = self.look()
         self.frame.persist()
 
-    def refresh_if_due(self) -> bool:
-        """Called between batches; whether the next batch will read the table again."""
+    def is_outdated(self) -> bool:
+        """Whether it is time to look, and there is something new."""
         if self.clock() - self.looked_at < self.refresh_s:
             return False
         self.looked_at = self.clock()
-        if self.path is not None:
-            now = _fingerprint(self.path)
-            if now is not None and now == self.seen:
-                return False
-            self.seen = now
-            if self.session is not None:
-                self.session.catalog.refreshByPath(self.path)
-        self.frame.unpersist()
-        self.frame.persist()
-        return True
+        now = self.look()
+        return now is None or now != self.seen
 
     def forget(self) -> None:
         self.frame.unpersist()
@@ -66,26 +64,47 @@ class StaticTables:
     """All tables of one query."""
 
     tables: list[StaticTable] = field(default_factory=list)
+    outdated: bool = False
 
     def latest(self, session: "SparkSession", pipeline: Pipeline, step: Latest, source: TopicSource) -> "DataFrame":
+        # Looked at before it is read: what comes in between is seen as new, not missed.
+        ends = partial(_ends, pipeline, source)
+        before = ends()
         frame = latest_rows(topic_contents(session, pipeline, source), step, source)
-        self.tables.append(StaticTable(frame, step.refresh.seconds))
+        self.tables.append(StaticTable(frame, step.refresh.seconds, ends))
+        self.tables[-1].seen = before
         return frame
 
     def table(self, session: "SparkSession", source: TableSource) -> "DataFrame":
+        look = partial(_fingerprint, source.path)
+        before = look()
         frame = table(session, source)
-        # Delta and Iceberg are planned, and so looked at, in every batch.
-        if source.format not in (TableFormat.DELTA, TableFormat.ICEBERG):
-            self.tables.append(StaticTable(frame, 0.0, source.path, session))
+        self.tables.append(StaticTable(frame, _UNSEEN_EVERY_S if before is None else _FILES_EVERY_S, look))
+        self.tables[-1].seen = before
         return frame
 
-    def refresh_if_due(self) -> None:
-        for each in self.tables:
-            each.refresh_if_due()
+    def are_outdated(self) -> bool:
+        self.outdated = self.outdated or any(each.is_outdated() for each in self.tables)
+        return self.outdated
 
     def forget(self) -> None:
         for each in self.tables:
             each.forget()
+
+
+def _ends(pipeline: Pipeline, source: TopicSource) -> object:
+    """Where the topics of a source end; the same answer as before when the brokers do not answer now."""
+    try:
+        with Cluster(pipeline.bootstrap, pipeline.connection, timeout_s=10.0) as cluster:
+            topics = cluster.topics(source.topics) if source.topics else cluster.topics()
+            if source.pattern:
+                topics = {name: each for name, each in topics.items() if re.fullmatch(source.pattern, name)}
+            wanted = {
+                TopicPartition(name, each.index): LATEST for name, topic in topics.items() for each in topic.partitions
+            }
+            return tuple(sorted((at.topic, at.partition, end.offset) for at, end in cluster.offsets(wanted).items()))
+    except WireError:
+        return None
 
 
 def latest_rows(contents: "DataFrame", step: Latest, source: TopicSource) -> "DataFrame":
@@ -123,9 +142,9 @@ def _newest(frame: "DataFrame", keys: list[str], order: str) -> "DataFrame":
     return grouped.agg(expr(f"max_by(struct({everything}), {order})").alias("__row")).select("__row.*")
 
 
-def _fingerprint(path: str | None) -> object:
+def _fingerprint(path: str) -> object:
     """Names, sizes and times of the files below a local path; None where only Spark can tell."""
-    if path is None or "://" in path:
+    if "://" in path:
         return None
     return tuple(sorted(_files(path.removeprefix("file:"))))
 

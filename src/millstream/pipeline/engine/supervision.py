@@ -69,8 +69,10 @@ class Watched:
     query: StartedQuery
     book: ProgressBook
     start_again: Callable[[], StartedQuery]
+    build_again: Callable[[], StartedQuery]
     starts_left: int = _STARTS
     stopping_since_batch: int | None = None
+    outdated_since_batch: int | None = None
     ended: bool = False
 
     @property
@@ -138,7 +140,7 @@ class Supervisor:
         active = handle.isActive
         self._take_reports(each)
         if active:
-            each.query.frames.tables.refresh_if_due()
+            self._rebuild_if_outdated(each)
             return
         error = handle.exception()
         if error is not None:
@@ -153,6 +155,21 @@ class Supervisor:
             raise PartFailedError(each.part, reason) from error
         each.ended = True
         self._say(each, None)
+
+    def _rebuild_if_outdated(self, each: Watched) -> None:
+        """A query that joins a table which has changed: built anew between two batches, it reads the table again."""
+        tables = each.query.frames.tables
+        if self._stop.haste is not Haste.NONE or not tables.are_outdated():
+            return
+        if each.outdated_since_batch is None:
+            each.outdated_since_batch = each.book.newest_batch
+        between = not each.query.handle.status["isTriggerActive"]
+        if between or each.book.newest_batch > each.outdated_since_batch:
+            _stop_quietly(each.query)
+            self._take_reports(each)
+            tables.forget()
+            each.outdated_since_batch = None
+            each.query = each.build_again()
 
     def _take_reports(self, each: Watched) -> None:
         newest = _as_report(each.query.handle.lastProgress)
