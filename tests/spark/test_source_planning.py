@@ -217,6 +217,13 @@ class TestStream:
         planner = orders.planner()
         assert spans(planner.ranges(start, planner.latest(start, limited=True))) == {0: (2, 5)}
 
+    def test_a_batch_of_spark_sql_kafka_with_a_new_partition_is_finished(self, topic: Callable[..., Topic]) -> None:
+        orders = topic(2)
+        orders.produce(5)
+        orders.produce(4, 1)
+        start, end = {orders.name: {"0": 2}}, {orders.name: {"0": 5, "1": 4}}
+        assert spans(orders.planner().ranges(start, end)) == {0: (2, 5), 1: (0, 4)}
+
     def test_a_checkpoint_of_another_query_is_told_of(self, topic: Callable[..., Topic]) -> None:
         planner = topic().planner()
         with pytest.raises(CheckpointError, match="a query that reads clicks; this one reads planned"):
@@ -434,6 +441,9 @@ class TestHistory:
         assert max(map(len, batches)) <= 12
         with pytest.raises(CheckpointError, match="has not read all of the table"):
             orders.planner().latest(planner.initial(), limited=True)
+        begin = planner.initial()
+        with pytest.raises(CheckpointError, match="has not read all of the table"):
+            orders.planner().parts(begin, stored(planner.latest(begin, limited=False)))
 
     def test_a_batch_reads_both_at_once(self, table: tuple[Topic, Path]) -> None:
         orders, path = table

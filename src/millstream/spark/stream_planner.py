@@ -147,13 +147,8 @@ class StreamPlanner:
 
     def _next_end(self, before: StreamOffset, *, limited: bool) -> StreamOffset | None:
         if before.history is not None and not before.history.is_done:
-            if self._history is None:
-                raise CheckpointError(
-                    "the query has not read all of the table that it began with: keep startingOffsets=table:… as it "
-                    "was, or give it a new checkpointLocation"
-                )
             rows, size = (self._options.max_offsets, self._options.max_bytes) if limited else (None, None)
-            return replace(before, history=self._history.advance(before.history, rows, size))
+            return replace(before, history=self._table().advance(before.history, rows, size))
         ends = self._ends()
         if self._unchanged(before, ends):
             self._latest = self._offset(ends, self._view.topics().ids)
@@ -237,16 +232,17 @@ class StreamPlanner:
         if start == end:
             return []
         after = StreamOffset.from_json(end)
-        if self._history is not None and after.history is not None:
-            return self._history.parts(after.history)
-        return self.ranges(start, end)
+        if after.history is None:
+            return self.ranges(start, end)
+        return self._table().parts(after.history)
 
     def ranges(self, start: Document, end: Document) -> list[Range]:
         """What the batch reads from the brokers."""
         before, after = StreamOffset.from_json(start), StreamOffset.from_json(end)
-        begins = {
-            each: after.begin.get(each, before.positions.get(each, stop)) for each, stop in after.positions.items()
-        }
+        begins = {**before.positions, **after.begin}
+        # Only spark-sql-kafka leaves out where a new partition begins: it means the earliest offset.
+        begins |= self._view.earliest(after.positions.keys() - begins.keys())
+        begins = {each: begins[each] for each in after.positions if each in begins}
         if self._planned != (start, end):
             begins = self._checked_again(begins, after)
         found = [
@@ -283,6 +279,14 @@ class StreamPlanner:
         return left
 
     # Helpers
+
+    def _table(self) -> HistoryPlanner:
+        if self._history is None:
+            raise CheckpointError(
+                "the query has not read all of the table that it began with: keep startingOffsets=table:… as it was, "
+                "or give it a new checkpointLocation"
+            )
+        return self._history
 
     def _offset(
         self,
