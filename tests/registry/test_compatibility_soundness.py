@@ -60,7 +60,7 @@ def composed(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 schemas = st.recursive(st.one_of(plain, chosen, st.booleans()), composed, max_leaves=5)
 
 
-@settings(max_examples=1_500)
+@settings(max_examples=250)
 @given(reader=schemas, writer=schemas, data=st.data())
 def test_json_documents_stay_valid(reader: Any, writer: Any, data: st.DataObject) -> None:
     if data.draw(st.booleans()) and isinstance(writer, dict) and isinstance(reader, dict):
@@ -127,7 +127,7 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
     return st.fixed_dictionaries({row["name"]: values(row["type"]) for row in kind["fields"]})
 
 
-@settings(max_examples=600)
+@settings(max_examples=120)
 @given(reader=records, writer=records, data=st.data())
 def test_avro_records_are_read(reader: Any, writer: Any, data: st.DataObject) -> None:
     if data.draw(st.booleans()):  # likely to be compatible
