@@ -94,7 +94,9 @@ class _Orders(threading.Thread):
         from datetime import UTC, datetime, timedelta
         from itertools import islice
 
-        stream = self._generator.orders(datetime.now(UTC), timedelta(seconds=_CLOCK_SPEED / _RATE))
+        # The orders' clock is fast and must stay in the past: brokers refuse records from far ahead.
+        start = datetime.now(UTC) - timedelta(seconds=_CLOCK_SPEED * 1.5 * _LONGEST_S)
+        stream = self._generator.orders(start, timedelta(seconds=_CLOCK_SPEED / _RATE))
         began, sent = time.monotonic(), 0
         while not self._ended.is_set():
             batch = [(order["shop"], order) for order in islice(stream, int(_RATE / 10))]
