@@ -1,6 +1,7 @@
 """`.write` and `.writeStream.format("millstream")` in Spark: columns, partitions, headers, errors, exactly once."""
 
 import re
+import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -48,6 +49,10 @@ class Sink:
         return self.spark.read.format("millstream").options(**given).load()
 
     def values(self) -> list[str]:
+        """What is committed, once the markers of transactions that were ended are written."""
+        deadline = time.monotonic() + 30
+        while hidden(self.cluster, self.topic) and time.monotonic() < deadline:
+            time.sleep(0.02)
         return sorted(committed_values(self.cluster, self.topic))
 
 
