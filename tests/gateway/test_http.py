@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from millstream.cli import exit_codes
+from millstream.cli.app import run_app
 from millstream.gateway.access import Credentials, CredentialsError, read_credentials
 from millstream.gateway.server import Gateway, GatewayError, GatewayOptions
 from millstream.testing import EmbeddedBroker
@@ -152,13 +154,10 @@ def test_a_broker_that_goes_and_comes_back() -> None:
         assert call("POST", "/subjects/s/versions", {"schema": '"int"'}).json == {"id": schema_id + 1}
 
 
-def test_the_command_line(broker: EmbeddedBroker, tmp_path: Path) -> None:
-    run = [sys.executable, "-m", "millstream"]
+def test_the_command_line(broker: EmbeddedBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["gateway", "-b", broker.bootstrap_servers, "--http", "127.0.0.1:0", "--schemas-topic", "cli-schemas"]
     server = subprocess.Popen(
-        [*run, "gateway", "-b", broker.bootstrap_servers, "--http", "127.0.0.1:0", "--schemas-topic", "cli-schemas"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
+        [sys.executable, "-m", "millstream", *command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
     try:
         assert server.stdout is not None
@@ -166,28 +165,46 @@ def test_the_command_line(broker: EmbeddedBroker, tmp_path: Path) -> None:
         assert ready.startswith("ready http=127.0.0.1:")
         url = "http://" + ready.strip().partition("=")[2]
 
-        def schema(*words: str) -> subprocess.CompletedProcess[str]:
-            return subprocess.run(
-                [*run, "schema", *words, "--registry", url], capture_output=True, text=True, timeout=60, check=False
-            )
+        def schema(*words: str) -> tuple[int, str, str]:
+            code = run_app(["schema", *words, "--registry", url])
+            return code, *capsys.readouterr()
 
         first, second, bad = tmp_path / "one.avsc", tmp_path / "two.avsc", tmp_path / "bad.txt"
         first.write_text('{"type":"record","name":"R","fields":[]}')
         second.write_text('{"type":"record","name":"R","fields":[{"name":"a","type":"int"}]}')
         bad.write_text("x")
-        assert schema("register", "orders-value", str(first)).stdout == "1\n"
-        checked = schema("check", "orders-value", str(second))
-        assert checked.returncode == 1 and "give it one" in checked.stderr
-        assert schema("check", "orders-value", str(first)).stdout == "compatible\n"
-        refused = schema("register", "orders-value", str(second))
-        assert refused.returncode == 1 and "READER_FIELD_MISSING_DEFAULT_VALUE" in refused.stderr
-        assert "orders-value" in schema("list").stdout
-        assert schema("get", "orders-value").stdout == first.read_text() + "\n"
-        assert schema("get", "1").stdout == first.read_text() + "\n"
-        assert schema("get", "nothing").returncode == 4
-        assert schema("register", "x", str(bad)).returncode == 2
+        assert schema("register", "orders-value", str(first)) == (0, "1\n", "")
+        code, _, complaint = schema("check", "orders-value", str(second))
+        assert code == 1 and "give it one" in complaint
+        assert schema("check", "orders-value", str(first)) == (0, "compatible\n", "")
+        code, _, complaint = schema("register", "orders-value", str(second))
+        assert code == 1 and "READER_FIELD_MISSING_DEFAULT_VALUE" in complaint
+        assert "orders-value" in schema("list")[1]
+        assert json.loads(schema("list", "orders-value", "--json")[1])[0]["version"] == 1
+        assert schema("get", "orders-value") == (0, first.read_text() + "\n", "")
+        assert schema("get", "1") == (0, first.read_text() + "\n", "")
+        assert schema("get", "nothing")[0] == exit_codes.NOT_FOUND
+        assert schema("register", "x", str(bad))[0] == exit_codes.USAGE
+        assert schema("register", "x", str(first), "--reference", "what")[0] == exit_codes.USAGE
     finally:
         server.terminate()
         assert server.wait(30) == 0
         assert server.stdout is not None
         server.stdout.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--http", "nowhere"], "HOST:PORT"),
+        (["--http", "0.0.0.0:0"], "--insecure"),
+        (["--tls-cert", "x"], "--tls-key"),
+        (["--auth-file", "{people}"], "line 1"),
+    ],
+)
+def test_wrong_options(words: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    people = tmp_path / "people"
+    people.write_text("ann:secret")
+    code = run_app(["gateway", *(word.format(people=people) for word in words)])
+    assert code == exit_codes.USAGE
+    assert says in capsys.readouterr().err

@@ -13,14 +13,18 @@ def obstacles(
     parser: SchemaParser, level: Level, type_: str, candidate: ParsedSchema, earlier: Sequence[StoredSchema]
 ) -> list[str]:
     """`earlier` in the order of versions. Without a transitive level only the last of them counts."""
-    if level is Level.NONE or not earlier:
-        return []
-    messages: list[str] = []
-    for version in reversed(earlier if level.transitive else earlier[-1:]):
+    for version in those_that_count(level, earlier):
         found = _obstacles_of_one(parser, level, type_, candidate, version)
         if found:
             return [*found, f"compared with version {version.version} of {version.subject} at level {level}"]
-    return messages
+    return []
+
+
+def those_that_count(level: Level, earlier: Sequence[StoredSchema]) -> list[StoredSchema]:
+    """The versions that a new one is compared with, the newest first."""
+    if level is Level.NONE:
+        return []
+    return list(reversed(earlier if level.transitive else earlier[-1:]))
 
 
 def _obstacles_of_one(

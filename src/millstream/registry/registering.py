@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from millstream.registry.compatibility import obstacles
+from millstream.registry.compatibility import obstacles, those_that_count
 from millstream.registry.equivalence import Equivalence
 from millstream.registry.errors import id_taken, incompatible, invalid_schema, not_permitted
 from millstream.registry.formats.schema import ParsedSchema
@@ -122,8 +122,9 @@ class Registrar:
     def _parse_earlier(self, subject: Subject, candidate: Candidate) -> None:
         """Parses before the state is locked for the decision what the decision will look at."""
         with self._log.lock:
-            earlier = self._log.state.versions(subject)
-            contents = self._log.state.contents(subject.context)
+            state = self._log.state
+            earlier = those_that_count(level_of(state, subject), state.versions(subject))
+            contents = state.contents(subject.context)
         candidate.same.first(contents)
         for version in earlier:
             self._parser.understands(version)
