@@ -8,7 +8,7 @@ PYTEST := $(BIN)/pytest -n 3 --dist loadfile
 SEED   ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev run check test test-all clients simulate fuzz bench clean
+.PHONY: help install install-dev run demo check test test-all clients simulate fuzz bench bench-spark clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -21,6 +21,10 @@ $(VENV)/.made:
 $(VENV)/.installed: $(VENV)/.made pyproject.toml constraints.txt $(shell find src -name "*.pyx")
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
 	$(BIN)/python -m compileall -q src
+	touch $@
+
+$(VENV)/.installed-spark: $(VENV)/.installed
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[spark,lake]'
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
@@ -36,6 +40,9 @@ run: install  ## Start a broker on 127.0.0.1:9092 with its data in ./millstream-
 	@echo '  $(BIN)/millstream topic create orders && echo hello | $(BIN)/millstream produce orders'
 	@echo '  $(BIN)/millstream consume orders'
 	$(BIN)/millstream serve
+
+demo: $(VENV)/.installed-spark  ## A broker, generated orders, a Spark pipeline over them, and its result as a chart; ends by itself
+	$(BIN)/millstream demo
 
 check: install-dev  ## Format, lint, types, and the direction of imports
 	$(BIN)/ruff format --check .
@@ -60,6 +67,9 @@ fuzz: install-dev  ## Send a million mutated frames to a broker
 
 bench: install-dev  ## Measure Millstream and Apache Kafka side by side; writes docs/benchmarks/
 	$(BIN)/python -m benchmarks.compare
+
+bench-spark: install-dev  ## Measure our Spark source and sink beside Spark's own Kafka connector
+	$(BIN)/python -m benchmarks.spark
 
 clean:  ## Remove what make made
 	rm -rf $(VENV) .cache build dist src/*.egg-info
