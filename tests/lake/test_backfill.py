@@ -104,6 +104,18 @@ def test_every_row_once_in_order(tmp_path: Path, table_format: str, bootstrap: s
     assert len(_records(bootstrap, topic)) == 620
 
 
+def test_what_was_read_is_known_whatever_topics_are_called(tmp_path: Path) -> None:
+    table = opened(tmp_path / "t", "parquet")
+    table.commit(written(table, *(records(0, 5, topic=each) for each in ("a", "a-b", "a.b"))), None, replace=False)
+    windows = list(ordered_rows.read_in_order(table, by_time=False, columns=["topic", "offset"]))
+    for done, window in enumerate(windows, 1):
+        rest = ordered_rows.read_in_order(table, by_time=False, columns=["topic", "offset"], start=window.then)
+        found = [
+            row for each in (*windows[:done], *rest) for row in map(tuple, map(dict.values, each.rows.to_pylist()))
+        ]
+        assert sorted(found) == [(topic, offset) for topic in ("a", "a-b", "a.b") for offset in range(5)]
+
+
 @pytest.mark.parametrize("crash_at", [1, 3])
 def test_it_goes_on_after_a_crash(
     tmp_path: Path, bootstrap: str, crash_at: int, monkeypatch: pytest.MonkeyPatch

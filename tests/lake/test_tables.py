@@ -305,6 +305,83 @@ def test_vacuum_deletes_leftovers_and_nothing_else(tmp_path: Path, table_format:
     assert _offsets(table) == list(range(20))
 
 
+def test_a_commit_whose_answer_was_lost_keeps_its_files(
+    tmp_path: Path, table_format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store's client tries again after a lost answer, and finds that somebody was faster: itself."""
+    table = opened(tmp_path / "t", table_format)
+    files = written(table, records(0, 10))
+    assert table.commit(files, AppTransaction("q", 0), replace=False)
+    again = opened(tmp_path / "t", table_format)
+    assert not again.commit(files, AppTransaction("q", 0), replace=False)
+    again.discard(file.path for file in files)
+    assert _offsets(again) == list(range(10))
+    if table_format != "delta":  # whose library does that itself
+        again.commit(written(again, records(10, 10)), None, replace=False)
+        real = type(again)._replace  # type: ignore[attr-defined]
+        monkeypatch.setattr(type(again), "_replace", lambda *given: real(*given) and False)
+        again.optimize(128 << 20, (), lambda _now, _total: None)
+        again.refresh()
+        assert _offsets(again) == list(range(20))
+
+
+def test_a_writer_that_slept_while_the_log_was_trimmed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet_log, "CHECKPOINT_EVERY", 3)
+    sleeper, other = opened(tmp_path / "t", "parquet"), opened(tmp_path / "t", "parquet")
+    for number in range(7):
+        other.commit(written(other, records(number, 1)), None, replace=False)
+    other.vacuum(timedelta(0))
+    real, looks = sleeper.refresh, 0
+
+    def refresh() -> None:
+        nonlocal looks
+        looks += 1
+        if looks > 1:
+            real()
+
+    monkeypatch.setattr(sleeper, "refresh", refresh)
+    assert sleeper.commit(written(sleeper, records(7, 1)), None, replace=False)
+    assert looks == 2
+    assert _offsets(open_table(parse_options({"path": str(tmp_path / "t")}))) == list(range(8))
+
+
+def test_readers_of_directories_see_rows_once_after_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = opened(tmp_path / "t", "parquet")
+    table.commit(written(table, records(0, 10)), None, replace=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(table), "_move", lambda *_given: None)  # killed after the log was written
+        table.commit(written(table, records(0, 10)), AppTransaction("q", 0), replace=True)
+    again = opened(tmp_path / "t", "parquet")
+    assert not again.commit([], AppTransaction("q", 0), replace=True)
+    (left,) = (tmp_path / "t").glob("**/*.parquet")
+    assert f"{left.relative_to(tmp_path / 't')}" in again.file_paths()
+    assert _offsets(again) == list(range(10))
+
+
+def test_empty_batches_make_no_files(tmp_path: Path, table_format: str) -> None:
+    table = opened(tmp_path / "t", table_format, partitionBy="_day")
+    assert written(table, records(0, 0)) == []
+
+
+def test_times_that_optimize_cut_off_are_found(tmp_path: Path, table_format: str) -> None:
+    table = opened(tmp_path / "t", table_format)
+    rows = [row | {"timestamp": row["timestamp"].replace(microsecond=123456)} for row in records(0, 2).to_pylist()]
+    for row in rows:
+        batch = pa.RecordBatch.from_pylist([row], schema=RECORDS)
+        table.commit(written(table, batch), None, replace=False)
+    table.optimize(128 << 20, (), lambda _now, _total: None)
+    table.refresh()
+    last = Condition("timestamp", ">=", rows[-1]["timestamp"])
+    assert rows_of(table, columns=["offset"], conditions=[last]) == [{"offset": 1}]
+
+
+def test_paths_as_java_writes_them(tmp_path: Path) -> None:
+    storage = opened(tmp_path / "t", "parquet").storage
+    for uri in (f"{tmp_path}/t/data/x", f"file:{tmp_path}/t/data/x", f"file://{tmp_path}/t/data/x"):
+        assert storage.relative(uri) == "data/x"
+    assert storage.relative(f"file:{tmp_path}/other/x") is None
+
+
 def test_history(tmp_path: Path, table_format: str) -> None:
     table = opened(tmp_path / "t", table_format)
     table.commit(written(table, records(0, 10)), AppTransaction("q", 0), replace=False)

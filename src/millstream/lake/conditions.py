@@ -132,8 +132,8 @@ def from_spark(filters: Iterable[Any], schema: pa.Schema) -> tuple[Condition, ..
         if operator is None or len(each.attribute) != 1 or each.attribute[0] not in schema.names:
             continue
         kind = schema.field(each.attribute[0]).type
-        if not (pa.types.is_primitive(kind) or pa.types.is_string(kind)):
-            continue
+        if not (pa.types.is_primitive(kind) or pa.types.is_string(kind)) or pa.types.is_floating(kind):
+            continue  # of floating point numbers, NaN is the greatest and equal to itself in Spark, and nowhere else
         value: Any = getattr(each, "value", None)
         if operator == "in":
             value = tuple(item for item in value if item is not None)

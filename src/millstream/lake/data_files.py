@@ -131,6 +131,8 @@ def write_files(batches: Iterable[pa.RecordBatch], layout: FileLayout, label: st
 
     try:
         for batch in batches:
+            if not batch.num_rows:
+                continue
             for partition, rows in layout.partitioning.split(conform(batch, layout.schema)):
                 file = open_files.pop(partition, None) or _OpenFile(layout, partition, label)
                 open_files[partition] = file  # the longest unused one is first

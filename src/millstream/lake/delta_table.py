@@ -4,6 +4,7 @@ A write carries (query id, batch id) as the application's transaction, which Del
 purpose: a batch that is there already is recognised, and of two drivers with the same batch one fails.
 """
 
+import math
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -171,7 +172,7 @@ class DeltaLakeTable(LakeTable):
         files = []
         for row in rows:
             ranges = {
-                name.removeprefix("min."): (low, row[f"max.{name.removeprefix('min.')}"])
+                name.removeprefix("min."): (low, _upper(row[f"max.{name.removeprefix('min.')}"]))
                 for name, low in row.items()
                 if name.startswith("min.")
                 and low is not None
@@ -182,6 +183,9 @@ class DeltaLakeTable(LakeTable):
             }
             files.append(TableFile(unquote(row["path"]), row["size_bytes"], row["num_records"] or 0, partition, ranges))
         return files
+
+    def file_paths(self) -> set[str]:
+        return {file.path for file in self._files()}
 
     def at_version(self, version: str) -> "DeltaLakeTable":
         try:
@@ -241,5 +245,12 @@ class DeltaLakeTable(LakeTable):
 
     def vacuum(self, older_than: timedelta) -> int:
         # `full`: also files that no version ever had, which is what a killed task leaves behind.
-        hours = max(0, int(older_than.total_seconds() // 3600))
+        hours = max(0, math.ceil(older_than.total_seconds() / 3600))  # the library counts in these: rather too many
         return len(self._delta.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True))
+
+
+def _upper(bound: Any) -> Any:
+    """Other writers, and the library's `optimize`, cut times off at milliseconds: rows may be that much later."""
+    if isinstance(bound, datetime) and bound.microsecond % 1000 == 0:
+        return bound + timedelta(microseconds=999)
+    return bound

@@ -92,15 +92,17 @@ def _time_lane(table: LakeTable) -> list[_Lane]:
 
 
 def _partition_lanes(table: LakeTable) -> list[_Lane]:
-    return [
+    lanes = [
         _Lane(
             f"{topic}/{partition:010d}",
             OFFSET,
             (Condition(TOPIC, "=", topic), Condition(PARTITION, "=", partition)),
             False,
         )
-        for topic, partition in sorted(positions_of(table))
+        for topic, partition in positions_of(table)
     ]
+    # By name, since a later run tells by it what was read: `orders-eu/…` is before `orders/…`.
+    return sorted(lanes, key=lambda lane: lane.name)
 
 
 def _windows(scan: Scan, lane: _Lane, begin: int | None) -> Iterator[Window]:

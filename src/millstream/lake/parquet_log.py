@@ -133,6 +133,10 @@ class ParquetLog:
         version = 0 if state is None else state.version + 1
         if not self._storage.create_only(_path(version), json.dumps(entry.document()).encode()):
             return None
+        if state is not None and self._storage.get(_path(state.version)) is None:
+            # That version was trimmed, and so was the one that followed it: we are long behind.
+            self._storage.delete(_path(version))
+            return None
         new = _apply(state, version, entry)
         if version and version % CHECKPOINT_EVERY == 0:
             self._storage.put(_path(version, ".checkpoint"), json.dumps(_checkpoint(new)).encode())
@@ -144,7 +148,7 @@ class ParquetLog:
         old = [each for each in checkpoints if each in entries and self.entry(each).time <= limit]
         if not old:
             return 0
-        gone = [_path(each) for each in entries if each < max(old)]
+        gone = [_path(each) for each in sorted(entries) if each < max(old)]  # in order: `append` relies on it
         gone += [_path(each, ".checkpoint") for each in checkpoints if each < max(old)]
         for path in gone:
             self._storage.delete(path)

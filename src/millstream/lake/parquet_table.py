@@ -6,6 +6,7 @@ sees a file once it is committed, because only then is it moved to its final nam
 next finishes them after a crash.
 """
 
+import re
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +32,8 @@ STAGED: Final = ".staged"
 REMOVED: Final = ".removed"
 ATTEMPTS: Final = 100
 _MOVES_AT_ONCE: Final = 16
+_DATA_FILE: Final = re.compile(r"(^|/)part-[^/]*-[0-9a-f]{32}\.parquet$")
+"""Under its final name, as `data_files` calls it."""
 
 
 class ParquetLakeTable(LakeTable):
@@ -133,8 +136,16 @@ class ParquetLakeTable(LakeTable):
 
     def _finish_moves(self) -> None:
         """Moves that a writer decided on and did not live to do."""
-        staged = {each.path for each in self.storage.listed() if each.path.endswith(STAGED)}
-        self._move([], [path for path in self._state.files if path + STAGED in staged])
+        listed = {each.path for each in self.storage.listed()}
+        self.refresh()  # after the look: a file has its final name only when the log has had it
+        removed = [path for path in listed if _DATA_FILE.search(path) and path not in self._state.files]
+        self._move(removed, [path for path in self._state.files if path + STAGED in listed])
+
+    def file_paths(self) -> set[str]:
+        return set(self._state.files)
+
+    def final_path(self, path: str) -> str:
+        return path.removesuffix(STAGED)
 
     def _logged(self, file: WrittenFile) -> LoggedFile:
         found = statistics(file.footer)
@@ -144,7 +155,7 @@ class ParquetLakeTable(LakeTable):
         }
         values = zip(self.partitioning.names, file.partition, strict=True)
         return LoggedFile(
-            file.path.removesuffix(STAGED),
+            self.final_path(file.path),
             file.size,
             file.rows,
             {name: None if value is None else value_text(value) for name, value in values},

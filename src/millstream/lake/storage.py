@@ -5,6 +5,7 @@ only if it is not there yet, a rename) goes through obstore locally and on objec
 """
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -72,7 +73,10 @@ class Storage:
 
     def relative(self, uri: str) -> str | None:
         """The path below the root that a URI names, or None if it is elsewhere."""
-        plain = uri.removeprefix("file://") if self.is_local else uri.replace("s3a://", "s3://", 1)
+        if self.is_local:  # Java writes file:/path
+            plain = "/" + uri.removeprefix("file:").lstrip("/") if uri.startswith("file:") else uri
+        else:
+            plain = re.sub("^s3[an]://", "s3://", uri)
         root = self.url.rstrip("/") + "/"
         return plain.removeprefix(root) if plain.startswith(root) else None
 

@@ -162,9 +162,21 @@ class LakeTable(ABC):
             )
 
     def discard(self, paths: Iterable[str]) -> None:
-        """Delete data files that are not in the table and never will be."""
+        """Delete data files that were not committed. A commit that seemed to be lost may have been done all the same,
+        if a store's answer did not come through: what is in the table stays."""
+        self.refresh()
+        kept = self.file_paths()
         for path in paths:
-            self.storage.delete(path)
+            if self.final_path(path) not in kept:
+                self.storage.delete(path)
+
+    def file_paths(self) -> set[str]:
+        """The data files of the version that this object shows."""
+        return {file.path for file in self.scan().files}
+
+    def final_path(self, path: str) -> str:
+        """The name of a written file once it is committed."""
+        return path
 
 
 def find_format(options: TableOptions) -> str | None:
