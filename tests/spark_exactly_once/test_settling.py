@@ -304,3 +304,24 @@ def test_rows_that_are_gone_cannot_be_restored_and_that_is_said(broker: str) -> 
     broken = TaskWrite(query.sink, 0, "first", 12, wrong)
     with pytest.raises(SinkError, match="are left in the log"):
         query.driver().commit(0, [broken])
+
+
+def test_what_retention_took_is_not_missed_and_the_rest_is_restored(broker: str) -> None:
+    query = Query(broker)
+    (write,) = query.split(0, "first", 1)
+    assert write.transaction is not None
+    (place, gone), *rest = write.transaction.written.items()
+    query.transactions.end(write.transaction.identity, commit=False)
+    row = {"partition_index": place.partition, "offset": gone.last_offset + 1}
+    query.cluster.call("delete_records", topics=[{"name": place.topic, "partitions": [row]}], timeout_ms=10_000)
+    query.driver().commit(0, [write])
+    assert len(query.settled()) == sum(each.records for _, each in rest) > 0
+
+
+def test_partitions_that_are_added_do_not_move_decisions(broker: str) -> None:
+    query = Query(broker)
+    query.driver().commit(0, query.split(0, "first", 1))
+    place = Decider(query.cluster, query.sink).log.place(create=False)
+    row = {"name": "__millstream_sink_decisions", "count": 16, "assignments": None}
+    query.cluster.call("create_partitions", topics=[row], timeout_ms=10_000, validate_only=False)
+    assert Decider(query.cluster, query.sink).log.place(create=False) == place

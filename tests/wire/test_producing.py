@@ -10,8 +10,10 @@ import pytest
 from millstream.columnar import ArrowEncoder, stamp
 from millstream.records.compression import Codec
 from millstream.testing import EmbeddedBroker, EmbeddedCluster
-from millstream.wire import Cluster, ErrorCode, RefusedError, TopicPartition, UnreachableError
-from millstream.wire.producing import Producer
+from millstream.wire import Cluster, ErrorCode, RefusedError, TopicPartition, UnreachableError, WireError
+from millstream.wire.patience import Patience
+from millstream.wire.producing import Producer, _Batch, _Lane
+from millstream.wire.routing import Leader
 from millstream.wire.transactions import idempotent_producer
 from tests.spark_exactly_once.committed import committed_values
 
@@ -123,6 +125,38 @@ def test_what_no_repetition_heals_is_raised(cluster: Cluster) -> None:
     with pytest.raises(RefusedError):
         producer.send(TopicPartition("small", 0), large.data, 1)
     producer.close()
+
+
+def test_a_leader_that_left_the_cluster_is_looked_up_again(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster.create_topic("left", 1, 1)
+    real, asked = cluster.leader_of, 0
+
+    def leader_of(place: TopicPartition, patience: Patience | None = None) -> Leader:
+        nonlocal asked
+        asked += 1
+        found = real(place, patience)
+        return found._replace(node_id=99) if asked == 1 else found
+
+    monkeypatch.setattr(cluster, "leader_of", leader_of)
+    producer, numbers = Producer(cluster), Numbers(cluster, "left", 1)
+    numbers.send(producer)
+    producer.flush()
+    producer.close()
+    assert asked == 2
+    assert committed_values(cluster, "left") == [str(each) for each in range(ROWS)]
+
+
+def test_a_transaction_must_know_where_its_batches_are(cluster: Cluster) -> None:
+    lane = _Lane(TopicPartition("somewhere", 0))
+    for transactional_id in (None, "an id"):
+        producer = Producer(cluster, transactional_id=transactional_id)
+        lane.waiting.append(_Batch(bytearray(b"x"), 1))
+        producer._note_written(lane, -1)
+        if transactional_id is None:
+            producer.flush()
+        else:
+            with pytest.raises(WireError, match="does not say where"):
+                producer.flush()
 
 
 def test_patience_ends() -> None:

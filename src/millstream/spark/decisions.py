@@ -23,7 +23,12 @@ from millstream.wire.transactions import NO_MORE_SAY, Identity, Transactions
 TOPIC = "__millstream_sink_decisions"
 PARTITIONS = 8
 ID_PREFIX = "millstream-sink"
-_CONFIGS = {"cleanup.policy": "compact", "segment.bytes": str(1 << 20), "min.cleanable.dirty.ratio": "0.1"}
+_CONFIGS = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(1 << 20),
+    "min.cleanable.dirty.ratio": "0.1",
+    "max.message.bytes": str(32 << 20),  # a decision has a row for each task and partition
+}
 _REPLICAS = 3
 _DECIDER_TIMEOUT_MS = 30_000
 """Others share the partition and cannot read past an open decision; it takes milliseconds."""
@@ -77,7 +82,8 @@ class DecisionLog:
             if topic is None and not create:
                 return None
             count = len(topic.partitions) if topic is not None else self._create()
-            self._place = TopicPartition(TOPIC, zlib.crc32(self.key) % count)
+            # Partitions that are added later must not move what was decided.
+            self._place = TopicPartition(TOPIC, zlib.crc32(self.key) % min(count, PARTITIONS))
         return self._place
 
     def _create(self) -> int:

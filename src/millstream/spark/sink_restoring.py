@@ -35,9 +35,10 @@ def fate_of(cluster: Cluster, transaction: TaskTransaction) -> Fate:
     """Whether the first marker behind the transaction's records says commit or abort; all partitions have the same."""
     if not transaction.written:
         raise SinkError(f"the decided transaction {transaction.identity} is over, and where its rows were is not known")
-    place, written = next(iter(transaction.written.items()))
-    if cluster.offsets({place: EARLIEST})[place].offset > written.last_offset:
-        return Fate.COMMITTED  # retention has deleted it: nobody reads it any more, so nothing is missing
+    left = _left(cluster, transaction)
+    if not left:
+        return Fate.COMMITTED
+    place, written = next(iter(left.items()))
     deadline = time.monotonic() + _WAIT_S
     position = written.last_offset + 1
     while True:
@@ -61,13 +62,20 @@ def write_again(
     """Copies the rows of an aborted transaction into one of `identity`, which stays open."""
     producer = Producer(cluster, transactional_id=identity.transactional_id, at_most=transactions.produce_at_most)
     try:
-        transactions.add_partitions(identity, list(lost.written))
-        for place, written in lost.written.items():
+        left = _left(cluster, lost)
+        transactions.add_partitions(identity, list(left))
+        for place, written in left.items():
             _copy(cluster, producer, place, written, lost.identity, identity)
         producer.flush()
         return TaskTransaction(identity, producer.written)
     finally:
         producer.close()
+
+
+def _left(cluster: Cluster, transaction: TaskTransaction) -> dict[TopicPartition, Written]:
+    """Without partitions where retention has deleted all of it: nobody reads that any more, so nothing is missing."""
+    starts = cluster.offsets(dict.fromkeys(transaction.written, EARLIEST))
+    return {place: each for place, each in transaction.written.items() if starts[place].offset <= each.last_offset}
 
 
 def _copy(

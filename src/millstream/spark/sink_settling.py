@@ -44,7 +44,7 @@ class SinkSettler:
         """The batch failed: what it wrote is aborted, unless it was decided before it failed."""
         self._decider.take_over()
         decision = self._decider.log.decision
-        kept = _ids(decision) if decision is not None and decision.batch == batch else set()
+        kept = _ids(decision) if decision is not None else set()  # also of a later batch: another run's, not yet ended
         self._abort(_own(writes) - kept)
         self._sweep(kept)
 

@@ -154,10 +154,13 @@ class Producer:
             try:
                 with ExitStack() as stack:
                     self._converse(node, stack)
-            except ConnectionLostError as error:
+            except (ConnectionLostError, UnreachableError) as error:
                 self._lost(node, error)
-            except WireError as error:
-                self._fail(error)
+            except RefusedError as error:
+                if error.code is ErrorCode.BROKER_NOT_AVAILABLE:  # it is not in the cluster: somebody else leads
+                    self._lost(node, error)
+                else:
+                    self._fail(error)
             except Exception as error:  # whoever waits must hear of it, whatever it is
                 self._fail(error)
 
@@ -174,7 +177,8 @@ class Producer:
                 return
             if lanes:
                 if connection is None:
-                    connection = stack.enter_context(self._cluster.connection(node))
+                    once = Patience(self._cluster.timeout_s, once=True)  # rather than wait, ask who leads now
+                    connection = stack.enter_context(self._cluster.connection(node, once))
                 on_the_way.append(_Request(self._send_request(connection, lanes), lanes))
             elif on_the_way:
                 assert connection is not None
@@ -270,8 +274,10 @@ class Producer:
         batch = lane.waiting.popleft()
         self._buffered -= len(batch.data)
         lane.pause_s, lane.troubled_since = _FIRST_PAUSE_S, None
-        if base_offset < 0:
-            return  # a broker that remembers the batch, but not where it is
+        if base_offset < 0:  # a broker that remembers the batch, but not where it is
+            if self._transactional_id is not None:  # whose end may depend on that
+                self._fail(WireError(f"{lane.place}: the broker does not say where a batch is that it has already"))
+            return
         last = base_offset + batch.records - 1
         if lane.written is None:
             lane.written = Written(base_offset, last, batch.records)
@@ -288,10 +294,12 @@ class Producer:
         if now - lane.troubled_since > self._patience_s:
             self._fail(UnreachableError(f"{trouble}; tried for {self._patience_s:g} s (kafka.delivery.timeout.ms)"))
 
-    def _lost(self, node: int, error: ConnectionLostError) -> None:
+    def _lost(self, node: int, error: WireError) -> None:
         """All that was on its way to this broker has to go again."""
         with self._changed:
             lanes = [lane for lane in self._lanes_of(node) if lane.waiting]
+            # What is stalled without anything on its way is being looked up, by the thread of the leader before.
+            lanes = [lane for lane in lanes if lane.in_flight or not lane.stalled]
             for lane in lanes:
                 lane.in_flight = 0
                 self._stall(lane, str(error))
