@@ -114,6 +114,12 @@ def test_avro_as_java_writes_it(given: Any, stored: str) -> None:
     assert AVRO.parse(stored, []).canonical == stored
 
 
+def test_avro_aliases_are_names() -> None:
+    for aliases in ([["x"]], "x", {"a": 1}, None):
+        with pytest.raises(InvalidSchemaError, match="list of names"):
+            AVRO.parse(json.dumps({"type": "record", "name": "R", "aliases": aliases, "fields": []}), [])
+
+
 def test_a_bare_name_is_avro_too() -> None:
     assert AVRO.parse("string", []).canonical == '"string"'
 
@@ -145,3 +151,10 @@ def test_json_references_by_id_pointer_and_anchor() -> None:
     for wrong in ("other#/$defs/B", "#/nowhere", "#nothing", "another"):
         with pytest.raises(InvalidSchemaError, match="leads"):
             JSON.parse(json.dumps({"$ref": wrong}), [other])
+
+
+def test_json_behind_a_reference_is_checked_too() -> None:
+    with pytest.raises(InvalidSchemaError, match="no JSON Schema, at /properties"):
+        JSON.parse('{"$ref":"#/$defs/L","$defs":{"L":{"properties":null}}}', [])
+    with pytest.raises(InvalidSchemaError, match="is an object"):
+        JSON.parse('{"$ref":"#/title","title":"x"}', [])

@@ -94,11 +94,11 @@ def _build_named(kind: str, rest: dict[str, Any], namespace: str, names: dict[st
         space = namespace if own_namespace is None else own_namespace
         full = f"{space}.{given}" if space else given
     inner = full.rpartition(".")[0]
-    aliases = tuple(alias if "." in alias or not inner else f"{inner}.{alias}" for alias in rest.pop("aliases", ()))
+    aliases = tuple(alias if "." in alias or not inner else f"{inner}.{alias}" for alias in _names(rest, "aliases"))
     node = AvroType("record" if kind == "error" else kind, full, aliases, rest.pop("doc", None))
     names[full] = node
     if kind == "enum":
-        node.symbols = tuple(rest.pop("symbols"))
+        node.symbols = _names(rest, "symbols")
         node.default = rest.pop("default", NO_DEFAULT)
     elif kind == "fixed":
         node.size = rest.pop("size")
@@ -116,9 +116,17 @@ def _build_field(row: dict[str, Any], namespace: str, names: dict[str, AvroType]
         rest.pop("doc", None),
         rest.pop("default", NO_DEFAULT),
         rest.pop("order", None),
-        tuple(rest.pop("aliases", ())),
+        _names(rest, "aliases"),
         rest,
     )
+
+
+def _names(rest: dict[str, Any], what: str) -> tuple[str, ...]:
+    """A list of names, which fastavro does not look into."""
+    given = rest.pop(what, ())
+    if not isinstance(given, (list, tuple)) or not all(isinstance(name, str) for name in given):
+        raise ValueError(f"{what!r} must be a list of names")
+    return tuple(given)
 
 
 class AvroWriter:

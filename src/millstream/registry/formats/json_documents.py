@@ -34,12 +34,13 @@ class JsonDocuments:
     def root(self) -> Place:
         return Place(self.main, MAIN)
 
-    def check_references(self) -> None:
-        """UnknownReferenceError for the first that leads nowhere."""
-        for schema in _schemas(self.main):
-            for keyword in _REFS:
-                if isinstance(schema.get(keyword), str):
-                    self._find(schema[keyword], MAIN)
+    def referred_to(self) -> Iterator[Any]:
+        """Where each reference leads; UnknownReferenceError for one that leads nowhere."""
+        for name, document in self._documents.items():
+            for schema in _schemas(document):
+                for keyword in _REFS:
+                    if isinstance(schema.get(keyword), str):
+                        yield self._find(schema[keyword], name).schema
 
     def followed(self, place: Place) -> Place:
         """The schema behind a chain of references; what stands beside a `$ref` counts as well, as in newer drafts."""

@@ -37,16 +37,23 @@ class JsonSchemaFormat:
     def parse(self, text: str, dependencies: Sequence[Dependency]) -> JsonSchema:
         others = {row.name: load_json(row.text, f"reference {row.name!r}: ") for row in dependencies}
         document = load_json(text)
-        if not isinstance(document, (dict, bool)):
-            raise InvalidSchemaError("a JSON Schema is an object, or true or false")
-        try:
-            validator_for(document, default=Draft7Validator).check_schema(document)
-        except SchemaError as error:
-            path = "/" + "/".join(str(part) for part in error.absolute_path)
-            raise InvalidSchemaError(f"this is no JSON Schema, at {path}: {error.message}") from None
         schema = JsonSchema(document, others)
+        _check(document, document)
         try:
-            schema.documents.check_references()
+            # Validators do not look behind names that their draft does not know, such as `$defs` in older ones.
+            for target in (*others.values(), *schema.documents.referred_to()):
+                _check(target, document)
         except UnknownReferenceError as error:
             raise InvalidSchemaError(str(error)) from None
         return schema
+
+
+def _check(schema: Any, main: Any) -> None:
+    if not isinstance(schema, (dict, bool)):
+        raise InvalidSchemaError("a JSON Schema is an object, or true or false")
+    try:
+        draft = validator_for(schema, default=validator_for(main, default=Draft7Validator))
+        draft.check_schema(schema)
+    except SchemaError as error:
+        path = "/" + "/".join(str(part) for part in error.absolute_path)
+        raise InvalidSchemaError(f"this is no JSON Schema, at {path}: {error.message}") from None

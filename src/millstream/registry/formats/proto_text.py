@@ -223,8 +223,10 @@ def _span(start: int, end: int, top: int) -> str:
     return str(start) if start == end else f"{start} to {'max' if end == top else end}"
 
 
-def _quoted(text: str) -> str:
-    return f'"{text_format.text_encoding.CEscape(text.encode(), as_utf8=True)}"'
+def _quoted(text: str | bytes) -> str:
+    """Text that is no UTF-8 comes as bytes."""
+    as_utf8 = isinstance(text, str)
+    return f'"{text_format.text_encoding.CEscape(text.encode() if isinstance(text, str) else text, as_utf8=as_utf8)}"'
 
 
 def _camel_case(name: str) -> str:
