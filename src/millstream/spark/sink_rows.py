@@ -35,9 +35,12 @@ class RowRouter:
         self._topics: dict[str, _Topic] = {}
         self._gathered: dict[TopicPartition, list[pa.RecordBatch]] = {}
         self._sizes: dict[TopicPartition, int] = {}
+        self._held = 0
+        """Memory that gathered rows hold on to: a few rows of a batch keep all of it."""
 
     def add(self, rows: pa.RecordBatch) -> Iterator[tuple[TopicPartition, EncodedBatch]]:
         """Takes rows; gives the batches that are full."""
+        self._held += rows.nbytes
         for name, part in self._by_topic(rows):
             topic = self._topic(name)
             for partition, stretch in self._by_partition(topic, part):
@@ -48,6 +51,9 @@ class RowRouter:
                     yield from self._encode(place)
         while sum(self._sizes.values()) > _MOST_GATHERED:
             yield from self._encode(max(self._sizes, key=lambda each: self._sizes[each]))
+        if self._held > 2 * _MOST_GATHERED:
+            self._gathered = {place: [_copied(stretches)] for place, stretches in self._gathered.items()}
+            self._held = sum(self._sizes.values())
 
     def rest(self) -> Iterator[tuple[TopicPartition, EncodedBatch]]:
         """What is left in the end."""
@@ -129,6 +135,12 @@ class RowRouter:
         if (found := self._topics.get(name)) is None:
             found = self._topics[name] = _Topic(name, self._cluster, self._options)
         return found
+
+
+def _copied(stretches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(stretches) > 1:
+        return pa.concat_batches(stretches)
+    return stretches[0].take(pa.array(np.arange(stretches[0].num_rows)))
 
 
 class _Topic:
