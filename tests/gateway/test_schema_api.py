@@ -171,6 +171,8 @@ def test_references(call: Caller) -> None:
     assert call("GET", f"/schemas/ids/{using}").json["references"] == body["references"]
     resolved = json.loads(call("GET", f"/schemas/ids/{using}?format=resolved").json["schema"])
     assert resolved["fields"][0]["type"]["name"] == "User"
+    mixed = {"schema": '{"$ref":"User"}', "schemaType": "JSON", "references": body["references"]}
+    assert "of type AVRO" in call("POST", "/subjects/mixed/versions", mixed).json["message"]
     assert call("DELETE", "/subjects/user").code == 42206
     assert call("DELETE", "/subjects/user/versions/1").code == 42206
     call("DELETE", "/subjects/group")

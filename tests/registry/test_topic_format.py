@@ -133,18 +133,16 @@ def test_what_is_written_is_in_the_format_of_others(registry: Registry, cluster:
     subject = parse_subject(":.team:s")
     registry.settings.set_config(None, {"compatibility": "none"})
     registry.register(subject, SchemaRequest('{"type": "record", "name": "R", "fields": []}'))
-    registry.register(
-        subject,
-        SchemaRequest('{"type":"object","$ref":"r"}'.replace('"r"', '"#"'), "JSON", (Reference("R", "s", 1),)),
-    )
+    registry.register(subject, SchemaRequest('{"type": "object"}', "JSON"))
+    registry.register(subject, SchemaRequest('{"$ref": "R"}', "JSON", (Reference("R", "s", 2),)))
     registry.settings.set_mode(subject, "readonly", force=False)
     registry.settings.delete_mode(subject)
     registry.deleter.delete_subject(subject, permanent=False)
     registry.deleter.delete_subject(subject, permanent=True)
     name = ":.team:s"
     first = '{"type":"record","name":"R","fields":[]}'
-    second = '{"type":"object","$ref":"#"}'
-    reference = {"name": "R", "subject": "s", "version": 1}
+    second, third = '{"type":"object"}', '{"$ref":"R"}'
+    reference = {"name": "R", "subject": "s", "version": 2}
     assert read_all(cluster, topic) == [
         ({"keytype": "CONFIG", "subject": None, "magic": 0}, {"compatibilityLevel": "NONE"}),
         (
@@ -157,16 +155,21 @@ def test_what_is_written_is_in_the_format_of_others(registry: Registry, cluster:
         ),
         (
             {"keytype": "SCHEMA", "subject": name, "version": 2, "magic": 1},
+            {"subject": name, "version": 2, "id": 2, "schemaType": "JSON", "schema": second, "deleted": False},
+        ),
+        (
+            {"keytype": "SCHEMA", "subject": name, "version": 3, "magic": 1},
             {
-                "subject": name, "version": 2, "id": 2, "schemaType": "JSON", "references": [reference],
-                "schema": second, "deleted": False,
+                "subject": name, "version": 3, "id": 3, "schemaType": "JSON", "references": [reference],
+                "schema": third, "deleted": False,
             },
         ),
         ({"keytype": "MODE", "subject": name, "magic": 0}, {"subject": name, "mode": "READONLY"}),
         ({"keytype": "MODE", "subject": name, "magic": 0}, None),
-        ({"keytype": "DELETE_SUBJECT", "subject": name, "magic": 0}, {"subject": name, "version": 2}),
+        ({"keytype": "DELETE_SUBJECT", "subject": name, "magic": 0}, {"subject": name, "version": 3}),
         ({"keytype": "SCHEMA", "subject": name, "version": 1, "magic": 1}, None),
         ({"keytype": "SCHEMA", "subject": name, "version": 2, "magic": 1}, None),
+        ({"keytype": "SCHEMA", "subject": name, "version": 3, "magic": 1}, None),
     ]  # fmt: skip
 
 

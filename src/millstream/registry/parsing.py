@@ -26,7 +26,7 @@ class SchemaParser:
     def parse(self, subject: Subject, type_: str, text: str, references: Sequence[Reference]) -> ParsedSchema:
         """RegistryError 42201 if the schema or one that it refers to cannot be understood or is not there."""
         dependencies: dict[str, str] = {}
-        self._collect(subject, references, dependencies, ())
+        self._collect(subject, type_, references, dependencies, ())
         wanted = (type_, text, tuple(Dependency(*row) for row in dependencies.items()))
         with self._lock:
             if wanted in self._parsed:
@@ -54,7 +54,7 @@ class SchemaParser:
         return None
 
     def _collect(
-        self, user: Subject, references: Sequence[Reference], found: dict[str, str], path: tuple[str, ...]
+        self, user: Subject, type_: str, references: Sequence[Reference], found: dict[str, str], path: tuple[str, ...]
     ) -> None:
         """Those that are referred to, and what they refer to before them."""
         for reference in references:
@@ -72,5 +72,9 @@ class SchemaParser:
                     f"reference {reference.name!r} leads to subject {str(subject)!r} version {version}, "
                     "which is not there: register it first"
                 )
-            self._collect(subject, stored.references, found, (*path, reference.name))
+            if stored.type != type_:
+                raise invalid_schema(
+                    f"reference {reference.name!r} leads to a schema of type {stored.type}, not {type_}"
+                )
+            self._collect(subject, type_, stored.references, found, (*path, reference.name))
             found[reference.name] = stored.text
