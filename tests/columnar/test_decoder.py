@@ -243,3 +243,18 @@ def test_the_error_survives_the_way_to_the_driver() -> None:
     back = pickle.loads(pickle.dumps(error))
     assert str(back) == str(error) and back.offset == 17
     assert "orders-3@17: the checksum (CRC32C) is wrong." in str(error)
+
+
+def test_what_was_compressed_well_need_not_be_in_memory_at_once(implementation: ModuleType) -> None:
+    count = 80
+    data = b"".join(
+        build_batch([Record(None, bytes(1 << 20))], codec=Codec.ZSTD, base_offset=offset) for offset in range(count)
+    )
+    assert len(data) < 1 << 20
+    decoder = ArrowDecoder(COLUMNS, implementation=implementation)
+    before, most, found = pa.total_allocated_bytes(), 0, []
+    for batch in decoder.pieces(data, topic="orders", partition=0, start=0, stop=count):
+        found += batch.column("offset").to_pylist()
+        most = max(most, pa.total_allocated_bytes() - before)
+    assert found == list(range(count))
+    assert most < 60 << 20  # of 80 MB

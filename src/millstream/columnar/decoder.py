@@ -1,7 +1,8 @@
 """Fetched bytes to Arrow record batches: frames, checksums, transactions and codecs here, records in `compiled`."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from types import ModuleType
+from typing import Any
 
 import cramjam
 import pyarrow as pa
@@ -26,6 +27,8 @@ MAX_ROWS = 16_384
 MAX_BYTES = 8 << 20
 _MOST_BYTES = 1 << 30
 """Arrow's offsets have 32 bits; one record of the largest batch must still fit on top of this."""
+_MOST_HELD = 32 << 20
+"""Bytes of records, decompressed, until rows of them are handed out."""
 _MOST_ROOM = 16 << 20
 """Kept for decompression; larger batches are rare."""
 _FRAMED = {Codec.GZIP: cramjam.gzip, Codec.LZ4: cramjam.lz4, Codec.ZSTD: cramjam.zstd}
@@ -86,10 +89,29 @@ class ArrowDecoder:
         Control batches and the records of aborted transactions are left out. A batch that is cut off at the end is left
         for the next fetch; if nothing came before it, the offset is `start` again.
         """
+        pieces = self.pieces(data, topic=topic, partition=partition, start=start, stop=stop, aborted=aborted)
+        batches: list[pa.RecordBatch] = []
+        while True:
+            try:
+                batches.append(next(pieces))
+            except StopIteration as end:
+                return batches, end.value
+
+    def pieces(
+        self,
+        data: Bytes,
+        *,
+        topic: str,
+        partition: int,
+        start: int,
+        stop: int,
+        aborted: Iterable[tuple[int, int]] = (),
+    ) -> Generator[pa.RecordBatch, None, int]:
+        """The same bit by bit: a fetch may hold a hundred times its size, compressed, and need not be in memory."""
         collector = self._implementation.RowCollector(self._collected, self._max_rows, self._max_bytes)
         transactions = AbortedTransactions(aborted)
         view = memoryview(data)
-        position, end, following = 0, len(view), start
+        position, end, following, held = 0, len(view), start, 0
         while end - position >= HEADER_SIZE and following < stop:
             header = read_header(view, position)
             # Each field is read once: with small batches this loop costs more than the records do.
@@ -122,10 +144,18 @@ class ArrowDecoder:
                         )
                     except (MalformedRecordError, DecompressionFailedError) as error:
                         raise CorruptBatchError(topic, partition, base_offset, str(error)) from None
+                    held += len(records)
+                    if held > _MOST_HELD:
+                        yield from self._assembled(collector, topic, partition)
+                        held = 0
                 following = stop if last_offset >= stop else max(following, last_offset + 1)
             position += size
-        batches = [self._assemble(count, columns, topic, partition) for count, columns in collector.take()]
-        return batches, following
+        yield from self._assembled(collector, topic, partition)
+        return following
+
+    def _assembled(self, collector: Any, topic: str, partition: int) -> Iterator[pa.RecordBatch]:
+        for count, columns in collector.take():
+            yield self._assemble(count, columns, topic, partition)
 
     def _assemble(self, count: int, columns: dict[str, pa.Array], topic: str, partition: int) -> pa.RecordBatch:
         for name in self.schema.names:

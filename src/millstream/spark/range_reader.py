@@ -48,7 +48,7 @@ class RangeReader:
         """All records of the range, in order."""
         wanted = self._wanted
         for stretch in self._ahead():
-            made, _ = decoder.decode(
+            yield from decoder.pieces(
                 stretch.fetched.data,
                 topic=wanted.topic,
                 partition=wanted.partition,
@@ -56,7 +56,6 @@ class RangeReader:
                 stop=wanted.stop,
                 aborted=stretch.fetched.aborted,
             )
-            yield from made
 
     def _ahead(self) -> Iterator[_Stretch]:
         """What `_stretches` gives, fetched by a thread that is ahead of whoever iterates."""
