@@ -158,6 +158,7 @@ def test_route_dedup_window_python_and_dead_letters(shop: Shop, spark: SparkSess
 
     letters = {dict(letter.headers)["millstream.step"]: letter for letter in shop.records("e1.dead-letters")}
     assert set(letters) == {b"orders", b"checked"}
+    assert len(shop.records("e1.dead-letters")) == 2  # though three queries read the source
     bad = dict(letters[b"orders"].headers)
     assert letters[b"orders"].raw == b"not json"
     assert bad["millstream.pipeline"] == b"e1"

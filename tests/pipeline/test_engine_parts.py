@@ -391,6 +391,43 @@ sinks:
 """
 
 
+def test_each_source_has_one_query_that_sends_its_dead_letters(tmp_path: Path) -> None:
+    """The first sink in the file that reads it just once, no console if there is another; routes come last."""
+    sources = """
+name: shop
+bootstrap: localhost:9092
+sources:
+  orders: {topic: orders, format: json, schema: "id STRING, at TIMESTAMP", watermark: {column: at, delay: 1 minute}}
+  payments: {topic: payments, format: json, schema: "id STRING", bad_records: drop}
+  plain: {topic: plain, format: string}
+steps:
+  checked:
+    route: {from: orders, branches: {good: id IS NOT NULL}}
+  twice:
+    sql: SELECT a.id FROM good a JOIN good b ON a.id = b.id
+sinks:
+"""
+    sinks = (
+        "screen: {from: good, console: {}}",
+        "pairs: {from: twice, topic: pairs}",
+        "copy: {from: good, topic: copy}",
+    )
+    more = (
+        "again: {from: good, topic: again}",
+        "paid: {from: payments, topic: paid}",
+        "all: {from: plain, topic: all}",
+    )
+
+    def senders(*parts: str) -> dict[str, set[str]]:
+        pipeline = pipeline_of(tmp_path, sources + "".join(f"  {part}\n" for part in parts))
+        return {query.name: set(query.letters_of) for query in planned_queries(pipeline) if query.letters_of}
+
+    assert senders(*sinks, *more) == {"shop.copy": {"orders"}}
+    assert senders(*sinks[:2], *more) == {"shop.again": {"orders"}}  # another takes over
+    assert senders(*sinks[:2]) == {"shop.checked.dead-letters": {"orders"}}
+    assert senders(more[1]) == {"shop.checked.dead-letters": {"orders"}}
+
+
 @pytest.mark.timeout(60)
 def test_nobody_at_the_address_is_told_in_time(tmp_path: Path) -> None:
     with pytest.raises(NoBrokerError, match=r"127\.0\.0\.1:1"):

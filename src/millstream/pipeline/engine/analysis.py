@@ -12,7 +12,7 @@ from millstream.pipeline.engine.failures import PartFailedError, blamed_on
 from millstream.pipeline.engine.frames import Frames
 from millstream.pipeline.engine.queries import BuiltQuery, PlannedQuery, build, planned_queries
 from millstream.pipeline.engine.run import ENGINE_SETTINGS, own_session
-from millstream.pipeline.engine.sources import topic_contents, topic_stream, with_watermark
+from millstream.pipeline.engine.sources import topic_contents, with_watermark
 from millstream.pipeline.engine.static_tables import latest_rows
 from millstream.pipeline.model import Latest, Pipeline, TableFormat, TableSource, TopicSource
 from millstream.spark.session import is_remote, start_session
@@ -68,7 +68,7 @@ class EmptyFrames(Frames):
 
     def open_topic(self, source: TopicSource) -> "DataFrame":
         if decoded_by_source(source) or key_decoded_by_source(source):
-            return topic_stream(self.session, self.pipeline, source, group=self.group_of(source))
+            return super().open_topic(source)
         decoded = decode(_empty_stream(self.session, source), source)
         return with_watermark(good_rows(decoded, source), source)
 

@@ -140,9 +140,7 @@ def _parsed(source: TopicSource, frame: "DataFrame") -> "Column":
 
 def good_rows(frame: "DataFrame", source: TopicSource) -> "DataFrame":
     """What the steps get to see: bad records go elsewhere, unless the file keeps them."""
-    if source.format is Format.RAW or ERROR not in frame.columns:
-        return frame
-    if source.bad_records is BadRecords.KEEP:
+    if ERROR not in frame.columns or source.bad_records is BadRecords.KEEP:
         return frame
     return frame.where(f"{ERROR} IS NULL").drop(ERROR)
 

@@ -3,7 +3,7 @@
 A query has a Spark session of its own (they share the cluster), so that its names are tables for its SQL alone.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,7 +35,13 @@ if TYPE_CHECKING:
 class Frames:
     """Builds frames when they are first asked for; each once."""
 
-    def __init__(self, session: "SparkSession", pipeline: Pipeline, group_of: Callable[[TopicSource], str]) -> None:
+    def __init__(
+        self,
+        session: "SparkSession",
+        pipeline: Pipeline,
+        group_of: Callable[[TopicSource], str],
+        letters_of: Collection[str] = (),
+    ) -> None:
         self.session = session
         self.pipeline = pipeline
         self.tables = StaticTables()
@@ -43,6 +49,8 @@ class Frames:
         """The topic sources that are read as streams, in the order in which they were first needed."""
         self._directory = Path(pipeline.file).absolute().parent
         self.group_of = group_of
+        self.letters_of = letters_of
+        """The sources whose dead letters this query sends; another one does so for the rest."""
         self._sources: dict[str, Source] = {source.name: source for source in pipeline.sources}
         self._steps: dict[str, Step] = {name: step for step in pipeline.steps for name in step.gives}
         self._built: dict[str, DataFrame] = {}
@@ -114,7 +122,8 @@ class Frames:
         self._built[name] = frame
 
     def open_topic(self, source: TopicSource) -> "DataFrame":
-        return topic_stream(self.session, self.pipeline, source, group=self.group_of(source))
+        letters = source.name in self.letters_of
+        return topic_stream(self.session, self.pipeline, source, group=self.group_of(source), send_letters=letters)
 
     def open_bad_records(self, source: TopicSource) -> "DataFrame":
         """The source with its bad records, each as it came and with the reason."""

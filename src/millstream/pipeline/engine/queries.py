@@ -1,6 +1,6 @@
 """The streaming queries of a pipeline: one for each sink, and for each place that dead letters come from."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -8,6 +8,7 @@ from millstream.pipeline.engine import dead_letters, sinks
 from millstream.pipeline.engine.decoding import can_be_bad, decoded_by_source, key_decoded_by_source
 from millstream.pipeline.engine.failures import Part, blamed_on
 from millstream.pipeline.engine.frames import Frames
+from millstream.pipeline.engine.letter_writers import letter_writers
 from millstream.pipeline.model import (
     REST_DEAD_LETTERS,
     BadRecords,
@@ -51,6 +52,8 @@ class PlannedQuery:
     trigger: Trigger
     mode: OutputMode
     carries_dead_letters: bool = False
+    letters_of: frozenset[str] = frozenset()
+    """The sources that send their bad records to the dead letters while this query reads them."""
 
 
 @dataclass
@@ -74,6 +77,8 @@ def planned_queries(pipeline: Pipeline, *, available_now: bool = False) -> list[
     """In the order of the file, dead letters last."""
     override = Trigger(kind=TriggerKind.AVAILABLE_NOW) if available_now else None
     usual = override or pipeline.trigger
+    routes = list(_routes_with_dead_letters(pipeline))
+    letters = letter_writers(pipeline, [*pipeline.sinks, *(route for _, route in routes)])
     found = [
         PlannedQuery(
             name=query_name(pipeline.name, sink.name),
@@ -82,12 +87,13 @@ def planned_queries(pipeline: Pipeline, *, available_now: bool = False) -> list[
             of=sink,
             trigger=override or sink.trigger or pipeline.trigger,
             mode=sink.mode,
+            letters_of=letters[index],
         )
-        for sink in pipeline.sinks
+        for index, sink in enumerate(pipeline.sinks)
     ]
-    carriers: list[tuple[str, Route | TopicSource]] = [*_routes_with_dead_letters(pipeline)]
+    carriers: list[tuple[str, Route | TopicSource]] = [*routes]
     carriers += _sources_with_dead_letters(pipeline)
-    for kind, of in carriers:
+    for index, (kind, of) in enumerate(carriers, start=len(pipeline.sinks)):
         found.append(
             PlannedQuery(
                 name=dead_letter_query_name(pipeline.name, of.name),
@@ -97,6 +103,7 @@ def planned_queries(pipeline: Pipeline, *, available_now: bool = False) -> list[
                 trigger=usual,
                 mode=OutputMode.APPEND,
                 carries_dead_letters=True,
+                letters_of=letters[index] if isinstance(of, Route) else frozenset(),
             )
         )
     return found
@@ -127,7 +134,7 @@ def build(
     plan: PlannedQuery,
     *,
     show: sinks.ShowRows | None,
-    make_frames: "Callable[[SparkSession, Pipeline, Callable[[TopicSource], str]], Frames]" = Frames,
+    make_frames: type[Frames] = Frames,
 ) -> BuiltQuery:
     """The DataFrames of a query and its writer; PartFailedError names the part of the file that Spark refuses."""
     of = plan.of
@@ -137,7 +144,7 @@ def build(
         return plan.name if owner is None else consumer_group(pipeline.name, owner, source)
 
     make_current(session)
-    frames = make_frames(session, pipeline, group_of)
+    frames = make_frames(session, pipeline, group_of, plan.letters_of)
     if isinstance(of, Route):
         rows = frames.rest_of(of)
         with blamed_on(plan.part):

@@ -92,9 +92,14 @@ def console_writer(sink: ConsoleSink, rows: "DataFrame", show: ShowRows | None) 
     shown = show
 
     def show_batch(batch: "DataFrame", batch_id: int) -> None:
-        found = batch.limit(sink.rows + 1).collect()
-        total = batch.count() if len(found) > sink.rows else len(found)
-        texts = [[_shortened(str(value), sink.truncate) for value in row] for row in found[: sink.rows]]
+        # Kept while it is looked at twice: reading a source again would send its dead letters again.
+        batch.persist()
+        try:
+            total = batch.count()
+            found = batch.limit(sink.rows).collect()
+        finally:
+            batch.unpersist()
+        texts = [[_shortened(str(value), sink.truncate) for value in row] for row in found]
         if texts:
             shown(sink.name, batch_id, list(batch.columns), texts, total)
 

@@ -24,14 +24,24 @@ def connection_options(pipeline: Pipeline) -> dict[str, str]:
 
 
 def topic_stream(
-    session: "SparkSession", pipeline: Pipeline, source: TopicSource, *, group: str, keep_bad: bool = False
+    session: "SparkSession",
+    pipeline: Pipeline,
+    source: TopicSource,
+    *,
+    group: str,
+    send_letters: bool = False,
+    keep_bad: bool = False,
 ) -> "DataFrame":
-    """The source as a stream of typed rows; `keep_bad` gives the bad ones too, with their bytes, for dead letters."""
+    """The source as a stream of typed rows.
+
+    send_letters  bad records go to the dead letters while they are read; otherwise they are left out
+    keep_bad      they are among the rows, with their bytes, for a query that makes dead letters of them
+    """
     options = {
         **connection_options(pipeline),
         **subscription_options(source),
         **starting_options(source.starting),
-        **source_options(pipeline, source, dead_letters=not keep_bad),
+        **source_options(pipeline, source, dead_letters=send_letters),
         "groupId": group,
         **source.options,
     }
