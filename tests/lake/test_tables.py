@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.datasource import GreaterThan
 
 from millstream.lake import parquet_log
-from millstream.lake.conditions import Condition
+from millstream.lake.conditions import Condition, from_spark
 from millstream.lake.errors import LakeOptionError, NoTableError, SchemaChangeError
 from millstream.lake.options import HELP, parse_options
 from millstream.lake.table import AppTransaction, open_table
@@ -373,6 +374,12 @@ def test_times_that_optimize_cut_off_are_found(tmp_path: Path, table_format: str
     table.refresh()
     last = Condition("timestamp", ">=", rows[-1]["timestamp"])
     assert rows_of(table, columns=["offset"], conditions=[last]) == [{"offset": 1}]
+
+
+def test_filters_where_engines_differ_are_left_to_spark() -> None:
+    schema = pa.schema({"id": pa.int64(), "share": pa.float64()})
+    filters = [GreaterThan(("id",), 5), GreaterThan(("share",), 0.5)]  # true of NaN in Spark alone
+    assert from_spark(filters, schema) == (Condition("id", ">", 5),)
 
 
 def test_paths_as_java_writes_them(tmp_path: Path) -> None:
