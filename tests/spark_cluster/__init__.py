@@ -1,0 +1,1 @@
+"""Spark and Millstream as clusters of processes, and what dies in them."""
