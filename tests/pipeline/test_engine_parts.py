@@ -4,7 +4,7 @@ import io
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -139,6 +139,21 @@ class TestLiveView:
         for word in ("revenue", "orders", "rows/s in", "lag", "8", "7 / 2.0 KB", "2026-01-01 00:00:00", "not JSON"):
             assert word in text
 
+    def test_in_a_narrow_terminal_names_are_cut_and_numbers_are_not(self) -> None:
+        screen = Console(file=io.StringIO(), force_terminal=True, width=80)
+        view = LiveView("shop", screen)
+        progress = replace(
+            TestMetrics().progress(),
+            sink="a_sink_with_quite_a_long_name",
+            sources=(SourceProgress(source="orders", rows_per_second=1_234_567.0, lag=98_765_432),),
+            rows_out_total=1_234_567_890,
+        )
+        view.show(progress)
+        screen.print(view.render())
+        text = cast(io.StringIO, screen.file).getvalue()
+        for word in ("1,234,567", "98,765,432", "1,234,567,890", "state 7 / 2.0 KB, watermark 2026-01-01 00:00:00"):
+            assert word in text
+
     def test_lines_where_there_is_no_terminal_and_not_too_many(self) -> None:
         now = [0.0]
         paper = io.StringIO()
@@ -198,7 +213,7 @@ class Reports:
 
 
 def watched(handle: PretendQuery, again: PretendQuery | None = None, *, outdated: bool = False) -> Watched:
-    tables = SimpleNamespace(are_outdated=lambda: outdated and frames.tables is tables, forget=lambda: None)
+    tables = SimpleNamespace(are_outdated=lambda: outdated, forget=lambda: None)
     frames = SimpleNamespace(tables=tables)
     started = StartedQuery(plan(), cast(Any, frames), cast(Any, handle))
     fresh = SimpleNamespace(tables=SimpleNamespace(are_outdated=lambda: False, forget=lambda: None))

@@ -159,8 +159,10 @@ def _show(rows: list[dict[str, Any]], file: Path) -> None:
     for row in bars(revenue):
         table.add_row(*row)
     console.print(table)
+    console.print()
     for shop in revenue.shops:
         console.print(f"{shop:12} {revenue.of_shop(shop):>12,.2f}")
+    console.print()
     orders = sum(int(row["orders"]) for row in rows)
     console.print(f"{orders:,} orders in {len(revenue.minutes)} complete minutes")
     file.write_text(svg_of(revenue), encoding="utf-8")

@@ -12,6 +12,11 @@ from rich.text import Text
 from millstream.pipeline.state import QueryProgress
 
 _LINE_EVERY_S = 10.0
+_NAMES = ("sink", "source")
+_LONG_COLUMNS = ("state", "watermark")
+_COLUMNS = ("sink", "source", "rows/s in", "lag", "rows/s out", "rows out", "batch", "took", *_LONG_COLUMNS)
+_WIDE = 112
+"""In fewer columns, state and watermark are told below the table."""
 
 
 class LiveView:
@@ -81,28 +86,25 @@ class LiveView:
         return True
 
     def render(self) -> RenderableType:
-        table = Table(expand=True, title_justify="left", box=None, padding=(0, 1))
-        for name in (
-            "sink",
-            "source",
-            "rows/s in",
-            "lag",
-            "rows/s out",
-            "rows out",
-            "batch",
-            "took",
-            "state",
-            "watermark",
-        ):
-            table.add_column(name, justify="left" if name in ("sink", "source", "watermark") else "right", no_wrap=True)
-        for progress in self._queries.values():
-            for row in _rows(progress):
-                table.add_row(*row)
+        wide = self._console.width >= _WIDE
+        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+        for name in _COLUMNS if wide else _COLUMNS[: -len(_LONG_COLUMNS)]:
+            # Where there is little room, half a number is worse than none: only names may be cut.
+            if name in _NAMES:
+                table.add_column(name, overflow="ellipsis")
+            elif name == "watermark":
+                table.add_column(name, no_wrap=True)
+            else:
+                table.add_column(name if wide else name.replace(" ", "\n"), justify="right", no_wrap=True)
+        for row in self._all_rows():
+            table.add_row(*(row if wide else row[: -len(_LONG_COLUMNS)]))
         seconds = int(self._clock() - self._began)
         head = Text.assemble((self._title, "bold"), f"  {self._note}  {seconds // 60}:{seconds % 60:02}")
         parts: list[RenderableType] = [head]
         if self._queries:
             parts.append(table)
+            if not wide:
+                parts += [Text(line) for line in map(_state_line, self._queries.values()) if line]
         if self._dead_letters:
             told = ", ".join(f"{step} {count:,}" for step, count in self._dead_letters.items())
             parts.append(Text(f"dead letters: {told}" + (f" (last: {self._last_reason})" if self._last_reason else "")))
@@ -112,6 +114,9 @@ class LiveView:
         parts += [Text(f"{each.sink}: {each.error}", style="red") for each in self._queries.values() if each.error]
         return Group(*parts)
 
+    def _all_rows(self) -> list[list[str]]:
+        return [row for progress in self._queries.values() for row in _rows(progress)]
+
 
 def _rows(progress: QueryProgress) -> list[list[str]]:
     own = [
@@ -120,7 +125,7 @@ def _rows(progress: QueryProgress) -> list[list[str]]:
         "" if progress.batch < 0 else f"{progress.batch}",
         "" if progress.batch_ms is None else f"{progress.batch_ms / 1000:.1f} s",
         _state(progress),
-        (progress.watermark or "").removesuffix(".000Z").replace("T", " "),
+        _watermark(progress),
     ]
     if not progress.sources:
         return [[progress.sink, "", "", "", *own]]
@@ -136,6 +141,19 @@ def _state(progress: QueryProgress) -> str:
     if progress.state_rows is None:
         return ""
     return f"{progress.state_rows:,} / {size_text(progress.state_bytes or 0)}"
+
+
+def _watermark(progress: QueryProgress) -> str:
+    """To the second: 2026-01-31 12:00:00."""
+    return (progress.watermark or "")[:19].replace("T", " ")
+
+
+def _state_line(progress: QueryProgress) -> str:
+    """What a narrow table has no room for."""
+    state = f"state {_state(progress)}" if progress.state_rows is not None else ""
+    watermark = f"watermark {_watermark(progress)}" if progress.watermark else ""
+    told = ", ".join(filter(None, (state, watermark)))
+    return f"{progress.sink}: {told}" if told else ""
 
 
 def size_text(size: float) -> str:
