@@ -20,7 +20,7 @@ from millstream.pipeline.engine.metrics import MetricsBoard, MetricsServer
 from millstream.pipeline.engine.progress import ProgressBook
 from millstream.pipeline.engine.queries import PlannedQuery, StartedQuery, planned_queries
 from millstream.pipeline.engine.record_use import columns_to_read
-from millstream.pipeline.engine.static_tables import StaticTable
+from millstream.pipeline.engine.static_tables import NO_ANSWER, StaticTable
 from millstream.pipeline.engine.supervision import Ending, StopSignal, Supervisor, Watched
 from millstream.pipeline.engine.topics import NoBrokerError, prepare_topics
 from millstream.pipeline.model import ConsoleSink, Join, JoinKey, JoinType, OutputMode, Pipeline, TopicSource, Trigger
@@ -349,14 +349,18 @@ class PretendFrame:
 
 
 def test_a_table_is_read_again_when_its_time_has_passed_and_it_changed() -> None:
-    now, end = [0.0], [5]
+    now: list[float] = [0.0]
+    end: list[object] = [5]
     frame = PretendFrame()
     table = StaticTable(cast(Any, frame), 60.0, lambda: end[0], clock=lambda: now[0])
     end[0] = 6
     assert not table.is_outdated()
     now[0] = 61.0
     assert table.is_outdated()
-    table.seen = 6
+    end[0] = NO_ANSWER
+    now[0] = 125.0
+    assert not table.is_outdated()  # the brokers are away
+    end[0] = table.seen = 6
     now[0] = 200.0
     assert not table.is_outdated()
     assert frame.calls == ["persist"]

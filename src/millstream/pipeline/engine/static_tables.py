@@ -30,10 +30,16 @@ _FILES_EVERY_S = 1.0
 _UNSEEN_EVERY_S = 60.0
 """For tables in stores whose changes cannot be seen from here: these are read again after so long."""
 
+NO_ANSWER = object()
+
 
 @dataclass
 class StaticTable:
-    """One cached table, and what was seen of it when it was read; `look` gives None where nobody can tell."""
+    """One cached table, and what was seen of it when it was read.
+
+    `look` gives None where nobody can tell, and NO_ANSWER where somebody can but does not answer now: a query must not
+    be built anew while the brokers are away.
+    """
 
     frame: "DataFrame"
     refresh_s: float
@@ -53,7 +59,7 @@ class StaticTable:
             return False
         self.looked_at = self.clock()
         now = self.look()
-        return now is None or now != self.seen
+        return now is not NO_ANSWER and (now is None or now != self.seen)
 
     def forget(self) -> None:
         self.frame.unpersist()
@@ -93,7 +99,7 @@ class StaticTables:
 
 
 def _ends(pipeline: Pipeline, source: TopicSource) -> object:
-    """Where the topics of a source end; the same answer as before when the brokers do not answer now."""
+    """Where the topics of a source end."""
     try:
         with Cluster(pipeline.bootstrap, pipeline.connection, timeout_s=10.0) as cluster:
             topics = cluster.topics(source.topics) if source.topics else cluster.topics()
@@ -104,7 +110,7 @@ def _ends(pipeline: Pipeline, source: TopicSource) -> object:
             }
             return tuple(sorted((at.topic, at.partition, end.offset) for at, end in cluster.offsets(wanted).items()))
     except WireError:
-        return None
+        return NO_ANSWER
 
 
 def latest_rows(contents: "DataFrame", step: Latest, source: TopicSource) -> "DataFrame":
