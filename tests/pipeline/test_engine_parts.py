@@ -397,6 +397,16 @@ def test_queries_and_their_names(tmp_path: Path) -> None:
     ]
 
 
+def test_a_key_that_the_source_decodes_leaves_values_to_spark(tmp_path: Path) -> None:
+    """Bad keys are sent by a sink's query while it reads, bad values by a query of their own."""
+    keyed = pipeline_of(tmp_path, ROUTED.replace("format: csv,", "format: csv, key_format: json,"))
+    assert [(each.name, set(each.letters_of)) for each in planned_queries(keyed)] == [
+        ("small.out", {"orders"}),
+        ("small.split.dead-letters", set()),
+        ("small.orders.dead-letters", set()),
+    ]
+
+
 ROUTED = """
 name: small
 bootstrap: 127.0.0.1:1

@@ -38,9 +38,9 @@ def key_decoded_by_source(source: TopicSource) -> bool:
     return source.key_format in _REGISTERED
 
 
-def can_be_bad(source: TopicSource) -> bool:
-    """Whether there are records that this source's formats cannot read."""
-    return source.format in (*_REGISTERED, Format.CSV) or key_decoded_by_source(source)
+def decoded_by_spark(source: TopicSource) -> bool:
+    """Whether values are parsed by Spark; what it cannot read is then sent by a query of its own."""
+    return source.format is Format.CSV
 
 
 def source_options(pipeline: Pipeline, source: TopicSource, *, dead_letters: bool) -> dict[str, str]:

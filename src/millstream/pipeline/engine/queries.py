@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from millstream.pipeline.engine import dead_letters, sinks
-from millstream.pipeline.engine.decoding import can_be_bad, decoded_by_source, key_decoded_by_source
+from millstream.pipeline.engine.decoding import decoded_by_spark
 from millstream.pipeline.engine.failures import Part, blamed_on
 from millstream.pipeline.engine.frames import Frames
 from millstream.pipeline.engine.letter_writers import letter_writers
@@ -123,8 +123,7 @@ def _sources_with_dead_letters(pipeline: Pipeline) -> Iterator[tuple[str, TopicS
     for source in pipeline.sources:
         if not isinstance(source, TopicSource) or source.bad_records is not BadRecords.DEAD_LETTERS:
             continue
-        by_spark = can_be_bad(source) and not decoded_by_source(source) and not key_decoded_by_source(source)
-        if by_spark and (source.name in streamed or source.name not in read_as_tables):
+        if decoded_by_spark(source) and (source.name in streamed or source.name not in read_as_tables):
             yield "source", source
 
 

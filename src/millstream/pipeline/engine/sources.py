@@ -35,13 +35,13 @@ def topic_stream(
     """The source as a stream of typed rows.
 
     send_letters  bad records go to the dead letters while they are read; otherwise they are left out
-    keep_bad      they are among the rows, with their bytes, for a query that makes dead letters of them
+    keep_bad      those that Spark cannot read are among the rows, with their bytes, for a query that sends them
     """
     options = {
         **connection_options(pipeline),
         **subscription_options(source),
         **starting_options(source.starting),
-        **source_options(pipeline, source, dead_letters=send_letters),
+        **({} if keep_bad else source_options(pipeline, source, dead_letters=send_letters)),
         "groupId": group,
         **source.options,
     }
