@@ -57,7 +57,9 @@ def _all_copied(broker: EmbeddedBroker, path: Path, table_format: str) -> bool:
     return False
 
 
-@pytest.mark.parametrize("table_format", FORMATS)
+@pytest.mark.parametrize(
+    "table_format", [each if each == "delta" else pytest.param(each, marks=pytest.mark.slow) for each in FORMATS]
+)
 def test_each_row_once_without_spark(tmp_path: Path, table_format: str) -> None:
     """The same for what we do in Spark's processes alone, which is quick enough for many more kills."""
     moments = random.Random(f"rows {table_format}")

@@ -26,7 +26,7 @@ from millstream.lake.spark_reader import PruningTableReader
 from millstream.lake.spark_writer import StreamTableWriter
 
 pytestmark = [
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(900),
     pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
 ]
 BEGIN_MS = int(datetime(2026, 1, 1, 23, 59, tzinfo=UTC).timestamp() * 1000)
@@ -93,7 +93,9 @@ def _numbers(rows: list[dict[str, Any]]) -> list[int]:
     return sorted(int(bytes(row["value"]).decode()[1:]) for row in rows)
 
 
-@pytest.mark.parametrize("table_format", FORMATS)
+@pytest.mark.parametrize(
+    "table_format", [pytest.param(each, marks=pytest.mark.slow) if each == "parquet" else each for each in FORMATS]
+)
 def test_a_topic_becomes_a_table_exactly_once(
     spark: SparkSession,  # noqa: F811
     broker: EmbeddedBroker,  # noqa: F811

@@ -60,7 +60,7 @@ def composed(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 schemas = st.recursive(st.one_of(plain, chosen, st.booleans()), composed, max_leaves=5)
 
 
-@settings(max_examples=250)
+@settings(max_examples=100)
 @given(reader=schemas, writer=schemas, data=st.data())
 def test_json_documents_stay_valid(reader: Any, writer: Any, data: st.DataObject) -> None:
     if data.draw(st.booleans()) and isinstance(writer, dict) and isinstance(reader, dict):

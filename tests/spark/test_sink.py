@@ -19,7 +19,7 @@ from millstream.wire import Cluster
 from tests.spark_exactly_once.committed import committed_values, hidden
 from tools.apache_kafka import ApacheKafkaBroker, resolve
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(900)
 _names = (f"sink-{number}" for number in count())
 
 

@@ -236,6 +236,7 @@ def apache_kafka(tmp_path: Path) -> Iterator[ApacheKafkaBroker]:
         yield running
 
 
+@pytest.mark.slow
 def test_apache_kafka_is_read_the_same(spark: SparkSession, apache_kafka: ApacheKafkaBroker, tmp_path: Path) -> None:
     orders = Topic(spark, apache_kafka.bootstrap_servers, 2)
     orders.produce(*text(300))

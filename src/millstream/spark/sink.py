@@ -14,6 +14,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from millstream.spark.connections import cluster_of
+from millstream.spark.decisions import task_prefix
 from millstream.spark.errors import OptionError, SinkError
 from millstream.spark.sink_columns import Shape, shape_of
 from millstream.spark.sink_messages import TaskWrite
@@ -87,7 +88,12 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
             )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        if not self._options.exactly_once:
+            return
         self._end(messages, commit=False)
+        # Tasks that were cut off when another failed have told nobody of theirs, which would stay open until a time-out.
+        transactions = Transactions(cluster_of(self._options.connection))
+        transactions.take_all(sorted(transactions.open_ids(task_prefix(self._attempt))))
 
     def _end(self, messages: Sequence[WriterCommitMessage | None], *, commit: bool) -> list[Ended]:
         identities = [each.transaction.identity for each in _writes(messages) if each.transaction is not None]
