@@ -91,7 +91,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         if not self._options.exactly_once:
             return
         self._end(messages, commit=False)
-        # Tasks that were cut off when another failed have told nobody of theirs, which would stay open until a time-out.
+        # Tasks that were cut off when another failed have told nobody of theirs; they would stay open until a time-out.
         transactions = Transactions(cluster_of(self._options.connection))
         transactions.take_all(sorted(transactions.open_ids(task_prefix(self._attempt))))
 
