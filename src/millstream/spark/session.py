@@ -178,6 +178,10 @@ def _embedded_settings() -> dict[str, str]:
 
 def _choose_python(master: str, settings: Mapping[str, str]) -> None:
     """Workers on this machine run this interpreter; on a cluster it is for the cluster to say which."""
+    # PySpark looks at the environment only; the settings are for spark-submit, which does what is done here.
+    for setting, variable in (("python", "PYSPARK_PYTHON"), ("driver.python", "PYSPARK_DRIVER_PYTHON")):
+        if chosen := settings.get(f"spark.pyspark.{setting}"):
+            os.environ[variable] = chosen
     here = _is_embedded(master) or re.match(r"spark://(localhost|127\.|\[::1\])", master)
     if here and "spark.pyspark.python" not in settings:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -1,0 +1,35 @@
+"""Which Python tasks run with: as the settings say, else this one where the cluster is on this machine."""
+
+import os
+import sys
+
+import pytest
+
+from millstream.spark.session import _choose_python
+
+VARIABLES = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
+
+
+@pytest.mark.parametrize(
+    ("master", "settings", "expected"),
+    [
+        ("local[2]", {}, (sys.executable, sys.executable)),
+        ("spark://127.0.0.1:7077", {}, (sys.executable, sys.executable)),
+        ("spark://spark-1:7077", {}, (None, None)),
+        ("spark://spark-1:7077", {"spark.pyspark.python": "/opt/python"}, ("/opt/python", None)),
+        ("spark://127.0.0.1:7077", {"spark.pyspark.python": "/opt/python"}, ("/opt/python", None)),
+        (
+            "yarn",
+            {"spark.pyspark.python": "/opt/python", "spark.pyspark.driver.python": "/usr/bin/python3"},
+            ("/opt/python", "/usr/bin/python3"),
+        ),
+    ],
+)
+def test_which_python(
+    monkeypatch: pytest.MonkeyPatch, master: str, settings: dict[str, str], expected: tuple[str | None, str | None]
+) -> None:
+    for name in VARIABLES:
+        monkeypatch.setenv(name, "")  # noted, so that it is as it was afterwards
+        monkeypatch.delenv(name)
+    _choose_python(master, settings)
+    assert tuple(os.environ.get(name) for name in VARIABLES) == expected
