@@ -12,9 +12,11 @@ from collections.abc import Callable, Sequence
 
 from millstream.records.batch import Bytes
 from millstream.storage.disk import DirectoryEntry
+from millstream.storage.file_names import CLEANED_SUFFIX, LOG_SUFFIX
 
 SECTOR_BYTES = 512
 PAGE_SECTORS = 8
+_CLEANED = LOG_SUFFIX + CLEANED_SUFFIX
 
 
 class Killed(BaseException):
@@ -165,6 +167,8 @@ class SimulatedDisk:
         self._die_within = ""
         self._may_die: Callable[[], bool] = lambda: True
         self._die: Callable[[], None] = lambda: None
+        self.before_swap: Callable[[], None] = lambda: None
+        """Called before the cleaner's copy of a segment takes its place: what it leaves out is gone then."""
 
     def make_root(self, path: str) -> None:
         """A directory that is on stable storage from the beginning, as an administrator makes it."""
@@ -404,6 +408,8 @@ class DiskSession:
             directory = found
 
     def rename(self, old: str, new: str) -> None:
+        if old.endswith(_CLEANED):
+            self.disk.before_swap()
         self._change(old)
         old_parent, old_name = old.rsplit("/", 1)
         new_parent, new_name = new.rsplit("/", 1)

@@ -213,6 +213,8 @@ class Simulation:
         self.cluster.out_of_sync = self._nodes_out_of_sync
         self.cluster.broker_epoch = self._broker_epoch
         self.cluster.before_kill = self._look_again
+        for machine in cluster.machines.values():
+            machine.disk.before_swap = self._look_again
         with LogCapture(self._heard, self._options.log_level):
             try:
                 self._phases()
