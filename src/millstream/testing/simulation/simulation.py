@@ -77,6 +77,8 @@ class Options:
     """Controllers apart from brokers; None leaves it to the seed."""
     scenario: Scenario | None = None
     """None leaves it to the seed, too."""
+    pipelining: bool = False
+    """With a producer that has several batches under way; docs/simulation.md says what it still finds."""
     log_level: int = logging.WARNING
 
 
@@ -255,9 +257,10 @@ class Simulation:
         for number in (1, 2):
             cluster.add_client(f"producer{number}", lambda process: Producer(process, cluster.bootstrap, workload, 0.9))
         if not workload.may_lose_records:
-            cluster.add_client(
-                "pipeliner", lambda process: PipeliningProducer(process, cluster.bootstrap, workload, 0.9)
-            )
+            if self._options.pipelining:
+                cluster.add_client(
+                    "pipeliner", lambda process: PipeliningProducer(process, cluster.bootstrap, workload, 0.9)
+                )
             cluster.add_client("committer", lambda process: Committer(process, cluster.bootstrap, workload))
             self._consumer = cluster.add_client(
                 "consumer", lambda process: Consumer(process, cluster.bootstrap, workload)
