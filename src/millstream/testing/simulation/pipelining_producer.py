@@ -56,6 +56,9 @@ class PipeliningProducer(Producer):
                 workload.under_way += 1
                 sequence += 1
             outcomes = await self._send_all(topic, partition, under_way)
+            # What is refused for good is told its user as failed, whatever comes behind it.
+            refused = [at for at, (error, _) in enumerate(outcomes) if _is_for_good(error)]
+            outcomes = outcomes[: refused[0]] if refused else outcomes
             taken = [at for at, (error, _) in enumerate(outcomes) if error == ErrorCode.NONE]
             for error, offset in outcomes[: taken[-1] + 1] if taken else ():
                 self._acknowledged(topic, partition, under_way.popleft(), error, offset)
@@ -68,6 +71,8 @@ class PipeliningProducer(Producer):
                         f" {first_failure.name} although everything before it was acknowledged",
                     )
                     break
+            if refused:
+                break
             if not outcomes or len(taken) < len(outcomes):
                 await self._look_around()
         workload.under_way -= len(under_way)
@@ -154,6 +159,10 @@ class PipeliningProducer(Producer):
         if not answers:
             raise ConnectionError("the connection was lost before anything was sent")
         return answers
+
+
+def _is_for_good(error: ErrorCode) -> bool:
+    return error != ErrorCode.NONE and not error.retriable and error not in SEQUENCE_REFUSALS
 
 
 def _outcome(channel: Channel, version: int, answer: "asyncio.Future[bytearray]") -> Outcome:
