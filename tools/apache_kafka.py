@@ -186,32 +186,37 @@ def resolve() -> KafkaDistribution:
     with exclusive("apache-kafka"):
         if (present := installed()) is not None:
             return present
-        if not shutil.which("mvn"):
-            raise ToolchainMissingError("mvn (Apache Maven) is not installed")
         directory = CACHE / "apache-kafka" / KAFKA_VERSION
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True)
         (directory / "pom.xml").write_text(_POM.format(kafka=KAFKA_VERSION, scala=SCALA_VERSION))
         (directory / "log4j2-broker.properties").write_text(_LOG4J.format(target="SYSTEM_OUT", level="info"))
         (directory / "log4j2-tool.properties").write_text(_LOG4J.format(target="SYSTEM_ERR", level="warn"))
-        fetched = subprocess.run(
-            [
-                "mvn",
-                "--quiet",
-                "--batch-mode",
-                f"--file={directory / 'pom.xml'}",
-                "dependency:copy-dependencies",
-                "-DincludeScope=runtime",
-                f"-DoutputDirectory={directory / 'libs'}",
-            ],
-            capture_output=True,
-            text=True,
-        )
-        if fetched.returncode != 0:
-            reason = (fetched.stdout + fetched.stderr).strip().splitlines()
-            raise ToolchainMissingError(f"Maven could not fetch Apache Kafka {KAFKA_VERSION}: {' '.join(reason[:3])}")
+        copy_jars(directory, f"Apache Kafka {KAFKA_VERSION}")
         (directory / "complete").touch()
         return KafkaDistribution(KAFKA_VERSION, directory)
+
+
+def copy_jars(directory: Path, what: str) -> None:
+    """Put the dependencies that `directory / pom.xml` names into `directory / libs`, with Maven."""
+    if not shutil.which("mvn"):
+        raise ToolchainMissingError("mvn (Apache Maven) is not installed")
+    fetched = subprocess.run(
+        [
+            "mvn",
+            "--quiet",
+            "--batch-mode",
+            f"--file={directory / 'pom.xml'}",
+            "dependency:copy-dependencies",
+            "-DincludeScope=runtime",
+            f"-DoutputDirectory={directory / 'libs'}",
+        ],
+        capture_output=True,
+        text=True,
+    )
+    if fetched.returncode != 0:
+        reason = (fetched.stdout + fetched.stderr).strip().splitlines()
+        raise ToolchainMissingError(f"Maven could not fetch {what}: {' '.join(reason[:3])}")
 
 
 def answers_api_versions(host: str, port: int, timeout_s: float = 2.0) -> bool:

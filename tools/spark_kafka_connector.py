@@ -7,10 +7,9 @@ tokens, of which the last one there was is taken. That this mixture works is wha
 from __future__ import annotations
 
 import shutil
-import subprocess
 from pathlib import Path
 
-from tools.apache_kafka import CACHE, ToolchainMissingError, exclusive
+from tools.apache_kafka import CACHE, copy_jars, exclusive
 
 CONNECTOR_VERSION = "4.2.0"
 SCALA_VERSION = "2.13"
@@ -47,25 +46,8 @@ def jars() -> list[Path]:
 
 
 def _fetch(directory: Path) -> None:
-    if not shutil.which("mvn"):
-        raise ToolchainMissingError("mvn (Apache Maven) is not installed")
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     (directory / "pom.xml").write_text(_POM.format(dependencies="".join(_DEPENDENCY.format(*each) for each in _JARS)))
-    fetched = subprocess.run(
-        [
-            "mvn",
-            "--quiet",
-            "--batch-mode",
-            f"--file={directory / 'pom.xml'}",
-            "dependency:copy-dependencies",
-            "-DincludeScope=runtime",
-            f"-DoutputDirectory={directory / 'libs'}",
-        ],
-        capture_output=True,
-        text=True,
-    )
-    if fetched.returncode != 0:
-        reason = (fetched.stdout + fetched.stderr).strip().splitlines()
-        raise ToolchainMissingError(f"Maven could not fetch Spark's Kafka connector: {' '.join(reason[:3])}")
+    copy_jars(directory, "Spark's Kafka connector")
     (directory / "complete").touch()
