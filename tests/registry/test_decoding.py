@@ -1,0 +1,166 @@
+"""Records for people: through the registry, as JSON, text or base64; what cannot be read comes with the reason."""
+
+import base64
+import datetime
+import json
+import uuid
+from collections.abc import Callable
+from decimal import Decimal
+from io import BytesIO
+from typing import Any
+
+import fastavro
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream.registry.decoding import Decoded, Decoder, guessed
+from millstream.registry.registering import SchemaRequest
+from millstream.registry.registry import Registry
+from millstream.registry.subjects import Subject, parse_subject
+from millstream.schemas import framing
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def subject(name: str) -> Subject:
+    return parse_subject(name)
+
+
+def register(registry: Registry, name: str, text: str, type_: str) -> int:
+    return registry.register(subject(name), SchemaRequest(text, type_, (), None, None, None, None)).id
+
+
+def avro_record(schema_id: int, schema: Any, value: Any) -> bytes:
+    out = BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), value)
+    return framing.prefix(schema_id) + out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "value"),
+    [
+        (b'{"a": [1, 2.5, null]}', "json", {"a": [1, 2.5, None]}),
+        (b"17", "json", 17),
+        (b'"quoted"', "json", "quoted"),
+        (b"user_123", "text", "user_123"),
+        ("grün\n".encode(), "text", "grün\n"),
+        (b"", "text", ""),
+        (b"\xff\xfe", "binary", "//4="),
+        (b"a\x00b", "binary", "YQBi"),
+        (b"NaN", "text", "NaN"),
+        (b"\x00\x00\x00\x00\x00\x00\x00\x05", "binary", "AAAAAAAAAAU="),
+    ],
+)
+def test_without_a_schema(registry: Registry, data: bytes, kind: str, value: Any) -> None:
+    assert Decoder(registry).decode(data) == Decoded(kind, value)
+
+
+def test_nothing(registry: Registry) -> None:
+    assert Decoder(registry).decode(None) == Decoded("null", None)
+
+
+@given(st.binary(max_size=40))
+def test_any_bytes_become_json(data: bytes) -> None:
+    found = guessed(data)
+    orjson.dumps(found.value)
+    if found.kind == "binary":
+        assert base64.b64decode(found.value) == data
+    if found.kind == "text":
+        assert found.value.encode() == data
+
+
+def test_deep_json_is_text() -> None:
+    deep = b"[" * 600 + b"]" * 600
+    assert guessed(deep) == Decoded("text", deep.decode())
+    wide = b"[" + b",".join([b"[]"] * 600) + b"]"
+    assert guessed(wide).kind == "json"
+
+
+def test_avro_with_every_kind_of_value(registry: Registry) -> None:
+    schema = {
+        "type": "record",
+        "name": "All",
+        "fields": [
+            {"name": "raw", "type": "bytes"},
+            {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+            {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+            {"name": "local", "type": {"type": "long", "logicalType": "local-timestamp-micros"}},
+            {"name": "day", "type": {"type": "int", "logicalType": "date"}},
+            {"name": "id", "type": {"type": "string", "logicalType": "uuid"}},
+            {"name": "ratio", "type": "double"},
+            {"name": "tags", "type": {"type": "map", "values": ["null", "string"]}},
+        ],
+    }
+    schema_id = register(registry, "all", json.dumps(schema), "AVRO")
+    value = {
+        "raw": b"\x00\xff",
+        "price": Decimal("12.30"),
+        "at": datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC),
+        "local": datetime.datetime(2026, 1, 2, 3, 4, 5),
+        "day": datetime.date(2026, 1, 2),
+        "id": uuid.UUID(int=7),
+        "ratio": float("inf"),
+        "tags": {"a": None, "b": "c"},
+    }
+    found = Decoder(registry).decode(avro_record(schema_id, schema, value))
+    assert found == Decoded(
+        "avro",
+        {
+            "raw": "AP8=",
+            "price": "12.30",
+            "at": "2026-01-02T03:04:05Z",
+            "local": "2026-01-02T03:04:05",
+            "day": "2026-01-02",
+            "id": str(uuid.UUID(int=7)),
+            "ratio": "Infinity",
+            "tags": {"a": None, "b": "c"},
+        },
+        schema_id,
+    )
+    orjson.dumps(found.value)
+
+
+def test_json_schema_and_protobuf(registry: Registry) -> None:
+    json_id = register(registry, "j", '{"type": "object"}', "JSON")
+    proto = """syntax = "proto3"; package shop;
+    message First { string name = 1; }
+    message Outer { message Inner { int64 total_cents = 1; repeated string tags = 2; } }"""
+    proto_id = register(registry, "p", proto, "PROTOBUF")
+    decoder = Decoder(registry)
+    assert decoder.decode(framing.prefix(json_id) + b'{"a":1}') == Decoded("json-schema", {"a": 1}, json_id)
+    inner = framing.prefix(proto_id) + framing.indexes_prefix((1, 0)) + b"\x08\x07\x12\x01x"
+    assert decoder.decode(inner) == Decoded("protobuf", {"total_cents": "7", "tags": ["x"]}, proto_id)
+    first = framing.prefix(proto_id) + b"\x00" + b"\x0a\x03ann"
+    assert decoder.decode(first) == Decoded("protobuf", {"name": "ann"}, proto_id)
+
+
+def test_what_does_not_fit_its_schema(registry: Registry) -> None:
+    decoder = Decoder(registry)
+    for type_, text in (
+        ("AVRO", '{"type": "array", "items": "long"}'),
+        ("JSON", "{}"),
+        ("PROTOBUF", 'syntax = "proto3"; message M { string a = 1; }'),
+    ):
+        schema_id = register(registry, f"bad-{type_}", text, type_)
+        for rest in (b"\x02\x01", b"\xff" * 7, b"\x02\x09\x00"):
+            data = framing.prefix(schema_id) + rest
+            found = decoder.decode(data)
+            assert (found.kind, found.schema_id) == ("binary", schema_id)
+            assert base64.b64decode(found.value) == data
+            assert found.problem is not None and "does not fit" in found.problem
+
+
+def test_an_unknown_id_is_asked_for_again_later(start_registry: Callable[[], Registry]) -> None:
+    now = 0.0
+    ours, others = start_registry(), start_registry()
+    decoder = Decoder(ours, clock=lambda: now)
+    data = avro_record(1, "string", "there")
+    for _ in range(3):
+        found = decoder.decode(data)
+        assert found.kind == "binary" and found.problem is not None and "not found" in found.problem
+    assert register(others, "late", '"string"', "AVRO") == 1
+    assert decoder.decode(data).kind == "binary"
+    now = 10.0
+    assert decoder.decode(data) == Decoded("avro", "there", 1)
