@@ -11,8 +11,9 @@ import pytest
 
 from millstream.cli import exit_codes
 from millstream.cli.app import run_app
-from millstream.gateway.access import Credentials, CredentialsError, read_credentials
-from millstream.gateway.server import Gateway, GatewayError, GatewayOptions
+from millstream.gateway.credentials import Credentials, CredentialsError, read_credentials
+from millstream.gateway.listening import GatewayError
+from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.testing import EmbeddedBroker
 from tests.gateway.conftest import Caller
 

@@ -19,7 +19,7 @@ from millstream.cli.options import (
 from millstream.cli.terminal import CommandFailedError
 
 if TYPE_CHECKING:
-    from millstream.gateway.access import Credentials
+    from millstream.gateway.credentials import Credentials
     from millstream.gateway.server import Gateway, GatewayOptions
 
 DEFAULT_HTTP = "127.0.0.1:8081"
@@ -62,12 +62,13 @@ def gateway(
     if (tls_cert is None) != (tls_key is None):
         raise CommandFailedError("--tls-cert and --tls-key go together: give both", exit_codes.USAGE)
     try:
-        from millstream.gateway.server import Gateway, GatewayError, GatewayOptions
+        from millstream.gateway.server import Gateway, GatewayOptions
     except ImportError as error:
         raise CommandFailedError(
             f"the gateway needs more packages ({error.name}): pip install 'millstream[gateway]'"
         ) from error
     from millstream.cli.serve import exit_with_parent, log_to_stderr
+    from millstream.gateway.listening import GatewayError
     from millstream.registry.errors import RegistryError
 
     if exit_with_stdin:
@@ -106,7 +107,7 @@ def address(text: str) -> tuple[str, int]:
 def _credentials(auth_file: str | None) -> "Credentials":
     import os
 
-    from millstream.gateway.access import Credentials, CredentialsError, read_credentials
+    from millstream.gateway.credentials import Credentials, CredentialsError, read_credentials
 
     text, where = os.environ.get(AUTH_VARIABLE), f"${AUTH_VARIABLE}"
     if auth_file is not None:

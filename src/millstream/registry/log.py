@@ -41,6 +41,7 @@ TENURE_S = 60.0
 _LAST_EPOCH = 32_767
 _FETCH_BYTES = 8 << 20
 _FETCH_WAIT_MS = 500
+_GOODBYE_S = 2.0
 _SILENCE_S = 5.0
 """After which a fetch that has not come back is a trouble."""
 _TRANSACTION_TIMEOUT_MS = 60_000
@@ -79,7 +80,11 @@ class SchemaLog:
         self._place = TopicPartition(topic, 0)
         self._transactional_id = f"millstream-schema-registry-{topic}"
         self._transactions = Transactions(cluster, timeout_ms=_TRANSACTION_TIMEOUT_MS)
-        self.state = RegistryState()
+        self._state = RegistryState()
+        self._loaded = False
+        """Whether all has been read that was there at the beginning: before that, nothing can be said not to exist."""
+        self._unfit: RegistryError | WireError | None = None
+        """Why this topic or this cluster will not do, however long one waits."""
         self.lock = threading.RLock()
         self._moved = threading.Condition(self.lock)
         self._position = 0
@@ -94,21 +99,36 @@ class SchemaLog:
         self._closed = False
         self._tail = threading.Thread(target=self._follow, name="schemas-tail", daemon=True)
 
-    def start(self) -> None:
-        """Returns when all that is there has been read."""
-        self._topic_id = prepare_topic(self._cluster, self.topic)
+    def start(self, patience_s: float | None = None) -> None:
+        """Returns when all that is there has been read. With `patience_s` also after that time: it goes on trying."""
         self._tail.start()
-        self.catch_up()
-        self._heard()
+        with self._moved:
+            self._moved.wait_for(
+                lambda: self._loaded or self._unfit is not None,
+                self._timeout_s if patience_s is None else patience_s,
+            )
+            if self._unfit is not None:
+                raise self._unfit
+            if self._loaded:
+                return
+        if patience_s is None:
+            raise store_timed_out(self._trouble)
+        logger.warning("schemas_not_read_yet topic=%s reason=%s", self.topic, self._trouble)
 
     def close(self) -> None:
         with self._moved:
             self._closed = True
             self._moved.notify_all()
         if self._tail.is_alive():
-            self._tail.join()
+            self._tail.join(_GOODBYE_S)  # it may wait for a cluster that is away
         with self._writing:
             self._drop_tenure()
+
+    @property
+    def state(self) -> RegistryState:
+        if not self._loaded:
+            raise store_timed_out(f"the schemas have not been read yet: {self._trouble}")
+        return self._state
 
     @property
     def trouble(self) -> str | None:
@@ -196,7 +216,7 @@ class SchemaLog:
 
     def _noop(self) -> Entry:
         with self.lock:
-            return noop(self.state)
+            return noop(self._state)
 
     def _append(self, entries: list[Entry]) -> int:
         """The offset of the last one, once all replicas have it."""
@@ -227,7 +247,9 @@ class SchemaLog:
 
     def _wait_for(self, position: int) -> None:
         with self._moved:
-            done = self._moved.wait_for(lambda: self._position >= position or self._closed, self._timeout_s)
+            done = self._moved.wait_for(
+                lambda: (self._loaded and self._position >= position) or self._closed, self._timeout_s
+            )
             if self._closed:
                 raise store_timed_out("this registry is shutting down")
             if not done:
@@ -235,6 +257,8 @@ class SchemaLog:
 
     def _follow(self) -> None:
         while not self._closed:
+            if self._topic_id is None and not self._found_topic():
+                continue
             try:
                 fetched = self._cluster.fetch(
                     self._place,
@@ -244,7 +268,7 @@ class SchemaLog:
                     topic_id=self._topic_id,
                 )
                 self._take(fetched.data)
-                self._heard()
+                self._heard(loaded=self._position >= fetched.last_stable_offset)
             except OffsetOutOfRangeError as error:
                 self._begin_anew(error.log_start, str(error))
             except RefusedError as error:
@@ -255,8 +279,27 @@ class SchemaLog:
             except (WireError, KafkaError) as error:
                 self._rest(str(error))
 
-    def _heard(self) -> None:
-        self._trouble, self._heard_at = "", time.monotonic()
+    def _found_topic(self) -> bool:
+        """At the start, when the cluster may not be there yet."""
+        try:
+            self._topic_id = prepare_topic(self._cluster, self.topic)
+        except UnreachableError as error:
+            self._rest(str(error))
+        except (WireError, RegistryError) as error:
+            with self._moved:
+                self._unfit = error
+                self._moved.notify_all()
+            self._rest(str(error))
+        return self._topic_id is not None
+
+    def _heard(self, *, loaded: bool) -> None:
+        self._heard_at = time.monotonic()
+        if loaded or self._loaded:
+            self._trouble = ""
+        if loaded and not self._loaded:
+            with self._moved:
+                self._loaded = True
+                self._moved.notify_all()
 
     def _rest(self, trouble: str) -> None:
         if trouble != self._trouble:
@@ -277,7 +320,8 @@ class SchemaLog:
         """What was read is not in the topic any more."""
         logger.warning("schemas_read_anew topic=%s from=%d reason=%s", self.topic, position, reason)
         with self._moved:
-            self.state = RegistryState()
+            self._state = RegistryState()
+            self._loaded, self._trouble = False, "it is read anew"
             self._position, self._last_writer, self._registry_producer = position, (-1, -1), -1
             self._moved.notify_all()
 
@@ -300,7 +344,7 @@ class SchemaLog:
         self._last_writer = (header.producer_id, header.producer_epoch)
         try:
             entry = decode(record.key, record.value)
-            refused = None if entry is None else self.state.apply(entry)
+            refused = None if entry is None else self._state.apply(entry)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             logger.warning("schemas_record_skipped topic=%s offset=%d reason=%s", self.topic, record.offset, error)
             return
