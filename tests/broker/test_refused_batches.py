@@ -10,11 +10,11 @@ from uuid import UUID
 
 import pytest
 
-from millstream.broker import refused_batches
+from millstream.broker import refused_batches, sequence_gaps
 from millstream.broker.handlers.produce import ProduceHandler
 from millstream.broker.partition import Partition
 from millstream.broker.partition_table import PartitionTable
-from millstream.broker.refused_batches import REMEMBERED_S, RefusedBatches, is_behind
+from millstream.broker.refused_batches import REMEMBERED_S, RefusedBatches
 from millstream.config.log_config import LogConfig
 from millstream.environment import Environment
 from millstream.metadata.image import PartitionState
@@ -22,7 +22,7 @@ from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import TopicName, TopicPartition
 from millstream.net.network import SocketNetwork
 from millstream.protocol.produce import PartitionData, ProduceRequest
-from millstream.records.batch import MAX_SEQUENCE
+from millstream.records.batch import MAX_SEQUENCE, is_behind
 from millstream.runtime.disk import RealDisk
 from millstream.storage.log_directory import LogDirectory
 from millstream.storage.producer_state import ProducerState
@@ -49,12 +49,21 @@ class Node:
 
     def __init__(self, root: Path) -> None:
         self.loop = asyncio.new_event_loop()
+        self._passed = 0.0
+        time = self.loop.time
+        self.loop.time = lambda: time() + self._passed  # type: ignore[method-assign]
         self.logs = LogDirectory(RealDisk(), str(root))
         self.logs.start(0)
         clock: Any = SimpleNamespace(now_ms=wires.now_ms)
         offload: Any = None
         environment = Environment(clock, self.loop, offload, random.Random(1), SocketNetwork(self.loop))
-        replicas: Any = SimpleNamespace(node_id=1)
+        replicas: Any = SimpleNamespace(
+            node_id=1,
+            lag_max_ms=lambda: 0,
+            is_alive=lambda broker_id: False,
+            is_eligible=lambda broker_id, epoch: False,
+            broker_epoch=lambda: 1,
+        )
         self.partition = Partition(AT, UUID(int=9), self._open, environment, replicas)
         table = PartitionTable()
         table.add(self.partition)
@@ -67,6 +76,9 @@ class Node:
     def close(self) -> None:
         self.logs.close(0)
         self.loop.close()
+
+    def pass_time(self, seconds: float) -> None:
+        self._passed += seconds
 
     def produce(self, data: bytes) -> tuple[int, int]:
         request = ProduceRequest(None, -1, 1000, [(b"t", [PartitionData(0, 0, len(data))])])
@@ -111,6 +123,56 @@ def test_others_are_not_concerned(node: Node) -> None:
     node.partition.become_leader(LED_HERE)
     assert node.produce(batch(5, producer=8)) == (0, 0), "its records may have been deleted: any sequence may be first"
     assert node.produce(wires.batch(b"plain")) == (0, 1)
+
+
+# A new leader, while earlier batches are on their way to the old one
+
+LED_HERE_NOW = PartitionState(replicas=(1, 2), isr=(1,), leader=1, leader_epoch=1, partition_epoch=1)
+
+
+def test_a_new_leader_takes_no_batch_of_an_unknown_producer_before_its_first(node: Node) -> None:
+    """The first waits for an answer of the old leader, who is cut off; taken, the second would stand for it."""
+    node.partition.become_follower(LED_ELSEWHERE)
+    node.partition.become_leader(LED_HERE_NOW)
+    assert node.produce(batch(13, count=60)) == (NOT_LEADER, -1)
+    assert node.produce(batch(73)) == (NOT_LEADER, -1)
+    again = [node.produce(batch(sequence, count=count)) for sequence, count in ((0, 13), (13, 60), (73, 1))]
+    assert again == [(0, 0), (0, 13), (0, 73)]
+
+
+def test_a_new_leader_does_not_make_a_known_producer_begin_a_new_epoch(node: Node) -> None:
+    node.partition.become_leader(LED_HERE)
+    assert node.produce(batch(0)) == (0, 0)
+    node.partition.become_follower(LED_ELSEWHERE)
+    node.partition.become_leader(LED_HERE_NOW)
+    assert node.produce(batch(2)) == (NOT_LEADER, -1), "and not OUT_OF_ORDER_SEQUENCE_NUMBER"
+    assert node.produce(batch(0)) == (0, 0), "a repetition"
+    assert [node.produce(batch(sequence)) for sequence in (1, 2)] == [(0, 1), (0, 2)]
+    assert node.produce(batch(5, epoch=1)) == (NOT_LEADER, -1), "a new epoch begins with 0"
+    assert node.produce(batch(0, epoch=1)) == (0, 3)
+
+
+def test_a_gap_that_nobody_fills_gets_the_answer_of_kafka(node: Node) -> None:
+    node.partition.become_leader(LED_HERE)
+    assert node.produce(batch(0)) == (0, 0)
+    node.partition.become_follower(LED_ELSEWHERE)
+    node.partition.become_leader(LED_HERE_NOW)
+    assert node.produce(batch(2))[0] == NOT_LEADER
+    assert node.produce(batch(40, producer=8))[0] == NOT_LEADER
+    node.pass_time(sequence_gaps.PATIENCE_S + 1)
+    assert node.produce(batch(2))[0] == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert node.produce(batch(40, producer=8)) == (0, 1), "its records may have been deleted: any sequence may be first"
+
+
+def test_who_leads_for_long_or_was_the_first_answers_as_kafka_does(node: Node) -> None:
+    node.partition.become_leader(LED_HERE_NOW)
+    node.pass_time(sequence_gaps.NEW_LEADER_S)
+    assert node.produce(batch(5)) == (0, 0)
+    assert node.produce(batch(7))[0] == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    first = PartitionState(replicas=(1, 2), isr=(1,), leader=1, leader_epoch=0, partition_epoch=0)
+    node.partition.become_follower(LED_ELSEWHERE)
+    node.partition.become_leader(first)
+    assert node.produce(batch(9))[0] == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 def test_a_topic_that_comes_into_being_between_two_batches(wire: Wire, new_name: Callable[[], str]) -> None:

@@ -17,6 +17,7 @@ from uuid import UUID
 from millstream.broker.commit_waiters import CommitWaiter, OnCommitted
 from millstream.broker.local_partition import NO_LEADER, LocalPartition, Role
 from millstream.broker.replica_surroundings import Replicas, Surroundings
+from millstream.broker.sequence_gaps import NEW_LEADER_S
 from millstream.environment import Environment
 from millstream.metadata.image import PartitionState
 from millstream.model.errors import ErrorCode, KafkaError
@@ -30,7 +31,7 @@ _log = logging.getLogger("millstream.replication")
 
 
 class Partition(LocalPartition):
-    __slots__ = ("_deletion_waiters", "_follower", "_leader", "_replicas", "state")
+    __slots__ = ("_deletion_waiters", "_follower", "_leader", "_replicas", "new_leader_until", "state")
 
     def __init__(
         self,
@@ -43,6 +44,8 @@ class Partition(LocalPartition):
         super().__init__(topic_partition, topic_id, open_log, environment)
         self.state: PartitionState | None = None
         """As the metadata has it."""
+        self.new_leader_until = 0.0
+        """Until then producers may have batches under way to the leader before; 0 if there was none, or long ago."""
         self._replicas = replicas
         self._leader: PartitionLeader | None = None
         self._follower: PartitionFollower | None = None
@@ -78,6 +81,8 @@ class Partition(LocalPartition):
         self.state = state
         self.role, self.is_leader = Role.LEADER, True
         self.leader_id, self.leader_epoch = state.leader, state.leader_epoch
+        if state.leader_epoch > 0 and len(state.replicas) > 1:
+            self.new_leader_until = self.environment.loop.time() + NEW_LEADER_S
         if self._log is not None:
             try:
                 self._begin_leading(self._log)
@@ -165,6 +170,12 @@ class Partition(LocalPartition):
 
     # Leading
 
+    @property
+    def is_new_leader(self) -> bool:
+        if self.new_leader_until and self.environment.loop.time() >= self.new_leader_until:
+            self.new_leader_until = 0.0
+        return self.new_leader_until > 0
+
     def append(
         self,
         batches: memoryview,
@@ -189,6 +200,10 @@ class Partition(LocalPartition):
                 guard=guard,
                 needs_guard=needs_guard,
             )
+        if not appended[4]:  # else it was here before
+            traffic = self.traffic
+            traffic.received_bytes += len(batches)
+            traffic.received_records += appended[1] - appended[0] + 1
         if self._leader is None and not self.waiters:
             self.high_watermark = log.log_end_offset
         else:

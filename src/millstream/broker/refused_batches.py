@@ -14,13 +14,12 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from millstream.model.errors import ErrorCode, KafkaError
-from millstream.records.batch import HEADER, HEADER_SIZE, MAX_SEQUENCE, Bytes
+from millstream.records.batch import HEADER, HEADER_SIZE, MAX_SEQUENCE, Bytes, is_behind
 from millstream.storage.producer_state import ProducerState
 
 REMEMBERED_S = 30.0
 """As long as clients wait for an answer by default: what was under way with the refused batch has come by then."""
 MOST_REMEMBERED = 10_000
-_HALF = MAX_SEQUENCE // 2
 
 Key = tuple[bytes, int, int]
 """Topic as the request names it, partition, producer: of partitions, too, that are not known here yet."""
@@ -95,8 +94,3 @@ class RefusedBatches:
             if self._first[oldest].until > now:
                 return
             del self._first[oldest]
-
-
-def is_behind(sequence: int, other: int) -> bool:
-    """Whether a sequence comes after another; they begin again at 0 after the greatest."""
-    return 0 < (sequence - other) & MAX_SEQUENCE <= _HALF

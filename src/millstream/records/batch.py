@@ -117,6 +117,11 @@ def iterate_headers(data: Bytes) -> Iterator[tuple[int, BatchHeader]]:
         position += header.size
 
 
+def is_behind(sequence: int, other: int) -> bool:
+    """Whether a sequence comes after another; they begin again at 0 after the greatest."""
+    return 0 < (sequence - other) & MAX_SEQUENCE <= MAX_SEQUENCE // 2
+
+
 def checksum(data: Bytes, position: int, size: int) -> int:
     """CRC32C of the batch of `size` bytes at `position`, as its CRC field should hold it."""
     return crc32c(memoryview(data)[position + CRC_START : position + size])

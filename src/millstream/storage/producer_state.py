@@ -3,7 +3,7 @@ where the open transaction began.
 
 The rules are those of Kafka 4's ProducerAppendInfo. A producer that the partition does not know may begin with any
 sequence, because its records may have been deleted by retention; that its first batch is not overtaken by the second is
-what `broker/refused_batches` sees to. The file format is in `producer_snapshot`.
+what `broker/refused_batches` and `broker/sequence_gaps` see to. The file format is in `producer_snapshot`.
 """
 
 from collections.abc import Iterable

@@ -4,7 +4,8 @@ The append itself happens while the request's buffer is at hand; only the answer
 acks=all, for an fsync in group-commit mode. Differences from Kafka: batches are never opened, so a fault inside a batch
 whose CRC is right is the consumer's to find (docs/DESIGN.md, decision 2); and who waits for replicas is told at once,
 not after the timeout, that too few are left. What is of a transaction goes through `transactional_produce` first. What
-comes behind a refused batch of its producer is refused as well (`refused_batches`), where Kafka might take it.
+comes behind a refused batch of its producer is refused as well (`refused_batches`), and so is what a new leader gets
+before that which went to the old one (`sequence_gaps`), where Kafka might take it.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from millstream.broker.handlers.transactional_produce import TransactionalProduc
 from millstream.broker.partition import Partition
 from millstream.broker.partition_table import PartitionTable
 from millstream.broker.refused_batches import RefusedBatches
+from millstream.broker.sequence_gaps import SequenceGaps
 from millstream.environment import Environment
 from millstream.metadata.image import PartitionState
 from millstream.model.errors import ErrorCode, KafkaError
@@ -60,6 +62,11 @@ class ProduceHandler:
         self._cluster = cluster
         self._transactional = transactional
         self._refused = RefusedBatches(environment.loop.time)
+        self._gaps = SequenceGaps(environment.loop.time)
+        self.waiting: set[PendingAck] = set()
+        """Answers that wait for replicas or the disk."""
+        self.errors: dict[int, int] = {}
+        """How often partitions were answered with which error."""
 
     def append(
         self, request: ProduceRequest, version: int, buffer: bytearray, *, by_broker: bool = False
@@ -107,6 +114,7 @@ class ProduceHandler:
                 if partition is None:
                     row = self._not_here(topic, by_id, index, known is None)
                     earlier.note(topic, index, whole[start:end], ErrorCode(row.error))
+                    self.errors[row.error] = self.errors.get(row.error, 0) + 1
                     topic_results.append(row)
                     continue
                 try:
@@ -121,6 +129,8 @@ class ProduceHandler:
                         _check_keys(whole[start:end])
                     if earlier:
                         earlier.check(topic, index, whole[start:end], log.producers)
+                    if partition.new_leader_until and partition.is_new_leader:
+                        self._gaps.check(topic, index, whole[start:end], log.producers)
                     if verified is not None:
                         appended = verified.append(partition, whole[start:end], now_ms)
                     elif end - start > _FLAGS and buffer[start + _FLAGS] & TRANSACTIONAL_BIT:
@@ -132,6 +142,7 @@ class ProduceHandler:
                         appended = partition.append(whole[start:end], now_ms)
                 except KafkaError as error:
                     earlier.note(topic, index, whole[start:end], error.code)
+                    self.errors[error.code] = self.errors.get(error.code, 0) + 1
                     topic_results.append(_failed(partition, error))
                     continue
                 end_offset = appended[1] + 1
@@ -153,7 +164,7 @@ class ProduceHandler:
         loop = self._environment.loop
 
         def wait(answer: Answer) -> None:
-            PendingAck(results, awaited, request.timeout_ms, answer, loop)
+            PendingAck(results, awaited, request.timeout_ms, answer, loop, self.waiting)
 
         return results, wait
 
@@ -196,8 +207,11 @@ class PendingAck:
         timeout_ms: int,
         answer: Answer,
         loop: asyncio.AbstractEventLoop,
+        waiting: "set[PendingAck]",
     ) -> None:
         self._results = results
+        self._waiting = waiting
+        waiting.add(self)
         self._answer = answer
         self._open: dict[int, Awaited] = {}
         self._waiters: list[CommitWaiter] = []
@@ -223,12 +237,14 @@ class PendingAck:
                 awaited.rows[awaited.at] = _failed(awaited.partition, error)
             if not self._open:
                 self._timer.cancel()
+                self._waiting.discard(self)
                 self._answer(self._results)
 
         return callback
 
     def _give_up(self) -> None:
         late, self._open = self._open, {}
+        self._waiting.discard(self)
         for waiter in self._waiters:
             waiter.cancel()
         for awaited in late.values():
