@@ -24,7 +24,7 @@ class Answer:
 
     @property
     def code(self) -> int:
-        assert set(self.json) == {"error_code", "message"}
+        assert set(self.json) - {"hint"} == {"error_code", "message"}
         return int(self.json["error_code"])
 
 

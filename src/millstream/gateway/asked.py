@@ -4,6 +4,7 @@ import json
 from typing import Any
 from urllib.parse import unquote
 
+import orjson
 from starlette.requests import Request
 
 from millstream.gateway.errors import BadRequestError
@@ -13,23 +14,23 @@ _TRUE, _FALSE = frozenset({"true", "1", "yes", ""}), frozenset({"false", "0", "n
 
 class Asked:
     def __init__(self, request: Request, body: bytes) -> None:
-        self._request = request
-        self._body = body
+        self.request = request
+        self.body = body
 
     def path(self, name: str) -> str:
         """A part of the path. Routes are matched before decoding, so that a slash in a name stays in the name."""
-        return unquote(str(self._request.path_params[name]))
+        return unquote(str(self.request.path_params[name]))
 
     def text(self, *names: str) -> str:
         """The first of these query parameters that is given, or nothing."""
-        query = self._request.query_params
+        query = self.request.query_params
         return next((query[name] for name in names if name in query), "")
 
     def texts(self, name: str) -> list[str]:
-        return self._request.query_params.getlist(name)
+        return self.request.query_params.getlist(name)
 
     def flag(self, *names: str, default: bool = False) -> bool:
-        query = self._request.query_params
+        query = self.request.query_params
         for name in names:
             if name in query:
                 value = query[name].lower()
@@ -39,7 +40,7 @@ class Asked:
         return default
 
     def number(self, name: str, default: int) -> int:
-        text = self._request.query_params.get(name)
+        text = self.request.query_params.get(name)
         if text is None:
             return default
         try:
@@ -54,14 +55,21 @@ class Asked:
 
     def document(self) -> dict[str, Any]:
         """The body, which must be a JSON object."""
-        try:
-            document = json.loads(self._body)
-        except (ValueError, RecursionError) as error:
-            raise BadRequestError(400, f"the body is not JSON ({error}): send a JSON object") from None
+        document = self.json()
         if not isinstance(document, dict):
-            raise BadRequestError(400, "the body must be a JSON object")
+            raise BadRequestError(400, "the body must be a JSON object", "send {…}")
         return document
+
+    def json(self) -> Any:
+        """The body, as any JSON value."""
+        try:
+            return orjson.loads(self.body)
+        except ValueError:  # orjson knows less than JSON allows: halves of surrogate pairs, deep nesting
+            try:
+                return json.loads(self.body)
+            except (ValueError, RecursionError) as error:
+                raise BadRequestError(400, f"the body is not JSON ({error})", "send a JSON object") from None
 
     @property
     def accepts(self) -> str:
-        return self._request.headers.get("accept", "")
+        return self.request.headers.get("accept", "")

@@ -1,20 +1,24 @@
-"""From plain functions to HTTP endpoints: the body is read within a limit, the function runs in a thread."""
+"""From plain functions to HTTP endpoints: the body is read within a limit, the function runs in a thread or, if it is
+a coroutine, in the event loop."""
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from anyio import CapacityLimiter, to_thread
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from millstream.gateway.answers import json_answer
+from millstream.gateway.answers import JSON, json_answer
 from millstream.gateway.asked import Asked
+from millstream.gateway.described import Doc
 from millstream.gateway.errors import BadRequestError
 
 Handler = Callable[[Asked], Any]
-"""Returns what becomes the JSON of the answer, or an answer of its own."""
+"""Returns what becomes the JSON of the answer, or an answer of its own; None is 204, no content. A plain function runs
+in a thread and may block; a coroutine function runs in the event loop and must not."""
 
 MAX_BODY_BYTES = 4 << 20
 
@@ -28,39 +32,56 @@ class Threads:
     writing: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(16))
 
 
+class DescribedRoute(Route):
+    """A route that says what it is for."""
+
+    def __init__(self, method: str, path: str, serve: Callable[[Request], Awaitable[Response]], doc: Doc) -> None:
+        super().__init__(path, serve, methods=[method])
+        self.method = method
+        self.doc = doc
+
+
 def endpoint(
     method: str,
     path: str,
     handler: Handler,
     *,
-    media_type: str,
+    doc: Doc,
+    media_type: str = JSON,
     max_bytes: int = MAX_BODY_BYTES,
     at_once: bool = False,
-) -> Route:
-    """`at_once`: the handler waits for nothing and needs no thread."""
+    reads_body: bool = True,
+) -> DescribedRoute:
+    """`at_once`: the handler waits for nothing and needs no thread. Without `reads_body` it reads `asked.request`'s
+    stream on its own, or leaves it."""
+    in_loop = at_once or inspect.iscoroutinefunction(handler)
 
     async def serve(request: Request) -> Response:
-        asked = Asked(request, await read_body(request, max_bytes))
+        asked = Asked(request, await read_body(request, max_bytes) if reads_body else b"")
         try:
-            if at_once:
+            if in_loop:
                 result = handler(asked)
+                if inspect.isawaitable(result):
+                    result = await result
             else:
-                threads: Threads = request.app.state.threads
+                threads = cast(Threads, request.app.state.threads)
                 limiter = threads.reading if method == "GET" else threads.writing
                 result = await to_thread.run_sync(handler, asked, limiter=limiter)
         except RecursionError:
-            raise BadRequestError(422, "what was sent is nested too deeply: make it flatter") from None
+            raise BadRequestError(422, "what was sent is nested too deeply", "make it flatter") from None
         if isinstance(result, Response):
             return result
-        plain = "application/json" in asked.accepts and media_type not in asked.accepts
-        return json_answer(result, media_type="application/json" if plain else media_type)
+        if result is None:
+            return Response(status_code=204)
+        plain = JSON in asked.accepts and media_type not in asked.accepts
+        return json_answer(result, status=doc.status, media_type=JSON if plain else media_type)
 
-    return Route(path, serve, methods=[method])
+    return DescribedRoute(method, path, serve, doc)
 
 
 async def read_body(request: Request, max_bytes: int) -> bytes:
     """413 as soon as it is seen to be more than the limit; nothing more of it is read."""
-    refusal = BadRequestError(413, f"the body is larger than {max_bytes} bytes: send less at once")
+    refusal = BadRequestError(413, f"the body is larger than {max_bytes} bytes", "send less at once")
     announced = request.headers.get("content-length", "")
     if announced.isdigit() and int(announced) > max_bytes:
         raise refusal
@@ -71,5 +92,5 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
             if len(body) > max_bytes:
                 raise refusal
     except ClientDisconnect:
-        raise BadRequestError(400, "the connection was closed before the body was complete") from None
+        raise BadRequestError(400, "the connection was closed before the body was complete", "send it again") from None
     return bytes(body)

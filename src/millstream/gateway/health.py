@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 from starlette.routing import BaseRoute
 
-from millstream.gateway.answers import JSON
 from millstream.gateway.asked import Asked
+from millstream.gateway.described import Doc, record, text
 from millstream.gateway.endpoints import endpoint
-from millstream.gateway.errors import error_answer
+from millstream.gateway.errors import BadRequestError
 
 OPEN_PATHS = frozenset({"/livez", "/readyz"})
 """Answered without credentials: probes have none, and learn nothing but yes or no."""
@@ -16,9 +16,16 @@ OPEN_PATHS = frozenset({"/livez", "/readyz"})
 def health_routes(trouble: Callable[[], str | None]) -> list[BaseRoute]:
     def ready(asked: Asked) -> object:
         reason = trouble()
-        return error_answer(503, 503, f"not ready: {reason}") if reason else {"status": "ready"}
+        if reason:
+            raise BadRequestError(503, f"not ready: {reason}")
+        return {"status": "ready"}
+
+    def doc(summary: str) -> Doc:
+        return Doc(tag="Health", summary=summary, answer=record({"status": text("It is so.")}))
 
     return [
-        endpoint("GET", "/livez", lambda asked: {"status": "live"}, media_type=JSON, at_once=True),
-        endpoint("GET", "/readyz", ready, media_type=JSON, at_once=True),
+        endpoint(
+            "GET", "/livez", lambda asked: {"status": "live"}, doc=doc("Whether this process answers"), at_once=True
+        ),
+        endpoint("GET", "/readyz", ready, doc=doc("Whether this gateway is up to date with the cluster"), at_once=True),
     ]

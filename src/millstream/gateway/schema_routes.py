@@ -7,6 +7,7 @@ from starlette.routing import BaseRoute
 
 from millstream.gateway.asked import Asked
 from millstream.gateway.endpoints import endpoint
+from millstream.gateway.schema_docs import SCHEMA_DOCS
 from millstream.gateway.schema_documents import (
     MEDIA_TYPE,
     read_request,
@@ -47,7 +48,10 @@ class SchemaRoutes:
             ("GET", f"{version}/referencedby", self.referenced_by),
         ]
 
-        return [endpoint(method, path, handler, media_type=MEDIA_TYPE) for method, path, handler in table]
+        return [
+            endpoint(method, path, handler, doc=SCHEMA_DOCS[method, path], media_type=MEDIA_TYPE)
+            for method, path, handler in table
+        ]
 
     # By id
 

@@ -6,6 +6,7 @@ from starlette.routing import BaseRoute
 
 from millstream.gateway.asked import Asked
 from millstream.gateway.endpoints import endpoint
+from millstream.gateway.schema_docs import SCHEMA_DOCS
 from millstream.gateway.schema_documents import MEDIA_TYPE, read_request, read_subject, read_version
 from millstream.registry.errors import invalid_mode
 from millstream.registry.registry import Registry
@@ -26,7 +27,10 @@ class SchemaSettingRoutes:
             table += [("GET", path, self.config), ("PUT", path, self.set_config), ("DELETE", path, self.delete_config)]
         for path in ("/mode", "/mode/{subject}"):
             table += [("GET", path, self.mode), ("PUT", path, self.set_mode), ("DELETE", path, self.delete_mode)]
-        return [endpoint(method, path, handler, media_type=MEDIA_TYPE) for method, path, handler in table]
+        return [
+            endpoint(method, path, handler, doc=SCHEMA_DOCS[method, path], media_type=MEDIA_TYPE)
+            for method, path, handler in table
+        ]
 
     def check_all(self, asked: Asked) -> Any:
         return self._check(asked, "all")

@@ -1,55 +1,35 @@
 """Runs the gateway: connects to the cluster, reads the schemas, serves HTTP until it is told to stop."""
 
 import contextlib
-import ipaddress
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 
 import uvicorn
 from starlette.types import ASGIApp
 
-from millstream.gateway.access import Credentials
-from millstream.gateway.app import make_app, registry_routes
-from millstream.registry.log import TOPIC, SchemaLog
+from millstream.gateway.app import make_app
+from millstream.gateway.families import FAMILIES
+from millstream.gateway.listening import (
+    GatewayError,
+    address_of,
+    check_certificate,
+    check_exposure,
+    is_loopback,
+    listen,
+)
+from millstream.gateway.parts import GatewayOptions, GatewayParts
+from millstream.registry.log import SchemaLog
 from millstream.registry.registry import Registry
 from millstream.wire import Cluster
 
+__all__ = ["Gateway", "GatewayError", "GatewayOptions"]
+
 CLIENT_ID = "millstream-gateway"
-_BACKLOG = 256
 _GOODBYE_S = 5
-
-
-class GatewayError(Exception):
-    """The gateway cannot start as it is asked to; the text says what to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class GatewayOptions:
-    bootstrap: str
-    host: str = "127.0.0.1"
-    port: int = 0
-    """0 picks a free one."""
-    settings: Mapping[str, str] = field(default_factory=dict)
-    """Of the client to the cluster, by the names of Kafka's or librdkafka's."""
-    credentials: Credentials = field(default_factory=Credentials)
-    insecure: bool = False
-    """Serve everybody, wherever they are."""
-    certificate: str | None = None
-    key: str | None = None
-    schemas_topic: str = TOPIC
-    timeout_s: float = 30.0
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+_PATIENCE_S = 10.0
+"""How long a cluster that is not there is waited for; after that it is served without it, and says so."""
 
 
 class Gateway:
@@ -111,29 +91,28 @@ class Gateway:
     def _open(self) -> socket.socket:
         """Everything but serving: the listener is open, so whoever connects from now on is answered."""
         options = self._options
-        loopback = is_loopback(options.host)
-        if not loopback and not options.credentials and not options.insecure:
-            raise GatewayError(
-                f"{options.host} can be reached from other machines: name who may ask with --auth-file FILE, "
-                "or say --insecure to let everybody in"
-            )
-        listener = self._close.enter_context(_listen(options.host, options.port))
+        check_certificate(options.certificate, options.key)
+        check_exposure(options.host, demands_credentials=bool(options.credentials), insecure=options.insecure)
+        listener = self._close.enter_context(options.listener or listen(options.host, options.port))
         cluster = self._close.enter_context(
             Cluster(options.bootstrap, options.settings, client_id=CLIENT_ID, timeout_s=options.timeout_s)
         )
         log = SchemaLog(cluster, options.schemas_topic)
         self._close.callback(log.close)
-        log.start()
+        log.start(_PATIENCE_S)
         registry = Registry(log)
+        parts = GatewayParts(options, cluster, registry)
+        self._close.enter_context(parts.closing)
         app = make_app(
-            [registry_routes(registry)],
+            [family(parts) for family in FAMILIES],
             trouble=lambda: registry.trouble,
             credentials=options.credentials,
-            loopback=loopback and not options.insecure,
+            loopback=is_loopback(options.host) and not options.insecure,
+            mounts=parts.mounts,
+            lifespans=parts.lifespans,
         )
         self._server = _server(app, options)
-        host, port = listener.getsockname()[:2]
-        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self.address = address_of(listener)
         return listener
 
     def _run(self, listener: socket.socket) -> None:
@@ -155,29 +134,10 @@ def _server(app: ASGIApp, options: GatewayOptions) -> uvicorn.Server:
             log_config=None,
             access_log=False,
             server_header=False,
-            lifespan="off",
-            ws="none",
+            lifespan="on",
+            ws="websockets-sansio",
             timeout_graceful_shutdown=_GOODBYE_S,
             ssl_certfile=options.certificate,
             ssl_keyfile=options.key,
         )
     )
-
-
-@contextlib.contextmanager
-def _listen(host: str, port: int) -> Iterator[socket.socket]:
-    try:
-        ((family, kind, _, _, address), *_) = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        listener = socket.socket(family, kind)
-    except OSError as error:
-        raise GatewayError(f"{host}: {error.strerror}: name an address of this machine") from error
-    with listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind(address)
-        except OSError as error:
-            raise GatewayError(
-                f"cannot listen on {host}:{port}: {error.strerror}: choose another address with --http HOST:PORT"
-            ) from error
-        listener.listen(_BACKLOG)
-        yield listener
