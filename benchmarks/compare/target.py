@@ -82,7 +82,7 @@ class MillstreamTarget:
         run = [command] if command else [sys.executable, "-m", "millstream"]
         with open(self._log, "ab") as log:
             self._process = subprocess.Popen(
-                [*run, "serve", "--data-dir", str(self.data_dir), "--listen", "127.0.0.1:0"],
+                [*run, "serve", "--no-http", "--data-dir", str(self.data_dir), "--listen", "127.0.0.1:0"],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 stdin=subprocess.DEVNULL,

@@ -136,7 +136,7 @@ class Started:
     """A `millstream cluster start` of its own process."""
 
     def __init__(self, *words: object) -> None:
-        command = [sys.executable, "-m", "millstream", "cluster", "start", "--json", *map(str, words)]
+        command = [sys.executable, "-m", "millstream", "cluster", "start", "--json", "--no-http", *map(str, words)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def ready(self) -> Any:

@@ -50,7 +50,7 @@ def test_listen_address(text: str, address: str) -> None:
 
 def serve(*arguments: object, cwd: Path) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, "-m", "millstream", "serve", *map(str, arguments)],
+        [sys.executable, "-m", "millstream", "serve", "--no-http", *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -41,7 +41,7 @@ class MillstreamProcess:
         return self.address
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "millstream", "serve"]
+        command = [sys.executable, "-m", "millstream", "serve", "--no-http"]
         command += ["--data-dir", str(self.data_dir), "--listen", self.address]
         for name, value in self.settings.items():
             command += ["--set", f"{name}={value}"]

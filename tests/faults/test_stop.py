@@ -48,7 +48,7 @@ def test_sigterm_under_load_stops_soon_and_the_next_start_is_clean(broker: Embed
 
 
 def serve(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "millstream", "serve", *arguments]
+    command = [sys.executable, "-m", "millstream", "serve", "--no-http", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 

@@ -25,6 +25,7 @@ from millstream.cli import (
     topic,
     txn,
 )
+from millstream.cli.http_options import AuthFile, Http, Insecure, NoHttp, TlsCert, TlsKey
 from millstream.cli.options import Json
 from millstream.cli.serve import ServeOptions
 from millstream.cli.serve import run as run_serve
@@ -58,19 +59,31 @@ def serve(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A setting, over the file's. Repeatable."),
     ] = None,
+    http: Http = None,
+    no_http: NoHttp = False,
+    auth_file: AuthFile = None,
+    insecure: Insecure = False,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
     exit_with_stdin: Annotated[bool, typer.Option("--exit-with-stdin", hidden=True)] = False,
 ) -> None:
-    """Start a broker; SIGTERM or Ctrl-C stops it cleanly.
+    """Start a broker, and beside it console, REST and schema registry over HTTP; SIGTERM or Ctrl-C stops it cleanly.
 
-    Prints one line, 'ready kafka=HOST:PORT', when it accepts connections. `millstream settings` lists what --set takes.
+    Prints one line, 'ready kafka=HOST:PORT http=HOST:PORT', when it accepts connections. HTTP is served by a process of
+    its own, which is started anew if it dies; with --config only if --http says where. `millstream settings` lists what
+    --set takes.
 
     \b
     Examples:
       millstream serve
-      millstream serve --listen 0.0.0.0:9092 --data-dir /var/lib/millstream
+      millstream serve --listen 0.0.0.0:9092 --data-dir /var/lib/millstream --no-http
+      millstream serve --http 0.0.0.0:8081 --auth-file people.txt --tls-cert chain.pem --tls-key key.pem
       millstream serve --config server.properties --set log.retention.ms=86400000
     """
-    raise typer.Exit(run_serve(ServeOptions(data_dir, listen, config, set_ or [], exit_with_stdin)))
+    options = ServeOptions(data_dir, listen, config, set_ or [], exit_with_stdin)
+    options.http, options.no_http, options.auth_file, options.insecure = http, no_http, auth_file, insecure
+    options.tls_cert, options.tls_key = tls_cert, tls_key
+    raise typer.Exit(run_serve(options))
 
 
 app.add_typer(topic.app, name="topic")

@@ -18,6 +18,8 @@ from millstream.cli.cluster_report import (
     show_status,
     status_document,
 )
+from millstream.cli.http_front import HttpOptions
+from millstream.cli.http_options import AuthFile, Http, Insecure, NoHttp, TlsCert, TlsKey
 from millstream.cli.options import (
     DEFAULT_BOOTSTRAP,
     DEFAULT_TIMEOUT_S,
@@ -58,14 +60,21 @@ def start(
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting for every node. Repeatable.")
     ] = None,
+    http: Http = None,
+    no_http: NoHttp = False,
+    auth_file: AuthFile = None,
+    insecure: Insecure = False,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
     json: Json = False,
 ) -> None:
     """Run a cluster on this machine, to try things out. Ctrl-C stops it; the data stays for the next start.
 
     Every node is a `millstream serve` of its own, broker and controller at
     once, with a server.properties to look at. Prints
-    'ready kafka=HOST:PORT,HOST:PORT,…' when it can be used. A node that dies
-    is reported; the others go on.
+    'ready kafka=HOST:PORT,HOST:PORT,… http=HOST:PORT' when it can be used. One
+    gateway serves console, REST and schema registry of them all over HTTP. A
+    node that dies is reported; the others go on.
 
     \b
     Examples:
@@ -75,7 +84,8 @@ def start(
     """
     from millstream.cli.cluster_start import run
 
-    raise typer.Exit(run(directory, nodes, port, assignments(set_, "--set"), as_json=json))
+    options = HttpOptions(http, no_http, auth_file, insecure, tls_cert, tls_key)
+    raise typer.Exit(run(directory, nodes, port, assignments(set_, "--set"), options, as_json=json))
 
 
 @app.command()

@@ -1,7 +1,7 @@
 """A local cluster for trying things out: `millstream serve` processes with files as Kafka's documentation writes them.
 
 What was chosen at the first start (how many nodes, which ports) is kept in the directory, so that the next start goes
-on with the same cluster. The nodes end with this command, however it ends.
+on with the same cluster. The nodes end with this command, however it ends; so does the gateway in front of them.
 """
 
 import fcntl
@@ -16,11 +16,15 @@ from pathlib import Path
 from types import FrameType
 
 from millstream.cli import exit_codes
+from millstream.cli.http_front import HOW_TO_INSTALL, HttpFront, HttpOptions, open_front
+from millstream.cli.serve import log_to_stderr
 from millstream.cli.terminal import CommandFailedError, complain, note, print_json
+from millstream.gateway.listening import GatewayError
 from millstream.testing.embedded_cluster import EmbeddedCluster
 from millstream.testing.node_process import NodeProcessError
 
 CHOICE_FILE = "cluster.json"
+GATEWAY_LOG = "gateway.log"
 LOCK_FILE = ".lock"
 DEFAULT_NODES = 3
 DEFAULT_PORT = 9092
@@ -44,14 +48,24 @@ def _replicated(nodes: int) -> dict[str, str]:
     return {"default.replication.factor": str(replicas), "min.insync.replicas": str(max(1, replicas - 1))}
 
 
-def run(directory: Path, nodes: int | None, port: int | None, settings: dict[str, str], *, as_json: bool) -> int:
+def run(
+    directory: Path,
+    nodes: int | None,
+    port: int | None,
+    settings: dict[str, str],
+    http: HttpOptions,
+    *,
+    as_json: bool,
+) -> int:
     """Runs the cluster until it is told to stop; the command's exit code."""
+    log_to_stderr("WARNING")
     choice = choose(directory, nodes, port)
     cluster = EmbeddedCluster(
         choice.nodes, {**_replicated(choice.nodes), **settings}, data_dir=directory, first_port=choice.port
     )
     with _alone_in(directory), _told_to_stop():
         _check_ports(choice)
+        front = _open_front(http)
         try:
             try:
                 note(f"starting {choice.nodes} nodes")
@@ -59,12 +73,26 @@ def run(directory: Path, nodes: int | None, port: int | None, settings: dict[str
             except NodeProcessError as error:
                 raise CommandFailedError(_reason(error)) from error
             (directory / CHOICE_FILE).write_text(json.dumps(asdict(choice)) + "\n")
-            _announce(cluster, directory, as_json=as_json)
+            _announce(cluster, front, directory, as_json=as_json)
+            if front is not None:
+                front.start(cluster.bootstrap_servers, directory / GATEWAY_LOG)
             return _watch(cluster)
         except _Stop:
             return exit_codes.OK
         finally:
+            if front is not None:
+                front.stop()
             _stop(cluster)
+
+
+def _open_front(http: HttpOptions) -> HttpFront | None:
+    try:
+        front = open_front(http, by_default=True)
+    except GatewayError as error:
+        raise CommandFailedError(str(error), exit_codes.USAGE) from error
+    if front is None and not http.off:
+        note(f"no HTTP, no console: {HOW_TO_INSTALL} gives them")
+    return front
 
 
 def choose(directory: Path, nodes: int | None, port: int | None) -> Choice:
@@ -141,8 +169,9 @@ def _told_to_stop() -> Iterator[None]:
             signal.signal(each, handler)
 
 
-def _announce(cluster: EmbeddedCluster, directory: Path, *, as_json: bool) -> None:
+def _announce(cluster: EmbeddedCluster, front: HttpFront | None, directory: Path, *, as_json: bool) -> None:
     bootstrap = cluster.bootstrap_servers
+    http = None if front is None else front.address
     if as_json:
         nodes = [
             {
@@ -153,16 +182,18 @@ def _announce(cluster: EmbeddedCluster, directory: Path, *, as_json: bool) -> No
             }
             for number in cluster.nodes
         ]
-        print_json({"bootstrap": bootstrap, "nodes": nodes})
+        print_json({"bootstrap": bootstrap, "http": http, "nodes": nodes})
     else:
-        print(f"ready kafka={bootstrap}", flush=True)
+        print(f"ready kafka={bootstrap}" + ("" if http is None else f" http={http}"), flush=True)
     first = cluster.address(cluster.nodes[0])
     option = "" if first.endswith(":9092") else f" -b {first}"
+    console = "" if front is None else f"  open {front.url}/console in a browser\n"
     note(
         f"\n{len(cluster.nodes)} nodes run. Try, in another terminal:\n"
         f"  millstream cluster status{option}\n"
         f"  millstream topic create orders --partitions 6 --replication {min(3, len(cluster.brokers))}{option}\n"
         f"  kill -9 {cluster.pid(cluster.nodes[0])}    # node {cluster.nodes[0]}: the others go on\n"
+        f"{console}"
         f"Each has its server.properties, data and node.log under {directory}.\n"
         "Ctrl-C stops them all; the data stays, and the same command goes on with it."
     )

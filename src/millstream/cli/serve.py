@@ -1,7 +1,8 @@
 """`millstream serve`: options to settings, settings to a running broker.
 
-Promises: exactly one line on stdout, `ready kafka=HOST:PORT`, when connections are accepted; what went wrong is one
-line on stderr. Everything a broker does is in `runtime`; what a setting means is in `config`.
+Promises: exactly one line on stdout, `ready kafka=HOST:PORT http=HOST:PORT`, when connections are accepted; what went
+wrong is one line on stderr. Everything a broker does is in `runtime`; what a setting means is in `config`; HTTP is
+served by a process beside this one (`http_front`).
 """
 
 import os
@@ -9,12 +10,27 @@ import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from millstream.cli import exit_codes
 
+if TYPE_CHECKING:
+    from millstream.cli.http_front import HttpFront
+    from millstream.config.broker_config import BrokerConfig
+
 DEFAULT_PORT = 9092
 FORCED_EXIT_AFTER_S = 10.0
-_VALUED = {"--data-dir": "data_dir", "--listen": "listen", "--config": "config", "--set": "set"}
+_VALUED = {
+    "--data-dir": "data_dir",
+    "--listen": "listen",
+    "--config": "config",
+    "--set": "set",
+    "--http": "http",
+    "--auth-file": "auth_file",
+    "--tls-cert": "tls_cert",
+    "--tls-key": "tls_key",
+}
+_FLAGS = {"--exit-with-stdin": "exit_with_stdin", "--no-http": "no_http", "--insecure": "insecure"}
 
 
 @dataclass(slots=True)
@@ -26,6 +42,12 @@ class ServeOptions:
     config: str | None = None
     settings: list[str] = field(default_factory=list)
     exit_with_stdin: bool = False
+    http: str | None = None
+    no_http: bool = False
+    auth_file: str | None = None
+    insecure: bool = False
+    tls_cert: str | None = None
+    tls_key: str | None = None
 
 
 def parse(arguments: Sequence[str]) -> ServeOptions | None:
@@ -33,8 +55,8 @@ def parse(arguments: Sequence[str]) -> ServeOptions | None:
     options = ServeOptions()
     rest = iter(arguments)
     for argument in rest:
-        if argument == "--exit-with-stdin":
-            options.exit_with_stdin = True
+        if argument in _FLAGS:
+            setattr(options, _FLAGS[argument], True)
             continue
         name, equals, value = argument.partition("=")
         if name not in _VALUED:
@@ -54,12 +76,15 @@ def parse(arguments: Sequence[str]) -> ServeOptions | None:
 def run(options: ServeOptions) -> int:
     """Serve until SIGTERM or SIGINT."""
     from millstream.config.errors import ConfigError
+    from millstream.gateway.listening import GatewayError
     from millstream.model.errors import KafkaError
 
     try:
         return _serve(options)
     except (ConfigError, KafkaError) as error:
         return _failed(error.message)
+    except GatewayError as error:
+        return _failed(str(error))
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
         return _failed(f"{error.strerror or error}{where}")
@@ -92,9 +117,31 @@ def _serve(options: ServeOptions) -> int:
     if options.exit_with_stdin:
         exit_with_parent()
     log_to_stderr()
+    front = _open_front(options, config)
     from millstream.runtime.running import run as run_node
 
-    return run_node(config, lambda address: _announce(address, serves_clients=config.is_broker))
+    def ready(address: str) -> None:
+        _announce(address, front, serves_clients=config.is_broker)
+        if front is not None:
+            front.start(address)
+
+    return run_node(config, ready, lambda: None if front is None else front.stop())
+
+
+def _open_front(options: ServeOptions, config: "BrokerConfig") -> "HttpFront | None":
+    """By default beside a broker that somebody tries out; a server that has a file gets it when it is asked for."""
+    from millstream.cli.http_front import HttpOptions, open_front
+    from millstream.gateway.listening import GatewayError
+
+    if options.http is not None and options.no_http:
+        raise GatewayError("--http and --no-http contradict each other: leave one of them out")
+    if options.http is not None and not config.is_broker:
+        raise GatewayError("--http: this node is only a controller and serves no clients: say it where a broker is")
+    by_default = config.is_broker and options.config is None and not options.exit_with_stdin
+    http = HttpOptions(
+        options.http, options.no_http, options.auth_file, options.insecure, options.tls_cert, options.tls_key
+    )
+    return open_front(http, by_default=by_default)
 
 
 def _failed(reason: str) -> int:
@@ -102,26 +149,28 @@ def _failed(reason: str) -> int:
     return exit_codes.FAILED
 
 
-def _announce(address: str, *, serves_clients: bool) -> None:
-    print(f"ready kafka={address}", flush=True)
+def _announce(address: str, front: "HttpFront | None", *, serves_clients: bool) -> None:
+    print(f"ready kafka={address}" + ("" if front is None else f" http={front.address}"), flush=True)
     if serves_clients and sys.stderr.isatty():
         option = "" if address.endswith(":9092") else f" -b {address}"
+        console = "" if front is None else f"  open {front.url}/console in a browser\n"
         print(
             f"\nMillstream is listening on {address}. Try, in another terminal:\n"
             f"  millstream topic create orders{option}\n"
             f"  echo hello | millstream produce orders{option}\n"
             f"  millstream consume orders --follow{option}\n"
             f"  millstream bench{option}\n"
+            f"{console}"
             "Ctrl-C stops it; the data stays.",
             file=sys.stderr,
             flush=True,
         )
 
 
-def log_to_stderr() -> None:
+def log_to_stderr(usual_level: str = "INFO") -> None:
     import logging
 
-    level = os.environ.get("MILLSTREAM_LOG_LEVEL", "INFO").upper()
+    level = os.environ.get("MILLSTREAM_LOG_LEVEL", usual_level).upper()
     known = logging.getLevelNamesMapping()
     logging.basicConfig(
         level=known.get(level, logging.INFO), format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr

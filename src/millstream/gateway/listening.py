@@ -22,6 +22,17 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def parse_address(text: str) -> tuple[str, int]:
+    """`HOST:PORT`; a lone port means loopback, an IPv6 address stands in brackets."""
+    host, colon, port = text.rpartition(":")
+    if not colon:
+        host, port = "", text
+    bracketed = host.startswith("[") and host.endswith("]")
+    if not (port.isascii() and port.isdecimal()) or int(port) > 65_535 or (":" in host and not bracketed):
+        raise GatewayError(f"--http {text}: write HOST:PORT, such as 127.0.0.1:8081; port 0 picks a free one")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
 def check_exposure(host: str, *, demands_credentials: bool, insecure: bool) -> None:
     """GatewayError if strangers would be let in without anybody having said so."""
     if not is_loopback(host) and not demands_credentials and not insecure:

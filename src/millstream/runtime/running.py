@@ -12,29 +12,39 @@ from millstream.config.broker_config import BrokerConfig
 from millstream.config.errors import ConfigError
 from millstream.runtime.disk import RealDisk
 from millstream.runtime.node import Node
+from millstream.runtime.process_probe import ProcessWatch
 from millstream.runtime.world import real_environment
 
 _log = logging.getLogger("millstream.node")
 _SWITCH_SECONDS = 0.0005
 
 
-def run(config: BrokerConfig, ready: Callable[[str], None]) -> int:
-    """Runs a node until it is asked to stop; ConfigError if it cannot start or go on."""
+def run(config: BrokerConfig, ready: Callable[[str], None], leaving: Callable[[], None]) -> int:
+    """Runs a node until it is asked to stop; ConfigError if it cannot start or go on.
+
+    `leaving` is called, in a thread, before the node stops: whatever stands in front of it goes first.
+    """
     _raise_file_limit()
     # A thread that checks cold bytes or rebuilds an index must not keep the interpreter from the loop for long.
     sys.setswitchinterval(_SWITCH_SECONDS)
     loop = _new_loop()
     asyncio.set_event_loop(loop)
+    environment = real_environment(loop)
+    watch = ProcessWatch(environment, config.data_dir)
+    watch.start()
     try:
         # The loop's own signal handling works only while it runs, so the start runs inside it too: a signal that comes
         # during a long recovery, or right after the ready line, is not lost.
-        loop.run_until_complete(_live(Node(config, real_environment(loop), RealDisk()), ready, loop))
+        loop.run_until_complete(_live(Node(config, environment, RealDisk(), watch), ready, leaving, loop))
     finally:
+        watch.close()
         loop.close()
     return 0
 
 
-async def _live(node: Node, ready: Callable[[str], None], loop: asyncio.AbstractEventLoop) -> None:
+async def _live(
+    node: Node, ready: Callable[[str], None], leaving: Callable[[], None], loop: asyncio.AbstractEventLoop
+) -> None:
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
@@ -54,6 +64,7 @@ async def _live(node: Node, ready: Callable[[str], None], loop: asyncio.Abstract
             raise ConfigError(node.failure.result())
     finally:
         asked_to_stop.cancel()
+        await loop.run_in_executor(None, leaving)
         await node.stop()
 
 

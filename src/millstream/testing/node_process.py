@@ -96,7 +96,7 @@ class NodeProcess:
             said += chunk
             for line in said.splitlines(keepends=True):
                 if line.startswith(READY_PREFIX) and line.endswith(b"\n"):
-                    port = line.rsplit(b":", 1)[-1].strip()
+                    port = line.split()[1].rsplit(b":", 1)[-1]
                     return int(port) if port.isdigit() else 0
 
     def reap(self, how: signal.Signals) -> None:

@@ -1,0 +1,107 @@
+"""A process kept beside this one: started again when it ends by itself, and ended with us.
+
+A thread waits for its end, so nothing of this is on the event loop. The child's standard input is a pipe whose other
+end only we hold: the kernel closes it when we die, however that happens, and the child is expected to leave on that.
+"""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+_log = logging.getLogger("millstream.supervisor")
+FIRST_PAUSE_S = 0.2
+LONGEST_PAUSE_S = 30.0
+STEADY_S = 60.0
+"""Who has lived as long begins with the shortest pause again."""
+
+
+class SupervisedProcess:
+    """`python -m millstream …`, named `what` in the log. Its stdout goes where its stderr goes: ours if not told."""
+
+    def __init__(
+        self, what: str, arguments: Sequence[str], *, descriptors: Sequence[int] = (), log_file: Path | None = None
+    ) -> None:
+        self._what = what
+        self._arguments = arguments
+        self._descriptors = descriptors
+        self._log_file = log_file
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._watch = threading.Thread(target=self._keep, name=f"{what}-watch", daemon=True)
+
+    @property
+    def pid(self) -> int | None:
+        process = self._process
+        return None if process is None or process.poll() is not None else process.pid
+
+    def start(self) -> None:
+        self._watch.start()
+
+    def stop(self, grace_s: float) -> None:
+        """Returns when it is gone: after SIGTERM, or after SIGKILL when that took longer than the grace."""
+        self._stopping.set()
+        if not self._watch.is_alive():
+            return
+        self._signal(signal.SIGTERM)
+        self._watch.join(grace_s)
+        if self._watch.is_alive():
+            _log.warning("%s_killed reason=still_there_after_%gs", self._what, grace_s)
+            self._signal(signal.SIGKILL)
+            self._watch.join()
+
+    def _signal(self, number: signal.Signals) -> None:
+        with self._lock:
+            if self._process is not None:
+                self._process.send_signal(number)
+
+    def _keep(self) -> None:
+        pause_s = FIRST_PAUSE_S
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            ending = self._run_once()
+            if self._stopping.is_set():
+                return
+            lived_s = time.monotonic() - began
+            if lived_s >= STEADY_S:
+                pause_s = FIRST_PAUSE_S
+            _log.warning("%s_ended %s lived_s=%.1f again_in_s=%g", self._what, ending, lived_s, pause_s)
+            self._stopping.wait(pause_s)
+            pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+
+    def _run_once(self) -> str:
+        """Returns at its end, with what is known of that."""
+        try:
+            with self._lock:
+                if self._stopping.is_set():
+                    return ""
+                process = self._process = self._spawn()
+        except OSError as error:
+            return f"reason=could_not_start error={error}"
+        _log.info("%s_started pid=%d", self._what, process.pid)
+        code = process.wait()
+        assert process.stdin is not None
+        process.stdin.close()
+        return f"pid={process.pid} " + (f"signal={-code}" if code < 0 else f"exit_code={code}")
+
+    def _spawn(self) -> "subprocess.Popen[bytes]":
+        # The same code as ours, also when it was found by way of sys.path rather than installed.
+        source = str(Path(__file__).parents[2])
+        path = os.pathsep.join(part for part in (source, os.environ.get("PYTHONPATH")) if part)
+        with open(2, "ab", closefd=False) if self._log_file is None else open(self._log_file, "ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "millstream", *self._arguments],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "PYTHONPATH": path},
+                pass_fds=tuple(self._descriptors),
+                # Ctrl-C in our terminal is for us: we end it in our own order.
+                start_new_session=True,
+            )
