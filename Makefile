@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 SEEDS  ?= 200
-# Tests mostly wait, for processes and clients: three files at once.
-PYTEST := $(BIN)/pytest -n 3 --dist loadfile
+# Tests mostly wait, for processes and clients: three files at once, in the order of tests/conftest.py.
+PYTEST := $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 SEED   ?= 1
 
 .DEFAULT_GOAL := help
