@@ -11,6 +11,7 @@ the client waits for what is under way and sends all of it again, in order. Whoe
 Kafka's answer.
 """
 
+import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -23,6 +24,8 @@ NEW_LEADER_S = 360.0
 PATIENCE_S = 60.0
 """No client waits longer for the answer of an old leader by default: Java's 30 s, librdkafka 60 s."""
 _MOST_REMEMBERED = 10_000
+
+_log = logging.getLogger("millstream.broker")
 
 Key = tuple[bytes, int, int]
 """Topic as the request names it, partition, producer."""
@@ -62,6 +65,10 @@ class SequenceGaps:
             if len(self._gaps) >= _MOST_REMEMBERED:
                 del self._gaps[next(iter(self._gaps))]
             self._gaps[key] = Gap(epoch, missing, now)
+            _log.info(
+                "gap_refused topic=%s partition=%d producer=%d epoch=%d sequence=%d missing=%d",
+                topic, index, producer_id, epoch, sequence, missing,
+            )  # fmt: skip
         elif now - gap.since > PATIENCE_S:
             return
         raise KafkaError(
