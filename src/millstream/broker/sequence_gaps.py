@@ -20,7 +20,7 @@ from millstream.records.batch import HEADER, HEADER_SIZE, Bytes, is_behind
 from millstream.storage.producer_state import ProducerState
 
 NEW_LEADER_S = 360.0
-"""Clients ask for metadata every five minutes if nothing makes them ask before; so late they may come from elsewhere."""
+"""Clients ask for metadata every five minutes if nothing makes them ask before: so late they may come over."""
 PATIENCE_S = 60.0
 """No client waits longer for the answer of an old leader by default: Java's 30 s, librdkafka 60 s."""
 _MOST_REMEMBERED = 10_000
