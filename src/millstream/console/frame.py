@@ -1,0 +1,251 @@
+"""The frame around every page: navigation, header, theme, keys, what went wrong; and how a page comes to be.
+
+    @console_page("/topics", title="Topics", icon="topic", key="t")
+    def topics(frame: Frame) -> None:
+        table = DataTable(...)
+        frame.live(lambda snapshot: table.update(...))
+
+Whatever comes from the cluster is shown as text: labels, cells and attributes, never as HTML or Markdown.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
+from urllib.parse import urlencode
+
+from fastapi import Request
+from nicegui import run, ui
+
+from millstream.console import current
+from millstream.console.console import Console
+from millstream.console.formats import clock
+from millstream.console.live.problems import Severity, problems_of
+from millstream.console.live.snapshot import Snapshot
+from millstream.console.navigation import BASE, ENTRIES, Entry
+from millstream.registry.errors import RegistryError
+from millstream.wire import WireError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_CHECK_EVERY_S = 0.2
+THEME_COOKIE = "millstream_theme"
+_HEAD = f"""
+<link rel="stylesheet" href="{BASE}/assets/console.css">
+<script defer src="{BASE}/assets/console.js"></script>
+"""
+_KEYS = (
+    ("g then a letter", "go to a page: the letter is beside its name on the left"),
+    ("/", "filter what is shown"),
+    ("j, k", "next and previous row; Enter opens it"),
+    ("d", "dark or light"),
+    ("?", "this help"),
+    ("Esc", "close"),
+)
+_log = logging.getLogger("millstream.console")
+
+
+class UserError(Exception):
+    """What was asked for cannot be done; the text says why and what to do."""
+
+
+class Frame:
+    """One open page, and what it shares with others. `parameters` are those of its address."""
+
+    def __init__(self, console: Console, entry: Entry, parameters: Mapping[str, str], theme: str) -> None:
+        self.console = console
+        self.parameters = parameters
+        self._entry = entry
+        self._callbacks: list[Callable[[Snapshot], None]] = []
+        self._seen = -1
+        self._client = ui.context.client
+        self._lay_out(theme)
+        console.watcher.opened(self)
+        self._client.on_delete(lambda: console.watcher.left(self))
+        ui.timer(_CHECK_EVERY_S, self._refresh)
+
+    @property
+    def snapshot(self) -> Snapshot:
+        return self.console.watcher.snapshot
+
+    def live(self, show: Callable[[Snapshot], None]) -> None:
+        """Calls `show` now, and again whenever the cluster was looked at."""
+        self._callbacks.append(show)
+        show(self.snapshot)
+
+    async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What waits for the cluster runs in a thread, so that pages stay alive."""
+        return await run.io_bound(partial(work, *args, **kwargs))
+
+    @contextmanager
+    def reporting(self, what: str) -> Iterator[None]:
+        """What goes wrong inside is told in the banner, as a sentence; a mistake of ours by a number for the log."""
+        try:
+            yield
+        except asyncio.CancelledError:
+            raise
+        except (WireError, RegistryError, UserError) as error:
+            self.complain(f"{what}: {error}")
+        except Exception:
+            number = secrets.token_hex(4)
+            _log.exception("page_failed incident=%s", number)
+            self.complain(
+                f"{what}: something went wrong in the console; the gateway's log has it as incident {number}."
+            )
+
+    def complain(self, text: str) -> None:
+        self._banner_text.set_text(text)
+        self._banner.set_visibility(True)
+
+    def say(self, text: str) -> None:
+        """A short note that goes by itself."""
+        with self._client:
+            ui.notify(text, type="positive", position="bottom-right", timeout=4000)
+
+    def changed(self) -> None:
+        """After a change: look at the cluster at once."""
+        self.console.watcher.look_soon()
+
+    async def confirm(self, title: str, names: Sequence[str], *, action: str, more: str = "") -> bool:
+        """Asks once, naming what will go. Enter does not agree by accident: the safe button has the focus."""
+        with self._client, ui.dialog() as dialog, ui.card().classes("ms-dialog"):
+            ui.label(title).classes("ms-dialog-title")
+            with ui.element("ul").classes("ms-names"):
+                for name in names[:20]:
+                    with ui.element("li"):
+                        ui.label(name).classes("ms-mono")
+                if len(names) > 20:
+                    with ui.element("li"):
+                        ui.label(f"and {len(names) - 20:,} more")
+            if more:
+                ui.label(more).classes("ms-muted")
+            with ui.row().classes("ms-actions"):
+                ui.button("Cancel", on_click=lambda: dialog.submit(False)).props("flat autofocus no-caps")
+                ui.button(action, on_click=lambda: dialog.submit(True)).props(
+                    "unelevated color=negative no-caps data-testid=confirm"
+                )
+        agreed = await dialog
+        dialog.delete()
+        return bool(agreed)
+
+    # Laying out
+
+    def _lay_out(self, theme: str) -> None:
+        ui.add_head_html(_HEAD)
+        ui.dark_mode({"dark": True, "light": False}.get(theme))
+        ui.page_title(f"{self._entry.title} · Millstream")
+        with ui.header().classes("ms-header").props("bordered=false"):
+            ui.button(icon="menu", on_click=lambda: drawer.toggle()).props("flat dense round").classes(
+                "ms-only-narrow"
+            ).tooltip("Navigation")
+            with ui.link(target="/").classes("ms-brand"):
+                ui.element("span").classes("ms-logo")
+                ui.label("Millstream")
+            self._cluster_id = ui.label("").classes("ms-muted ms-mono ms-cluster-id").props("data-testid=cluster-id")
+            ui.space()
+            with ui.link(target="/").classes("ms-plain"):
+                self._health = ui.label("").classes("ms-pill").props("data-testid=health")
+            self._clock = ui.label("").classes("ms-muted ms-clock")
+            ui.button(icon="contrast").props('flat dense round id=ms-theme aria-label="Dark or light"').tooltip(
+                "Dark or light (d)"
+            )
+            ui.button(icon="keyboard", on_click=self._help).props(
+                'flat dense round id=ms-help aria-label="Keys"'
+            ).tooltip("Keys (?)")
+        with (
+            ui.left_drawer(fixed=True).classes("ms-drawer").props("width=216 breakpoint=900") as drawer,
+            ui.element("nav").props('aria-label="Pages"').classes("ms-nav"),
+        ):
+            for entry in ENTRIES:
+                here = entry.path == self._entry.path
+                with (
+                    ui.link(target=entry.path)
+                    .classes("ms-nav-item" + (" ms-here" if here else ""))
+                    .props(f"data-go={entry.key}" + (" aria-current=page" if here else ""))
+                ):
+                    ui.icon(entry.icon)
+                    ui.label(entry.title)
+                    ui.label(f"g {entry.key}").classes("ms-key")
+        with ui.element("div").classes("ms-banner").props("role=alert data-testid=banner") as self._banner:
+            ui.icon("error_outline")
+            self._banner_text = ui.label("")
+            ui.space()
+            ui.button(icon="close", on_click=lambda: self._banner.set_visibility(False)).props("flat dense round")
+        self._banner.set_visibility(False)
+        with ui.element("div").classes("ms-stale").props("role=status data-testid=stale") as self._stale:
+            ui.icon("cloud_off")
+            self._stale_text = ui.label("")
+        self._stale.set_visibility(False)
+        self._show_state(self.snapshot)
+
+    def _help(self) -> None:
+        with self._client, ui.dialog() as dialog, ui.card().classes("ms-dialog"):
+            ui.label("Keys").classes("ms-dialog-title")
+            with ui.element("dl").classes("ms-keys").props("data-testid=keys"):
+                for keys, meaning in (*_KEYS, *((f"g {each.key}", each.title) for each in ENTRIES)):
+                    with ui.element("dt"):
+                        ui.label(keys).classes("ms-key")
+                    with ui.element("dd"):
+                        ui.label(meaning)
+        dialog.on("hide", dialog.delete)
+        dialog.open()
+
+    # Staying up to date
+
+    def _refresh(self) -> None:
+        snapshot = self.snapshot
+        if snapshot.number == self._seen:
+            return
+        self._seen = snapshot.number
+        self._show_state(snapshot)
+        for show in self._callbacks:
+            with self.reporting("This page cannot be kept up to date"):
+                show(snapshot)
+
+    def _show_state(self, snapshot: Snapshot) -> None:
+        self._cluster_id.set_text(snapshot.cluster_id)
+        self._clock.set_text("" if not snapshot.number else clock(snapshot.at))
+        found = problems_of(snapshot)
+        worst = max((problem.severity for problem in found), default=None)
+        text, tone = "Healthy", "good"
+        if not snapshot.number:
+            text, tone = "Connecting…", "dim"
+        elif worst is Severity.CRITICAL:
+            text, tone = next(each.what for each in found if each.severity is worst), "bad"
+        elif worst is Severity.WARNING:
+            text, tone = next(each.what for each in found if each.severity is worst), "warn"
+        self._health.set_text(text)
+        self._health.classes(remove="ms-good ms-warn ms-bad ms-dim", add=f"ms-{tone}")
+        stale = snapshot.trouble is not None and snapshot.number > 0
+        self._stale.set_visibility(stale)
+        if stale:
+            self._stale_text.set_text(f"No broker answers; what is shown is as it was last known. {snapshot.trouble}")
+
+
+def href(path: str, **query: str) -> str:
+    """The address of a page of the console, for links in cells."""
+    return f"{BASE}{path}" + (f"?{urlencode(query)}" if query else "")
+
+
+def go(path: str, **query: str) -> None:
+    ui.navigate.to(path + (f"?{urlencode(query)}" if query else ""))
+
+
+def console_page(path: str, *, title: str = "", within: str | None = None) -> Callable[[Callable[[Frame], Any]], Any]:
+    """Makes a function a page. `within` is the path of the navigation's entry it belongs to, by default its own."""
+    entry = next(each for each in ENTRIES if each.path == (within or path))
+
+    def decorate(build: Callable[[Frame], Any]) -> Any:
+        @ui.page(path, title=f"{title or entry.title} · Millstream", response_timeout=15.0)
+        def page(request: Request) -> Any:
+            parameters = {**request.query_params, **request.path_params}
+            frame = Frame(current.console(), entry, parameters, request.cookies.get(THEME_COOKIE, ""))
+            with ui.element("main").classes("ms-main"):
+                return build(frame)
+
+        return build
+
+    return decorate

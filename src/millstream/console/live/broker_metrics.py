@@ -1,0 +1,56 @@
+"""What a broker counts of itself: `GET /metrics` on its Kafka port, as Millstream's brokers answer it.
+
+Brokers of another make have no such page, and those behind TLS or SASL are not asked: charts then say so.
+"""
+
+import http.client
+import re
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+_SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? ([^ ]+)")
+_LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
+_ESCAPES = {r"\n": "\n", r"\"": '"', r"\\": "\\"}
+_LARGEST_PAGE = 16 << 20
+
+
+class MetricsError(Exception):
+    """The broker has no page of metrics for us; the text says why."""
+
+
+class Sample(NamedTuple):
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+
+def fetch_metrics(host: str, port: int, timeout_s: float) -> list[Sample]:
+    connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
+    try:
+        connection.request("GET", "/metrics", headers={"Accept": "text/plain"})
+        answer = connection.getresponse()
+        if answer.status != http.HTTPStatus.OK:
+            raise MetricsError(f"it answered {answer.status}")
+        return list(parse(answer.read(_LARGEST_PAGE).decode("utf-8", "replace")))
+    except (OSError, http.client.HTTPException) as error:
+        raise MetricsError(str(error) or type(error).__name__) from error
+    finally:
+        connection.close()
+
+
+def parse(text: str) -> Iterator[Sample]:
+    """Prometheus' text format; lines that are something else are left out."""
+    for line in text.splitlines():
+        found = None if line.startswith("#") else _SAMPLE.match(line)
+        if found is None:
+            continue
+        try:
+            value = float(found[3])
+        except ValueError:
+            continue
+        labels = {name: _unescape(text) for name, text in _LABEL.findall(found[2] or "")}
+        yield Sample(found[1], labels, value)
+
+
+def _unescape(text: str) -> str:
+    return re.sub(r"\\.", lambda found: _ESCAPES.get(found[0], found[0]), text)

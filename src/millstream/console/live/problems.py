@@ -1,0 +1,183 @@
+"""What is unhealthy in a cluster, why, and what to do next; pure, from one snapshot."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+
+from millstream.console.live.snapshot import NO_LEADER, Partition, Snapshot
+
+_NAMED = 3
+_DISK_NEARLY_FULL = 0.9
+_VOTER_BEHIND_MS = 5_000
+_SKEWED = 1.5
+_FEW_LEADERS = 6
+
+
+class Severity(IntEnum):
+    INFO = 0
+    WARNING = 1
+    CRITICAL = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    severity: Severity
+    what: str
+    why: str
+    next_step: str
+
+
+def problems_of(snapshot: Snapshot) -> list[Problem]:
+    """The worst first."""
+    if not snapshot.number:
+        return []
+    found = [
+        *_cluster(snapshot),
+        *_brokers(snapshot),
+        *_partitions(snapshot),
+        *_quorum(snapshot),
+        *_disks(snapshot),
+        *_leaders(snapshot),
+    ]
+    return sorted(found, key=lambda problem: -problem.severity)
+
+
+def _cluster(snapshot: Snapshot) -> Iterator[Problem]:
+    if snapshot.trouble is not None:
+        yield Problem(
+            Severity.CRITICAL,
+            "No broker answers",
+            snapshot.trouble,
+            "Start the brokers, or check the address the gateway was given. What is shown is as it was last known.",
+        )
+
+
+def _brokers(snapshot: Snapshot) -> Iterator[Problem]:
+    for broker in snapshot.brokers:
+        led = sum(each.leader == broker.id for each in snapshot.partitions)
+        if broker.trouble is not None:
+            waiting = f" {_count(led, 'partition')} it leads cannot be read or written until another takes over."
+            yield Problem(
+                Severity.CRITICAL,
+                f"Broker {broker.id} does not answer",
+                f"{broker.trouble}.{waiting if led else ''}",
+                f"Look at the process and the log of {broker.address}; start it again: this page will notice.",
+            )
+        elif broker.fenced:
+            yield Problem(
+                Severity.CRITICAL,
+                f"Broker {broker.id} is fenced",
+                "The controller has not heard from it, or it is still catching up after its start.",
+                f"Wait a few seconds after a start; or else look at the log of {broker.address}.",
+            )
+
+
+def _partitions(snapshot: Snapshot) -> Iterator[Problem]:
+    partitions = snapshot.partitions
+    offline = [each for each in partitions if each.leader == NO_LEADER]
+    if offline:
+        needed = sorted({number for each in offline for number in (each.isr or each.replicas)})
+        yield Problem(
+            Severity.CRITICAL,
+            f"{_count(len(offline), 'partition')} without a leader",
+            f"{_names(offline)}: no replica that is in sync is up.",
+            f"Start {_brokers_named(needed)}: one of them has all records.",
+        )
+    few = [
+        each
+        for each in partitions
+        if each.leader != NO_LEADER and len(each.isr) < min(snapshot.min_in_sync.get(each.topic, 1), len(each.replicas))
+    ]
+    if few:
+        yield Problem(
+            Severity.CRITICAL,
+            f"{_count(len(few), 'partition')} below min.insync.replicas",
+            f"{_names(few)}: writes with acks=all are refused.",
+            f"Bring back {_brokers_named(_missing(few))}.",
+        )
+    refused = {each.place for each in few}
+    behind = [
+        each
+        for each in partitions
+        if each.is_under_replicated and each.leader != NO_LEADER and each.place not in refused
+    ]
+    if behind:
+        yield Problem(
+            Severity.WARNING,
+            f"{_count(len(behind), 'partition')} under-replicated",
+            f"{_names(behind)}: {_brokers_named(_missing(behind))} {'is' if len(_missing(behind)) == 1 else 'are'} "
+            "not in sync.",
+            "If the broker is up it is catching up, and this goes away; or else start it.",
+        )
+
+
+def _quorum(snapshot: Snapshot) -> Iterator[Problem]:
+    quorum = snapshot.quorum
+    if quorum is None or quorum.leader == NO_LEADER:
+        if snapshot.trouble is None:
+            yield Problem(
+                Severity.CRITICAL,
+                "The metadata quorum has no leader",
+                "Fewer than half of its controllers are reachable, or an election is under way.",
+                "Start most of the controllers. Until then nothing can be created, changed or elected.",
+            )
+        return
+    for node in quorum.nodes:
+        late = node.caught_up_ms_ago
+        if node.is_voter and not node.is_leader and (late is None or late > _VOTER_BEHIND_MS) and node.lag != 0:
+            since = "has not been heard of" if late is None else f"has not caught up for {late // 1000} s"
+            yield Problem(
+                Severity.WARNING,
+                f"Voter {node.id} of the quorum is behind",
+                f"It {since}: one failure more may be one too many.",
+                "Start it, or look at its log and its connection to the leader.",
+            )
+
+
+def _disks(snapshot: Snapshot) -> Iterator[Problem]:
+    for number, disk in sorted(snapshot.disks.items()):
+        if disk.total_bytes and disk.free_bytes is not None:
+            used = 1 - disk.free_bytes / disk.total_bytes
+            if used > _DISK_NEARLY_FULL:
+                yield Problem(
+                    Severity.WARNING,
+                    f"The disk of broker {number} is {used:.0%} full",
+                    "A broker whose disk is full takes no more records.",
+                    "Lower retention.ms or retention.bytes of large topics, add space, or move partitions away.",
+                )
+
+
+def _leaders(snapshot: Snapshot) -> Iterator[Problem]:
+    up = [broker.id for broker in snapshot.brokers if broker.is_up]
+    if len(up) < len(snapshot.brokers) or len(up) < 2:
+        return  # a broker that is down leads nothing; that is said already
+    counts = dict.fromkeys(up, 0)
+    for each in snapshot.partitions:
+        if each.leader in counts:
+            counts[each.leader] += 1
+    mean = sum(counts.values()) / len(counts)
+    most = max(counts, key=lambda number: counts[number])
+    if mean >= _FEW_LEADERS and counts[most] > _SKEWED * mean:
+        yield Problem(
+            Severity.INFO,
+            f"Broker {most} leads {counts[most]} of {sum(counts.values())} partitions",
+            "Leaders answer all reads and writes: the load is uneven.",
+            "`millstream cluster balance` evens it out, or let the preferred leaders be elected on the cluster page.",
+        )
+
+
+def _missing(partitions: Iterable[Partition]) -> list[int]:
+    return sorted({number for each in partitions for number in set(each.replicas) - set(each.isr)})
+
+
+def _names(partitions: list[Partition]) -> str:
+    shown = ", ".join(str(each.place) for each in partitions[:_NAMED])
+    return shown if len(partitions) <= _NAMED else f"{shown} and {len(partitions) - _NAMED} more"
+
+
+def _brokers_named(numbers: list[int]) -> str:
+    return f"broker{'' if len(numbers) == 1 else 's'} {', '.join(map(str, numbers))}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,258 @@
+"""The one thread that looks at the cluster, about once a second and only while somebody has a page open.
+
+Each broker is asked by a job of its own with a short patience. A job that is not done when the look ends counts as a
+broker that does not answer, and no second one is begun beside it: what hangs costs one thread, and delays nobody.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
+from typing import TypeVar
+
+from millstream.console.live import cluster_reading
+from millstream.console.live.group_reading import read_groups
+from millstream.console.live.history import History
+from millstream.console.live.measured import Measured
+from millstream.console.live.snapshot import Broker, Group, Partition, Snapshot
+from millstream.wire import Cluster, TopicPartition, WireError
+
+T = TypeVar("T")
+PERIOD_S = 1.0
+_LOOK_S = 1.2
+"""How long one look waits for its jobs."""
+_LINGER_S = 30.0
+"""How long to go on when the last page was closed: a page that is loaded anew finds its charts filled."""
+_GROUPS_EVERY_S = 2.0
+_DISKS_EVERY_S = 5.0
+_CONFIGS_EVERY_S = 30.0
+_THREADS = 16
+
+_log = logging.getLogger("millstream.console")
+
+
+class Watcher:
+    """`snapshot` is what was seen last; `history` what charts are drawn from."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.snapshot = Snapshot()
+        self.history = History()
+        self._measured = Measured()
+        self._lock = threading.Condition()
+        self._viewers: set[object] = set()
+        self._left_at = 0.0
+        self._closed = False
+        self._thread: threading.Thread | None = None
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="console-look")
+        self._running: dict[tuple[str, int], Future[object]] = {}
+        self._groups_at: dict[int, dict[str, Group]] = {}
+        self._due: dict[str, float] = {}
+
+    # Who looks
+
+    def opened(self, viewer: object) -> None:
+        with self._lock:
+            self._viewers.add(viewer)
+            if self._thread is None and not self._closed:
+                self._thread = threading.Thread(target=self._watch, name="console-watcher", daemon=True)
+                self._thread.start()
+            self._lock.notify_all()
+
+    def left(self, viewer: object) -> None:
+        with self._lock:
+            self._viewers.discard(viewer)
+            self._left_at = time.monotonic()
+
+    def look_soon(self) -> None:
+        """After a change: all is read anew at the next look, which comes at once."""
+        with self._lock:
+            self._due.clear()
+            self._lock.notify_all()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._lock.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    # The thread
+
+    def _watch(self) -> None:
+        looks = 0
+        while self._wanted():
+            looks += 1
+            began = time.monotonic()
+            try:
+                self._look()
+            except Exception:  # whatever it is, the next look may go well
+                _log.exception("look_failed")
+            took = time.monotonic() - began
+            with self._lock:
+                # A cluster so large that a look takes long is looked at less often.
+                # The first look only learns whom to ask; the second has what pages show.
+                pause = max(PERIOD_S, 2 * took) - took if looks > 2 else 0.05
+                self._lock.wait(max(0.05, pause))
+
+    def _wanted(self) -> bool:
+        """Whether to look once more; waits while no page is open."""
+        with self._lock:
+            while not self._closed and not self._viewers and time.monotonic() - self._left_at > _LINGER_S:
+                self._lock.wait()
+            return not self._closed
+
+    def _look(self) -> None:
+        before = self.snapshot
+        now = time.time()
+        look = _Look(self._pool, self._running)
+        listed = look.begin("brokers", 0, lambda: cluster_reading.read_brokers(self._cluster))
+        topics = look.begin("topics", 0, lambda: cluster_reading.read_topics(self._cluster))
+        quorum = look.begin("quorum", 0, lambda: cluster_reading.read_quorum(self._cluster))
+        moves = look.begin("moves", 0, lambda: cluster_reading.read_reassignments(self._cluster))
+        # Whom to ask is known from the look before: what moved in between is seen by the next.
+        probes = {broker.id: self._probe(look, broker, before) for broker in before.brokers}
+        metrics = {
+            broker.id: look.begin("metrics", broker.id, lambda broker=broker: self._measured.read(broker))
+            for broker in before.brokers
+            if broker.is_up and not self._cluster.settings.protocol.value[0]
+        }
+        groups = self._begin_each("groups", _GROUPS_EVERY_S, look, before, lambda n: read_groups(self._cluster, n))
+        disks = self._begin_each(
+            "disks", _DISKS_EVERY_S, look, before, lambda n: cluster_reading.read_disk(self._cluster, n)
+        )
+        configs = None
+        if before.topics and self._is_due("configs", _CONFIGS_EVERY_S, before.topics.keys() - before.min_in_sync):
+            names = list(before.topics)
+            configs = look.begin("configs", 0, lambda: cluster_reading.read_min_in_sync(self._cluster, names))
+        look.finish(_LOOK_S)
+
+        trouble = look.trouble(listed) or look.trouble(topics)
+        cluster_id, controller, brokers = look.result(
+            listed,
+            (before.cluster_id, before.controller, tuple(replace(each, trouble=None) for each in before.brokers)),
+        )
+        ends: dict[TopicPartition, int] = {}
+        troubles: dict[int, str] = {}
+        for number, probe in probes.items():
+            ends |= look.result(probe, {})
+            why = look.trouble(probe)
+            if why is not None:
+                troubles[number] = why
+        found_topics = look.result(topics, before.topics)
+        self.history.note_ends(now, ends, found_topics)
+        known_groups = self._groups(look, groups, brokers)
+        all_ends = {**before.ends, **ends}
+        snapshot = Snapshot(
+            number=before.number + 1,
+            at=now,
+            trouble=trouble,
+            cluster_id=cluster_id,
+            controller=controller,
+            brokers=tuple(replace(each, trouble=troubles.get(each.id)) for each in brokers),
+            topics=found_topics,
+            quorum=look.result(quorum, before.quorum),
+            ends=all_ends,
+            rates=self.history.rates(now),
+            disks={**before.disks, **self._results(look, disks)},
+            min_in_sync=before.min_in_sync if configs is None else look.result(configs, before.min_in_sync),
+            reassignments=look.result(moves, before.reassignments),
+            groups=with_lag(known_groups, all_ends),
+            groups_known=before.groups_known or any(look.trouble(job) is None for job in groups.values()),
+            metrics={number: found for number, job in metrics.items() if (found := look.result(job, None)) is not None},
+        )
+        self.history.note(snapshot)
+        self.snapshot = snapshot
+
+    def _probe(self, look: "_Look", broker: Broker, before: Snapshot) -> "Future[dict[TopicPartition, int]]":
+        """Asks a broker for the ends of what it leads; one that leads nothing is asked all the same: does it answer?"""
+        led: list[Partition] = [each for each in before.partitions if each.leader == broker.id]
+        return look.begin("probe", broker.id, lambda: cluster_reading.read_ends(self._cluster, broker.id, led))
+
+    def _begin_each(
+        self, what: str, every_s: float, look: "_Look", before: Snapshot, read: Callable[[int], T]
+    ) -> dict[int, "Future[T]"]:
+        if not before.brokers or not self._is_due(what, every_s):
+            return {}
+        return {
+            each.id: look.begin(what, each.id, lambda number=each.id: read(number))
+            for each in before.brokers
+            if each.is_up
+        }
+
+    def _is_due(self, what: str, every_s: float, also: object = None) -> bool:
+        now = time.monotonic()
+        if now < self._due.get(what, 0.0) and not also:
+            return False
+        self._due[what] = now + every_s
+        return True
+
+    def _groups(
+        self, look: "_Look", read: Mapping[int, "Future[list[Group]]"], brokers: tuple[Broker, ...]
+    ) -> dict[str, Group]:
+        """Of a coordinator that did not answer, what it said last, until another has its groups."""
+        for number, found in self._results(look, read).items():
+            self._groups_at[number] = {group.name: group for group in found}
+            for other, theirs in self._groups_at.items():
+                if other != number:
+                    for name in theirs.keys() & self._groups_at[number].keys():
+                        del theirs[name]
+        gone = self._groups_at.keys() - {each.id for each in brokers}
+        for number in gone:
+            del self._groups_at[number]
+        return {name: group for theirs in self._groups_at.values() for name, group in theirs.items()}
+
+    @staticmethod
+    def _results(look: "_Look", jobs: Mapping[int, "Future[T]"]) -> dict[int, T]:
+        return {number: job.result() for number, job in jobs.items() if look.trouble(job) is None}
+
+
+class _Look:
+    """The jobs of one look."""
+
+    def __init__(self, pool: ThreadPoolExecutor, running: dict[tuple[str, int], Future[object]]) -> None:
+        self._pool = pool
+        self._running = running
+        self._jobs: list[Future[object]] = []
+
+    def begin(self, what: str, number: int, work: Callable[[], T]) -> "Future[T]":
+        """One of a kind at a time: while the last one hangs, it is waited for once more."""
+        last = self._running.get((what, number))
+        if last is None or last.done():
+            job = self._pool.submit(work)
+            self._running[what, number] = job  # type: ignore[assignment]  # kept only to be asked whether it is done
+        else:
+            job = last  # type: ignore[assignment]
+        self._jobs.append(job)  # type: ignore[arg-type]
+        return job
+
+    def finish(self, timeout_s: float) -> None:
+        wait(self._jobs, timeout_s)
+
+    @staticmethod
+    def trouble(job: "Future[T]") -> str | None:
+        if not job.done():
+            return "no answer in time"
+        error = job.exception()
+        if error is None:
+            return None
+        if not isinstance(error, (WireError, TimeoutError)):
+            _log.error("look_failed", exc_info=error)
+        return str(error)
+
+    @classmethod
+    def result(cls, job: "Future[T]", otherwise: T) -> T:
+        return job.result() if cls.trouble(job) is None else otherwise
+
+
+def with_lag(groups: Mapping[str, Group], ends: Mapping[TopicPartition, int]) -> dict[str, Group]:
+    """Consumer groups get their lag from where logs end; share groups' own is better, where the broker told it."""
+    found = {}
+    for name in sorted(groups):
+        group = groups[name]
+        counted = {place: max(0, ends[place] - at) for place, at in group.offsets.items() if place in ends}
+        found[name] = replace(group, lags={**counted, **(group.lags if group.kind == "share" else {})})
+    return found

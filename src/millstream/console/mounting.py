@@ -1,0 +1,137 @@
+"""The console as an ASGI app below /console. NiceGUI is imported when somebody first comes: that takes a second or two,
+and who only uses REST shall not wait for it.
+
+NiceGUI has one app, one event loop and one set of pages per process, so one gateway of a process has the console; a
+second one (in tests, say) answers 503 there as long as the first lives.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from anyio import to_thread
+from starlette.datastructures import MutableHeaders
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from millstream.console import current
+from millstream.console.console import Console
+from millstream.console.live.watcher import Watcher
+from millstream.registry.registry import Registry
+from millstream.wire import Cluster
+
+_POLICY = "; ".join(
+    (
+        "default-src 'self'",
+        # NiceGUI's page has its elements in an inline script, and Vue compiles templates in the browser.
+        "script-src 'self' 'unsafe-inline' 'unsafe-eval'",
+        "style-src 'self' 'unsafe-inline'",
+        "img-src 'self' data:",
+        "font-src 'self' data:",
+        "connect-src 'self' ws: wss:",
+        "object-src 'none'",
+        "base-uri 'none'",
+        "form-action 'self'",
+        "frame-ancestors 'none'",
+    )
+)
+_HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "X-Frame-Options": "DENY",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+}
+_taken = threading.Lock()
+_log = logging.getLogger("millstream.console")
+
+
+class ConsoleMount:
+    """Serves what lies below /console, for one gateway. `close` when that ends, after its event loop did."""
+
+    def __init__(self, cluster: Cluster, registry: Registry) -> None:
+        self._console = Console(cluster, registry, Watcher(cluster))
+        self._app: ASGIApp | None = None
+        self._starting: asyncio.Future[ASGIApp] | None = None
+        self._has_taken = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self._app or await self._started()
+        await app(scope, receive, _with_headers(scope, send))
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self) -> AsyncIterator[None]:
+        """Around the event loop's life: what NiceGUI began there ends there."""
+        try:
+            yield
+        finally:
+            if self._app is not None:
+                from millstream.console import nicegui_app
+
+                await nicegui_app.shutdown()
+
+    def close(self) -> None:
+        self._console.watcher.close()
+        if self._has_taken:
+            current.set_console(None)
+            self._has_taken = False
+            _taken.release()
+
+    async def _started(self) -> ASGIApp:
+        """Begins at the first request; others that come meanwhile wait for the same."""
+        if self._starting is None:
+            self._starting = asyncio.ensure_future(self._start())
+        return await asyncio.shield(self._starting)
+
+    async def _start(self) -> ASGIApp:
+        if not self._has_taken and not _taken.acquire(blocking=False):
+            self._starting = None  # by the next request it may be free
+            return _Unavailable(
+                "another gateway of this process has the console",
+                "run each gateway in a process of its own: millstream gateway --bootstrap HOST:PORT",
+            )
+        self._has_taken = True
+        current.set_console(self._console)
+        try:
+            app, startup = await to_thread.run_sync(_load)
+        except ImportError as error:
+            _log.warning("console_missing error=%s", error)
+            return _Unavailable(f"the console needs {error.name}", "install it: pip install 'millstream[gateway]'")
+        await startup()
+        self._app = app
+        return app
+
+
+def _load() -> tuple[ASGIApp, Callable[[], Awaitable[None]]]:
+    # Nothing of the console is kept on disk; NiceGUI would look for its storage where the process was started.
+    os.environ.setdefault("NICEGUI_STORAGE_PATH", os.devnull)
+    from millstream.console import nicegui_app
+
+    return nicegui_app.load(), nicegui_app.startup
+
+
+class _Unavailable:
+    def __init__(self, message: str, hint: str) -> None:
+        self._said = {"error_code": 503, "message": message, "hint": hint}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1013})
+        else:
+            await JSONResponse(self._said, 503)(scope, receive, send)
+
+
+def _with_headers(scope: Scope, send: Send) -> Send:
+    if scope["type"] != "http":
+        return send
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in _HEADERS.items():
+                headers[name] = value
+        await send(message)
+
+    return sending

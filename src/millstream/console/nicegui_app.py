@@ -1,0 +1,66 @@
+"""NiceGUI's app with our pages in it: configured once per process, started once per event loop."""
+
+import pkgutil
+from importlib import import_module
+from pathlib import Path
+
+from fastapi.middleware.gzip import GZipMiddleware
+from nicegui import app, core, ui
+from nicegui.middlewares import SetCacheControlMiddleware
+from nicegui.nicegui import _shutdown, _startup
+from starlette.types import ASGIApp
+
+from millstream.console import pages
+
+_ASSETS = Path(__file__).parent / "static"
+_loaded = False
+
+
+def load() -> ASGIApp:
+    global _loaded
+    if not _loaded:
+        _configure()
+        for module in pkgutil.iter_modules(pages.__path__, f"{pages.__name__}."):
+            import_module(module.name)
+        _loaded = True
+    return app
+
+
+async def startup() -> None:
+    await _startup()
+
+
+async def shutdown() -> None:
+    await _shutdown()
+
+
+def _configure() -> None:
+    app.config.add_run_config(
+        reload=False,
+        title="Millstream",
+        viewport="width=device-width, initial-scale=1",
+        favicon=_ASSETS / "millstream.svg",
+        dark=None,
+        language="en-US",
+        binding_refresh_interval=None,  # nothing is bound here: pages are told what changed
+        reconnect_timeout=10.0,
+        message_history_length=500,
+        tailwind=False,
+        unocss=None,
+        prod_js=True,
+        show_welcome_message=False,
+        cache_control_directives="public, max-age=31536000, immutable",
+        markdown=False,
+    )
+    # Access to the gateway is checked before anything comes here; no page of another site is to be told otherwise.
+    core.sio.eio.cors_allowed_origins = []
+    app.add_middleware(GZipMiddleware)
+    app.add_middleware(SetCacheControlMiddleware)
+    app.add_static_files("/assets", _ASSETS, max_cache_age=0)
+    app.on_page_exception(_sorry)
+
+
+def _sorry(error: Exception) -> None:
+    """What a page shows that could not be made: no stack trace, which is in the log."""
+    ui.label("This page cannot be shown")
+    ui.label("Something went wrong in the console. The gateway's log says what; reload the page to try again.")

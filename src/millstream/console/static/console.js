@@ -1,0 +1,48 @@
+// Keys and theme. All of it works without the server, so it works while the gateway is away too.
+(() => {
+  const typing = (target) =>
+    target.isContentEditable || ["INPUT", "TEXTAREA", "SELECT"].includes(target.tagName) || target.closest?.(".cm-editor");
+
+  const toggleTheme = () => {
+    const dark = !document.body.classList.contains("body--dark");
+    Quasar.Dark.set(dark);
+    document.cookie = `millstream_theme=${dark ? "dark" : "light"}; path=/console; max-age=31536000; samesite=strict`;
+  };
+
+  const move = (step) => {
+    const links = [...document.querySelectorAll("a.ms-row-link")].filter((each) => each.offsetParent !== null);
+    if (!links.length) return;
+    const at = links.indexOf(document.activeElement);
+    links[Math.max(0, Math.min(links.length - 1, at + step))].focus();
+  };
+
+  let went = 0;
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || typing(event.target)) return;
+    if (event.key === "Escape" || document.querySelector(".q-dialog__inner")) return;
+    if (event.timeStamp - went < 1200) {
+      went = 0;
+      const link = document.querySelector(`a[data-go="${CSS.escape(event.key)}"]`);
+      if (link) {
+        event.preventDefault();
+        link.click();
+      }
+      return;
+    }
+    const keys = {
+      g: () => (went = event.timeStamp),
+      j: () => move(1),
+      k: () => move(-1),
+      d: toggleTheme,
+      "/": () => document.querySelector("[data-filter]")?.focus(),
+      "?": () => document.getElementById("ms-help")?.click(),
+    };
+    if (keys[event.key]) {
+      event.preventDefault();
+      keys[event.key]();
+    }
+  });
+  document.addEventListener("click", (event) => {
+    if (event.target.closest?.("#ms-theme")) toggleTheme();
+  });
+})();
