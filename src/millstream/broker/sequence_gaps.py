@@ -1,10 +1,10 @@
-"""Batches that a new leader must not take yet, because the one before them is still on its way to the old leader.
+"""Batches that a new leader must not take yet, because the one before them went to the old leader and must come again.
 
-A client that learns of a new leader sends there what comes next at once, while earlier batches wait for an answer of
-the old one, which may be cut off and never give it: they are sent again only when their time is up. By Kafka's rules
-the new leader answers OUT_OF_ORDER_SEQUENCE_NUMBER, for which librdkafka begins a new epoch and repeats in it what may
-be in the log already; or it takes the batch, if it does not know the producer, since any sequence may be the first, and
-librdkafka takes that for the success of all before it. The one doubles records, the other loses them.
+A leader that is cut off from its followers answers that the time is up. librdkafka lets a moment pass before it sends
+such a batch again; if it turns to the new leader in that moment, it sends there what comes next before it. By Kafka's
+rules the new leader answers OUT_OF_ORDER_SEQUENCE_NUMBER, for which librdkafka begins a new epoch and repeats in it
+what may be in the log already; or it takes the batch, if it does not know the producer, since any sequence may be the
+first, and librdkafka takes that for the success of all before it. The one doubles records, the other loses them.
 
 So where a partition has had another leader not long ago, a batch that leaves a gap is refused for a reason that passes:
 the client waits for what is under way and sends all of it again, in order. Whoever does not fill the gap in time gets
