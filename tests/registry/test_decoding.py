@@ -144,7 +144,7 @@ def test_what_does_not_fit_its_schema(registry: Registry) -> None:
         ("PROTOBUF", 'syntax = "proto3"; message M { string a = 1; }'),
     ):
         schema_id = register(registry, f"bad-{type_}", text, type_)
-        for rest in (b"\x02\x01", b"\xff" * 7, b"\x02\x09\x00"):
+        for rest in (b"\x02\x01", b"\xff" * 7, b"\x02\x09\x00\x00"):
             data = framing.prefix(schema_id) + rest
             found = decoder.decode(data)
             assert (found.kind, found.schema_id) == ("binary", schema_id)

@@ -48,6 +48,8 @@ class GatewayParts:
     registry are closed."""
     lifespans: list[Lifespan] = field(default_factory=list)
     """Entered in the server's event loop before the first request, left after the last."""
+    on_stop: list[Callable[[], None]] = field(default_factory=list)
+    """Called in the event loop when the gateway begins to stop: requests that wait for something end now."""
     mounts: dict[str, ASGIApp] = field(default_factory=dict)
     """Whole apps below a prefix such as "/console": they get requests and websockets as they are, path untouched but
     for `root_path`. Access is checked before."""

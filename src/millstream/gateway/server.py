@@ -4,7 +4,7 @@ import contextlib
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -111,7 +111,7 @@ class Gateway:
             mounts=parts.mounts,
             lifespans=parts.lifespans,
         )
-        self._server = _server(app, options)
+        self._server = _server(app, options, parts.on_stop)
         self.address = address_of(listener)
         return listener
 
@@ -121,13 +121,23 @@ class Gateway:
 
 
 class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, on_stop: Sequence[Callable[[], None]]) -> None:
+        super().__init__(config)
+        self._on_stop = on_stop
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """It waits for requests that are served: those that wait for something are told first."""
+        for tell in self._on_stop:
+            tell()
+        await super().shutdown(sockets)
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Signals are ours: uvicorn would raise them again at its end, before the rest is closed."""
         yield
 
 
-def _server(app: ASGIApp, options: GatewayOptions) -> uvicorn.Server:
+def _server(app: ASGIApp, options: GatewayOptions, on_stop: Sequence[Callable[[], None]]) -> uvicorn.Server:
     return _Server(
         uvicorn.Config(
             app,
@@ -139,5 +149,6 @@ def _server(app: ASGIApp, options: GatewayOptions) -> uvicorn.Server:
             timeout_graceful_shutdown=_GOODBYE_S,
             ssl_certfile=options.certificate,
             ssl_keyfile=options.key,
-        )
+        ),
+        on_stop,
     )

@@ -1,0 +1,287 @@
+"""Fetches that wait for records without a thread: each is a request on a connection of its own, and an entry in the
+event loop's epoll until the broker answers. Threads are used only to send, and to read what has come.
+
+One `Flights` belongs to one reader, an HTTP consumer or a stream. It keeps a fetch in the air for every position that
+is asked for; a position that changes (seek, rebalance) makes the old fetch void, and a new one is sent at once, on
+another connection, since a broker answers a connection's requests in order.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
+
+from anyio import CapacityLimiter, to_thread
+
+from millstream.columnar.aborted import AbortedTransactions
+from millstream.model.errors import ErrorCode, KafkaError
+from millstream.protocol.schema import Message
+from millstream.records.record import Record, read_batches
+from millstream.wire import Cluster, TopicPartition, WireError
+from millstream.wire.connection import Connection, Sent
+from millstream.wire.errors import ConnectionLostError, error_code, refusal
+from millstream.wire.patience import Patience
+
+Positions = Mapping[TopicPartition, int]
+Answer = TypeVar("Answer")
+
+_LAST_WITH_NAMES = 12
+"""Later versions of Fetch go by topic ids."""
+_SEND_S = 10.0
+_ANSWER_S = 10.0
+"""How much later than the wait it was asked for an answer may be."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
+_MOVED = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+
+
+class Part(NamedTuple):
+    """What a fetch brought of one partition."""
+
+    records: list[Record]
+    next_offset: int
+    """Where to read on: behind the last record, or behind what is not shown, such as markers of transactions."""
+    error: ErrorCode = ErrorCode.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class FetchLimits:
+    max_bytes: int = 1 << 20
+    max_wait_ms: int = 60_000
+
+
+@dataclass(eq=False, slots=True)
+class _Flight:
+    wanted: dict[TopicPartition, int]
+    task: "asyncio.Task[dict[TopicPartition, Part]]"
+
+    def give_up(self) -> None:
+        if not self.task.cancel() and not self.task.cancelled():
+            self.task.exception()  # asked for, or else asyncio complains that nobody did
+
+
+@dataclass(slots=True)
+class _Trouble:
+    """Why some positions cannot be read just now."""
+
+    error: WireError
+    pause_s: float
+    until: float
+
+
+@dataclass(slots=True)
+class Flights:
+    cluster: Cluster
+    threads: CapacityLimiter
+    limits: FetchLimits = field(default_factory=FetchLimits)
+    _flights: list[_Flight] = field(default_factory=list)
+    _troubles: dict[TopicPartition, _Trouble] = field(default_factory=dict)
+
+    async def next(self, positions: Positions, within_s: float, wake: asyncio.Event) -> dict[TopicPartition, Part]:
+        """What comes first for any of these positions, or nothing: because the time is up, or because `wake` was set
+        (whoever does that has other positions to ask for). WireError if in the end none of them could be read."""
+        deadline = time.monotonic() + within_s
+        while True:
+            self._drop_void(positions)
+            landed = self._landed(positions)
+            left_s = deadline - time.monotonic()
+            if landed or wake.is_set() or left_s <= 0:
+                if not landed and left_s <= 0 and positions and all(place in self._troubles for place in positions):
+                    raise self._troubles[next(iter(positions))].error
+                return landed
+            await self._launch(positions, left_s)
+            await self._wait(positions, deadline, wake)
+
+    def close(self) -> None:
+        for flight in self._flights:
+            flight.give_up()
+        self._flights.clear()
+
+    def _drop_void(self, positions: Positions) -> None:
+        for flight in list(self._flights):
+            if not any(positions.get(place) == offset for place, offset in flight.wanted.items()):
+                flight.give_up()
+                self._flights.remove(flight)
+
+    def _landed(self, positions: Positions) -> dict[TopicPartition, Part]:
+        found: dict[TopicPartition, Part] = {}
+        for flight in [each for each in self._flights if each.task.done()]:
+            self._flights.remove(flight)
+            try:
+                parts = flight.task.result()
+            except WireError as error:
+                for place in flight.wanted:
+                    self._trouble(place, error)
+                continue
+            for place, part in parts.items():
+                if positions.get(place) != flight.wanted[place]:
+                    continue
+                if part.error in _MOVED:
+                    self.cluster.forget_leader(place.topic)
+                    self._trouble(place, refusal(str(place), part.error))
+                    continue
+                self._troubles.pop(place, None)
+                if part.error or part.next_offset != flight.wanted[place]:
+                    found[place] = part
+        return found
+
+    def _trouble(self, place: TopicPartition, error: WireError) -> None:
+        before = self._troubles.get(place)
+        pause_s = min(before.pause_s * 2, _LONGEST_PAUSE_S) if before else _FIRST_PAUSE_S
+        self._troubles[place] = _Trouble(error, pause_s, time.monotonic() + pause_s)
+
+    async def _launch(self, positions: Positions, left_s: float) -> None:
+        in_the_air = {item for flight in self._flights for item in flight.wanted.items()}
+        now = time.monotonic()
+        wanted = {
+            place: offset
+            for place, offset in positions.items()
+            if (place, offset) not in in_the_air and (place not in self._troubles or self._troubles[place].until <= now)
+        }
+        if not wanted:
+            return
+        by_leader = await self._in_thread(lambda: self._by_leader(wanted))
+        wait_ms = max(1, min(int(left_s * 1000), self.limits.max_wait_ms))
+        for node, rows in by_leader.items():
+            offsets = {place: wanted[place] for place in rows}
+            task = asyncio.create_task(self._fly(node, rows, offsets, wait_ms))
+            self._flights.append(_Flight(offsets, task))
+
+    def _by_leader(self, wanted: Positions) -> dict[int, dict[TopicPartition, int]]:
+        """Partitions by the node that leads them, with the epoch; those that nobody leads are in trouble."""
+        found: dict[int, dict[TopicPartition, int]] = {}
+        for place in wanted:
+            try:
+                leader = self.cluster.leader_of(place, Patience(_SEND_S, once=True))
+            except WireError as error:
+                self._trouble(place, error)
+                continue
+            found.setdefault(leader.node_id, {})[place] = leader.epoch
+        return found
+
+    async def _wait(self, positions: Positions, deadline: float, wake: asyncio.Event) -> None:
+        """Until a fetch lands, `wake` is set, the time is up, or a pause after trouble ends."""
+        ends = [self._troubles[place].until for place in positions if place in self._troubles]
+        until = min([deadline, *ends])
+        waking = asyncio.create_task(wake.wait())
+        try:
+            tasks = {waking, *(flight.task for flight in self._flights)}
+            await asyncio.wait(tasks, timeout=max(0.0, until - time.monotonic()), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waking.cancel()
+
+    async def _fly(
+        self, node: int, epochs: dict[TopicPartition, int], wanted: dict[TopicPartition, int], wait_ms: int
+    ) -> dict[TopicPartition, Part]:
+        request = _request(wanted, epochs, self.limits.max_bytes, wait_ms)
+        borrowed, connection, sent = await self._in_thread(lambda: self._send(node, request))
+        try:
+            await _readable(connection.fileno(), wait_ms / 1000 + _ANSWER_S)
+            return await self._in_thread(lambda: _read(connection, sent, wanted))
+        except TimeoutError:
+            connection.close()
+            raise ConnectionLostError(str(connection.address), "did not answer in time", late=True) from None
+        except ConnectionLostError:
+            for place in wanted:
+                self.cluster.forget_leader(place.topic)
+            raise
+        finally:
+            if not connection.idle:
+                connection.close()  # its answer may still come, and nobody could tell it from the next one
+            borrowed.__exit__(None, None, None)
+
+    def _send(self, node: int, request: dict[str, Any]) -> tuple[AbstractContextManager[Connection], Connection, Sent]:
+        borrowed = self.cluster.connection(node, Patience(_SEND_S, once=True))
+        connection = borrowed.__enter__()
+        try:
+            return borrowed, connection, connection.send("fetch", request, _SEND_S, at_most=_LAST_WITH_NAMES)
+        except BaseException:
+            with suppress(WireError):
+                borrowed.__exit__(None, None, None)
+            for topic in {row["topic"] for row in request["topics"]}:
+                self.cluster.forget_leader(topic)
+            raise
+
+    async def _in_thread(self, call: Callable[[], Answer]) -> Answer:
+        return await to_thread.run_sync(call, limiter=self.threads)
+
+
+async def _readable(descriptor: int, timeout_s: float) -> None:
+    loop = asyncio.get_running_loop()
+    arrived: asyncio.Future[None] = loop.create_future()
+
+    def note() -> None:
+        if not arrived.done():
+            arrived.set_result(None)
+
+    loop.add_reader(descriptor, note)
+    try:
+        await asyncio.wait_for(arrived, timeout_s)
+    finally:
+        loop.remove_reader(descriptor)
+
+
+def _request(wanted: Positions, epochs: Positions, max_bytes: int, wait_ms: int) -> dict[str, Any]:
+    topics: dict[str, list[dict[str, int]]] = {}
+    for place, offset in wanted.items():
+        topics.setdefault(place.topic, []).append(
+            {
+                "partition": place.partition,
+                "current_leader_epoch": epochs[place],
+                "fetch_offset": offset,
+                "partition_max_bytes": max_bytes,
+            }
+        )
+    return {
+        "max_wait_ms": wait_ms,
+        "min_bytes": 1,
+        "max_bytes": max_bytes,
+        "isolation_level": 1,
+        "topics": [{"topic": name, "partitions": rows} for name, rows in topics.items()],
+        "forgotten_topics_data": [],
+        "rack_id": "",
+    }
+
+
+def _read(connection: Connection, sent: Sent, wanted: Positions) -> dict[TopicPartition, Part]:
+    answer = connection.receive(sent, _ANSWER_S)
+    if answer.error_code:
+        raise refusal("a fetch", error_code(answer.error_code))
+    parts: dict[TopicPartition, Part] = {}
+    for topic in answer.responses:
+        for row in topic.partitions:
+            place = TopicPartition(topic.topic, row.partition_index)
+            if place in wanted:
+                parts[place] = _part(row, wanted[place])
+    return parts
+
+
+def _part(row: Message, wanted: int) -> Part:
+    if row.error_code:
+        return Part([], wanted, error_code(row.error_code))
+    aborted = AbortedTransactions((each.producer_id, each.first_offset) for each in row.aborted_transactions or ())
+    records: list[Record] = []
+    next_offset = wanted
+    try:
+        for header, found in read_batches(row.records or b""):
+            hidden = aborted.hide(header)
+            next_offset = max(next_offset, header.last_offset + 1)
+            if not hidden:
+                records += [record for record in found if record.offset >= wanted]
+    except KafkaError:
+        if not records:
+            return Part([], wanted, ErrorCode.CORRUPT_MESSAGE)
+        next_offset = records[-1].offset + 1  # the damage is behind these: said when it is its turn
+    return Part(records, next_offset)
