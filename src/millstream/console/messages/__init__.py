@@ -1,0 +1,1 @@
+"""Records of a topic for people: reading, filtering, showing, and writing one."""

@@ -1,0 +1,316 @@
+"""Records for people: the newest, those from an offset or a time on, and what arrives, with a bound on the work.
+
+Partitions are merged by time as they are read, so a page is in order over the whole topic. Only what can be shown is
+read: a stretch of each partition first, more of those whose records are used up. `Allowance` bounds what one question
+may cost; a page that was cut short says so and can be continued.
+"""
+
+import heapq
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from millstream.columnar.aborted import AbortedTransactions
+from millstream.model.errors import ErrorCode, KafkaError
+from millstream.records.batch import has_valid_checksum, iterate_headers
+from millstream.records.record import Header, iterate_records
+from millstream.wire import EARLIEST, LATEST, Cluster, OffsetOutOfRangeError, TopicPartition
+
+FETCH_BYTES = 1 << 20
+_FIRST_STRETCH = 16
+_LONGEST_STRETCH = 8192
+_THREADS = 8
+
+
+class FoundRecord(NamedTuple):
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...]
+
+
+Matches = Callable[[FoundRecord], bool]
+
+
+class Allowance:
+    """How much one question may read; whoever reads says so here and stops when it is spent."""
+
+    def __init__(self, records: int = 200_000, size_bytes: int = 64 << 20, seconds: float = 10.0) -> None:
+        self.records = records
+        self.size_bytes = size_bytes
+        self._until = time.monotonic() + seconds
+        self._lock = threading.Lock()
+
+    def take(self, records: int, size_bytes: int) -> None:
+        with self._lock:
+            self.records -= records
+            self.size_bytes -= size_bytes
+
+    @property
+    def spent(self) -> bool:
+        return self.records <= 0 or self.size_bytes <= 0 or time.monotonic() >= self._until
+
+
+class Range(NamedTuple):
+    """The offsets of a partition that can be read: from `start` to before `end`."""
+
+    start: int
+    end: int
+
+
+@dataclass(slots=True)
+class Page:
+    """Some records, in the order they were asked for, and where to go on in each partition."""
+
+    records: list[FoundRecord]
+    following: dict[int, int]
+    """Backwards: the offset before which to go on; forwards: the one to go on from."""
+    looked_at: int
+    more: bool
+    """Whether there is something left in that direction."""
+    cut_short: bool
+    """The allowance was spent before the page was full."""
+    problems: list[str] = field(default_factory=list)
+
+
+class RecordReader:
+    """Reads one cluster's topics. Blocking and thread safe: for worker threads, never for the event loop."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def ranges(self, topic: str, partitions: Iterable[int] | None = None) -> dict[int, Range]:
+        """What can be read now of each partition, of all or of those named."""
+        if partitions is None:
+            partitions = range(self._cluster.partitions_of(topic))
+        places = [TopicPartition(topic, index) for index in partitions]
+        starts = self._cluster.offsets(dict.fromkeys(places, EARLIEST))
+        ends = self._cluster.offsets(dict.fromkeys(places, LATEST))
+        return {place.partition: Range(starts[place].offset, ends[place].offset) for place in places}
+
+    def starts_at(self, topic: str, moment_ms: int, ranges: Mapping[int, Range]) -> dict[int, int]:
+        """The first offset of each partition at or after a time; its end if there is none."""
+        found = self._cluster.offsets({TopicPartition(topic, index): moment_ms for index in ranges})
+        return {
+            place.partition: ranges[place.partition].end if there.offset < 0 else there.offset
+            for place, there in found.items()
+        }
+
+    def backwards(
+        self,
+        topic: str,
+        ranges: Mapping[int, Range],
+        count: int,
+        matches: Matches | None = None,
+        allowance: Allowance | None = None,
+    ) -> Page:
+        """The last `count` records before each range's end, newest first."""
+        return self._page(topic, ranges, count, matches, allowance or Allowance(), _Backwards)
+
+    def forwards(
+        self,
+        topic: str,
+        ranges: Mapping[int, Range],
+        count: int,
+        matches: Matches | None = None,
+        allowance: Allowance | None = None,
+    ) -> Page:
+        """The first `count` records from each range's start on, oldest first."""
+        return self._page(topic, ranges, count, matches, allowance or Allowance(), _Forwards)
+
+    def _page(
+        self,
+        topic: str,
+        ranges: Mapping[int, Range],
+        count: int,
+        matches: Matches | None,
+        allowance: Allowance,
+        direction: "type[_Walk]",
+    ) -> Page:
+        stretch = max(4, min(64, 2 * count // max(1, len(ranges))))
+        walks = [
+            direction(self._cluster, TopicPartition(topic, index), span, stretch, allowance)
+            for index, span in ranges.items()
+        ]
+        _prime([walk for walk in walks if not walk.at_end])
+        heap = [(direction.order(walk.next), walk) for walk in walks if walk.fill()]
+        heapq.heapify(heap)
+        records: list[FoundRecord] = []
+        looked_at = 0
+        while heap and len(records) < count and not (looked_at % 1024 == 0 and looked_at and allowance.spent):
+            _, walk = heap[0]
+            record = walk.take()
+            if walk.fill():
+                heapq.heapreplace(heap, (direction.order(walk.next), walk))
+            else:
+                heapq.heappop(heap)
+            looked_at += 1
+            if matches is None or matches(record):
+                records.append(record)
+        full = len(records) == count
+        more = any(not walk.at_end for walk in walks)
+        return Page(
+            records,
+            {walk.partition: walk.following for walk in walks},
+            looked_at,
+            more,
+            more and not full,
+            [walk.problem for walk in walks if walk.problem],
+        )
+
+
+class _Walk:
+    """One partition from one end of a range to the other, a stretch at a time."""
+
+    def __init__(
+        self, cluster: Cluster, place: TopicPartition, span: Range, stretch: int, allowance: Allowance
+    ) -> None:
+        self._cluster = cluster
+        self._place = place
+        self._allowance = allowance
+        self._stretch = stretch
+        self._low, self._high = span
+        """What has not been read yet."""
+        self._ready: list[FoundRecord] = []
+        """Read and not handed out yet; the next one is the last."""
+        self.problem = ""
+        self.following = self._edge
+
+    @staticmethod
+    def order(record: FoundRecord) -> tuple[int, int, int]:
+        raise NotImplementedError
+
+    @property
+    def _edge(self) -> int:
+        raise NotImplementedError
+
+    def _read_on(self) -> list[FoundRecord]:
+        """Reads the next stretch, moves the edge, and returns its records, the next one last."""
+        raise NotImplementedError
+
+    def _passed(self, record: FoundRecord) -> int:
+        """Where to go on after this record was handed out."""
+        raise NotImplementedError
+
+    @property
+    def partition(self) -> int:
+        return self._place.partition
+
+    @property
+    def at_end(self) -> bool:
+        return not self._ready and self._low >= self._high
+
+    @property
+    def next(self) -> FoundRecord:
+        return self._ready[-1]
+
+    def take(self) -> FoundRecord:
+        record = self._ready.pop()
+        self.following = self._passed(record) if self._ready else self._edge
+        return record
+
+    def fill(self) -> bool:
+        """Whether there is a next record; reads until there is one, the range ends or the allowance is spent."""
+        while not self._ready and self._low < self._high and not self._allowance.spent:
+            try:
+                self._ready = self._read_on()
+            except (KafkaError, OffsetOutOfRangeError) as error:
+                self.problem = f"{self._place}: {error}"
+                self._high = self._low
+            if not self._ready:
+                self.following = self._edge
+                self._stretch = min(2 * self._stretch, _LONGEST_STRETCH)
+        return bool(self._ready)
+
+    def _read(self, start: int, end: int, *, whole: bool) -> tuple[list[FoundRecord], int]:
+        """The records from start to before end, and how far they go; not `whole`: at most one fetch."""
+        found: list[FoundRecord] = []
+        size = 0
+        while start < end:
+            fetched = self._cluster.fetch(self._place, start, max_bytes=FETCH_BYTES, max_wait_ms=0)
+            size += len(fetched.data)
+            following = start
+            transactions = AbortedTransactions(fetched.aborted)
+            for at, header in iterate_headers(fetched.data):
+                hidden = transactions.hide(header)
+                if header.base_offset >= end:
+                    following = end
+                    break
+                following = max(following, header.last_offset + 1)
+                if not hidden and header.last_offset >= start:
+                    if not has_valid_checksum(fetched.data, at, header):
+                        raise _damaged(header.base_offset, "its checksum (CRC32C) is wrong")
+                    batch = fetched.data[at : at + header.size]
+                    found += [
+                        FoundRecord(self.partition, each.offset, each.timestamp, each.key, each.value, each.headers)
+                        for each in iterate_records(header, batch)
+                        if start <= each.offset < end
+                    ]
+            if following == start:
+                if fetched.data:
+                    raise _damaged(start, "no record batch begins there")
+                break  # it was taken back since the range was asked for
+            start = following
+            if not whole:
+                break
+        self._allowance.take(len(found), size)
+        if found:  # the next stretch is to cost about one fetch
+            each = max(1, size // len(found))
+            self._stretch = max(_FIRST_STRETCH, min(_LONGEST_STRETCH, 2 * self._stretch, FETCH_BYTES // each))
+        return found, start
+
+
+class _Backwards(_Walk):
+    @staticmethod
+    def order(record: FoundRecord) -> tuple[int, int, int]:
+        return (-record.timestamp_ms, record.partition, -record.offset)
+
+    @property
+    def _edge(self) -> int:
+        return self._high
+
+    def _read_on(self) -> list[FoundRecord]:
+        start = max(self._low, self._high - self._stretch)
+        found, _ = self._read(start, self._high, whole=True)
+        self._high = start
+        return found
+
+    def _passed(self, record: FoundRecord) -> int:
+        return record.offset
+
+
+class _Forwards(_Walk):
+    @staticmethod
+    def order(record: FoundRecord) -> tuple[int, int, int]:
+        return (record.timestamp_ms, record.partition, record.offset)
+
+    @property
+    def _edge(self) -> int:
+        return self._low
+
+    def _read_on(self) -> list[FoundRecord]:
+        end = min(self._high, self._low + self._stretch)
+        found, reached = self._read(self._low, end, whole=False)
+        self._low = reached if reached > self._low else end
+        found.reverse()
+        return found
+
+    def _passed(self, record: FoundRecord) -> int:
+        return record.offset + 1
+
+
+def _damaged(offset: int, reason: str) -> KafkaError:
+    return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"the batch at offset {offset} cannot be read: {reason}")
+
+
+def _prime(walks: list[_Walk]) -> None:
+    """The first stretch of every partition, several at a time: each is a way to a broker and back."""
+    if len(walks) > 1:
+        with ThreadPoolExecutor(min(_THREADS, len(walks))) as pool:
+            for _ in pool.map(_Walk.fill, walks):
+                pass

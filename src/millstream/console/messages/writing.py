@@ -1,0 +1,100 @@
+"""Writing one record by hand: what was typed becomes bytes, a partition is chosen as producers do, and it is sent."""
+
+import base64
+import binascii
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import orjson
+import pyarrow as pa
+
+from millstream.columnar import partition_by_key
+from millstream.records.record import Header, Record, build_batch
+from millstream.wire import Cluster, TopicPartition
+from millstream.wire.producing import Producer
+from millstream.wire.transactions import idempotent_producer
+
+TEXT, JSON, BASE64, NULL = "text", "JSON", "base64", "null"
+FORMS = (TEXT, JSON, BASE64, NULL)
+"""How a key or a value is typed."""
+_DELIVERY_S = 30.0
+
+
+class TypedWrongError(ValueError):
+    """What was typed is not of the form that was chosen; the text says how to put it right."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenAt:
+    partition: int
+    offset: int
+
+
+def typed_bytes(text: str, form: str, what: str) -> bytes | None:
+    """The bytes of a key or value as it was typed; `what` names it in the error."""
+    if form == NULL:
+        return None
+    if form == BASE64:
+        try:
+            return base64.b64decode("".join(text.split()), validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise TypedWrongError(f"The {what} is no base64 ({error}): correct it, or choose another form.") from None
+    if form == JSON:
+        try:
+            orjson.loads(text)
+        except ValueError as error:
+            raise TypedWrongError(f"The {what} is no JSON ({error}): correct it, or choose the form text.") from None
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise TypedWrongError(f"The {what} holds half a character: type it anew, or use base64.") from None
+
+
+def typed_headers(text: str) -> tuple[Header, ...]:
+    """One header a line, `name: value`; a line without a colon is a header without a value."""
+    headers: list[Header] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        name, colon, value = line.partition(":")
+        if not name.strip():
+            raise TypedWrongError(f"Line {number} of the headers has no name: write one header a line, name: value.")
+        headers.append((name.strip(), value.strip().encode() if colon else None))
+    return tuple(headers)
+
+
+class RecordWriter:
+    """Blocking and thread safe: for worker threads, never for the event loop."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def write(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[Header] = (),
+        partition: int | None = None,
+    ) -> WrittenAt:
+        """Returns when all in-sync replicas have it. Without a partition, the key decides as Java's producer does."""
+        count = self._cluster.partitions_of(topic)
+        if partition is None:
+            partition = random.randrange(count) if key is None else int(partition_by_key(pa.array([key]), count)[0])
+        elif not 0 <= partition < count:
+            raise TypedWrongError(f"{topic} has the partitions 0 to {count - 1}, not {partition}.")
+        # With an id of its own the record is written once, even if an answer is lost and it is sent again.
+        producer_id, epoch = idempotent_producer(self._cluster)
+        record = Record(key, value, tuple(headers), time.time_ns() // 1_000_000)
+        batch = build_batch([record], producer_id=producer_id, producer_epoch=epoch, base_sequence=0)
+        place = TopicPartition(topic, partition)
+        producer = Producer(self._cluster, delivery_timeout_s=min(_DELIVERY_S, self._cluster.timeout_s))
+        try:
+            producer.send(place, batch, 1)
+            producer.flush()
+            written = producer.written.get(place)
+        finally:
+            producer.close()
+        return WrittenAt(partition, written.first_offset if written is not None else -1)

@@ -1,0 +1,1 @@
+"""What the schemas page computes: differences between versions."""

@@ -1,0 +1,108 @@
+"""Two versions of a schema side by side: lines that stay, go, come and change, and what changed within a line."""
+
+import difflib
+import json
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import NamedTuple
+
+_LONGEST_LINE = 500
+"""Finding what changed within a line takes time by the square of its length."""
+
+
+class Change(StrEnum):
+    SAME = "same"
+    REMOVED = "removed"
+    ADDED = "added"
+    CHANGED = "changed"
+
+
+class Side(NamedTuple):
+    number: int
+    """Of the line, from 1 on."""
+    parts: tuple[tuple[str, bool], ...]
+    """Pieces of the line, each with whether it differs from the other side."""
+
+    @property
+    def text(self) -> str:
+        return "".join(text for text, _ in self.parts)
+
+
+class Row(NamedTuple):
+    change: Change
+    before: Side | None
+    after: Side | None
+
+
+def readable(text: str) -> str:
+    """A schema as people lay it out: JSON indented in the order it has, anything else as it is."""
+    try:
+        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return text.rstrip("\n")
+
+
+def side_by_side(before: str, after: str) -> list[Row]:
+    old, new = before.splitlines(), after.splitlines()
+    rows: list[Row] = []
+    for what, old_from, old_to, new_from, new_to in difflib.SequenceMatcher(
+        None, old, new, autojunk=False
+    ).get_opcodes():
+        olds = list(enumerate(old[old_from:old_to], old_from + 1))
+        news = list(enumerate(new[new_from:new_to], new_from + 1))
+        if what == "equal":
+            rows += [Row(Change.SAME, _plain(*left), _plain(*right)) for left, right in zip(olds, news, strict=True)]
+        else:
+            rows += _replaced(olds, news)
+    return rows
+
+
+def counts(rows: list[Row]) -> tuple[int, int]:
+    """How many lines came and went; a changed one counts on both sides."""
+    came = sum(row.change in (Change.ADDED, Change.CHANGED) for row in rows)
+    went = sum(row.change in (Change.REMOVED, Change.CHANGED) for row in rows)
+    return came, went
+
+
+def _replaced(olds: list[tuple[int, str]], news: list[tuple[int, str]]) -> Iterator[Row]:
+    """Lines that have much in common stand opposite of each other, the others alone."""
+    while olds and news:
+        (number, left), (other_number, right) = olds[0], news[0]
+        if not _alike(left.strip(), right.strip()):
+            if len(olds) > len(news):
+                yield Row(Change.REMOVED, _plain(*olds.pop(0)), None)
+                continue
+            if len(news) > len(olds):
+                yield Row(Change.ADDED, None, _plain(*news.pop(0)))
+                continue
+            yield Row(Change.REMOVED, _plain(*olds.pop(0)), None)
+            yield Row(Change.ADDED, None, _plain(*news.pop(0)))
+            continue
+        del olds[0], news[0]
+        before, after = _marked(left, right)
+        yield Row(Change.CHANGED, Side(number, before), Side(other_number, after))
+    for number, text in olds:
+        yield Row(Change.REMOVED, _plain(number, text), None)
+    for number, text in news:
+        yield Row(Change.ADDED, None, _plain(number, text))
+
+
+def _alike(left: str, right: str) -> bool:
+    if max(len(left), len(right)) > _LONGEST_LINE:
+        return False
+    return difflib.SequenceMatcher(None, left, right, autojunk=False).ratio() >= 0.5
+
+
+def _marked(left: str, right: str) -> tuple[tuple[tuple[str, bool], ...], tuple[tuple[str, bool], ...]]:
+    before: list[tuple[str, bool]] = []
+    after: list[tuple[str, bool]] = []
+    for what, left_from, left_to, right_from, right_to in difflib.SequenceMatcher(None, left, right).get_opcodes():
+        if left_to > left_from:
+            before.append((left[left_from:left_to], what != "equal"))
+        if right_to > right_from:
+            after.append((right[right_from:right_to], what != "equal"))
+    return tuple(before), tuple(after)
+
+
+def _plain(number: int, text: str) -> Side:
+    return Side(number, ((text, False),))

@@ -1,0 +1,1 @@
+"""What the topics page knows and does: settings, sizes, hot keys, making and deleting topics."""

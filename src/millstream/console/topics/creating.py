@@ -1,0 +1,133 @@
+"""The dialog in which a topic is made: name, partitions, replicas, settings with their explanations."""
+
+from collections.abc import Callable
+from typing import Any
+
+from nicegui import ui
+
+from millstream.console.browsing import Complaint, dialog
+from millstream.console.frame import Frame
+from millstream.console.topics.changing import MOST_PARTITIONS, create_topic, name_complaint
+from millstream.console.topics.settings import TopicSetting, complaint, known_settings
+from millstream.wire import WireError
+
+_OFTEN = ("cleanup.policy", "retention.ms", "retention.bytes", "min.insync.replicas", "compression.type")
+
+
+def open_creation(frame: Frame, created: Callable[[str], Any]) -> None:
+    """`created` is called with the name of the topic that was made."""
+    _Creation(frame, created)
+
+
+class _Creation:
+    def __init__(self, frame: Frame, created: Callable[[str], Any]) -> None:
+        self._frame = frame
+        self._created = created
+        self._settings = {each.name: each for each in known_settings() if not each.read_only}
+        self._chosen: dict[str, Any] = {}
+        brokers = sum(broker.is_up for broker in frame.snapshot.brokers) or 1
+        with dialog("Create a topic", test_id="create-topic") as self._dialog:
+            self._name = (
+                ui.input("Name", on_change=self._check_name, validation=None)
+                .props("outlined dense autofocus data-testid=new-name")
+                .classes("ms-stack")
+            )
+            ui.label("Letters, digits, '.', '_' and '-'. A topic cannot be renamed.").classes("ms-help")
+            with ui.element("div").classes("ms-form"):
+                self._partitions = ui.number("Partitions", value=3, min=1, max=MOST_PARTITIONS, format="%d").props(
+                    "outlined dense data-testid=new-partitions"
+                )
+                self._replicas = ui.number("Replicas", value=min(3, brokers), min=1, max=brokers, format="%d").props(
+                    "outlined dense data-testid=new-replicas"
+                )
+            ui.label(
+                "More partitions let more consumers read at once; they can be added later, never taken away. "
+                f"Each is kept on as many brokers as there are replicas (there are {brokers})."
+            ).classes("ms-help")
+            with ui.element("div").classes("ms-chips"):
+                ui.label("Settings").classes("ms-muted")
+                for name in _OFTEN:
+                    ui.button(name, icon="add", on_click=lambda _, name=name: self._add(name)).props(
+                        f"flat dense no-caps size=sm data-testid=add-{name}"
+                    )
+                others = [name for name in self._settings if name not in _OFTEN]
+                ui.select(others, label="another…", on_change=self._add_selected, with_input=True).props(
+                    "dense outlined options-dense"
+                ).classes("ms-field-wide")
+            self._rows = ui.element("div").classes("ms-stack")
+            self._complaint = Complaint()
+            with ui.element("div").classes("ms-actions"):
+                ui.button("Cancel", on_click=self._dialog.close).props("flat no-caps")
+                self._button = ui.button("Create", on_click=self._create).props("unelevated no-caps data-testid=create")
+        self._dialog.open()
+
+    def _check_name(self) -> None:
+        name = str(self._name.value or "")
+        self._complaint.say((name_complaint(name, self._frame.snapshot.topics) or "") if name else "")
+
+    def _add_selected(self, event: Any) -> None:
+        if event.value:
+            self._add(str(event.value))
+            event.sender.set_value(None)
+
+    def _add(self, name: str) -> None:
+        if name in self._chosen:
+            return
+        setting = self._settings[name]
+        with self._rows, ui.element("div").classes("ms-setting-row") as row:
+            self._chosen[name] = value_input(setting, setting.value or "")
+            ui.button(icon="close", on_click=lambda: self._remove(name, row)).props("flat dense round size=sm").tooltip(
+                "Leave it as the brokers have it"
+            )
+            ui.label(help_text(setting)).classes("ms-help")
+
+    def _remove(self, name: str, row: ui.element) -> None:
+        del self._chosen[name]
+        row.delete()
+
+    async def _create(self) -> None:
+        name = str(self._name.value or "").strip()
+        values = {setting: str(field.value or "").strip() for setting, field in self._chosen.items()}
+        wrong = name_complaint(name, self._frame.snapshot.topics)
+        wrong = wrong or next((bad for key, value in values.items() if (bad := complaint(key, value))), None)
+        if not self._partitions.value or not self._replicas.value:
+            wrong = wrong or "say how many partitions and replicas"
+        if wrong:
+            self._complaint.say(wrong)
+            return
+        self._complaint.say("")
+        self._button.props("loading")
+        try:
+            await self._frame.run(
+                create_topic,
+                self._frame.console.cluster,
+                name,
+                int(self._partitions.value),
+                int(self._replicas.value),
+                values,
+            )
+        except WireError as error:
+            self._complaint.say(str(error))
+            return
+        finally:
+            self._button.props(remove="loading")
+        self._dialog.close()
+        self._frame.changed()
+        self._frame.say(f"Topic {name} is there.")
+        self._created(name)
+
+
+def value_input(setting: TopicSetting, value: str) -> Any:
+    """A field for a value: a choice where there are few, else a line."""
+    if setting.choices:
+        options = list(setting.choices) if value in setting.choices or not value else [value, *setting.choices]
+        field: Any = ui.select(options, value=value or None, label=setting.name)
+    else:
+        field = ui.input(setting.name, value=value)
+    field.props["data-testid"] = f"value-{setting.name}"
+    return field.props("outlined dense").classes("ms-stack")
+
+
+def help_text(setting: TopicSetting) -> str:
+    allowed = f" Allowed: {setting.allowed}." if setting.allowed else ""
+    return setting.explanation.rstrip() + allowed

@@ -1,0 +1,194 @@
+"""One topic: numbers, layout, rate, hot keys, settings, readers; adding partitions and deleting."""
+
+from nicegui import ui
+
+from millstream.console.browsing import Complaint, dialog
+from millstream.console.charts import TimeChart
+from millstream.console.formats import count, plural, rate, short_count, size
+from millstream.console.frame import Frame, go, href
+from millstream.console.live.snapshot import Snapshot
+from millstream.console.parts import Stat, card, heading
+from millstream.console.tables import Column, DataTable
+from millstream.console.topics.changing import MOST_PARTITIONS, add_partitions, delete_topic
+from millstream.console.topics.contents import Contents, contents_of, log_starts, readers_of
+from millstream.console.topics.hot_keys_view import EVERY_S, HotKeysView
+from millstream.console.topics.layout_view import LayoutView
+from millstream.console.topics.rows import health
+from millstream.console.topics.settings_view import SettingsView
+from millstream.wire import WireError
+
+_CHART_S = 300.0
+
+
+class TopicDetail:
+    def __init__(self, frame: Frame, topic: str) -> None:
+        self._frame = frame
+        self._topic = topic
+        with ui.link(target="/topics").classes("ms-back"):
+            ui.icon("arrow_back")
+            ui.label("Topics")
+        with heading(topic):
+            ui.button("Messages", icon="mail_outline", on_click=lambda: go("/messages", topic=topic)).props(
+                "outline no-caps"
+            )
+            ui.button("Add partitions", icon="add", on_click=self._add_partitions).props(
+                "outline no-caps data-testid=add-partitions"
+            )
+            ui.button("Delete", icon="delete_outline", on_click=self._delete).props(
+                "outline color=negative no-caps data-testid=delete-topic"
+            )
+        self._gone = ui.label("There is no such topic (any more).").classes("ms-muted").props("data-testid=no-topic")
+        with card(""), ui.element("div").classes("ms-stats"):
+            self._stats = {
+                "state": Stat("state", test_id="topic-state"),
+                "partitions": Stat("partitions", test_id="topic-partitions"),
+                "replicas": Stat("replicas each"),
+                "written": Stat("records ever written"),
+                "rate": Stat("records/s in", test_id="topic-rate"),
+                "size": Stat("on disk, all replicas", test_id="topic-size"),
+                "readers": Stat("groups reading"),
+            }
+        with ui.tabs().classes("ms-tabs").props("align=left no-caps dense inline-label") as tabs:
+            layout, hot, settings, readers = (
+                ui.tab(name, icon=icon).props(f"data-testid=tab-{name.split()[0].lower()}")
+                for name, icon in (
+                    ("Partitions", "grid_on"),
+                    ("Hot keys", "whatshot"),
+                    ("Settings", "tune"),
+                    ("Readers", "group_work"),
+                )
+            )
+        with ui.tab_panels(tabs, value=layout, animated=False).classes("ms-panels"):
+            with ui.tab_panel(layout):
+                with card("Layout", note="who holds which partition, and who leads it"):
+                    self._layout = LayoutView(topic)
+                with card("Records written", note="per second"):
+                    self._chart = TimeChart(["records/s"], test_id="topic-chart")
+            with ui.tab_panel(hot):
+                self._hot = HotKeysView(frame, topic)
+            with ui.tab_panel(settings), card("Settings", note="pick one to change it"):
+                self._settings = SettingsView(frame, topic)
+            with ui.tab_panel(readers), card("Groups that read this topic"):
+                self._readers = DataTable(
+                    [
+                        Column("group", "Group", cell="link"),
+                        Column("kind", "Kind", cell="badge"),
+                        Column("members", "Members", count, right=True),
+                        Column("lag", "Behind", count, right=True),
+                    ],
+                    key="group",
+                    empty="No group has committed offsets here, or is assigned to it",
+                    test_id="readers",
+                )
+        frame.live(self._show)
+        ui.timer(0.05, self._settings.load, once=True)
+        ui.timer(0.3, self._hot.load, once=True)
+        ui.timer(EVERY_S, self._hot.load)
+
+    def _show(self, snapshot: Snapshot) -> None:
+        topic = snapshot.topics.get(self._topic)
+        self._gone.set_visibility(topic is None and snapshot.number > 0)
+        if topic is None:
+            return
+        stats = self._stats
+        state, tone = health(topic, snapshot)
+        stats["state"].show(state, tone)
+        stats["partitions"].show(count(len(topic.partitions)))
+        stats["replicas"].show(count(max((len(each.replicas) for each in topic.partitions), default=0)))
+        ends = [snapshot.ends[each.place] for each in topic.partitions if each.place in snapshot.ends]
+        stats["written"].show(short_count(sum(ends)) if len(ends) == len(topic.partitions) else "–")
+        known = snapshot.rates.get(self._topic)
+        stats["rate"].show("–" if known is None else rate(known).removesuffix("/s"))
+        stats["size"].show(size(snapshot.size(topic)) if snapshot.disks else "–")
+        readers = readers_of(self._topic, snapshot)
+        stats["readers"].show(count(len(readers)) if snapshot.groups_known else "–")
+        self._layout.update(snapshot)
+        self._readers.update(
+            [
+                {
+                    "group": reader.group,
+                    "kind": reader.kind,
+                    "members": reader.members,
+                    "lag": reader.lag,
+                    "_href": href("/queues" if reader.kind == "share" else "/groups", group=reader.group),
+                }
+                for reader in readers
+            ]
+        )
+        series = self._frame.console.watcher.history.topics.get(self._topic)
+        self._chart.update({"records/s": series.points(snapshot.at - _CHART_S) if series is not None else ()})
+
+    def _add_partitions(self) -> None:
+        topic = self._frame.snapshot.topics.get(self._topic)
+        if topic is None:
+            return
+        there = len(topic.partitions)
+        with dialog(f"Add partitions to {self._topic}", test_id="more-partitions") as box:
+            wanted = ui.number(
+                "Partitions afterwards", value=there + 1, min=there + 1, max=MOST_PARTITIONS, format="%d"
+            ).props("outlined dense autofocus data-testid=partition-count")
+            ui.label(
+                f"There are {there} now. They cannot be taken away again, and from then on records of a key may go to "
+                "another partition than before: consumers that need them in order must be done with the old ones first."
+            ).classes("ms-help")
+            complaint = Complaint()
+
+            async def add() -> None:
+                number = int(wanted.value or 0)
+                if not there < number <= MOST_PARTITIONS:
+                    complaint.say(f"say a number from {there + 1} to {MOST_PARTITIONS}")
+                    return
+                try:
+                    await self._frame.run(add_partitions, self._frame.console.cluster, self._topic, number)
+                except WireError as error:
+                    complaint.say(str(error))
+                    return
+                box.close()
+                self._frame.changed()
+                self._frame.say(f"{self._topic} has {number} partitions.")
+
+            with ui.element("div").classes("ms-actions"):
+                ui.button("Cancel", on_click=box.close).props("flat no-caps")
+                ui.button("Add", on_click=add).props("unelevated no-caps data-testid=add")
+        box.open()
+
+    async def _delete(self) -> None:
+        topic = self._frame.snapshot.topics.get(self._topic)
+        if topic is None:
+            return
+        cluster = self._frame.console.cluster
+        starts: dict[int, int] | None = None
+        try:
+            starts = await self._frame.run(log_starts, cluster, self._topic, len(topic.partitions))
+        except WireError:
+            pass  # a partition has no leader: what it holds is not known, and it may be deleted all the same
+        going = contents_of(self._topic, self._frame.snapshot, starts)
+        agreed = await self._frame.confirm(
+            f"Delete the topic {self._topic}?",
+            what_goes(going),
+            action="Delete for good",
+            more="This cannot be undone.",
+        )
+        if not agreed:
+            return
+        with self._frame.reporting(f"{self._topic} cannot be deleted"):
+            await self._frame.run(delete_topic, cluster, self._topic)
+            self._frame.changed()
+            self._frame.say(f"Topic {self._topic} is gone.")
+            go("/topics")
+
+
+def what_goes(contents: Contents) -> list[str]:
+    """What a person should know before a topic is deleted."""
+    records = "an unknown number of records" if contents.records is None else plural(contents.records, "record")
+    lines = [
+        f"topic {contents.topic}",
+        f"{plural(contents.partitions, 'partition')} with {plural(contents.replicas, 'replica')}",
+        f"{records}, {size(contents.size_bytes)} on disk",
+    ]
+    if not contents.readers:
+        return [*lines, "no group reads it"]
+    return lines + [
+        f"read by group {reader.group} ({reader.kind}, {plural(reader.members, 'member')}, {reader.lag:,} behind)"
+        for reader in contents.readers
+    ]

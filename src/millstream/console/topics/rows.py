@@ -1,0 +1,102 @@
+"""Rows of the tables on the topics pages, made from what was last seen of the cluster."""
+
+from collections import Counter
+from typing import Any
+
+from millstream.console.formats import size
+from millstream.console.frame import href
+from millstream.console.live.snapshot import NO_LEADER, Partition, Snapshot, Topic
+
+Row = dict[str, Any]
+
+
+def topic_rows(snapshot: Snapshot, *, internal: bool) -> list[Row]:
+    readers = _readers(snapshot)
+    rows: list[Row] = []
+    for topic in snapshot.topics.values():
+        if (topic.is_internal or topic.name.startswith("__")) and not internal:
+            continue
+        state, tone = health(topic, snapshot)
+        rows.append(
+            {
+                "topic": topic.name,
+                "partitions": len(topic.partitions),
+                "replicas": max((len(each.replicas) for each in topic.partitions), default=0),
+                "state": state,
+                "_tones": {"state": tone},
+                "rate": snapshot.rates.get(topic.name),
+                "size": snapshot.size(topic) if snapshot.disks else None,
+                "readers": readers[topic.name] if snapshot.groups_known else None,
+                "_href": href("/topics", topic=topic.name),
+            }
+        )
+    return rows
+
+
+def health(topic: Topic, snapshot: Snapshot) -> tuple[str, str]:
+    """How a topic is, in a word or two, and the tone to say it in."""
+    offline = sum(each.leader == NO_LEADER or not snapshot.is_up(each.leader) for each in topic.partitions)
+    if offline and snapshot.brokers:
+        return f"{offline} without leader", "bad"
+    wanted = snapshot.min_in_sync.get(topic.name, 1)
+    short = sum(len(each.isr) < min(wanted, len(each.replicas)) for each in topic.partitions)
+    if short:
+        return f"{short} below min ISR", "bad"
+    behind = sum(each.is_under_replicated for each in topic.partitions)
+    if behind:
+        return f"{behind} under-replicated", "warn"
+    return "healthy", "good"
+
+
+def layout_rows(topic: Topic, snapshot: Snapshot, brokers: list[int]) -> list[Row]:
+    """A row for each partition, a cell for each broker: `b1` is text, its tone says which role the broker has."""
+    rows: list[Row] = []
+    for partition in topic.partitions:
+        row: Row = {
+            "partition": partition.index,
+            "end": snapshot.ends.get(partition.place),
+            "epoch": partition.leader_epoch,
+            "_tones": {},
+        }
+        for broker in brokers:
+            role = _role(partition, broker, snapshot)
+            row["_tones"][f"b{broker}"] = role
+            row[f"b{broker}"] = _cell(partition, broker, role, snapshot)
+        rows.append(row)
+    return rows
+
+
+def brokers_of(topic: Topic, snapshot: Snapshot) -> list[int]:
+    """The columns of the layout: every broker that is there, and those that should be."""
+    return sorted(
+        {broker.id for broker in snapshot.brokers} | {id for each in topic.partitions for id in each.replicas}
+    )
+
+
+def _role(partition: Partition, broker: int, snapshot: Snapshot) -> str:
+    if broker not in partition.replicas:
+        return "none"
+    if broker not in partition.isr or (snapshot.brokers and not snapshot.is_up(broker)):
+        return "behind"
+    return "leader" if broker == partition.leader else "insync"
+
+
+_ROLES = {"leader": "leader", "insync": "in sync", "behind": "behind"}
+
+
+def _cell(partition: Partition, broker: int, role: str, snapshot: Snapshot) -> str:
+    if role == "none":
+        return "·"
+    word = _ROLES[role] if snapshot.is_up(broker) or not snapshot.brokers else "down"
+    disk = snapshot.disks.get(broker)
+    held = disk.sizes.get(partition.place) if disk is not None else None
+    return word if held is None else f"{word}|{size(held)}"
+
+
+def _readers(snapshot: Snapshot) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for group in snapshot.groups.values():
+        topics = {place.topic for place in group.offsets}
+        topics |= {place.topic for member in group.members for place in member.partitions}
+        found.update(topics)
+    return found

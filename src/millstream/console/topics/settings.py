@@ -1,0 +1,167 @@
+"""A topic's settings as brokers describe them: value, where it comes from, what would be without it, what it means."""
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import IntEnum
+from typing import Any
+
+from millstream.config.catalog import TOPIC_SETTINGS
+from millstream.config.errors import ConfigError
+from millstream.config.setting import Allowed, Setting, SettingType, format_value
+from millstream.protocol.schema import Message
+from millstream.wire import Cluster
+from millstream.wire.errors import error_code, refusal
+
+TOPIC_RESOURCE = 2
+_SET, _DELETE = 0, 1
+
+
+class Source(IntEnum):
+    """Kafka's numbers for where a value is written."""
+
+    UNKNOWN = 0
+    TOPIC = 1
+    BROKER = 2
+    ALL_BROKERS = 3
+    FILE = 4
+    DEFAULT = 5
+
+    @property
+    def label(self) -> str:
+        return _LABELS[self]
+
+
+_LABELS = {
+    Source.UNKNOWN: "unknown",
+    Source.TOPIC: "this topic",
+    Source.BROKER: "broker, changed at run time",
+    Source.ALL_BROKERS: "all brokers, changed at run time",
+    Source.FILE: "broker's file",
+    Source.DEFAULT: "default",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSetting:
+    name: str
+    value: str | None
+    """None if it is secret."""
+    source: Source
+    without: str | None
+    """What would count if the topic had no value of its own."""
+    kind: str
+    """boolean, string, int, list and so on."""
+    explanation: str
+    allowed: str
+    """Which values there are, in words; empty if only the broker knows."""
+    choices: tuple[str, ...]
+    """The values, if they are few."""
+    read_only: bool
+
+    @property
+    def is_own(self) -> bool:
+        return self.source is Source.TOPIC
+
+
+def read_settings(cluster: Cluster, topic: str) -> list[TopicSetting]:
+    """Those with a value of the topic's own first, then by name."""
+    answer = cluster.call(
+        "describe_configs",
+        resources=[{"resource_type": TOPIC_RESOURCE, "resource_name": topic, "configuration_keys": None}],
+        include_synonyms=True,
+        include_documentation=True,
+    )
+    (row,) = answer.results
+    if row.error_code:
+        raise refusal(f"topic {topic!r}", error_code(row.error_code), row.error_message)
+    return sorted((_setting(each) for each in row.configs), key=lambda each: (not each.is_own, each.name))
+
+
+def known_settings() -> list[TopicSetting]:
+    """For a topic that is not there yet: the settings that Millstream knows, with their defaults."""
+    return [
+        TopicSetting(
+            name,
+            format_value(setting.default),
+            Source.DEFAULT,
+            format_value(setting.default),
+            setting.type.name.lower(),
+            setting.explanation,
+            setting.allowed_text(),
+            _choices(setting),
+            bool(setting.only_default or setting.without_effect),
+        )
+        for name, setting in sorted(TOPIC_SETTINGS.items())
+        if not name.startswith("internal.")
+    ]
+
+
+def complaint(name: str, text: str) -> str | None:
+    """What is wrong with a value, as far as can be told without the broker; None if nothing."""
+    setting = TOPIC_SETTINGS.get(name)
+    if setting is None:
+        near = get_close_matches(name, TOPIC_SETTINGS, n=1)
+        return f"did you mean {near[0]}?" if near else None
+    try:
+        setting.parse(text)
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+def change_settings(cluster: Cluster, topic: str, changes: dict[str, str | None]) -> None:
+    """Sets values; None takes a topic's own value back. All of them or none."""
+    rows = [
+        {"name": name, "config_operation": _DELETE if value is None else _SET, "value": value}
+        for name, value in changes.items()
+    ]
+    resource = {"resource_type": TOPIC_RESOURCE, "resource_name": topic, "configs": rows}
+    answer = cluster.call("incremental_alter_configs", resources=[resource], validate_only=False)
+    for row in answer.responses:
+        if row.error_code:
+            raise refusal(f"topic {topic!r}", error_code(row.error_code), row.error_message)
+
+
+def _setting(row: Message) -> TopicSetting:
+    known = TOPIC_SETTINGS.get(row.name)
+    source = Source(row.config_source) if row.config_source in Source._value2member_map_ else Source.UNKNOWN
+    beneath = [each for each in row.synonyms or () if each.source != Source.TOPIC]
+    without = beneath[0].value if beneath else (None if source is Source.TOPIC else row.value)
+    if without is None and known is not None and not beneath:
+        without = format_value(known.default)
+    number = getattr(row, "config_type", 0)
+    kind = SettingType(number).name.lower() if number in SettingType._value2member_map_ else ""
+    return TopicSetting(
+        row.name,
+        None if row.is_sensitive else row.value,
+        source,
+        _scaled(known, beneath[0].name, without) if beneath else without,
+        kind or (known.type.name.lower() if known else ""),
+        getattr(row, "documentation", None) or (known.explanation if known else ""),
+        known.allowed_text() if known else "",
+        _choices(known),
+        row.read_only or bool(known and (known.only_default or known.without_effect)),
+    )
+
+
+def _scaled(known: Setting[Any] | None, synonym: str, value: str | None) -> str | None:
+    """A broker's setting may count in another unit, as log.retention.hours does."""
+    for each in known.synonyms if known else ():
+        if each.setting.name == synonym and each.scale != 1 and value is not None:
+            return format_value(each.scaled(int(value)))
+    return value
+
+
+def _choices(known: Setting[Any] | None) -> tuple[str, ...]:
+    if known is None:
+        return ()
+    if known.type is SettingType.BOOLEAN:
+        return ("true", "false")
+    if known.type is SettingType.STRING and known.allowed is not None:
+        return _named(known.allowed)
+    return ()
+
+
+def _named(allowed: Allowed) -> tuple[str, ...]:
+    names = allowed.text.removeprefix("one of ").split(", ") if allowed.text.startswith("one of ") else []
+    return tuple(name for name in names if allowed.accepts(name))

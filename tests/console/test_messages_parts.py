@@ -1,0 +1,192 @@
+"""What the messages page is made of, without a cluster: positions, filters, and records as text."""
+
+import base64
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import orjson
+import pytest
+
+from millstream.console.messages.matching import IN_HEADERS, IN_KEY, FilterError, RecordFilter, parse_field
+from millstream.console.messages.position import PositionError, parse_moment, parse_offset, shown_moment
+from millstream.console.messages.reading import FoundRecord
+from millstream.console.messages.text import header_line, hexadecimal, kind_label, one_line, seen, written_out
+from millstream.console.messages.writing import TypedWrongError, typed_bytes, typed_headers
+from millstream.registry.decoding import Decoded, guessed
+
+NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+PARIS = timezone(timedelta(hours=1))
+
+
+def decode(data: bytes | None) -> Decoded:
+    return Decoded("null", None) if data is None else guessed(data)
+
+
+def record(value: Any = None, key: bytes | None = None, **headers: bytes) -> FoundRecord:
+    data = value if value is None or isinstance(value, bytes) else orjson.dumps(value)
+    return FoundRecord(0, 7, 0, key, data, tuple(headers.items()))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("5m", NOW - timedelta(minutes=5)),
+        ("2 h ago", NOW - timedelta(hours=2)),
+        ("2026-02-28 10:00", datetime(2026, 2, 28, 9, 0, tzinfo=UTC)),
+        ("2026-02-28T10:00:00+00:00", datetime(2026, 2, 28, 10, 0, tzinfo=UTC)),
+        ("@1767225600000", datetime(2026, 1, 1, tzinfo=UTC)),
+        ("12:30", datetime(2026, 3, 1, 11, 30, tzinfo=UTC)),
+        ("23:59:59", datetime(2026, 2, 28, 22, 59, 59, tzinfo=UTC)),  # has not come yet today, so it was yesterday's
+    ],
+)
+def test_times_are_read_in_the_zone_of_the_reader(text: str, expected: datetime) -> None:
+    assert parse_moment(text, PARIS, NOW) == expected.timestamp() * 1000
+
+
+@pytest.mark.parametrize("text", ["", "soon", "99:99", "9999999999d", "2026-13-01", "@", "-5m"])
+def test_what_is_no_time_says_how_one_is_written(text: str) -> None:
+    with pytest.raises(PositionError, match="write a time such as"):
+        parse_moment(text, UTC, NOW)
+
+
+def test_offsets() -> None:
+    assert parse_offset(" 1,234 ") == 1234
+    for text in ("", "-1", "x", "٣", "9" * 19):
+        with pytest.raises(PositionError):
+            parse_offset(text)
+
+
+def test_times_are_shown_to_the_millisecond() -> None:
+    assert shown_moment(1_767_225_600_123, PARIS) == "2026-01-01 01:00:00.123"
+    assert shown_moment(-1, UTC) == "–"
+    assert shown_moment(1 << 62, UTC).startswith("@")
+
+
+DOCUMENT = {
+    "id": 17,
+    "name": "Ada Lovelace",
+    "paid": True,
+    "total": 99.5,
+    "none": None,
+    "lines": [{"sku": "A"}, {"sku": "B"}],
+    "odd key": {"x.y": 1},
+}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "id = 17",
+        "$.id = 17",
+        "name = Ada Lovelace",
+        'name = "Ada Lovelace"',
+        "name ~ love",
+        "paid = true",
+        "total >= 99.5",
+        "total < 100",
+        "none = null",
+        "lines[1].sku = B",
+        "lines[*].sku = A",
+        "lines ~ sku",
+        "name > Aa",
+        "missing != 3",
+        "id != 18",
+        "['odd key'][\"x.y\"] = 1",
+    ],
+)
+def test_a_field_that_is_as_wanted(text: str) -> None:
+    assert RecordFilter(decode, field=parse_field(text))(record(DOCUMENT))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["id = 18", "paid = 1", "missing = 1", "id.deeper = 1", "lines[7].sku = A", "name > 5", "id != 17", "$[0] = 1"],
+)
+def test_a_field_that_is_not(text: str) -> None:
+    assert not RecordFilter(decode, field=parse_field(text))(record(DOCUMENT))
+
+
+def test_an_id_is_found_as_number_and_as_text() -> None:
+    wanted = RecordFilter(decode, field=parse_field("id = 17"))
+    assert wanted(record({"id": "17"})) and wanted(record({"id": 17}))
+    assert not RecordFilter(decode, field=parse_field("id = '17'"))(record({"id": 17}))
+
+
+@pytest.mark.parametrize("text", ["id", "= 3", "a[ = 3", "a..b = 1", "[x] = 1", "x" * 600 + " = 1"])
+def test_what_compares_nothing_says_how_it_is_done(text: str) -> None:
+    with pytest.raises(FilterError):
+        parse_field(text)
+
+
+def test_no_comparison_at_all() -> None:
+    assert parse_field("  ") is None
+    assert not RecordFilter(decode)
+
+
+def test_text_is_found_in_key_value_and_headers_whatever_its_case() -> None:
+    there = record(b"Hello W\xc3\x96RLD", b"Key-1", trace=b"Abc")
+    for text in ("hello", "wörld", "KEY-1", "TRACE", "abc"):
+        assert RecordFilter(decode, text)(there), text
+    assert RecordFilter(decode, "key", IN_KEY)(there)
+    assert not RecordFilter(decode, "key", IN_HEADERS)(there)
+    assert not RecordFilter(decode, "nothing")(there)
+    assert not RecordFilter(decode, "x")(record(None))
+
+
+def test_text_behind_a_schema_is_looked_for_in_what_it_means() -> None:
+    def through_registry(data: bytes | None) -> Decoded:
+        return Decoded("avro", {"city": "Zürich"}, 1)
+
+    assert RecordFilter(through_registry, "ZÜRICH")(record(b"\x00\x00\x00\x00\x01..."))
+
+
+def test_a_line_is_one_line_and_cut() -> None:
+    assert one_line(Decoded("text", "a\nb\tc\x00\u202ed")) == "a⏎b⇥c␀\\u202ed"
+    assert one_line(Decoded("text", "x" * 1000), 10) == "x" * 10 + "…"
+    assert one_line(Decoded("json", {"a": [1, None]})) == '{"a":[1,null]}'
+    assert one_line(Decoded("null", None)) == "null"
+    assert one_line(Decoded("json", "quoted")) == "quoted"
+
+
+def test_what_is_written_out_says_how_much_was_left_out() -> None:
+    piece = written_out(Decoded("text", "x" * 100), 40)
+    assert (len(piece.text), piece.left_out) == (40, 60)
+    assert written_out(Decoded("json", {"a": 1})).text == '{\n  "a": 1\n}'
+    assert written_out(Decoded("text", "<script>")).text == "<script>"
+
+
+def test_half_characters_can_be_sent_to_a_browser() -> None:
+    seen("\ud800 \udfff").encode()
+    assert kind_label(Decoded("avro", {}, 7)) == "Avro #7"
+    assert kind_label(Decoded("binary", "", 7, "no such schema")) == "binary"
+
+
+def test_hexadecimal_has_offsets_bytes_and_what_is_printable() -> None:
+    piece = hexadecimal(bytes(range(60, 80)))
+    first, second = piece.text.splitlines()
+    assert first == "00000000  3c 3d 3e 3f 40 41 42 43  44 45 46 47 48 49 4a 4b  <=>?@ABCDEFGHIJK"
+    assert second.startswith("00000010  4c 4d 4e 4f") and second.endswith("  LMNO")
+    assert hexadecimal(b"x" * 100, 32).left_out == 68
+
+
+def test_headers_are_text_or_hexadecimal() -> None:
+    assert header_line(b"caf\xc3\xa9") == "café"
+    assert header_line(b"\xff\x00") == "0xff00"
+    assert header_line(None) == "null"
+    assert header_line(b"x" * 10_000).endswith("…")
+
+
+def test_what_is_typed_becomes_bytes() -> None:
+    assert typed_bytes("ü", "text", "key") == b"\xc3\xbc"
+    assert typed_bytes("ignored", "null", "key") is None
+    assert typed_bytes(' {"a": 1} ', "JSON", "value") == b' {"a": 1} '
+    assert typed_bytes(base64.b64encode(b"\x00\xff").decode(), "base64", "value") == b"\x00\xff"
+    for text, form in (("{", "JSON"), ("a?", "base64")):
+        with pytest.raises(TypedWrongError, match="value"):
+            typed_bytes(text, form, "value")
+
+
+def test_headers_are_typed_a_line_each() -> None:
+    assert typed_headers("a: 1\n\nb\n c : x:y") == (("a", b"1"), ("b", None), ("c", b"x:y"))
+    with pytest.raises(TypedWrongError, match="Line 2"):
+        typed_headers("a: 1\n: 2")
