@@ -1,9 +1,10 @@
-"""Installs the Kafka clients that `tests/clients/` drives, each by name through its ordinary package manager.
+"""Installs the Kafka clients that `tests/clients/` drives, each by name through its ordinary package manager; and the
+browser of `tests/console/`.
 
-Everything lands in the git-ignored `.cache/clients/` (kcat: in the system, by apt-get), once: a client is installed
-anew only when the files that describe it change. A client that cannot be had here raises `ToolchainMissingError` with
-the reason, which the tests show as the reason of a skip; this script prints it and goes on, and fails only when asked
-to with `--strict`.
+Everything lands in the git-ignored `.cache/clients/` (kcat and Chromium: in the system, by apt-get), once: a client is
+installed anew only when the files that describe it change. A client that cannot be had here raises
+`ToolchainMissingError` with the reason, which the tests show as the reason of a skip; this script prints it and goes
+on, and fails only when asked to with `--strict`.
 """
 
 from __future__ import annotations
@@ -90,19 +91,36 @@ def aiokafka() -> ClientProgram:
     return python_client("aiokafka_program.py")
 
 
-def kcat() -> ClientProgram:
-    if not shutil.which("kcat"):
-        need("apt-get", "to install kcat")
+def debian_package(package: str, program: str) -> str:
+    """A program of Debian's, installed if this is Debian and we may."""
+    found = shutil.which(program)
+    if found is None:
+        need("apt-get", f"to install {package}")
         if os.geteuid() != 0:
-            raise ToolchainMissingError("kcat is not installed, and only root can install it (apt-get install kcat)")
+            raise ToolchainMissingError(
+                f"{program} is not installed, and only root can install it (apt-get install {package})"
+            )
         quietly = {"DEBIAN_FRONTEND": "noninteractive"}
-        with apache_kafka.exclusive("clients-kcat"):
+        with apache_kafka.exclusive(f"clients-{package}"):
             try:
-                run("apt-get", "install", "--yes", "kcat", environment=quietly)
+                run("apt-get", "install", "--yes", package, environment=quietly)
             except ToolchainMissingError:
                 run("apt-get", "update", environment=quietly)
-                run("apt-get", "install", "--yes", "kcat", environment=quietly)
+                run("apt-get", "install", "--yes", package, environment=quietly)
+        found = shutil.which(program)
+    if found is None:
+        raise ToolchainMissingError(f"the package {package} has no {program}")
+    return found
+
+
+def kcat() -> ClientProgram:
+    debian_package("kcat", "kcat")
     return ClientProgram([sys.executable, str(SOURCES / "programs" / "kcat_program.py")])
+
+
+def chromium() -> ClientProgram:
+    """The browser in which `tests/console/` looks at the console; Playwright drives it."""
+    return ClientProgram([debian_package("chromium", "chromium")])
 
 
 def kafkajs() -> ClientProgram:
@@ -157,13 +175,14 @@ CLIENTS: Mapping[str, Callable[[], ClientProgram]] = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Install the Kafka clients the interoperability tests use.")
-    parser.add_argument("clients", nargs="*", help=f"of {', '.join(CLIENTS)}; all when none is named")
+    every = {**CLIENTS, "chromium": chromium}
+    parser.add_argument("clients", nargs="*", help=f"of {', '.join(every)}; all when none is named")
     parser.add_argument("--strict", action="store_true", help="fail when a client cannot be installed")
     chosen = parser.parse_args()
     missing = 0
-    for name in chosen.clients or CLIENTS:
+    for name in chosen.clients or every:
         try:
-            CLIENTS[name]()
+            every[name]()
             print(f"{name:16} ready", flush=True)
         except ToolchainMissingError as reason:
             missing += 1

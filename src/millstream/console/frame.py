@@ -149,14 +149,14 @@ class Frame:
             with ui.link(target="/").classes("ms-plain"):
                 self._health = ui.label("").classes("ms-pill").props("data-testid=health")
             self._clock = ui.label("").classes("ms-muted ms-clock")
-            ui.button(icon="contrast").props('flat dense round id=ms-theme aria-label="Dark or light"').tooltip(
+            ui.button(icon="contrast").props('flat dense round data-theme aria-label="Dark or light"').tooltip(
                 "Dark or light (d)"
             )
             ui.button(icon="keyboard", on_click=self._help).props(
-                'flat dense round id=ms-help aria-label="Keys"'
+                'flat dense round data-help aria-label="Keys"'
             ).tooltip("Keys (?)")
         with (
-            ui.left_drawer(fixed=True).classes("ms-drawer").props("width=216 breakpoint=900") as drawer,
+            ui.left_drawer(value=True, fixed=True).classes("ms-drawer").props("width=216 breakpoint=900") as drawer,
             ui.element("nav").props('aria-label="Pages"').classes("ms-nav"),
         ):
             for entry in ENTRIES:

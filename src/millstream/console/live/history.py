@@ -17,7 +17,7 @@ class History:
         self.bytes_in = Series()
         self.bytes_out = Series()
         self.produce_p99_ms = Series()
-        self.fetch_p99_ms = Series()
+        self.produce_p50_ms = Series()
         self.topics: dict[str, Series] = {}
         """Records per second into each topic."""
         self.lags: dict[str, Series] = {}
@@ -58,7 +58,7 @@ class History:
             known = [each[number] for each in snapshot.metrics.values() if number in each]
             if known:
                 getattr(self, number).add(at, sum(known))
-        for number in ("produce_p99_ms", "fetch_p99_ms"):
+        for number in ("produce_p50_ms", "produce_p99_ms"):
             known = [each[number] for each in snapshot.metrics.values() if number in each]
             if known:
                 getattr(self, number).add(at, max(known))

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 
 from millstream.console.live.broker_metrics import MetricsError, Sample, fetch_metrics
 from millstream.console.live.snapshot import Broker
+from millstream.wire import TopicPartition
 
 _TIMEOUT_S = 0.9
 _AGAIN_AFTER_S = 30.0
 """A broker that has no such page is asked again only so often."""
-BYTES_IN = "millstream_topic_bytes_in_total"
-BYTES_OUT = "millstream_topic_bytes_out_total"
+BYTES_IN = "millstream_topic_received_bytes_total"
+BYTES_OUT = "millstream_topic_sent_bytes_total"
+_ACQUIRED = "millstream_share_group_acquired_records"
 LATENCY = "millstream_request_duration_seconds_bucket"
 
 
@@ -34,13 +36,27 @@ class Measured:
         if now < self._absent.get(broker.address, 0.0):
             return None
         try:
-            page = _page(now, fetch_metrics(broker.host, broker.port, _TIMEOUT_S))
+            page = _page(now, fetch_metrics(broker.host, broker.port, ("topics", "requests"), _TIMEOUT_S))
         except MetricsError:
             self._absent[broker.address] = now + _AGAIN_AFTER_S
             return None
         before = self._pages.get(broker.address)
         self._pages[broker.address] = page
         return {} if before is None else _between(before, page)
+
+
+def read_acquired(broker: Broker) -> dict[str, dict[TopicPartition, int]]:
+    """Records that members of share groups hold now, of partitions that this broker leads; by group."""
+    found: dict[str, dict[TopicPartition, int]] = {}
+    try:
+        samples = fetch_metrics(broker.host, broker.port, ("groups",), _TIMEOUT_S)
+    except MetricsError:
+        return found
+    for name, labels, value in samples:
+        if name == _ACQUIRED:
+            place = TopicPartition(labels["topic"], int(labels["partition"]))
+            found.setdefault(labels["group"], {})[place] = int(value)
+    return found
 
 
 def _page(now: float, samples: Sequence[Sample]) -> _Page:
@@ -65,15 +81,15 @@ def _between(before: _Page, after: _Page) -> dict[str, float]:
     for name, total in (("bytes_in", BYTES_IN), ("bytes_out", BYTES_OUT)):
         if total in after.sums:
             found[name] = max(0.0, after.sums[total] - before.sums.get(total, 0.0)) / span
-    for api in ("produce", "fetch"):
-        counts = {
-            bound: max(0.0, count - before.buckets.get(api, {}).get(bound, 0.0))
-            for bound, count in after.buckets.get(api, {}).items()
-        }
-        for share, name in ((0.5, "p50"), (0.99, "p99")):
-            seconds = quantile(counts, share)
-            if seconds is not None:
-                found[f"{api}_{name}_ms"] = seconds * 1000
+    # Of Produce only: a Fetch takes as long as its caller wants to wait.
+    counts = {
+        bound: max(0.0, count - before.buckets.get("produce", {}).get(bound, 0.0))
+        for bound, count in after.buckets.get("produce", {}).items()
+    }
+    for share, name in ((0.5, "p50"), (0.99, "p99")):
+        seconds = quantile(counts, share)
+        if seconds is not None:
+            found[f"produce_{name}_ms"] = seconds * 1000
     return found
 
 

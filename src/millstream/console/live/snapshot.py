@@ -148,7 +148,9 @@ class Snapshot:
     groups_known: bool = False
     """Whether the groups have been read yet."""
     metrics: Mapping[int, "Mapping[str, float]"] = field(default_factory=dict)
-    """What each broker's own /metrics said, see `broker_metrics`; a broker without any is absent."""
+    """What each broker's own /metrics said, see `measured`; a broker without any is absent."""
+    acquired: Mapping[str, Mapping[TopicPartition, int]] = field(default_factory=dict)
+    """Records in flight: those that members of share groups hold, as leaders with metrics tell; by group."""
 
     @property
     def partitions(self) -> list[Partition]:

@@ -7,15 +7,16 @@ broker that does not answer, and no second one is begun beside it: what hangs co
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from millstream.console.live import cluster_reading
-from millstream.console.live.group_reading import read_groups
+from millstream.console.live.group_reading import SHARE, read_groups
 from millstream.console.live.history import History
-from millstream.console.live.measured import Measured
+from millstream.console.live.measured import Measured, read_acquired
 from millstream.console.live.snapshot import Broker, Group, Partition, Snapshot
 from millstream.wire import Cluster, TopicPartition, WireError
 
@@ -116,11 +117,18 @@ class Watcher:
         # Whom to ask is known from the look before: what moved in between is seen by the next.
         probes = {broker.id: self._probe(look, broker, before) for broker in before.brokers}
         metrics = {
-            broker.id: look.begin("metrics", broker.id, lambda broker=broker: self._measured.read(broker))
+            broker.id: look.begin("metrics", broker.id, partial(self._measured.read, broker))
             for broker in before.brokers
             if broker.is_up and not self._cluster.settings.protocol.value[0]
         }
         groups = self._begin_each("groups", _GROUPS_EVERY_S, look, before, lambda n: read_groups(self._cluster, n))
+        held: dict[int, Future[dict[str, dict[TopicPartition, int]]]] = {}
+        if any(group.kind == SHARE for group in before.groups.values()):
+            held = {
+                broker.id: look.begin("held", broker.id, partial(read_acquired, broker))
+                for broker in before.brokers
+                if broker.id in before.metrics
+            }
         disks = self._begin_each(
             "disks", _DISKS_EVERY_S, look, before, lambda n: cluster_reading.read_disk(self._cluster, n)
         )
@@ -162,6 +170,7 @@ class Watcher:
             reassignments=look.result(moves, before.reassignments),
             groups=with_lag(known_groups, all_ends),
             groups_known=before.groups_known or any(look.trouble(job) is None for job in groups.values()),
+            acquired=_merged(self._results(look, held).values()),
             metrics={number: found for number, job in metrics.items() if (found := look.result(job, None)) is not None},
         )
         self.history.note(snapshot)
@@ -177,11 +186,7 @@ class Watcher:
     ) -> dict[int, "Future[T]"]:
         if not before.brokers or not self._is_due(what, every_s):
             return {}
-        return {
-            each.id: look.begin(what, each.id, lambda number=each.id: read(number))
-            for each in before.brokers
-            if each.is_up
-        }
+        return {each.id: look.begin(what, each.id, partial(read, each.id)) for each in before.brokers if each.is_up}
 
     def _is_due(self, what: str, every_s: float, also: object = None) -> bool:
         now = time.monotonic()
@@ -254,5 +259,13 @@ def with_lag(groups: Mapping[str, Group], ends: Mapping[TopicPartition, int]) ->
     for name in sorted(groups):
         group = groups[name]
         counted = {place: max(0, ends[place] - at) for place, at in group.offsets.items() if place in ends}
-        found[name] = replace(group, lags={**counted, **(group.lags if group.kind == "share" else {})})
+        found[name] = replace(group, lags={**counted, **(group.lags if group.kind == SHARE else {})})
+    return found
+
+
+def _merged(parts: Iterable[Mapping[str, Mapping[TopicPartition, int]]]) -> dict[str, dict[TopicPartition, int]]:
+    found: dict[str, dict[TopicPartition, int]] = {}
+    for part in parts:
+        for group, places in part.items():
+            found.setdefault(group, {}).update(places)
     return found

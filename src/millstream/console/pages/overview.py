@@ -38,8 +38,8 @@ def overview(frame: Frame) -> None:
             records = TimeChart(["records/s"], test_id="chart-records")
         with card("Bytes", note="per second, as brokers count them"):
             traffic = TimeChart(["in", "out"], test_id="chart-bytes")
-        with card("Latency", note="p99 of the slowest broker, ms"):
-            latency = TimeChart(["produce", "fetch"], test_id="chart-latency")
+        with card("Produce latency", note="ms, of the slowest broker"):
+            latency = TimeChart(["p99", "p50"], test_id="chart-latency")
             absent = ui.label("").classes("ms-muted")
         with card("Busiest topics", note="records per second"):
             busiest = DataTable(
@@ -98,7 +98,7 @@ def overview(frame: Frame) -> None:
             _show_problems(health, found)
         records.update({"records/s": history.records_in.points(since)})
         traffic.update({"in": history.bytes_in.points(since), "out": history.bytes_out.points(since)})
-        latency.update({"produce": history.produce_p99_ms.points(since), "fetch": history.fetch_p99_ms.points(since)})
+        latency.update({"p99": history.produce_p99_ms.points(since), "p50": history.produce_p50_ms.points(since)})
         absent.set_text(
             "" if snapshot.metrics or not snapshot.number else
             "No broker offers metrics of its own (GET /metrics on its Kafka port): bytes and latency are unknown."

@@ -35,7 +35,7 @@
       k: () => move(-1),
       d: toggleTheme,
       "/": () => document.querySelector("[data-filter]")?.focus(),
-      "?": () => document.getElementById("ms-help")?.click(),
+      "?": () => document.querySelector("[data-help]")?.click(),
     };
     if (keys[event.key]) {
       event.preventDefault();
@@ -43,6 +43,6 @@
     }
   });
   document.addEventListener("click", (event) => {
-    if (event.target.closest?.("#ms-theme")) toggleTheme();
+    if (event.target.closest?.("[data-theme]")) toggleTheme();
   });
 })();
