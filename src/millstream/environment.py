@@ -35,3 +35,5 @@ class Environment:
     network: Network
     breathe: Callable[[], None] = lambda: None
     """Called now and then by what computes for long in a thread: lets the event loop have the interpreter."""
+    stopwatch: Callable[[], float] | None = None
+    """Measures how long something takes, finer than the loop's time; left out, that is fine enough."""

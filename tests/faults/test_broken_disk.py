@@ -50,4 +50,4 @@ def _run(cluster: Cluster, seconds: float) -> None:
 
 
 def _some_log(broker: Broker) -> PartitionLog:
-    return broker._logs.create(TopicPartition(TopicName("orders"), 0), UUID(int=7), LogConfig(), 0)
+    return broker.logs.create(TopicPartition(TopicName("orders"), 0), UUID(int=7), LogConfig(), 0)

@@ -8,7 +8,7 @@ no answer could be right.
 import asyncio
 import logging
 import struct
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from millstream.api.request import (
     BROKER_CLIENT_ID,
@@ -20,6 +20,7 @@ from millstream.api.request import (
     ProduceService,
     Response,
 )
+from millstream.measures import REQUEST_SECONDS, Histogram
 from millstream.model.errors import ErrorCode
 from millstream.net.service import Parts, Peer, Pending, Refused
 from millstream.protocol import fetch as fetch_codec
@@ -51,23 +52,41 @@ class Dispatcher:
         produce: ProduceService | None = None,
         fetch: FetchService | None = None,
         locate: Locate | None = None,
+        stopwatch: Callable[[], float] | None = None,
     ) -> None:
-        """`locate` finds other nodes, for clients that came to the wrong one."""
+        """`locate` finds other nodes, for clients that came to the wrong one. `stopwatch` measures how long requests
+        take, in seconds since whenever; left out, it is the loop's time."""
         self._apis = {api.key: api for api in apis}
         self._produce = produce
         self._fetch = fetch
         self._locate = locate
         self._loop = loop
         self._tasks: set[asyncio.Future[Response]] = set()
+        self._now = stopwatch or loop.time
+        self.durations: dict[str, Histogram] = {}
+        """From the whole request to its answer, waiting included, by API: those that were ever asked for."""
+        self._produce_durations = self._durations_of("produce") if produce is not None else Histogram(())
+        self._fetch_durations = self._durations_of("fetch") if fetch is not None else Histogram(())
+        self.refused = 0
+        """Requests that were not well formed, or not of an API and version that was offered."""
+
+    def _durations_of(self, name: str) -> Histogram:
+        found = self.durations.get(name)
+        if found is None:
+            found = self.durations[name] = Histogram(REQUEST_SECONDS)
+        return found
 
     def handle(self, buffer: bytearray, start: int, end: int, peer: Peer) -> Parts | Pending | None:
         try:
             return self._handle(buffer, start, end, peer)
         except MalformedMessage as error:
+            self.refused += 1
             raise Refused(str(error)) from None
         except Refused:
+            self.refused += 1
             raise
         except Exception:
+            self.refused += 1
             _log.exception("handler_failed peer=%s:%d", peer.host, peer.port)
             raise Refused("internal error, see the log") from None
 
@@ -112,6 +131,7 @@ class Dispatcher:
         peer: Peer,
         by_broker: bool,
     ) -> Parts | Pending | None:
+        begun = self._now()
         if version > produce_codec.LAST_VERSION:
             raise Refused(f"produce version {version} is not offered")
         flexible = version >= produce_codec.FIRST_FLEXIBLE
@@ -125,16 +145,20 @@ class Dispatcher:
                     if row.error:
                         # No answer was asked for, so a closed connection is the only way to tell; as in Kafka.
                         raise Refused(f"produce with acks=0 failed: {ErrorCode(row.error).name}: {row.message}")
+            self._produce_durations.observe(self._now() - begun)
             return None
         if wait is not None:
             pending = Pending()
 
             def answer(final: ProduceResults) -> None:
+                self._produce_durations.observe(self._now() - begun)
                 pending.resolve(self._produce_response(final, version, flexible, correlation_id, peer))
 
             wait(answer)
             return pending
-        return self._produce_response(results, version, flexible, correlation_id, peer)
+        response = self._produce_response(results, version, flexible, correlation_id, peer)
+        self._produce_durations.observe(self._now() - begun)
+        return response
 
     def _handle_fetch(
         self,
@@ -146,6 +170,7 @@ class Dispatcher:
         correlation_id: int,
         peer: Peer,
     ) -> Parts | Pending:
+        begun = self._now()
         if not fetch_codec.FIRST_VERSION <= version <= fetch_codec.LAST_VERSION:
             raise Refused(f"fetch version {version} is not offered")
         if end - position > _SMALL_REQUEST_BYTES:
@@ -155,6 +180,7 @@ class Dispatcher:
             position = _skip_header_tags(buffer, position, end)
         request = fetch_codec.parse(buffer, position, end, version)
         pending = Pending()
+        durations = self._fetch_durations if request.replica_id < 0 else self._durations_of("fetch_follower")
 
         def deliver(topics: FetchTopics, error: int, session_id: int) -> None:
             parts = fetch_codec.ResponseParts(_head(correlation_id, flexible))
@@ -168,6 +194,7 @@ class Dispatcher:
                 listener=peer.listener,
             )
             _SIZE.pack_into(parts.head, 0, parts.finish() - 4)
+            durations.observe(self._now() - begun)
             pending.resolve(parts.parts)  # type: ignore[arg-type]
 
         waiting = fetch.fetch(request, version, deliver)
@@ -196,6 +223,7 @@ class Dispatcher:
         context: Context,
     ) -> Parts | Pending:
         assert api.handler is not None
+        begun, durations = self._now(), self._durations_of(api.name)
         schema = request_schema(api.name)
         # Bytes after the message are passed over, as Kafka does: librdkafka sends some when it asks for all topics.
         cursor = Cursor(buffer, position, end)
@@ -207,7 +235,9 @@ class Dispatcher:
             request = schema.read(cursor, version)
         answer = api.handler(request, context)
         if not isinstance(answer, Awaitable):
-            return encode_response(api.name, answer, version, correlation_id)
+            response = encode_response(api.name, answer, version, correlation_id)
+            durations.observe(self._now() - begun)
+            return response
         pending = Pending()
         task = asyncio.ensure_future(answer, loop=self._loop)
         self._tasks.add(task)
@@ -216,6 +246,7 @@ class Dispatcher:
             self._tasks.discard(done)
             if done.cancelled():
                 return
+            durations.observe(self._now() - begun)
             error = done.exception()
             if error is not None:
                 _log.error("handler_failed api=%s", api.name, exc_info=error)

@@ -11,6 +11,7 @@ from millstream.broker.controller_link import ControllerLink
 from millstream.broker.dead_letters import DeadLetters
 from millstream.broker.forwarding import Forwarding
 from millstream.broker.group_coordinator import GroupCoordinator
+from millstream.broker.group_lag import GroupLag
 from millstream.broker.handlers.classic_groups import ClassicGroupHandlers
 from millstream.broker.handlers.cluster import ClusterHandlers
 from millstream.broker.handlers.consumer_groups import ConsumerGroupHandlers
@@ -74,7 +75,7 @@ class Broker:
         self.view = view
         self._kraft_version = kraft_version
         self.link = link
-        self._logs = logs
+        self.logs = logs
         self._environment = environment
         self.replicas = ReplicaManager(
             view, link, logs, environment, broker_epoch=lambda: view.broker_epoch, not_ours=(METADATA_PARTITION,)
@@ -110,6 +111,7 @@ class Broker:
             view, self.partitions, internal_topics, self.producer_ids, markers, environment
         )
         self.verification = TransactionVerification(view, self.transactions, self._verification_peers, environment)
+        self.group_lag = GroupLag(view, self.partitions, self.peers, self.groups, environment)
         view.subscribe(self._follow)
         self.apis = self._make_apis()
         self.dispatcher = self._make_dispatcher()
@@ -149,7 +151,7 @@ class Broker:
 
     def maintain(self) -> None:
         """Retention, rolling by time, flushing by time, checkpoints: called now and then."""
-        for job in self._logs.maintenance(self._environment.clock.now_ms(), self.replicas.roles.log_config):
+        for job in self.logs.maintenance(self._environment.clock.now_ms(), self.replicas.roles.log_config):
             self._run(job)
         self.hot_keys.tick()
         self.cleaner.tick()
@@ -161,11 +163,11 @@ class Broker:
         """
         if not any(other.active and other.id != self.view.node_id for other in self.view.image.brokers.values()):
             return None
-        broken = next((log for log in self._logs.loaded() if log.failure is not None), None)
+        broken = next((log for log in self.logs.loaded() if log.failure is not None), None)
         return None if broken is None else f"{broken.topic_partition}: {broken.failure}"
 
     def _checkpoint(self) -> None:
-        job = self._logs.checkpoint_job(self._environment.clock.now_ms())
+        job = self.logs.checkpoint_job(self._environment.clock.now_ms())
         if job is not None:
             self._run(job)
 
@@ -208,7 +210,7 @@ class Broker:
         log_ends = LogEnds(view, partitions, self.peers)
         share_groups = ShareGroupHandlers(self.groups, self.share_states, self.share_persister, self.shared, log_ends)
         share_state = ShareStateHandlers(self.share_coordinator)
-        share_fetch = ShareFetchHandlers(
+        self.share_fetch = ShareFetchHandlers(
             self.shared,
             environment,
             view.config.node_id,
@@ -250,8 +252,8 @@ class Broker:
             "list_config_resources": configs.list_config_resources,
             "share_group_heartbeat": share_groups.share_group_heartbeat,
             "share_group_describe": share_groups.share_group_describe,
-            "share_fetch": share_fetch.share_fetch,
-            "share_acknowledge": share_fetch.share_acknowledge,
+            "share_fetch": self.share_fetch.share_fetch,
+            "share_acknowledge": self.share_fetch.share_acknowledge,
             "initialize_share_group_state": share_state.initialize_share_group_state,
             "read_share_group_state": share_state.read_share_group_state,
             "write_share_group_state": share_state.write_share_group_state,
@@ -277,7 +279,7 @@ class Broker:
 
     def _make_dispatcher(self) -> Dispatcher:
         config = self.view.config
-        fetch = FetchHandler(
+        self.fetch = FetchHandler(
             self.partitions,
             self._environment,
             self.replicas,
@@ -290,7 +292,12 @@ class Broker:
             self._environment,
             lambda: self.view.config[transactions.TRANSACTION_PARTITION_VERIFICATION_ENABLE],
         )
-        produce = ProduceHandler(self.partitions, self._environment, self.replicas, self._transactional)
+        self.produce = ProduceHandler(self.partitions, self._environment, self.replicas, self._transactional)
         return Dispatcher(
-            self.apis, self._environment.loop, produce=produce, fetch=fetch, locate=self.replicas.endpoints
+            self.apis,
+            self._environment.loop,
+            produce=self.produce,
+            fetch=self.fetch,
+            locate=self.replicas.endpoints,
+            stopwatch=self._environment.stopwatch,
         )

@@ -49,6 +49,10 @@ class CoordinatorShards:
         partitions = self._partitions.by_name.get(self._topic.encode(), {})
         return [index for index, partition in partitions.items() if partition.is_leader]
 
+    def at_hand(self) -> list[CoordinatorShell]:
+        """Those that are loaded and ours."""
+        return [shell for shell in self.shells.values() if shell.is_loaded and shell.is_current]
+
     async def loaded(self, index: int) -> CoordinatorShell:
         """The shard of a partition, ready; KafkaError if it is not, or is somebody else's."""
         shell = self._shell(index)

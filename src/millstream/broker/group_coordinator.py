@@ -202,6 +202,10 @@ class GroupCoordinator:
                     raise  # else it went to another broker meanwhile, who is asked as well
         return answers
 
+    def shards_at_hand(self) -> list[GroupShard]:
+        """The shards that are loaded now, to be looked at without a change."""
+        return [_shard(shell) for shell in self._shards.at_hand()]
+
     async def run_on(self, shard: GroupShard, operation: "Callable[[int], Outcome[R]]") -> R:
         """Runs an operation on this very shard; NOT_COORDINATOR if it was given up."""
         for shell in self._shards.shells.values():

@@ -145,7 +145,10 @@ class LedSharePartition:
             )
             self._set_alarm()
             if acquired:
-                return Taken(_trimmed(records, data, acquired), acquired, _count(acquired))
+                taken = Taken(_trimmed(records, data, acquired), acquired, _count(acquired))
+                self.partition.traffic.sent_bytes += taken.records.length
+                self.partition.traffic.sent_records += taken.total
+                return taken
             if machine.next_offset(now_ms) == offset:
                 return None
             await asyncio.sleep(0)  # what was read was not for anyone yet: look further, after the others

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from uuid import UUID
 
 from millstream.broker.commit_waiters import CommitWaiter, CommitWaiters, OnCommitted
+from millstream.broker.topic_traffic import TopicTraffic
 from millstream.environment import Environment
 from millstream.metadata.topic_names import INTERNAL_TOPICS
 from millstream.model.errors import ErrorCode, KafkaError
@@ -79,6 +80,7 @@ class LocalPartition:
         "role",
         "topic_id",
         "topic_partition",
+        "traffic",
         "waiters",
     )
 
@@ -99,6 +101,8 @@ class LocalPartition:
         self.leader_epoch = -1
         self.high_watermark = 0
         self.is_internal = topic_partition.topic in INTERNAL_TOPICS
+        self.traffic = TopicTraffic()
+        """The topic's, once the partition is in the table."""
         self.waiters: Waiters[Waiter] = Waiters()
         """Those who read what is committed."""
         self.replica_waiters: Waiters[ReplicaWaiter] = Waiters()

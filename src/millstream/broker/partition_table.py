@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from uuid import UUID
 
 from millstream.broker.partition import Partition
+from millstream.broker.topic_traffic import TopicTraffic
 from millstream.model.errors import ErrorCode, KafkaError
 
 
@@ -11,15 +12,19 @@ class PartitionTable:
     def __init__(self) -> None:
         self.by_name: dict[bytes, dict[int, Partition]] = {}
         self.by_id: dict[bytes, dict[int, Partition]] = {}
+        self.traffic: dict[bytes, TopicTraffic] = {}
+        """By name; it stays until the topic is deleted, also while no partition of it is here."""
 
     def add(self, partition: Partition) -> None:
         name = partition.topic_partition.topic.encode()
         topic = self.by_name.setdefault(name, {})
         topic[partition.topic_partition.partition] = partition
         self.by_id[partition.topic_id.bytes] = topic
+        partition.traffic = self.traffic.setdefault(name, TopicTraffic())
 
     def remove_topic(self, name: str, topic_id: UUID) -> list[Partition]:
         self.by_id.pop(topic_id.bytes, None)
+        self.traffic.pop(name.encode(), None)
         return list(self.by_name.pop(name.encode(), {}).values())
 
     def remove(self, partition: Partition) -> None:

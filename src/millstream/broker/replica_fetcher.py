@@ -343,6 +343,7 @@ class ReplicaFetcher:
                 self._throttle.is_throttled(at.topic, at.partition)
                 and self._node.node_id not in followed.partition.in_sync()
             ):
+                self._throttle.pauses += 1
                 self._rest(followed, _THROTTLE_PAUSE_S)
 
     def _rest(self, followed: _Followed, seconds: float) -> None:
@@ -445,6 +446,7 @@ class ReplicaFetcher:
         at = partition.topic_partition
         if self._throttle.is_throttled(at.topic, at.partition):
             self._throttle.record(len(records))
+        partition.traffic.replica_received_bytes += len(records)
         for piece in _pieces(records, log.config.segment_bytes):
             log.append_as_follower(piece, now_ms=now_ms)
 

@@ -45,7 +45,7 @@ class ReplicaManager:
         self._environment = environment
         self.node_id = metadata.config.node_id
         self._broker_epoch = broker_epoch or self._registered_epoch
-        self._isr_changes = IsrChanges(link, self.node_id, self.broker_epoch, environment)
+        self.isr_changes = IsrChanges(link, self.node_id, self.broker_epoch, environment)
         now = environment.loop.time
         self.leader_throttle = ReplicaThrottle(
             "leader.replication.throttled.replicas",
@@ -54,7 +54,7 @@ class ReplicaManager:
             lambda: int(self.config[cluster.LEADER_REPLICATION_THROTTLED_RATE]),
             now,
         )
-        follower_throttle = ReplicaThrottle(
+        self.follower_throttle = ReplicaThrottle(
             "follower.replication.throttled.replicas",
             self.node_id,
             lambda topic: self.image.topic_config(topic),
@@ -64,7 +64,7 @@ class ReplicaManager:
         self.lost_brokers = LostBrokers(
             lambda: self.image, lambda: self.config[cluster.BROKER_SESSION_TIMEOUT_MS] / 1000, now
         )
-        self.fetchers = ReplicaFetchers(self, follower_throttle, environment)
+        self.fetchers = ReplicaFetchers(self, self.follower_throttle, environment)
         self.roles = ReplicaRoles(metadata, logs, environment, self, self.fetchers, not_ours=not_ours)
         self._timers: list[asyncio.TimerHandle] = []
         self._checkpointed = 0
@@ -89,7 +89,7 @@ class ReplicaManager:
         """Before the logs are closed: nothing is copied, led or proposed any more."""
         for timer in self._timers:
             timer.cancel()
-        self._isr_changes.close()
+        self.isr_changes.close()
         self.fetchers.close()
         self.roles.close()
 
@@ -182,7 +182,7 @@ class ReplicaManager:
             proposal.leader_epoch,
             proposal.partition_epoch,
         )
-        self._isr_changes.submit(partition, proposal)
+        self.isr_changes.submit(partition, proposal)
 
     def _check_in_sync_sets(self) -> None:
         for partition in self.partitions:

@@ -180,6 +180,10 @@ class ReplicaRoles:
     def _config_of(self, topic: str) -> LogConfig:
         return resolve_log_config(self._log_defaults, self._metadata.image.topic_config(topic))
 
+    def min_in_sync(self, topic: str) -> int:
+        """What the topic's `min.insync.replicas` comes to."""
+        return self._config_of(topic).min_insync_replicas
+
     def log_config(self, at: TopicPartition) -> LogConfig | None:
         """The settings of a log on our disk; None if it belongs to no topic that is known."""
         topic = self._metadata.image.topics.get(at.topic)

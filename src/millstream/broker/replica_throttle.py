@@ -43,6 +43,10 @@ class ReplicaThrottle:
         self._now = now
         self._parsed: dict[str, Names | None] = {}
         self._samples: deque[tuple[int, int]] = deque()
+        self.bytes = 0
+        """Copied under the throttle so far."""
+        self.pauses = 0
+        """How often a replica had to wait because of it."""
 
     def is_throttled(self, topic: str, partition: int) -> bool:
         text = self._topic_config(topic).get(self._setting)
@@ -56,11 +60,17 @@ class ReplicaThrottle:
         return named is None or (partition, self._node_id) in named
 
     def record(self, size: int) -> None:
+        self.bytes += size
         second = int(self._now())
         if self._samples and self._samples[-1][0] == second:
             self._samples[-1] = second, self._samples[-1][1] + size
         else:
             self._samples.append((second, size))
+
+    @property
+    def limit(self) -> int:
+        """Bytes per second."""
+        return self._rate()
 
     def is_exceeded(self) -> bool:
         second = int(self._now())

@@ -57,6 +57,10 @@ class SharePartitions:
 
     # Finding and loading
 
+    def led(self) -> list[LedSharePartition]:
+        """Those that some group reads here."""
+        return list(self._led.values())
+
     def loaded(self, key: ShareKey) -> LedSharePartition | None:
         return self._led.get(key)
 

@@ -196,6 +196,10 @@ class TransactionCoordinator:
 
         return await self._run(transactional_id, describe)
 
+    def at_hand(self) -> list[Transaction]:
+        """The transactions of the shards that are loaded now, to be looked at without waiting for anything."""
+        return [each for shell in self._shards.at_hand() for each in shard_of(shell).transactions.values()]
+
     async def select(self, wanted: TransactionFilter) -> list[Transaction]:
         """The transactions of all shards of this broker that pass the filter."""
         now_ms = self._environment.clock.now_ms()

@@ -47,7 +47,7 @@ class ControllerRole:
         table = self.apis.table()
         table.append(api("api_versions", lambda request, context: versions.handle(request, context)))
         versions = ApiVersions(table, self._features)
-        self.dispatcher = Dispatcher(table, environment.loop)
+        self.dispatcher = Dispatcher(table, environment.loop, stopwatch=environment.stopwatch)
 
     def close(self) -> None:
         self.active.close()

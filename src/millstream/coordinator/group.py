@@ -1,8 +1,9 @@
 """What all kinds of groups have in common, as offsets and admin requests need it."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import ClassVar
+from typing import Any, ClassVar
 from uuid import UUID
 
 from millstream.coordinator.outcome import CoordinatorRecord
@@ -27,6 +28,8 @@ class Group(ABC):
     """Whether an empty group is deleted when its last offset has expired."""
 
     group_id: str
+    members: Mapping[str, Any]
+    """By id."""
 
     @property
     @abstractmethod

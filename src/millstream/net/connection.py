@@ -10,6 +10,7 @@ import struct
 from collections import deque
 from typing import Protocol
 
+from millstream.net.plain_http import METHODS, HttpExchange, HttpService
 from millstream.net.request_memory import RequestMemory
 from millstream.net.service import Part, Parts, Peer, Pending, Refused, Service
 from millstream.net.transport import Transport
@@ -41,6 +42,8 @@ class Shared(Protocol):
     max_frame_bytes: int
     max_waiting_answers: int
     max_unsent_bytes: int
+    http: HttpService | None
+    pauses: int
 
     def now(self) -> float: ...
 
@@ -57,6 +60,7 @@ class Connection:
         "_frame_since",
         "_frame_size",
         "_frame_view",
+        "_http",
         "_out",
         "_out_sent",
         "_paused",
@@ -87,6 +91,7 @@ class Connection:
         self._corked = False
         self._blocked = False  # the peer takes no more for now
         self._paused = False
+        self._http: HttpExchange | None = None
         transport.watch_readable(self._on_readable)
 
     # Reading
@@ -140,6 +145,8 @@ class Connection:
         while end - position >= 4 and not self._paused and not self.closed:
             (size,) = _SIZE.unpack_from(buffer, position)
             if not _SMALLEST_FRAME <= size <= largest:
+                if self._begins_http(buffer, position, end):
+                    return
                 _log.warning(
                     "frame_refused peer=%s:%d size=%d largest=%d: this is not a Kafka client, or "
                     "socket.request.max.bytes is too small for it",
@@ -165,6 +172,14 @@ class Connection:
         if position < end:
             self._rest = bytes(buffer[position:end])
         self._uncork()
+
+    def _begins_http(self, buffer: bytearray, position: int, end: int) -> bool:
+        """Whether this is no frame but a request of HTTP; if so, the rest of the connection is its."""
+        service = self._shared.http
+        if service is None or self._answers or self._out or bytes(buffer[position : position + 4]) not in METHODS:
+            return False
+        self._http = HttpExchange(self._transport, service, bytes(buffer[position:end]), self.close)
+        return True
 
     def _begin_frame(self, size: int, buffer: bytearray, start: int, end: int) -> bool:
         frame = self._shared.memory.take(size)
@@ -206,6 +221,7 @@ class Connection:
     def _pause(self) -> None:
         if not self._paused:
             self._paused = True
+            self._shared.pauses += 1
             self._transport.watch_readable(None)
 
     def _resume(self) -> None:
@@ -335,6 +351,8 @@ class Connection:
             answer.abandon()
         self._answers.clear()
         self.peer.close()
+        if self._http is not None:
+            self._http.close()
         self._out.clear()
         self._rest = b""
         if self._frame is not None:
@@ -342,6 +360,11 @@ class Connection:
             self._frame_view.release()
             self._shared.memory.give_back(frame, self._frame_size)
         self._shared.forget(self)
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether it is not read for now, because too much of it waits."""
+        return self._paused
 
     @property
     def is_waiting(self) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from millstream.net.connection import SCRATCH_BYTES, Connection
 from millstream.net.log_throttle import LogThrottle
 from millstream.net.network import Listening, Network
+from millstream.net.plain_http import LARGEST_FRAME_BYTES, HttpService
 from millstream.net.request_memory import RequestMemory
 from millstream.net.service import Peer, Service
 from millstream.net.transport import Transport
@@ -47,7 +48,7 @@ class Listener:
         self.memory = RequestMemory(limits.request_memory_bytes)
         self.scratch = bytearray(SCRATCH_BYTES)
         self.scratch_view = memoryview(self.scratch)
-        self.max_frame_bytes = limits.max_frame_bytes
+        self.max_frame_bytes = min(limits.max_frame_bytes, LARGEST_FRAME_BYTES)
         self.max_waiting_answers = limits.max_waiting_answers
         self.max_unsent_bytes = limits.max_unsent_bytes
         self.now = loop.time
@@ -57,6 +58,13 @@ class Listener:
         self._sweeper: asyncio.TimerHandle | None = None
         self.connections: set[Connection] = set()
         self._per_address: Counter[str] = Counter()
+        self.http: HttpService | None = None
+        """Who answers connections that speak HTTP; None has them closed."""
+        self.accepted = 0
+        self.refused: Counter[str] = Counter()
+        """Connections that were closed at once, by the setting that limits them."""
+        self.pauses = 0
+        """How often a connection was not read on, because too much of it waited or there was no memory for more."""
 
     def bind(self, host: str, port: int) -> tuple[str, int]:
         """Takes the address; returns it, with the port the system chose where 0 was asked for."""
@@ -70,9 +78,12 @@ class Listener:
         return self._listening.host, self._listening.port
 
     def serve(self, service: Service) -> None:
-        """Begins to accept; who connected since the binding has waited in the backlog."""
+        """Begins to accept; who connected since the binding has waited in the backlog. Called again, hands over to
+        another service."""
         assert self._listening is not None
         self.service = service
+        if self._sweeper is not None:
+            return
         self._listening.watch(self._accept)
         self._sweeper = self._loop.call_later(_SWEEP_SECONDS, self._sweep)
 
@@ -100,15 +111,18 @@ class Listener:
     def _welcome(self, transport: Transport) -> None:
         host = transport.peer_host
         if len(self.connections) >= self.limits.max_connections:
+            self.refused["max.connections"] += 1
             _log.warning("connection_refused peer=%s limit=max.connections", host)
             transport.close()
         elif self._per_address[host] >= self.limits.max_connections_of_address.get(
             host, self.limits.max_connections_per_address
         ):
+            self.refused["max.connections.per.ip"] += 1
             _log.warning("connection_refused peer=%s limit=max.connections.per.ip", host)
             transport.close()
         else:
             self._per_address[host] += 1
+            self.accepted += 1
             self.connections.add(Connection(transport, Peer(host, transport.peer_port, self.name), self))
 
     def forget(self, connection: Connection) -> None:

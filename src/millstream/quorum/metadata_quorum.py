@@ -134,6 +134,11 @@ class MetadataQuorum:
         return self._raft.kraft_version
 
     @property
+    def published_offset(self) -> int:
+        """Up to where the committed records have been told to this node's listeners."""
+        return self._publication.next_offset
+
+    @property
     def bytes_since_snapshot(self) -> int:
         """How much was committed since the last snapshot."""
         return self._publication.bytes_since_snapshot

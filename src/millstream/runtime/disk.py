@@ -10,8 +10,11 @@ import fcntl
 import mmap
 import os
 import shutil
+import time
 from collections.abc import Sequence
+from threading import Lock
 
+from millstream.measures import PAUSE_SECONDS, Histogram
 from millstream.records.batch import Bytes
 from millstream.storage.disk import DirectoryEntry
 
@@ -28,6 +31,22 @@ _fstat = os.fstat
 _pread = os.pread
 _pwrite = os.pwrite
 _preadv = getattr(os, "preadv", None)
+
+
+class SyncDurations:
+    """How long bringing something to stable storage took; several threads do."""
+
+    def __init__(self) -> None:
+        self.seconds = Histogram(PAUSE_SECONDS)
+        self._lock = Lock()
+
+    def observe(self, begun: float) -> None:
+        with self._lock:
+            self.seconds.observe(time.perf_counter() - begun)
+
+
+SYNC_DURATIONS = SyncDurations()
+"""Of this process: files know nothing of the disk they were opened by."""
 
 
 class RealFile:
@@ -86,7 +105,9 @@ class RealFile:
         os.ftruncate(self._fd, size)
 
     def sync(self) -> None:
+        begun = time.perf_counter()
         os.fdatasync(self._fd)
+        SYNC_DURATIONS.observe(begun)
 
     def is_resident(self, position: int, length: int) -> bool:
         if not self._can_probe or length <= 0:
@@ -170,10 +191,12 @@ class RealDisk:
 
     def sync_directory(self, path: str) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        begun = time.perf_counter()
         try:
             os.fsync(fd)
         finally:
             _close(fd)
+        SYNC_DURATIONS.observe(begun)
 
     def sync_filesystem(self, path: str) -> None:
         # The standard library has only sync(), which waits for every other file system too.

@@ -26,6 +26,9 @@ from millstream.controller.leader_watch import LeaderWatch
 from millstream.environment import Environment
 from millstream.metadata.image import MetadataDelta
 from millstream.metadata.records import Endpoint
+from millstream.metrics.endpoints import NodeEndpoints
+from millstream.metrics.process_reading import ProcessProbe
+from millstream.net.held_requests import HeldRequests
 from millstream.net.listener import DEFAULT_REQUEST_MEMORY_BYTES, ConnectionLimits, Listener
 from millstream.net.service import Service
 from millstream.quorum.metadata_loader import MetadataLoader
@@ -47,9 +50,15 @@ _HAND_OVER_SECONDS = 10.0
 class Node:
     """Time, chance, network and disk are given, so that the simulator runs this very class."""
 
-    def __init__(self, config: BrokerConfig, environment: Environment, disk: Disk) -> None:
-        self._config = config
-        self._environment = environment
+    def __init__(
+        self, config: BrokerConfig, environment: Environment, disk: Disk, probe: ProcessProbe | None = None
+    ) -> None:
+        self.config = self._config = config
+        self.environment = self._environment = environment
+        self.probe = probe
+        self.is_stopping = False
+        self._endpoints = NodeEndpoints(self)
+        self._held = HeldRequests()
         self._loop = environment.loop
         self._disk = disk
         self._root = os.path.abspath(config.data_dir)
@@ -91,6 +100,7 @@ class Node:
         logs, identity = self._open_directory()
         end_points = self._bind(config.listeners, self._listeners)
         controller_end_points = self._bind(config.controller_listeners, self._controller_listeners)
+        _serve(self._listeners, self._held)  # probes are answered from here on
         quorum = self.quorum = open_quorum(
             config,
             logs,
@@ -144,6 +154,7 @@ class Node:
         while not view.serves_here:
             await self._next_change()
         _serve(self._listeners, self.broker.dispatcher)
+        self._held.give_to(self.broker.dispatcher)
         self._schedule_maintenance()
         return f"{end_points[0].host}:{end_points[0].port}"
 
@@ -183,11 +194,16 @@ class Node:
                     "choose another with --listen HOST:PORT (port 0 picks a free one)",
                     name="listeners",
                 ) from None
+            listener.http = self._endpoints
             into.append(listener)
         return tuple(
             Endpoint(name=shown.name, host=shown.host, port=shown.port)
             for shown in config.advertised(ports, socket.gethostname(), wanted)
         )
+
+    @property
+    def listeners(self) -> tuple[Listener, ...]:
+        return (*self._listeners, *self._controller_listeners)
 
     def _serve_controllers(self) -> None:
         if self.controller is not None:
@@ -255,6 +271,7 @@ class Node:
 
     async def stop(self) -> None:
         """Hands over what this node leads, closes everything, and leaves the mark of a clean stop."""
+        self.is_stopping = True
         if not self.failure.done():
             if self.lifecycle is not None:
                 await self.lifecycle.shut_down(_HAND_OVER_SECONDS)
@@ -266,7 +283,8 @@ class Node:
         """The same without a word to anybody."""
         if self._maintenance is not None:
             self._maintenance.cancel()
-        for listener in (*self._listeners, *self._controller_listeners):
+        self._endpoints.close()
+        for listener in self.listeners:
             listener.close()
         broker_epoch = -1
         if self.lifecycle is not None:

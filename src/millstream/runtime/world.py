@@ -29,7 +29,7 @@ def real_environment(loop: asyncio.AbstractEventLoop) -> Environment:
     def offload(function: Callable[[], T]) -> "asyncio.Future[T]":
         return loop.run_in_executor(threads, function)
 
-    return Environment(SystemClock(), loop, offload, random.Random(), SocketNetwork(loop), breathe)
+    return Environment(SystemClock(), loop, offload, random.Random(), SocketNetwork(loop), breathe, time.perf_counter)
 
 
 _turns = threading.local()

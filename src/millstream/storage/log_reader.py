@@ -30,19 +30,22 @@ def read(
     if start is None or end is None or end <= start:
         slot = slot if slot >= 0 else len(segments) - 1
         return _search(segments, slot, log_end_offset, Bounds(offset, max_bytes, up_to, at_least_one))
-    length = end - start
+    length = span = end - start
     file = segment.log.get()
     if length > max_bytes:
         length = extent(segment, start, end, Bounds(offset, max_bytes, up_to, at_least_one), file)
         if length == 0:
             return empty_slice()
-    return _slice(segment, file, start, length, end_offset)
+    return _slice(segment, file, start, length, end_offset, min(up_to, end_offset) - offset, span)
 
 
-def _slice(segment: Segment, file: File, start: int, length: int, end_offset: int) -> Slice:
+def _slice(segment: Segment, file: File, start: int, length: int, end_offset: int, count: int, span: int) -> Slice:
+    """`count` offsets lie in the `span` of bytes that begins where the slice does."""
     vouched = segment.vouched_length(file, start, length)
     if vouched and file.is_resident(start, vouched):
-        return Slice(file, start, vouched, True)
+        return Slice(
+            file, start, vouched, True, (), None, count if vouched == span else max(count * vouched // span, 1)
+        )
     return Slice(file, start, length, False, ((segment, end_offset),))
 
 
@@ -55,8 +58,12 @@ def _search(segments: SegmentList, slot: int, log_end_offset: int, bounds: Bound
                 found = segment.find(bounds.offset)
                 if found is not None:
                     end_offset = segments.end_of(slot, log_end_offset)
-                    length = extent(segment, found, bounds.end_position(segment, end_offset), bounds, file)
-                    return _slice(segment, file, found, length, end_offset) if length else empty_slice()
+                    end = bounds.end_position(segment, end_offset)
+                    length = extent(segment, found, end, bounds, file)
+                    count = min(bounds.up_to, end_offset) - bounds.offset
+                    if not length:
+                        return empty_slice()
+                    return _slice(segment, file, found, length, end_offset, count, end - found)
             except OSError as error:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
     last = min(slot + SEARCHED_SEGMENTS, len(segments))

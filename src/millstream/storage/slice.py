@@ -52,7 +52,7 @@ class NoFile:
 
 
 class Slice:
-    __slots__ = ("_bounds", "_segments", "file", "length", "position", "ready")
+    __slots__ = ("_bounds", "_segments", "count", "file", "length", "position", "ready")
 
     def __init__(
         self,
@@ -62,6 +62,7 @@ class Slice:
         ready: bool,
         segments: "Sequence[tuple[Segment, int]]" = (),
         bounds: "Bounds | None" = None,
+        count: int = 0,
     ) -> None:
         self.file = file
         self.position = position
@@ -69,6 +70,9 @@ class Slice:
         self.ready = ready
         self._segments = segments
         self._bounds = bounds
+        self.count = count
+        """How many offsets are in it, as near as can be told without reading: exactly where it ends with the segment or
+        the readable part, or was checked, else by its share of the bytes."""
 
     @property
     def is_located(self) -> bool:
@@ -123,16 +127,22 @@ class Slice:
         modified_ns = self.file.modified_ns()
         start = end = self.position
         next_offset = 0
+        first_offset = -1
         # Whoever reads old data goes on reading: while this stretch is checked and sent, the disk fetches the next.
         self.file.read_ahead(start, self.length + READ_AHEAD_BYTES)
         for position, header, holds in walk_checked(self.file, start, start + self.length):
             if not holds or header.base_offset < next_offset:
                 break
+            if first_offset < 0:
+                first_offset = header.base_offset
             next_offset = header.last_offset + 1
             end = position + header.size
         if end == start:
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"the batch at byte {start} of {self.file.path} is damaged")
         self.length = end - start
+        self.count = next_offset - (
+            max(first_offset, self._bounds.offset) if self._bounds is not None else first_offset
+        )
         segment.vouch(start, end, modified_ns)
         segment.hint(next_offset, end)
 

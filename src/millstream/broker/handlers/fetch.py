@@ -46,6 +46,8 @@ class FetchHandler:
         self.cluster = cluster
         self.sessions = FetchSessions(session_slots, environment.randomness)
         self.reader = FetchReader(partitions, cluster, max_bytes)
+        self.waiting = self.waiting_followers = 0
+        """Fetches that wait for something to read."""
 
     def fetch(self, request: FetchRequest, version: int, deliver: Deliver) -> "FetchWait | None":
         """Answers through `deliver`, now or later; returns what waits, so that it can be given up."""
@@ -259,6 +261,7 @@ class FetchWait:
                 else:
                     self._watched.append(partition.waiters)
                     partition.waiters.add(self)
+        self._count(1)
         loop = self._handler.environment.loop
         self._timer = loop.call_later(self._request.max_wait_ms / 1000, self._guarded(self._time_is_up))
 
@@ -317,21 +320,32 @@ class FetchWait:
         if self._followed is not None:
             self._followed.waiting.pop(self, None)
         if self._timer is not None:
+            self._count(-1)
             self._timer.cancel()
             self._timer = None
+
+    def _count(self, change: int) -> None:
+        if self._request.replica_id >= 0:
+            self._handler.waiting_followers += change
+        else:
+            self._handler.waiting += change
 
     def _answer(self, found: ReadResult) -> None:
         self._leave()
         cold = [row.records for _, row in found.rows if isinstance(row.records, Slice) and not row.records.ready]
         if not cold:
+            if found.size or found.must_answer:
+                self._handler.reader.count_sent(found.rows, self._request, self._version >= FIRST_WITH_TOPIC_ID)
             self._finish(found.rows)
             return
         prepared = self._handler.environment.offload(lambda: _prepare(cold))
-        prepared.add_done_callback(lambda done: self._finish(_with_failures(found.rows, done.result())))
+        prepared.add_done_callback(lambda done: self._prepared(_with_failures(found.rows, done.result())))
+
+    def _prepared(self, rows: list[Row]) -> None:
+        self._handler.reader.count_sent(rows, self._request, self._version >= FIRST_WITH_TOPIC_ID)
+        self._finish(rows)
 
     def _finish(self, rows: list[Row]) -> None:
-        if self._request.replica_id >= 0:
-            self._handler.reader.count_sent(rows, self._request, self._version >= FIRST_WITH_TOPIC_ID)
         if self._session is None:
             self._deliver(_by_topic(rows), ErrorCode.NONE, 0)
             return

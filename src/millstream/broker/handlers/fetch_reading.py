@@ -68,6 +68,8 @@ class FetchReader:
         self.partitions = partitions
         self.cluster = cluster
         self._max_bytes = max_bytes
+        self.errors: dict[int, int] = {}
+        """How often partitions were answered with which error."""
 
     def read(
         self, wanted: Iterable[tuple[Key, FetchPartition]], request: FetchRequest, version: int, *, is_arrival: bool
@@ -195,22 +197,36 @@ class FetchReader:
 
     def _is_held_up(self, partition: Partition, broker_id: int) -> bool:
         throttle, at = self.cluster.leader_throttle, partition.topic_partition
-        return (
+        is_held_up = (
             broker_id not in partition.in_sync()
             and throttle.is_throttled(at.topic, at.partition)
             and throttle.is_exceeded()
         )
+        throttle.pauses += is_held_up
+        return is_held_up
 
     def count_sent(self, rows: list[Row], request: FetchRequest, by_id: bool) -> None:
-        """Keeps account of what replicas under a throttle were sent."""
+        """Keeps account of what goes out, and of what replicas under a throttle are sent."""
         topics = self.partitions.by_id if by_id else self.partitions.by_name
-        throttle = self.cluster.leader_throttle
+        is_replica = request.replica_id >= 0
         for (topic, index), row in rows:
-            if row.records is None or not row.records.length:
+            if row.error:
+                self.errors[row.error] = self.errors.get(row.error, 0) + 1
+            records = row.records
+            if not isinstance(records, Slice) or not records.length:
                 continue
             partition = topics.get(topic, {}).get(index)
-            if partition is not None and throttle.is_throttled(partition.topic_partition.topic, index):
-                throttle.record(row.records.length)
+            if partition is None:
+                continue
+            traffic = partition.traffic
+            if not is_replica:
+                traffic.sent_bytes += records.length
+                traffic.sent_records += records.count
+                continue
+            traffic.replica_sent_bytes += records.length
+            throttle = self.cluster.leader_throttle
+            if throttle.is_throttled(partition.topic_partition.topic, index):
+                throttle.record(records.length)
 
     def _nearest(self, partition: Partition, rack: str, offset: int) -> int:
         """A replica in the consumer's rack that has what it asks for, the one that is furthest; -1 for the leader."""

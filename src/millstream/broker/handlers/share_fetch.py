@@ -50,6 +50,8 @@ class ShareFetchHandlers:
         self._locate = locate
         self._max_bytes = max_bytes
         self.sessions = ShareSessions(session_slots, self._lost)
+        self.waiting = 0
+        """Fetches under way, most of which wait for something to hand out."""
 
     # ShareFetch
 
@@ -67,9 +69,11 @@ class ShareFetchHandlers:
             await self._release(session)
         elif not request.is_renew_ack:
             waiting = _ShareWait(self, request, session, context)
+            self.waiting += 1
             try:
                 await waiting.run(rows, patient=not acknowledged and request.min_bytes > 0)
             finally:
+                self.waiting -= 1
                 waiting.leave()
         for at, failure in acknowledged.items():
             row = rows.setdefault(at, SharePartitionResult(at[1]))

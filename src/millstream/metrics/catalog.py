@@ -1,0 +1,43 @@
+"""All subjects and, through them, all metrics there are; docs/metrics.md has the same table."""
+
+from millstream.metrics.exposition import Family
+from millstream.metrics.of_cluster import CLUSTER
+from millstream.metrics.of_compaction import COMPACTION
+from millstream.metrics.of_connections import CONNECTIONS
+from millstream.metrics.of_groups import GROUP_SUBJECT
+from millstream.metrics.of_partitions import PARTITIONS
+from millstream.metrics.of_process import PROCESS
+from millstream.metrics.of_quorum import QUORUM
+from millstream.metrics.of_replication import REPLICATION
+from millstream.metrics.of_requests import REQUESTS
+from millstream.metrics.of_topics import TOPICS
+from millstream.metrics.subject import Subject
+
+SUBJECTS: tuple[Subject, ...] = (
+    PROCESS,
+    REQUESTS,
+    CONNECTIONS,
+    TOPICS,
+    PARTITIONS,
+    REPLICATION,
+    CLUSTER,
+    QUORUM,
+    GROUP_SUBJECT,
+    COMPACTION,
+)
+
+
+def families() -> list[Family]:
+    return [family for subject in SUBJECTS for family in subject.families]
+
+
+def markdown() -> str:
+    """The table of docs/metrics.md."""
+    lines = []
+    for subject in SUBJECTS:
+        lines += [f"### `{subject.name}`", "", "| metric | type | labels | what it tells |", "|---|---|---|---|"]
+        for family in subject.families:
+            labels = ", ".join(f"`{label}`" for label in family.labels)
+            lines.append(f"| `{family.name}` | {family.kind} | {labels} | {family.help} |")
+        lines.append("")
+    return "\n".join(lines)

@@ -1,0 +1,34 @@
+"""Compaction: how dirty the compacted logs of this node are, and which cannot be cleaned."""
+
+from millstream.metrics.exposition import Page, gauge
+from millstream.metrics.subject import ObservedNode, Subject, Turns
+
+COMPACTED = gauge("millstream_compacted_logs", "Open logs with cleanup.policy=compact.")
+DIRTY_RATIO = gauge(
+    "millstream_compaction_max_dirty_ratio", "The part of the dirtiest of them that is yet to be cleaned."
+)
+DIRTY_BYTES = gauge("millstream_compaction_dirty_bytes", "How much of them is yet to be cleaned.")
+RUNNING = gauge("millstream_compaction_running", "Logs that are being cleaned.")
+UNCLEANABLE = gauge("millstream_compaction_uncleanable_logs", "Logs that cannot be cleaned; the log file says why.")
+
+
+async def collect(node: ObservedNode, page: Page, turns: Turns) -> None:
+    if node.broker is None:
+        return
+    count = running = uncleanable = dirty_bytes = 0
+    ratio = 0.0
+    for progress in node.broker.cleaner.progress():
+        await turns.pause()
+        count += 1
+        ratio = max(ratio, progress.ratio)
+        dirty_bytes += progress.dirty_bytes
+        running += progress.is_running
+        uncleanable += bool(progress.uncleanable)
+    page.add(COMPACTED, count)
+    page.add(DIRTY_RATIO, ratio)
+    page.add(DIRTY_BYTES, dirty_bytes)
+    page.add(RUNNING, running)
+    page.add(UNCLEANABLE, uncleanable)
+
+
+COMPACTION = Subject("compaction", (COMPACTED, DIRTY_RATIO, DIRTY_BYTES, RUNNING, UNCLEANABLE), collect)
