@@ -6,7 +6,6 @@ leads, so the newest report of each is taken and rates are added up.
 
 import json as json_codec
 import time
-from collections.abc import Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,11 +23,11 @@ from millstream.cli.options import (
     open_client,
 )
 from millstream.cli.terminal import CommandFailedError, note, print_json, print_table
+from millstream.console.topics.hot_key_reports import REPORT_TOPIC, key_text, merged
 
 if TYPE_CHECKING:
     from millstream.client import Client
 
-REPORT_TOPIC = "__millstream_hot_keys"
 _RECENT = timedelta(minutes=2)
 
 
@@ -93,42 +92,6 @@ def newest_reports(client: "Client", topic: str) -> list[dict[str, Any]]:
     return []
 
 
-def merged(reports: Iterable[dict[str, Any]], top: int) -> dict[str, Any]:
-    """One document of several brokers' reports: rates are summed, a key's shares weighed by them."""
-    rows = list(reports)
-    records = sum(row["records_per_second"] for row in rows)
-    size = sum(row["bytes_per_second"] for row in rows)
-    keys: dict[Any, dict[str, Any]] = {}
-    for row in rows:
-        by_records = row["records_per_second"] / records if records else 1 / len(rows)
-        by_bytes = row["bytes_per_second"] / size if size else 1 / len(rows)
-        for key in row["keys"]:
-            name = (key.get("key"), key.get("key_base64"))
-            known = keys.setdefault(name, {part: key[part] for part in ("key", "key_base64") if part in key})
-            for field, weight in (
-                ("record_share", by_records),
-                ("record_share_at_least", by_records),
-                ("byte_share", by_bytes),
-                ("byte_share_at_least", by_bytes),
-            ):
-                known[field] = round(known.get(field, 0.0) + key[field] * weight, 4)
-    hottest = sorted(keys.values(), key=lambda key: -max(key["record_share_at_least"], key["byte_share_at_least"]))
-    partitions = sorted(
-        (part for row in rows for part in row["partitions"]), key=lambda part: -float(part["bytes_per_second"])
-    )
-    return {
-        "topic": rows[0]["topic"],
-        "time_ms": max(row["time_ms"] for row in rows),
-        "half_life_s": max(row["half_life_s"] for row in rows),
-        "records_per_second": records,
-        "bytes_per_second": size,
-        "partition_count": sum(row["partition_count"] for row in rows),
-        "partitions": partitions[:top],
-        "sampled_records": sum(row["sampled_records"] for row in rows),
-        "keys": hottest[:top],
-    }
-
-
 def _explain_silence(client: "Client", topic: str) -> None:
     setting = client.topics.config(topic).get("millstream.hot.keys.enable")
     if setting is None:
@@ -164,7 +127,7 @@ def _show(document: dict[str, Any]) -> None:
         ("key", "of records", "at least", "of bytes", "at least"),
         [
             (
-                _key(key),
+                key_text(key),
                 _percent(key["record_share"]),
                 _percent(key["record_share_at_least"]),
                 _percent(key["byte_share"]),
@@ -174,12 +137,6 @@ def _show(document: dict[str, Any]) -> None:
         ],
     )
     note(f"keys by {document['sampled_records']:,} sampled records of the last minute or so")
-
-
-def _key(key: dict[str, Any]) -> str:
-    if "key_base64" in key:
-        return f"base64:{key['key_base64']}"
-    return "(no key)" if key["key"] is None else str(key["key"])
 
 
 def _percent(share: float) -> str:

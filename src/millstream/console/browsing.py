@@ -12,8 +12,8 @@ from millstream.console.tables import DataTable
 _STYLE = f'<link rel="stylesheet" href="{BASE}/assets/browsing.css">'
 # Values come into these as data, never as part of the template.
 _PICK_CELL = """
-<q-td :props="props"><a href="#" class="ms-row-link ms-mono" @click.prevent.stop="$parent.$emit('pick', props.row._key)">
-{{ props.value }}</a></q-td>
+<q-td :props="props"><a href="#" class="ms-row-link ms-mono"
+@click.prevent.stop="$parent.$emit('pick', props.row._key)">{{ props.value }}</a></q-td>
 """
 _SOFT_CELL = '<q-td :props="props"><div class="ms-wrap-cell">{{ props.value }}</div></q-td>'
 

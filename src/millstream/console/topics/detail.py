@@ -1,5 +1,7 @@
 """One topic: numbers, layout, rate, hot keys, settings, readers; adding partitions and deleting."""
 
+from typing import Any
+
 from nicegui import ui
 
 from millstream.console.browsing import Complaint, dialog
@@ -82,8 +84,15 @@ class TopicDetail:
                 )
         frame.live(self._show)
         ui.timer(0.05, self._settings.load, once=True)
-        ui.timer(0.3, self._hot.load, once=True)
-        ui.timer(EVERY_S, self._hot.load)
+        watching = ui.timer(EVERY_S, self._hot.load, active=False)
+
+        async def opened(event: Any) -> None:
+            """Reports are read while somebody looks at them."""
+            watching.active = event.value == hot.props["name"]
+            if watching.active:
+                await self._hot.load()
+
+        tabs.on_value_change(opened)
 
     def _show(self, snapshot: Snapshot) -> None:
         topic = snapshot.topics.get(self._topic)

@@ -10,7 +10,8 @@ from millstream.console.frame import Frame
 from millstream.console.messages.reading import RecordReader
 from millstream.console.parts import card, grid
 from millstream.console.tables import Column, DataTable
-from millstream.console.topics.hot_keys import REPORT_TOPIC, key_text, merged, newest_reports
+from millstream.console.topics.hot_key_reports import REPORT_TOPIC, key_text, merged
+from millstream.console.topics.hot_keys import newest_reports
 
 _TOP = 20
 EVERY_S = 5.0
@@ -69,8 +70,8 @@ class HotKeysView:
 
     def _show(self, document: dict[str, Any]) -> None:
         self._note.set_text(
-            f"Reported {ago(time.time() * 1000 - document['time_ms'])}: {rate(document['records_per_second'])} records, "
-            f"{size(document['bytes_per_second'])}/s, keys by {count(document['sampled_records'])} sampled records. "
+            f"Reported {ago(time.time() * 1000 - document['time_ms'])}: {rate(document['records_per_second'])} records "
+            f"and {size(document['bytes_per_second'])}/s, keys by {count(document['sampled_records'])} samples. "
             "A key is kept on one partition: one that carries much of a topic cannot be spread by adding partitions."
         )
         self._keys.update(

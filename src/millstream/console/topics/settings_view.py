@@ -1,4 +1,4 @@
-"""The settings of one topic in a table, each with its help text, where its value comes from, and a dialog to change it."""
+"""One topic's settings in a table, with help texts and where each value comes from, and a dialog to change one."""
 
 from nicegui import ui
 

@@ -1,0 +1,314 @@
+"""Messages: a topic's records, newest or oldest first, from an offset or a time on, filtered, or as they arrive."""
+
+from datetime import UTC, timedelta, timezone, tzinfo
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from nicegui import ui
+
+from millstream.console.browsing import use_style
+from millstream.console.errors import UserError
+from millstream.console.formats import count, plural
+from millstream.console.frame import Frame, console_page
+from millstream.console.messages.details import open_details
+from millstream.console.messages.matching import PLACES
+from millstream.console.messages.question import (
+    LIVE,
+    MODES,
+    NEWEST,
+    OFFSET,
+    TIME,
+    Question,
+    first_page,
+    next_page,
+    tail,
+)
+from millstream.console.messages.reading import FoundRecord, Page, Range, RecordReader
+from millstream.console.messages.table import RecordTable, lines_of
+from millstream.console.messages.tail import RecordTail, Step
+from millstream.console.messages.writing_dialog import open_writing
+from millstream.console.parts import card, heading
+from millstream.registry.decoding import Decoder
+
+_TAIL_EVERY_S = 0.7
+_TAIL_ROWS = 200
+_ZONE = "[Intl.DateTimeFormat().resolvedOptions().timeZone, -new Date().getTimezoneOffset()]"
+
+
+@console_page("/messages")
+def messages(frame: Frame) -> None:
+    use_style()
+    _Messages(frame)
+
+
+class _Messages:
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+        self._reader = RecordReader(frame.console.cluster)
+        self._decode = Decoder(frame.console.registry).decode
+        self._zone: tzinfo = UTC
+        self._question: Question | None = None
+        self._rest: dict[int, Range] = {}
+        self._tail: RecordTail | None = None
+        self._asked = 0
+        self._skipped = 0
+        self._busy = False
+        with heading("Messages"):
+            ui.button("Write a record", icon="edit", on_click=self._write).props(
+                "outline no-caps data-testid=open-write"
+            )
+        with card(""):
+            self._lay_out_form(frame)
+        with card(""):
+            with ui.element("div").classes("ms-status"):
+                self._dot = ui.element("span").classes("ms-live-dot")
+                self._status = ui.label("Choose a topic.").classes("ms-muted").props("role=status data-testid=status")
+                ui.space()
+                self._more = ui.button("", on_click=self._continue).props("outline dense no-caps data-testid=more")
+            self._dot.set_visibility(False)
+            self._more.set_visibility(False)
+            self._table = RecordTable(self._open)
+        frame.live(lambda snapshot: self._offer_topics())
+        ui.timer(_TAIL_EVERY_S, self._step)
+        ui.timer(0.05, self._begin, once=True)
+
+    def _lay_out_form(self, frame: Frame) -> None:
+        asked = frame.parameters
+        with ui.element("div").classes("ms-form"):
+            topic = asked.get("topic", "")
+            self._topic = (
+                ui.select(
+                    [topic] if topic else [],
+                    value=topic or None,
+                    label="Topic",
+                    with_input=True,
+                    on_change=self._chosen,
+                )
+                .props("outlined dense options-dense data-testid=topic")
+                .classes("ms-field-wide")
+            )
+            self._partition = (
+                ui.select({None: "all"}, value=None, label="Partition", on_change=self._ask)
+                .props("outlined dense options-dense data-testid=partition")
+                .classes("ms-field")
+            )
+            self._mode = ui.toggle(
+                MODES, value=OFFSET if asked.get("offset") else NEWEST, on_change=self._mode_changed
+            ).props("no-caps unelevated dense toggle-color=primary data-testid=mode")
+            self._at = (
+                ui.input("Offset", value=asked.get("offset", ""))
+                .on("keydown.enter", self._ask)
+                .props("outlined dense data-testid=at")
+                .classes("ms-field")
+            )
+            self._show_at()
+        with ui.element("div").classes("ms-form"):
+            self._text = (
+                ui.input("Contains", value=asked.get("contains", ""))
+                .on("keydown.enter", self._ask)
+                .props("outlined dense clearable data-filter data-testid=contains")
+                .classes("ms-field-wide")
+            )
+            self._place = (
+                ui.select(list(PLACES), value=PLACES[0], label="where")
+                .props("outlined dense options-dense")
+                .classes("ms-field")
+            )
+            self._field = (
+                ui.input("Field", value=asked.get("field", ""), placeholder="order.total >= 100")
+                .on("keydown.enter", self._ask)
+                .props("outlined dense clearable data-testid=field")
+                .classes("ms-field-wide")
+            )
+            self._count = (
+                ui.select([25, 50, 100, 250], value=50, label="records").props("outlined dense").classes("ms-field")
+            )
+            self._go = ui.button("Show", icon="search", on_click=self._ask).props("unelevated no-caps data-testid=show")
+
+    # What can be asked
+
+    def _offer_topics(self) -> None:
+        names = [name for name in self._frame.snapshot.topics if not name.startswith("__")]
+        names += [name for name in self._frame.snapshot.topics if name.startswith("__")]
+        if names and names != self._topic.options:
+            chosen = self._topic.value
+            if chosen and chosen not in names:
+                names.insert(0, chosen)
+            self._topic.set_options(names, value=chosen)
+        topic = self._frame.snapshot.topics.get(str(self._topic.value))
+        if topic is not None:
+            options = {None: "all", **{each.index: str(each.index) for each in topic.partitions}}
+            if options != self._partition.options:
+                wanted = self._partition.value if self._partition.value in options else None
+                self._partition.set_options(options, value=wanted)
+
+    async def _begin(self) -> None:
+        with self._frame.reporting("This page cannot begin"):
+            self._zone = zone_of(await ui.run_javascript(_ZONE))
+            partition = self._frame.parameters.get("partition", "")
+            self._offer_topics()
+            if partition.isascii() and partition.isdigit() and int(partition) in self._partition.options:
+                self._partition.set_value(int(partition))
+            elif self._topic.value:
+                await self._ask()
+
+    async def _chosen(self) -> None:
+        self._partition.set_value(None)
+        self._offer_topics()
+        await self._ask()
+
+    async def _mode_changed(self) -> None:
+        self._show_at()
+        if self._mode.value in (OFFSET, TIME) and not self._at.value:
+            self._at.run_method("focus")
+            return
+        await self._ask()
+
+    def _show_at(self) -> None:
+        self._at.set_visibility(self._mode.value in (OFFSET, TIME))
+        if self._mode.value == TIME:
+            self._at.props("label=Time").props["placeholder"] = "2026-01-31 12:00, 12:00, 5m"
+        else:
+            self._at.props("label=Offset").props["placeholder"] = "0"
+
+    def _read_form(self) -> Question:
+        return Question(
+            topic=str(self._topic.value or ""),
+            mode=str(self._mode.value),
+            at=str(self._at.value or ""),
+            partition=self._partition.value,
+            text=str(self._text.value or ""),
+            place=str(self._place.value),
+            field=str(self._field.value or ""),
+            count=int(self._count.value or 50),
+        )
+
+    # Asking
+
+    async def _ask(self) -> None:
+        question = self._read_form()
+        if not question.topic:
+            return
+        self._asked += 1
+        self._tail = None
+        self._dot.set_visibility(False)
+        self._more.set_visibility(False)
+        with self._frame.reporting("The records cannot be read"):
+            try:
+                question.check(self._zone)
+            except ValueError as error:
+                raise UserError(str(error)) from None
+            self._question = question
+            if question.mode == LIVE:
+                self._table.replace([])
+                self._skipped = 0
+                self._tail = tail(self._reader, question, self._decode)
+                self._dot.set_visibility(True)
+                self._status.set_text("Waiting for what arrives…")
+                return
+            self._table.replace([])
+            await self._read(lambda: first_page(self._reader, question, self._decode, self._zone))
+
+    async def _continue(self) -> None:
+        question, rest = self._question, self._rest
+        if question is not None:
+            with self._frame.reporting("The records cannot be read"):
+                await self._read(lambda: next_page(self._reader, question, self._decode, rest))
+
+    async def _read(self, read: Any) -> None:
+        asked = self._asked
+        self._status.set_text("Reading…")
+        self._go.props("loading")
+
+        def work() -> tuple[Page, dict[int, Range], list[Any]]:
+            page, rest = read()
+            return page, rest, lines_of(page.records, self._decode, self._zone)
+
+        try:
+            page, rest, lines = await self._frame.run(work)
+        except Exception:
+            self._status.set_text("")
+            raise
+        finally:
+            self._go.props(remove="loading")
+        if asked != self._asked:
+            return  # something else was asked for meanwhile
+        self._rest = rest
+        self._table.append(lines)
+        self._status.set_text(self._outcome(page))
+        backwards = self._question is not None and self._question.is_backwards
+        self._more.set_text("Look further" if page.cut_short else "Older" if backwards else "Newer")
+        self._more.set_visibility(page.more)
+        for problem in page.problems:
+            self._frame.complain(problem)
+
+    def _outcome(self, page: Page) -> str:
+        shown = plural(len(self._table), "record")
+        zone = f", times in {self._zone.tzname(None) or self._zone}"
+        if page.cut_short:
+            return f"{shown}; stopped after looking at {count(page.looked_at)}{zone}"
+        if not len(self._table):
+            return "There are no such records." if self._filtered else "There are no records there."
+        looked = f", {count(page.looked_at)} looked at" if self._filtered else ""
+        return f"{shown}{looked}{zone}"
+
+    @property
+    def _filtered(self) -> bool:
+        return self._question is not None and bool(self._question.text.strip() or self._question.field.strip())
+
+    async def _step(self) -> None:
+        following, asked = self._tail, self._asked
+        if following is None or self._busy:
+            return
+
+        def work() -> tuple[Step, list[Any]]:
+            step = following.step(_TAIL_ROWS)
+            return step, lines_of(step.records, self._decode, self._zone)
+
+        self._busy = True
+        try:
+            with self._frame.reporting("What arrives cannot be read"):
+                step, lines = await self._frame.run(work)
+                if asked != self._asked:
+                    return
+                self._skipped += step.skipped
+                if lines:
+                    self._table.put_on_top(lines, _TAIL_ROWS)
+                skipped = f", {count(self._skipped)} came too fast to be shown" if self._skipped else ""
+                self._status.set_text(f"Live: {plural(len(self._table), 'record')}{skipped}")
+        finally:
+            self._busy = False
+
+    # Single records
+
+    def _open(self, record: FoundRecord) -> None:
+        topic = self._question.topic if self._question is not None else ""
+
+        def step(at: FoundRecord, by: int) -> None:
+            beside = self._table.neighbour(at, by)
+            if beside is not None:
+                self._open(beside)
+
+        open_details(self._frame, topic, record, self._decode, self._zone, step)
+
+    def _write(self) -> None:
+        topic = self._frame.snapshot.topics.get(str(self._topic.value))
+        if topic is None:
+            self._frame.complain("Choose a topic first: a record is written to one.")
+            return
+
+        async def written() -> None:
+            if self._tail is None:
+                await self._ask()
+
+        open_writing(self._frame, topic.name, len(topic.partitions), written)
+
+
+def zone_of(told: Any) -> tzinfo:
+    """The reader's time zone as the browser tells it: by name where that is known here, else by its offset now."""
+    name, minutes = told if isinstance(told, list) and len(told) == 2 else ("", 0)
+    try:
+        return ZoneInfo(str(name))
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        offset = int(minutes) if isinstance(minutes, (int, float)) and abs(minutes) < 24 * 60 else 0
+        return timezone(timedelta(minutes=offset))

@@ -1,0 +1,85 @@
+"""A schema that somebody pasted: checked against a subject, and registered if it may be."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from nicegui import ui
+
+from millstream.console.frame import Frame
+from millstream.console.schemas.subjects import EXAMPLES, TYPES, check, register
+from millstream.registry.errors import RegistryError
+
+
+class Candidate:
+    """`subject` says for which one, when it is needed; `registered` is called afterwards with its name."""
+
+    def __init__(
+        self, frame: Frame, subject: Callable[[], str], registered: Callable[[str], Awaitable[Any]], type_: str = "AVRO"
+    ) -> None:
+        self._frame = frame
+        self._subject = subject
+        self._registered = registered
+        with ui.element("div").classes("ms-form"):
+            self._type = (
+                ui.select(list(TYPES), value=type_, label="Type", on_change=self._type_changed)
+                .props("outlined dense options-dense data-testid=schema-type")
+                .classes("ms-field")
+            )
+        self._text = (
+            ui.textarea("Schema", placeholder=EXAMPLES[type_])
+            .props("outlined spellcheck=false data-testid=schema-text")
+            .classes("ms-stack ms-editor")
+        )
+        self._verdict = ui.element("div").classes("ms-verdict").props("role=status data-testid=verdict")
+        self._verdict.set_visibility(False)
+        with ui.element("div").classes("ms-actions"):
+            ui.button("Check", icon="rule", on_click=self._check).props("outline no-caps data-testid=check")
+            ui.button("Register", icon="add", on_click=self._register).props("unelevated no-caps data-testid=register")
+
+    def fill(self, text: str, type_: str) -> None:
+        self._type.set_value(type_)
+        self._text.set_value(text)
+        self._verdict.set_visibility(False)
+
+    def _type_changed(self) -> None:
+        self._text.props["placeholder"] = EXAMPLES[str(self._type.value)]
+
+    async def _check(self) -> None:
+        registry = self._frame.console.registry
+        with self._frame.reporting("The schema cannot be checked"):
+            try:
+                against = await self._frame.run(check, registry, self._subject(), *self._typed())
+            except RegistryError as error:
+                self._say("bad", "It cannot be used", [error.message])
+                return
+            if against:
+                self._say("bad", "It is not compatible", against)
+            else:
+                self._say("good", "It is compatible: it may be registered", [])
+
+    async def _register(self) -> None:
+        registry, name = self._frame.console.registry, self._subject()
+        with self._frame.reporting("The schema cannot be registered"):
+            try:
+                stored = await self._frame.run(register, registry, name, *self._typed())
+            except RegistryError as error:
+                self._say("bad", "It was not registered", [error.message])
+                return
+            self._say("good", f"Version {stored.version} of {stored.subject} with id {stored.id}", [])
+            self._frame.say(f"{stored.subject} has version {stored.version}.")
+            await self._registered(str(stored.subject))
+
+    def _typed(self) -> tuple[str, str]:
+        return str(self._text.value or ""), str(self._type.value)
+
+    def _say(self, tone: str, title: str, reasons: list[str]) -> None:
+        self._verdict.clear()
+        self._verdict.classes(remove="ms-good ms-bad", add=f"ms-{tone}")
+        with self._verdict:
+            ui.label(title).classes("ms-problem-what")
+            if reasons:
+                with ui.element("ul"):
+                    for reason in reasons[:50]:
+                        with ui.element("li"):
+                            ui.label(reason)
+        self._verdict.set_visibility(True)

@@ -1,0 +1,107 @@
+"""Subjects of the registry as rows, and what is to be known of one."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from millstream.console.frame import href
+from millstream.registry.errors import RegistryError
+from millstream.registry.levels import Level
+from millstream.registry.records import StoredSchema
+from millstream.registry.registering import SchemaRequest
+from millstream.registry.registry import Registry
+from millstream.registry.subjects import Subject, parse_subject
+
+TYPES = ("AVRO", "JSON", "PROTOBUF")
+LEVEL_HELP = {
+    "NONE": "Nothing is checked: any schema may follow.",
+    "BACKWARD": "Consumers with the new schema can read what was written with the last one. Upgrade consumers first.",
+    "BACKWARD_TRANSITIVE": "Consumers with the new schema can read what was written with any earlier one.",
+    "FORWARD": "Consumers with the last schema can read what is written with the new one. Upgrade producers first.",
+    "FORWARD_TRANSITIVE": "Consumers with any earlier schema can read what is written with the new one.",
+    "FULL": "New and last schema can each read what the other wrote.",
+    "FULL_TRANSITIVE": "The new schema and every earlier one can each read what the other wrote.",
+}
+LEVELS = tuple(LEVEL_HELP)
+assert set(LEVELS) == set(Level.__members__)
+EXAMPLES = {
+    "AVRO": '{\n  "type": "record",\n  "name": "Order",\n  "fields": [\n    {"name": "id", "type": "long"}\n  ]\n}',
+    "JSON": '{\n  "type": "object",\n  "properties": {\n    "id": {"type": "integer"}\n  }\n}',
+    "PROTOBUF": 'syntax = "proto3";\n\nmessage Order {\n  int64 id = 1;\n}',
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectState:
+    """One subject with all its versions, in order; deleted ones too."""
+
+    name: str
+    versions: tuple[StoredSchema, ...]
+    level: str
+    own_level: bool
+
+    @property
+    def live(self) -> tuple[StoredSchema, ...]:
+        return tuple(each for each in self.versions if not each.deleted)
+
+
+def subject_rows(registry: Registry, *, deleted: bool) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for name in registry.subjects(deleted=deleted):
+        subject = parse_subject(name)
+        versions = registry.versions(subject, deleted=True)
+        live = [each for each in versions if not each.deleted]
+        last = (live or versions)[-1]
+        rows.append(
+            {
+                "subject": name,
+                "type": last.type,
+                "versions": len(live),
+                "version": last.version if live else None,
+                "id": last.id,
+                "level": str(registry.level(subject)),
+                "state": "" if live else "deleted",
+                "_tones": {"type": "info", "state": "warn"},
+                "_href": href("/schemas", subject=name),
+            }
+        )
+    return rows
+
+
+def read_subject(registry: Registry, name: str) -> SubjectState:
+    """RegistryError if there is none, also after reading to the end of the topic."""
+    subject = parse_subject(name)
+    versions = registry.fresh(lambda: registry.versions(subject, deleted=True))
+    return SubjectState(name, tuple(versions), str(registry.level(subject)), _has_own_level(registry, subject))
+
+
+def _has_own_level(registry: Registry, subject: Subject) -> bool:
+    try:
+        registry.settings.config(subject, default_to_global=False)
+    except RegistryError:
+        return False
+    return True
+
+
+def check(registry: Registry, name: str, text: str, type_: str) -> list[str]:
+    """What stands against registering it, by the level that holds for the subject. RegistryError: it is no schema."""
+    return registry.check(parse_subject(name), SchemaRequest(text, type_), "all")
+
+
+def register(registry: Registry, name: str, text: str, type_: str) -> StoredSchema:
+    return registry.register(parse_subject(name), SchemaRequest(text, type_))
+
+
+def set_level(registry: Registry, name: str | None, level: str) -> None:
+    registry.settings.set_config(None if name is None else parse_subject(name), {"compatibility": level})
+
+
+def forget_level(registry: Registry, name: str) -> None:
+    registry.settings.delete_config(parse_subject(name))
+
+
+def delete_subject(registry: Registry, name: str, *, permanent: bool) -> list[int]:
+    return registry.deleter.delete_subject(parse_subject(name), permanent=permanent)
+
+
+def delete_version(registry: Registry, name: str, version: int) -> int:
+    return registry.deleter.delete_version(parse_subject(name), version, permanent=False)
