@@ -14,7 +14,7 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 from urllib.parse import urlencode
 
 from fastapi import Request
@@ -22,6 +22,7 @@ from nicegui import run, ui
 
 from millstream.console import current
 from millstream.console.console import Console
+from millstream.console.errors import UserError
 from millstream.console.formats import clock
 from millstream.console.live.problems import Severity, problems_of
 from millstream.console.live.snapshot import Snapshot
@@ -46,10 +47,6 @@ _KEYS = (
     ("Esc", "close"),
 )
 _log = logging.getLogger("millstream.console")
-
-
-class UserError(Exception):
-    """What was asked for cannot be done; the text says why and what to do."""
 
 
 class Frame:
@@ -78,7 +75,8 @@ class Frame:
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """What waits for the cluster runs in a thread, so that pages stay alive."""
-        return await run.io_bound(partial(work, *args, **kwargs))
+        result = await run.io_bound(partial(work, *args, **kwargs))
+        return cast(T, result)  # None besides only when the gateway ends
 
     @contextmanager
     def reporting(self, what: str) -> Iterator[None]:
@@ -138,9 +136,12 @@ class Frame:
         ui.dark_mode({"dark": True, "light": False}.get(theme))
         ui.page_title(f"{self._entry.title} · Millstream")
         with ui.header().classes("ms-header").props("bordered=false"):
-            ui.button(icon="menu", on_click=lambda: drawer.toggle()).props("flat dense round").classes(
-                "ms-only-narrow"
-            ).tooltip("Navigation")
+            menu = (
+                ui.button(icon="menu", color=None)
+                .props("flat dense round")
+                .classes("ms-only-narrow")
+                .tooltip("Navigation")
+            )
             with ui.link(target="/").classes("ms-brand"):
                 ui.element("span").classes("ms-logo")
                 ui.label("Millstream")
@@ -149,16 +150,17 @@ class Frame:
             with ui.link(target="/").classes("ms-plain"):
                 self._health = ui.label("").classes("ms-pill").props("data-testid=health")
             self._clock = ui.label("").classes("ms-muted ms-clock")
-            ui.button(icon="contrast").props('flat dense round data-theme aria-label="Dark or light"').tooltip(
-                "Dark or light (d)"
-            )
-            ui.button(icon="keyboard", on_click=self._help).props(
+            ui.button(icon="contrast", color=None).props(
+                'flat dense round data-theme aria-label="Dark or light"'
+            ).tooltip("Dark or light (d)")
+            ui.button(icon="keyboard", color=None, on_click=self._help).props(
                 'flat dense round data-help aria-label="Keys"'
             ).tooltip("Keys (?)")
         with (
             ui.left_drawer(value=True, fixed=True).classes("ms-drawer").props("width=216 breakpoint=900") as drawer,
             ui.element("nav").props('aria-label="Pages"').classes("ms-nav"),
         ):
+            menu.on_click(drawer.toggle)
             for entry in ENTRIES:
                 here = entry.path == self._entry.path
                 with (
@@ -173,7 +175,9 @@ class Frame:
             ui.icon("error_outline")
             self._banner_text = ui.label("")
             ui.space()
-            ui.button(icon="close", on_click=lambda: self._banner.set_visibility(False)).props("flat dense round")
+            ui.button(icon="close", color=None, on_click=lambda: self._banner.set_visibility(False)).props(
+                "flat dense round"
+            )
         self._banner.set_visibility(False)
         with ui.element("div").classes("ms-stale").props("role=status data-testid=stale") as self._stale:
             ui.icon("cloud_off")

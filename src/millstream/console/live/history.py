@@ -8,6 +8,8 @@ from millstream.console.live.snapshot import Snapshot, Topic
 from millstream.wire import TopicPartition
 
 _RATE_OVER_S = 5.0
+_PACE_OVER_S = 20.0
+"""Commits come in steps, those of Spark's batches in large ones."""
 _MOST_GROUPS = 2000
 
 
@@ -22,6 +24,11 @@ class History:
         """Records per second into each topic."""
         self.lags: dict[str, Series] = {}
         """Of each group."""
+        self.paces: dict[str, float] = {}
+        """Records per second that each group commits, over the last seconds."""
+        self.moved_at: dict[str, float] = {}
+        """When a group was last seen to have moved on."""
+        self._read: dict[str, deque[tuple[float, int]]] = {}
         self._ends: deque[tuple[float, Mapping[str, int]]] = deque()
         self._known: dict[TopicPartition, int] = {}
 
@@ -69,9 +76,25 @@ class History:
         for name, group in snapshot.groups.items():
             if name in self.lags or len(self.lags) < _MOST_GROUPS:
                 self.lags.setdefault(name, Series()).add(at, group.lag)
+        self._note_paces(snapshot)
         if snapshot.groups_known:
             for name in self.lags.keys() - snapshot.groups.keys():
                 del self.lags[name]
+
+    def _note_paces(self, snapshot: Snapshot) -> None:
+        for name, group in snapshot.groups.items():
+            read = sum(group.offsets.values())
+            known = self._read.setdefault(name, deque())
+            if known and read > known[-1][1]:
+                self.moved_at[name] = snapshot.at
+            known.append((snapshot.at, read))
+            while len(known) > 2 and known[1][0] <= snapshot.at - _PACE_OVER_S:
+                known.popleft()
+            span = known[-1][0] - known[0][0]
+            self.paces[name] = max(0.0, (read - known[0][1]) / span) if span > 0 else 0.0
+        for name in self._read.keys() - snapshot.groups.keys():
+            for kept in (self._read, self.paces, self.moved_at):
+                kept.pop(name, None)
 
     def _last_rates(self) -> dict[str, float]:
         """Between the last two looks, for the chart: an average would smear what happened."""

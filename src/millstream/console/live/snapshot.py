@@ -138,7 +138,7 @@ class Snapshot:
     topics: Mapping[str, Topic] = field(default_factory=dict)
     quorum: Quorum | None = None
     """None while the quorum has no leader, or the brokers have none to tell of."""
-    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    ends: dict[TopicPartition, int] = field(default_factory=dict)
     rates: Mapping[str, float] = field(default_factory=dict)
     """Records per second written to each topic, over the last seconds."""
     disks: Mapping[int, Disk] = field(default_factory=dict)

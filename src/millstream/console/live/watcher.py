@@ -144,16 +144,18 @@ class Watcher:
             (before.cluster_id, before.controller, tuple(replace(each, trouble=None) for each in before.brokers)),
         )
         ends: dict[TopicPartition, int] = {}
+        nothing: dict[TopicPartition, int] = {}
         troubles: dict[int, str] = {}
         for number, probe in probes.items():
-            ends |= look.result(probe, {})
+            told: dict[TopicPartition, int] = look.result(probe, nothing)
+            ends.update(told)
             why = look.trouble(probe)
             if why is not None:
                 troubles[number] = why
-        found_topics = look.result(topics, before.topics)
+        found_topics = look.result(topics, dict(before.topics))
         self.history.note_ends(now, ends, found_topics)
         known_groups = self._groups(look, groups, brokers)
-        all_ends = {**before.ends, **ends}
+        all_ends = {place: end for place, end in (before.ends | ends).items() if place.topic in found_topics}
         snapshot = Snapshot(
             number=before.number + 1,
             at=now,

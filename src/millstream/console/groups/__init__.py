@@ -1,0 +1,1 @@
+"""What the pages of groups do: offsets moved, groups deleted."""

@@ -1,0 +1,119 @@
+"""Dead letters of a share group, and their redrive: each goes back to the partition it came from, without the headers
+that say why it was given up.
+
+How far letters have been sent back is kept as offsets of a group without members, `<group>.redrive`, on the topic of
+the letters: it outlives the gateway, and every Kafka tool shows it. Letters are sent back first and noted then, so a
+crash in between sends some twice, and none is forgotten.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from millstream.console.errors import UserError
+from millstream.console.messages.reading import Allowance, FoundRecord, Range, RecordReader
+from millstream.records.record import Record, build_batch
+from millstream.wire import Cluster, TopicPartition
+from millstream.wire.producing import Producer
+from millstream.wire.transactions import idempotent_producer
+
+AT_ONCE = 500
+_PREFIX = "__dlq.errors."
+_PER_BATCH = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    record: FoundRecord
+    topic: str
+    partition: int
+    offset: int
+    deliveries: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Letters:
+    """Those of a group that have not been sent back, oldest first, and where each partition of their topic was read
+    to: others' letters may lie between."""
+
+    topic: str
+    letters: Sequence[Letter]
+    read_to: dict[TopicPartition, int]
+    more: bool
+
+
+def redrive_group(group: str) -> str:
+    return f"{group}.redrive"
+
+
+def waiting_letters(cluster: Cluster, group: str, topic: str) -> Letters:
+    """At most so many at once; `more` says that there are others behind."""
+    reader = RecordReader(cluster)
+    ranges = reader.ranges(topic)
+    places = [TopicPartition(topic, number) for number in ranges]
+    sent = cluster.committed_offsets(redrive_group(group), places)
+    left = {
+        place.partition: Range(
+            max(ranges[place.partition].start, sent.get(place, 0)),
+            ranges[place.partition].end,
+        )
+        for place in places
+    }
+    wanted = group.encode()
+    page = reader.forwards(
+        topic, left, AT_ONCE, lambda record: _header(record, "group") == wanted, Allowance(seconds=15.0)
+    )
+    if page.problems:
+        raise UserError(f"some letters in {topic} cannot be read: {page.problems[0]}")
+    letters = [letter for record in page.records if (letter := _letter(record)) is not None]
+    read_to = {TopicPartition(topic, number): offset for number, offset in page.following.items()}
+    return Letters(topic, letters, read_to, page.more)
+
+
+def redrive(cluster: Cluster, group: str, letters: Letters) -> int:
+    """Sends back what was shown; the number of records."""
+    by_place: dict[TopicPartition, list[Letter]] = {}
+    for letter in letters.letters:
+        by_place.setdefault(TopicPartition(letter.topic, letter.partition), []).append(letter)
+    topics = cluster.topics({place.topic for place in by_place})
+    for place in by_place:
+        if place.topic not in topics:
+            raise UserError(f"topic {place.topic!r} does not exist any more: create it, then send its letters back")
+        if place.partition >= len(topics[place.topic].partitions):
+            raise UserError(
+                f"{place} does not exist any more: topic {place.topic!r} was made anew with less partitions"
+            )
+    producer_id, epoch = idempotent_producer(cluster)
+    producer = Producer(cluster, delivery_timeout_s=cluster.timeout_s)
+    try:
+        for place, theirs in by_place.items():
+            for at in range(0, len(theirs), _PER_BATCH):
+                records = [_original(letter.record) for letter in theirs[at : at + _PER_BATCH]]
+                batch = build_batch(records, producer_id=producer_id, producer_epoch=epoch, base_sequence=at)
+                producer.send(place, batch, len(records))
+        producer.flush()
+    finally:
+        producer.close()
+    cluster.commit_offsets(redrive_group(group), letters.read_to)
+    return len(letters.letters)
+
+
+def _letter(record: FoundRecord) -> Letter | None:
+    topic, partition, offset = (_text(record, name) for name in ("topic", "partition", "offset"))
+    if not topic or not partition.isdigit() or not offset.isdigit():
+        return None
+    return Letter(record, topic, int(partition), int(offset), _text(record, "delivery.count"), _text(record, "message"))
+
+
+def _original(record: FoundRecord) -> Record:
+    headers = tuple(header for header in record.headers if not header[0].startswith(_PREFIX))
+    return Record(record.key, record.value, headers, record.timestamp_ms)
+
+
+def _header(record: FoundRecord, name: str) -> bytes | None:
+    """The last of its name: a letter that was sent back and given up again has older ones before."""
+    return next((value for key, value in reversed(record.headers) if key == _PREFIX + name), None)
+
+
+def _text(record: FoundRecord, name: str) -> str:
+    return (_header(record, name) or b"").decode("utf-8", "replace")
