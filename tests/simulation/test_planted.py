@@ -6,6 +6,7 @@ import pytest
 
 from millstream.broker.partition import Partition
 from millstream.broker.refused_batches import RefusedBatches
+from millstream.broker.sequence_gaps import SequenceGaps
 from millstream.broker.transaction_markers import TransactionMarkers
 from millstream.coordinator.group_shard import GroupShard
 from millstream.coordinator.transaction.transaction import Transaction, TransactionState
@@ -52,8 +53,14 @@ def _count_unsynced_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _let_batches_overtake(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it was once, and is in Kafka."""
+    """As it was once, and is in Kafka. Alone it is rarely found, for most gaps come with a new leader."""
     monkeypatch.setattr(RefusedBatches, "check", lambda self, *batch: None)
+    _take_gaps(monkeypatch)
+
+
+def _take_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was once, and is in Kafka."""
+    monkeypatch.setattr(SequenceGaps, "check", lambda self, *batch: None)
 
 
 # Transactions
@@ -147,11 +154,12 @@ def _abort_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("plant", "scenario", "found_by"),
     [
-        (_acknowledge_early, Scenario.TROUBLE, _OF_RECORDS),
+        (_acknowledge_early, Scenario.FAILOVER, _OF_RECORDS),
         (_forget_votes, Scenario.BLACKOUT, {"EpochsOnlyGrow", "OneQuorumLeaderPerEpoch", "CommittedMetadataStays"}),
-        (_never_truncate, Scenario.TROUBLE, _OF_RECORDS),
+        (_never_truncate, Scenario.FAILOVER, _OF_RECORDS),
         (_count_unsynced_metadata, Scenario.BLACKOUT, {"CommittedMetadataStays"}),
-        (_let_batches_overtake, Scenario.TROUBLE, {"History"}),
+        (_let_batches_overtake, Scenario.FAILOVER, {"AckedIsKept", "History"}),
+        (_take_gaps, Scenario.FAILOVER, {"AckedIsKept", "History"}),
         (_name_no_aborted_ones, Scenario.TRANSACTIONS, {"NoAbortedRead"}),
         (_everything_is_stable, Scenario.TRANSACTIONS, {"LastStableOffsetsHold"}),
         (_send_markers_once, Scenario.TRANSACTIONS, {"TransactionsEnd", "Liveness"}),
@@ -173,7 +181,7 @@ def test_a_planted_bug_is_found(
 ) -> None:
     plant(monkeypatch)
     for seed in SEEDS:
-        violation = simulate(seed, Options(scenario=scenario, pipelining=plant is _let_batches_overtake)).violation
+        violation = simulate(seed, Options(scenario=scenario)).violation
         if violation is not None:
             assert violation.invariant in found_by, f"seed {seed}: {violation}"
             return

@@ -40,6 +40,13 @@ def test_many_transactions() -> None:
 
 
 @pytest.mark.timeout(300)
+def test_leaders_that_are_cut_off() -> None:
+    results = list(run_seeds(range(1, 9), Options(scenario=Scenario.FAILOVER), processes=os.cpu_count() or 1))
+    assert [str(each.violation) for each in results if not each.ok] == []
+    assert all(each.faults for each in results)
+
+
+@pytest.mark.timeout(300)
 def test_five_nodes() -> None:
     results = list(run_seeds(range(1, 9), Options(nodes=5), processes=os.cpu_count() or 1))
     assert [str(each.violation) for each in results if not each.ok] == []

@@ -265,6 +265,39 @@ def test_cleaning_may_take_what_is_superseded_aborted_or_deleted() -> None:
         world.look_at("state", whole[5], end, node_id=3)
 
 
+def _marker_missed(world: World, *, by_leader_kept: bool = False, seen_before: bool = False) -> None:
+    """Node 2 has records of a transaction, is away while it is aborted, and cleans its log when it has caught up."""
+    world.begin("a/0", asked_to_commit=True)
+    world.begin()
+    world.begin("a/2", asked_to_commit=True)
+    first = [written(0, "a/0#1", key="k"), marker(1, COMMIT)]
+    aborted, end = written(2, "a/1#1", key="k"), marker(3, ABORT)
+    rest = [written(4, "a/2#1", key="x"), marker(5, COMMIT)]
+    away = replica("state", StoredLog(*first, aborted), node_id=2, is_leader=False)
+    world.look(replica("state", StoredLog(*first, aborted), last_stable_offset=2), away)
+    world.look(replica("state", StoredLog(*first, aborted, end)))
+    if seen_before:
+        world.look(replica("state", StoredLog(*first, aborted, end), node_id=2, is_leader=False))
+    leader = replica("state", StoredLog(*first, *([end] if by_leader_kept else []), *rest))
+    world.look(leader)
+    back = replica("state", StoredLog(*first, aborted, *rest), node_id=2, life=2, is_leader=False)
+    world.look(leader, back)
+    world.look(leader, replica("state", StoredLog(first[1], aborted, *rest), node_id=2, life=2, is_leader=False))
+
+
+def test_who_never_heard_of_an_abort_may_take_its_records_for_committed() -> None:
+    _marker_missed(World())
+
+
+@pytest.mark.parametrize("how", ["by_leader_kept", "seen_before"])
+def test_who_could_have_heard_of_an_abort_may_not(how: str) -> None:
+    """The leader still had the marker, or the replica itself did."""
+    with pytest.raises(
+        Violation, match=r"CleaningKeepsTheLast: state-0 on node 2 has lost Record\(key=b'k', value=b'a/0"
+    ):
+        _marker_missed(World(), **{how: True})
+
+
 def test_what_is_not_decided_supersedes_nothing() -> None:
     world = World()
     world.begin()

@@ -24,12 +24,11 @@ def simulate(
     scenario: Annotated[
         str,
         typer.Option(
-            "--scenario", metavar="NAME", help="trouble, forming, blackout or transactions; else the seed chooses."
+            "--scenario",
+            metavar="NAME",
+            help="trouble, forming, blackout, transactions or failover; else the seed chooses.",
         ),
     ] = "",
-    pipelining: Annotated[
-        bool, typer.Option("--pipelining", help="Add a producer that has several batches under way.")
-    ] = False,
     trace: Annotated[bool, typer.Option("--trace", help="Print the run as a story.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="With --trace: also what the nodes log.")] = False,
     processes: Annotated[
@@ -60,7 +59,6 @@ def simulate(
         nodes=nodes,
         trouble_seconds=trouble,
         scenario=Scenario(scenario) if scenario else None,
-        pipelining=pipelining,
         log_level=logging.INFO if verbose else logging.WARNING,
     )
     failures: list[Result] = []
@@ -150,8 +148,6 @@ def _take(result: "Result", totals: _Totals, failures: "list[Result]", options: 
             again += f" --trouble {options.trouble_seconds:g}"
         if options.scenario is not None:
             again += f" --scenario {options.scenario}"
-        if options.pipelining:
-            again += " --pipelining"
         print(f"seed {result.seed}: {result.violation}\n  replay: {again} --trace")
 
 

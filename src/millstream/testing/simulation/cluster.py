@@ -6,6 +6,7 @@ from typing import Any
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.loading import load_broker_config
 from millstream.runtime.node import Node
+from millstream.testing.simulation.decisions import Decisions
 from millstream.testing.simulation.loop import Complaint
 from millstream.testing.simulation.machine import Machine, Process, Program
 from millstream.testing.simulation.network import Fabric
@@ -74,6 +75,7 @@ class Cluster:
         self.machines: dict[int, Machine] = {}
         self.clients: list[Machine] = []
         self._configs: dict[int, BrokerConfig] = {}
+        self._decisions = Decisions()
         self.exits: list[tuple[int, BaseException | None]] = []
         """Nodes that ended by themselves although nothing was wrong with their disks."""
         self.before_kill: Callable[[], None] = lambda: None
@@ -160,6 +162,15 @@ class Cluster:
             if node is not None and node.quorum is not None and node.quorum.is_started and node.quorum.is_leader:
                 return node_id
         return 0
+
+    def leads_something(self, node_id: int) -> bool:
+        """Whether a node leads some partition, as far as it knows."""
+        node = self.node(node_id)
+        return node is not None and node.broker is not None and any(each.is_leader for each in node.broker.partitions)
+
+    def deciding(self) -> int:
+        """A node that coordinates a transaction which was decided since this was asked last; 0 for none."""
+        return self._decisions.coordinator({node_id: self.node(node_id) for node_id in self.broker_ids})
 
     def newest_epoch(self) -> int:
         """Of the quorum, as the most advanced node has it."""

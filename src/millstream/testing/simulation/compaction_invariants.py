@@ -1,9 +1,12 @@
 """What must hold of compacted topics: cleaning takes away only what a later record of the same key replaces."""
 
+from collections.abc import Iterable
+
 from millstream.records.record import Record
 from millstream.testing.simulation.committed_log import CommittedLogs
-from millstream.testing.simulation.sight import UNREADABLE, Batch, PartitionKey, ReplicaSight, Sight
+from millstream.testing.simulation.sight import UNREADABLE, Batch, LogContent, PartitionKey, ReplicaSight, Sight
 from millstream.testing.simulation.transaction_invariants import TransactionLogs
+from millstream.testing.simulation.transaction_log import PartitionTransactions, Span
 from millstream.testing.simulation.violation import Violation
 
 
@@ -22,15 +25,59 @@ class _Whole:
                 self.records[record.offset] = record, producer_id
 
 
+class _Held:
+    """What a node's log has held at some time, but for what it cut off again."""
+
+    def __init__(self) -> None:
+        self._end = 0
+        self._offsets: set[int] = set()
+        self.missed: set[int] = set()
+        """Markers that were gone from the log of its leader when it got there, so that it never heard of them."""
+
+    def read_on(self, log: LogContent, spans: PartitionTransactions | None, others: Iterable[ReplicaSight]) -> None:
+        """Takes note of what is new in the log."""
+        if log.end < self._end:
+            self._end = log.end
+            self._offsets = {each for each in self._offsets if each < log.end}
+            self.missed = {each for each in self.missed if each < log.end}
+        begin, self._end = self._end, log.end
+        for batch in log.batches(max(begin, log.start), log.end):
+            self._offsets.update(record.offset for record in batch.records)
+        for span in spans.ended if spans is not None and begin < log.end else ():
+            marker = span.end_offset
+            if marker is None or span.committed or not begin <= marker < log.end or marker in self._offsets:
+                continue
+            if not self._offsets.isdisjoint(span.records) and any(_lacks(other, marker) for other in others):
+                self.missed.add(marker)
+
+    def takes_for_committed(self, offset: int, span: Span) -> bool:
+        """Whether it may take an aborted record for one that is committed, or open."""
+        return offset in self._offsets and span.end_offset in self.missed
+
+
+def _lacks(seen: ReplicaSight, offset: int) -> bool:
+    """Whether a log goes on behind an offset, and has nothing there."""
+    if seen.log is None or seen.log.end <= offset:
+        return False
+    batch = next(iter(seen.log.batches(offset, seen.log.end)), None)
+    return batch is None or all(record.offset != offset for record in batch.records)
+
+
 class CleaningKeepsTheLast:
     """A record may be gone from a compacted log only if a later one of its key is there, if it says that its key is
     gone, or if it was aborted. Looked at when a log became smaller or was opened, and at the end. A follower that was
-    started again may have cleaned more than it knows to be committed."""
+    started again may have cleaned more than it knows to be committed.
+
+    Who was away for longer than `delete.retention.ms` may have the records of a transaction, and never hear that it was
+    aborted, because its leader has neither any more; here as in Kafka (docs/compaction.md). For that replica they are
+    as good as committed.
+    """
 
     def __init__(self, transactions: TransactionLogs, logs: CommittedLogs) -> None:
         self._transactions = transactions
         self._wholes: dict[PartitionKey, _Whole] = {}
         self._sizes: dict[tuple[int, int, PartitionKey], int] = {}
+        self._held: dict[tuple[int, PartitionKey], _Held] = {}
         self.cleanings = 0
         """How often a log was seen to have become smaller."""
         logs.listeners.append(self._committed)
@@ -47,6 +94,8 @@ class CleaningKeepsTheLast:
             at = (seen.node_id, seen.life, seen.key)
             size, before = seen.log.size, self._sizes.get(at)
             self._sizes[at] = size
+            if size != before:
+                self._read_on(seen, sight)
             if before is None or size < before:
                 self.cleanings += before is not None
                 self._look(seen)
@@ -56,9 +105,19 @@ class CleaningKeepsTheLast:
             if seen.key in self._wholes and seen.log is not None:
                 self._look(seen)
 
+    def _read_on(self, seen: ReplicaSight, sight: Sight) -> None:
+        assert seen.log is not None
+        others = [each for each in sight.replicas if each.key == seen.key and each.node_id != seen.node_id]
+        held = self._held.setdefault((seen.node_id, seen.key), _Held())
+        try:
+            held.read_on(seen.log, self._transactions.of(seen.key), others)
+        except UNREADABLE as error:
+            raise self._wrong(seen, f"cannot be read: {error}") from None
+
     def _look(self, seen: ReplicaSight) -> None:
         assert seen.log is not None
         whole, spans = self._wholes[seen.key], self._transactions.of(seen.key)
+        held = self._held[seen.node_id, seen.key]
         try:
             there = {
                 record.offset: record
@@ -71,7 +130,8 @@ class CleaningKeepsTheLast:
         for offset in sorted(whole.records, reverse=True):
             record, producer_id = whole.records[offset]
             found = there.get(offset)
-            fate = spans.fate(offset, producer_id) if producer_id >= 0 and spans is not None else True
+            span = spans.span_of(offset, producer_id) if producer_id >= 0 and spans is not None else None
+            fate = span.committed if span is not None else None if producer_id >= 0 and spans is not None else True
             if offset >= seen.high_watermark and found != record:
                 continue  # what it has not got yet, or will cut off
             if found is None:
@@ -79,7 +139,7 @@ class CleaningKeepsTheLast:
                     raise self._wrong(seen, f"has lost {record}, the last one of its key")
             elif found != record:
                 raise self._wrong(seen, f"has {found}, and {record} was committed there")
-            if fate:
+            if fate or (span is not None and fate is False and held.takes_for_committed(offset, span)):
                 last.add(record.key)
 
     def _wrong(self, seen: ReplicaSight, what: str) -> Violation:

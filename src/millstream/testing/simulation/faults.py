@@ -24,12 +24,14 @@ class Fault(StrEnum):
     KILL_IN_WRITE = "kill within a write"
     KILL_IN_ELECTION = "kill within an election"
     KILL_IN_CLEANING = "kill within cleaning"
+    KILL_IN_DECISION = "kill within a decision"
     POWER_LOSS = "power loss"
     BLACKOUT = "blackout"
     RESTART = "restart"
     PAUSE = "pause"
     SLOW_PROCESSOR = "slow processor"
     ISOLATE = "isolate"
+    CUT_OFF = "cut off"
     PARTITION = "partition"
     ONE_WAY_PARTITION = "one-way partition"
     DELAYS = "delays"
@@ -75,6 +77,10 @@ FORMING_WEIGHTS = {
     Fault.CLOCK_JUMP: 1,
 }
 """What meets nodes that start on empty disks: mostly machines with too much to do."""
+TRANSACTION_WEIGHTS = {**_WEIGHTS, Fault.KILL_IN_DECISION: 12}
+"""Coordinators go at the worst moment."""
+FAILOVER_WEIGHTS = {Fault.CUT_OFF: 1}
+"""Leaders that are gone for the others, and not for their clients."""
 BLACKOUT_WEIGHTS = {
     Fault.BLACKOUT: 6,
     Fault.KILL: 1,
@@ -87,6 +93,7 @@ BLACKOUT_WEIGHTS = {
 }
 _SLOW_DISK_BEFORE_BLACKOUT = 30.0
 _WRONG_CLOCK_MS = 60_000
+_DECISION_SECONDS = 1.5
 _CLEANED = ".log.cleaned"
 """How the names of segments end that the cleaner is copying."""
 
@@ -99,15 +106,35 @@ class PlannedFault:
     """How long it lasts, or how long a node that was stopped stays down."""
 
 
-def make_plan(seed: str, *, begin: float, end: float, likely: dict[Fault, int] | None = None) -> list[PlannedFault]:
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Seconds of which each plan, or each fault, gets some: between two faults, and how long they last."""
+
+    mean_gaps: tuple[float, ...]
+    durations: tuple[float, ...]
+
+
+USUAL_PACE = Pace((0.5, 1.0, 2.0, 4.0), (0.05, 0.3, 1.0, 2.5, 6.0))
+FAILOVER_PACE = Pace((0.5,), (5.0,))
+"""One after the other, and each until somebody else leads."""
+
+
+def make_plan(
+    seed: str,
+    *,
+    begin: float,
+    end: float,
+    likely: dict[Fault, int] | None = None,
+    pace: Pace = USUAL_PACE,
+) -> list[PlannedFault]:
     """What happens when. Whom it hits is decided when it happens. Some runs have one kind of fault only, so that each
     kind also meets a cluster that is well otherwise. `likely` says what may happen, and how likely it is."""
     randomness = random.Random(f"{seed}/plan")
     kinds = list(likely or _WEIGHTS)
     if randomness.random() < 0.4:
-        kinds = randomness.sample(kinds, randomness.randint(1, 3))
+        kinds = randomness.sample(kinds, randomness.randint(1, min(3, len(kinds))))
     weights = [(likely or _WEIGHTS)[kind] for kind in kinds]
-    mean_gap = randomness.choice((0.5, 1.0, 2.0, 4.0))
+    mean_gap = randomness.choice(pace.mean_gaps)
     plan: list[PlannedFault] = []
     moment = begin
     while True:
@@ -115,7 +142,7 @@ def make_plan(seed: str, *, begin: float, end: float, likely: dict[Fault, int] |
         if moment >= end:
             return plan
         (fault,) = randomness.choices(kinds, weights)
-        seconds = randomness.choice((0.05, 0.3, 1.0, 2.5, 6.0)) * randomness.uniform(0.5, 1.5)
+        seconds = randomness.choice(pace.durations) * randomness.uniform(0.5, 1.5)
         plan.append(PlannedFault(moment, fault, seconds))
 
 
@@ -128,6 +155,7 @@ class Saboteur:
         self._plan = plan
         self._is_over = False
         self._needs_restart: set[int] = set()
+        self._cut_off_until = 0.0
         self.done: dict[str, int] = {}
         """How often each fault was carried out."""
 
@@ -176,12 +204,14 @@ class Saboteur:
             Fault.KILL_IN_WRITE: self._kill_in_write,
             Fault.KILL_IN_ELECTION: self._kill_in_election,
             Fault.KILL_IN_CLEANING: self._kill_in_cleaning,
+            Fault.KILL_IN_DECISION: self._kill_in_decision,
             Fault.POWER_LOSS: self._lose_power,
             Fault.BLACKOUT: self._black_out,
             Fault.RESTART: self._restart,
             Fault.PAUSE: self._pause,
             Fault.SLOW_PROCESSOR: self._slow_processor,
             Fault.ISOLATE: self._isolate,
+            Fault.CUT_OFF: self._cut_off,
             Fault.PARTITION: self._partition,
             Fault.ONE_WAY_PARTITION: self._block_one_way,
             Fault.DELAYS: self._delay,
@@ -279,6 +309,28 @@ class Saboteur:
             power_lost=loses_power,
         )
         return f"node {node_id} at its operation {operations} after it begins to"
+
+    def _kill_in_decision(self, seconds: float) -> str | None:
+        """Kills a coordinator when it has decided on a transaction, and before that is carried out: does who takes over
+        know?"""
+        cluster = self._cluster
+        give_up = cluster.scheduler.now + _DECISION_SECONDS
+        if self._one_to_stop() is None:
+            return None
+
+        def watch() -> None:
+            node_id = cluster.deciding()
+            if self._is_over or cluster.scheduler.now > give_up:
+                return
+            if node_id and self._one_to_stop() is not None:
+                cluster.tell("faults", f"node {node_id} is killed within a decision")
+                cluster.kill(node_id)
+                self._start_again(node_id, seconds)
+            else:
+                cluster.scheduler.after(0.001, watch)
+
+        watch()
+        return "whoever decides next on a transaction"
 
     def _heal_disks(self) -> None:
         """So that nobody dies who was to die within a write: what the lost machine held is on the others only."""
@@ -414,6 +466,19 @@ class Saboteur:
             return None
         self._block([(name, other) for other in others] + [(other, name) for other in others], seconds)
         return f"node {node_id} from {'everybody' if also_clients else 'the other nodes'} for {seconds:.1f} s"
+
+    def _cut_off(self, seconds: float) -> str | None:
+        """Takes a leader from the other nodes and not from its clients, one at a time."""
+        cluster = self._cluster
+        leaders = [node_id for node_id in cluster.broker_ids if cluster.leads_something(node_id)]
+        if not leaders or cluster.scheduler.now < self._cut_off_until:
+            return None
+        self._cut_off_until = cluster.scheduler.now + seconds
+        node_id = self._randomness.choice(leaders)
+        name = cluster.machines[node_id].name
+        others = [host for host in cluster.node_hosts if host != name]
+        self._block([(name, other) for other in others] + [(other, name) for other in others], seconds)
+        return f"node {node_id}, which leads, for {seconds:.1f} s"
 
     def _two_hosts(self) -> tuple[str, str]:
         first, second = self._randomness.sample(self._cluster.node_hosts, 2)

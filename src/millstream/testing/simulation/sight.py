@@ -112,7 +112,7 @@ class Sight:
     """By topic and partition: the offset after the last record that a client was told to be safe."""
 
 
-class _StoredLog:
+class StoredLog:
     """A node's log, read without changing it."""
 
     __slots__ = ("_log",)
@@ -173,7 +173,7 @@ def look(at: float, machines: dict[int, Machine], acked: dict[tuple[str, int], i
                 quorum.leader_id,
                 quorum.is_leader,
                 quorum.high_watermark,
-                _StoredLog(quorum.log.partition),
+                StoredLog(quorum.log.partition),
             )
         )
         if node.loader is not None:
@@ -193,7 +193,7 @@ def look(at: float, machines: dict[int, Machine], acked: dict[tuple[str, int], i
                     partition.leader_epoch,
                     partition.is_leader,
                     partition.high_watermark,
-                    _StoredLog(log) if log is not None else None,
+                    StoredLog(log) if log is not None else None,
                     partition.last_stable_offset if log is not None and partition.is_leader else 0,
                 )
             )

@@ -5,8 +5,9 @@
     repair  the faults end; within a bounded time every partition takes writes again and every replica is in sync
     audit   everything is read to its end and held against what was acknowledged
 
-Three other scenarios: in `forming` the faults begin with the nodes' first start, on empty disks; in `blackout` all
-machines lose power at once, and what counts is the metadata; `transactions` is trouble with more of them.
+Other scenarios: in `forming` the faults begin with the nodes' first start, on empty disks; in `blackout` all machines
+lose power at once, and what counts is the metadata; `transactions` is trouble with more of them; in `failover` leaders
+are out of reach for so long that others take over, and producers have much under way.
 
 Two runs of one seed are the same, event for event; `Result.fingerprint` says so.
 """
@@ -31,7 +32,16 @@ from millstream.testing.simulation.cluster import KAFKA_TIMES, Cluster
 from millstream.testing.simulation.committed_log import CommittedLogs
 from millstream.testing.simulation.committed_reader import CommittedReader
 from millstream.testing.simulation.compaction_invariants import CleaningKeepsTheLast
-from millstream.testing.simulation.faults import BLACKOUT_WEIGHTS, FORMING_WEIGHTS, Saboteur, make_plan
+from millstream.testing.simulation.faults import (
+    BLACKOUT_WEIGHTS,
+    FAILOVER_PACE,
+    FAILOVER_WEIGHTS,
+    FORMING_WEIGHTS,
+    TRANSACTION_WEIGHTS,
+    USUAL_PACE,
+    Saboteur,
+    make_plan,
+)
 from millstream.testing.simulation.invariants import CommittedMetadataStays, all_invariants
 from millstream.testing.simulation.machine import Machine, Process
 from millstream.testing.simulation.pipelining_producer import PipeliningProducer
@@ -67,6 +77,16 @@ class Scenario(StrEnum):
     FORMING = "forming"
     BLACKOUT = "blackout"
     TRANSACTIONS = "transactions"
+    FAILOVER = "failover"
+
+
+_LIKELY = {
+    Scenario.FORMING: FORMING_WEIGHTS,
+    Scenario.BLACKOUT: BLACKOUT_WEIGHTS,
+    Scenario.TRANSACTIONS: TRANSACTION_WEIGHTS,
+    Scenario.FAILOVER: FAILOVER_WEIGHTS,
+}
+"""Which faults, where not all alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +97,6 @@ class Options:
     """Controllers apart from brokers; None leaves it to the seed."""
     scenario: Scenario | None = None
     """None leaves it to the seed, too."""
-    pipelining: bool = False
-    """With a producer that has several batches under way; docs/simulation.md says what it still finds."""
     log_level: int = logging.WARNING
 
 
@@ -154,6 +172,7 @@ class Simulation:
             TopicPlan("small", 1, factor, {"min.insync.replicas": "2", "segment.ms": "1500"}),
         ]
         self._has_transactions = randomness.random() < _WITH_TRANSACTIONS or self._scenario is Scenario.TRANSACTIONS
+        self._has_transactions &= self._scenario is not Scenario.FAILOVER
         if self._has_transactions:
             topics += [LEDGER, STATE]
         self._topics = tuple(topics)
@@ -166,6 +185,8 @@ class Simulation:
         if self._scenario is Scenario.TRANSACTIONS:
             self.workload.transaction_pause_s = 0.15
             self.workload.zombie_rest_s = 2.5
+        if self._scenario is Scenario.FAILOVER:
+            self.workload.patience_s = (8.0,)
         self._make_invariants()
         self._leaders: dict[str, tuple[int, int]] = {}
         self._controller: tuple[int, int] | None = None
@@ -257,10 +278,9 @@ class Simulation:
         for number in (1, 2):
             cluster.add_client(f"producer{number}", lambda process: Producer(process, cluster.bootstrap, workload, 0.9))
         if not workload.may_lose_records:
-            if self._options.pipelining:
-                cluster.add_client(
-                    "pipeliner", lambda process: PipeliningProducer(process, cluster.bootstrap, workload, 0.9)
-                )
+            cluster.add_client(
+                "pipeliner", lambda process: PipeliningProducer(process, cluster.bootstrap, workload, 0.9)
+            )
             cluster.add_client("committer", lambda process: Committer(process, cluster.bootstrap, workload))
             self._consumer = cluster.add_client(
                 "consumer", lambda process: Consumer(process, cluster.bootstrap, workload)
@@ -298,8 +318,9 @@ class Simulation:
 
     def _make_trouble(self) -> None:
         begin, seconds = self._scheduler.now, self._options.trouble_seconds
-        likely = {Scenario.FORMING: FORMING_WEIGHTS, Scenario.BLACKOUT: BLACKOUT_WEIGHTS}.get(self._scenario)
-        plan = make_plan(self._seed, begin=begin, end=begin + seconds, likely=likely)
+        likely = _LIKELY.get(self._scenario)
+        pace = FAILOVER_PACE if self._scenario is Scenario.FAILOVER else USUAL_PACE
+        plan = make_plan(self._seed, begin=begin, end=begin + seconds, likely=likely, pace=pace)
         saboteur = Saboteur(self.cluster, self._seed, plan)
         saboteur.begin()
         self._run_until(seconds, lambda: False)

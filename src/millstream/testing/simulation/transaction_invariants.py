@@ -4,20 +4,17 @@ Clients tell what they know by way of the book of transactions; what became of t
 the logs, without asking any broker.
 """
 
-import struct
 from collections.abc import Container, Iterator
 
 from millstream.records.record import Record
 from millstream.testing.simulation.committed_log import CommittedLogs
+from millstream.testing.simulation.decisions import STATE_VALUE, STATES
 from millstream.testing.simulation.invariants import Invariant
 from millstream.testing.simulation.sight import Batch, LogContent, PartitionKey, ReplicaSight, Sight
 from millstream.testing.simulation.transaction_book import At, Transaction, TransactionBook
 from millstream.testing.simulation.transaction_log import OFFSETS_TOPIC, STATE_TOPIC, PartitionTransactions, Span
 from millstream.testing.simulation.violation import Violation
 
-_STATE_VALUE = struct.Struct(">hqhib")
-"""Of a value in `__transaction_state`, all versions: version, producer id, epoch, timeout, state."""
-_STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Dead", "Fencing")
 _MAY_FOLLOW = {
     "Empty": {"Empty", "Ongoing", "PrepareAbort", "Dead"},
     "Ongoing": {"Ongoing", "PrepareCommit", "PrepareAbort"},
@@ -184,8 +181,8 @@ class DecisionsStay:
             if value is None:
                 self._states.pop(key, None)
                 continue
-            _, producer_id, epoch, _, number = _STATE_VALUE.unpack_from(value)
-            state = _STATES[number]
+            _, producer_id, epoch, _, number = STATE_VALUE.unpack_from(value)
+            state = STATES[number]
             before = self._states.get(key)
             if before is not None:
                 was, former_id, former_epoch = before

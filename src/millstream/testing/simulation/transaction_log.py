@@ -81,12 +81,12 @@ class PartitionTransactions:
         ]
         return min(firsts, default=None)
 
-    def fate(self, offset: int, producer_id: int) -> bool | None:
-        """What became of a record in a transaction: committed, aborted (False), or nothing yet."""
+    def span_of(self, offset: int, producer_id: int) -> Span | None:
+        """The one that a record of a producer belongs to."""
         for span in self.spans():
             end = span.end_offset
             if span.producer_id == producer_id and span.first_offset <= offset and (end is None or offset < end):
-                return span.committed
+                return span
         return None
 
 

@@ -86,6 +86,9 @@ class Workload:
         self.transaction_pause_s = 1.1
         self.zombie_rest_s = 5.0
         """How long, at most, who was fenced waits before it takes its transactional id back."""
+        self.patience_s: tuple[float, ...] = (2.5, 8.0)
+        """How long who has several batches under way waits for answers: some longer than it takes until somebody else
+        leads, as clients do by default."""
 
     @property
     def plain_topics(self) -> tuple[TopicPlan, ...]:
