@@ -1,0 +1,131 @@
+"""One stream of server-sent events: a topic's records from some positions on, first on its own, then at the tail."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from functools import partial
+
+from millstream.gateway.answers import json_bytes
+from millstream.gateway.consumer_records import RecordView
+from millstream.gateway.stream_positions import Positions, find_ends, spelled
+from millstream.gateway.stream_tail import Chunk, StreamTools, Tail, Tails, chunk_of
+from millstream.wire import TopicPartition, WireError
+
+HEARTBEAT_S = 15.0
+_RETRY_MS = 1_000
+_PAUSE_S = 1.0
+
+
+class TopicStream:
+    """`events` are bytes to be sent as they are; nothing is fetched before the last ones were taken."""
+
+    def __init__(
+        self,
+        tools: StreamTools,
+        tails: Tails,
+        topic: str,
+        partitions: tuple[int, ...] | None,
+        positions: Positions,
+        format_: str,
+        view: RecordView,
+        stopping: asyncio.Event,
+    ) -> None:
+        self._tools = tools
+        self._tails = tails
+        self._topic = topic
+        self._partitions = partitions
+        self._positions = positions
+        self._format = format_
+        self._view = view
+        self._stopping = stopping
+        self._trouble = ""
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """Begins with an id, so that even a stream that never had an event resumes where it was."""
+        yield f"retry: {_RETRY_MS}\n".encode() + self._heartbeat()
+        while not self._stopping.is_set():
+            async for event in self._on_its_own():
+                yield event
+            tail = self._tails.join(self._topic, self._partitions, self._positions)
+            if tail is None:
+                continue
+            try:
+                async for event in self._at(tail):
+                    yield event
+            finally:
+                self._tails.leave(self._topic, self._partitions)
+
+    async def _on_its_own(self) -> AsyncIterator[bytes]:
+        """Until it has caught up with the ends as they are now."""
+        flights = self._tools.flights()
+        ends: Positions | None = None
+        try:
+            while not self._stopping.is_set():
+                try:
+                    if ends is None:
+                        numbers = sorted(self._positions)
+                        ends = await self._tools.call(partial(find_ends, self._tools.cluster, self._topic, numbers))
+                    behind = {
+                        TopicPartition(self._topic, number): offset
+                        for number, offset in self._positions.items()
+                        if offset < ends[number]
+                    }
+                    if not behind:
+                        return
+                    landed = await flights.next(behind, HEARTBEAT_S, self._stopping)
+                    chunk = await chunk_of(landed, self._tools, self._positions)
+                except WireError as error:
+                    yield self._told_trouble(str(error)) or self._heartbeat()
+                    await asyncio.sleep(_PAUSE_S)
+                    continue
+                yield await self._shown(chunk)
+        finally:
+            flights.close()
+
+    async def _at(self, tail: Tail) -> AsyncIterator[bytes]:
+        """Until it is too far behind."""
+        number = tail.first
+        while not self._stopping.is_set():
+            came = await tail.news(number, HEARTBEAT_S)
+            if not came:
+                yield self._told_trouble(tail.trouble or "") or self._heartbeat()
+                if tail.trouble:
+                    await asyncio.sleep(_PAUSE_S)
+                continue
+            chunk = tail.get(number)
+            if chunk is None:
+                return
+            number += 1
+            shown = await self._shown(chunk)
+            if shown:
+                yield shown
+
+    async def _shown(self, chunk: Chunk) -> bytes:
+        if self._format in chunk.shown or not chunk.records:
+            rows = chunk.shown.get(self._format, [])
+        else:
+            rows = await self._tools.call(partial(chunk.show, self._format, self._view))
+        self._trouble = ""
+        positions, parts = self._positions, []
+        for note in chunk.notes:
+            parts.append(b"event: skipped\ndata: " + json_bytes(note) + b"\n\n")
+        for (place, record), data in zip(chunk.records, rows, strict=True):
+            if record.offset < positions.get(place.partition, 0):
+                continue
+            positions[place.partition] = record.offset + 1
+            parts.append(b"id: " + spelled(positions).encode() + b"\ndata: " + data + b"\n\n")
+        for number, offset in chunk.after.items():
+            positions[number] = max(positions.get(number, 0), offset)
+        for note in chunk.notes:
+            positions[note["partition"]] = note["to"]
+        return b"".join(parts)
+
+    def _heartbeat(self) -> bytes:
+        """Of no event: only the id is noted, which moves also by what is not shown."""
+        return b": heartbeat\nid: " + spelled(self._positions).encode() + b"\n\n"
+
+    def _told_trouble(self, reason: str) -> bytes:
+        """Once for each reason."""
+        if reason in ("", self._trouble):
+            return b""
+        self._trouble = reason
+        return b"event: trouble\ndata: " + json_bytes({"message": reason}) + b"\n\n"

@@ -1,0 +1,203 @@
+"""The end of a topic, read once for all streams that are there: what comes is fetched, decoded and shown once.
+
+A tail keeps the last few megabytes as chunks. Streams that have caught up read those; one that is too slow for that
+falls off, reads on its own until it has caught up, and comes back. Nobody waits for anybody. A tail that nobody reads
+ends.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from anyio import CapacityLimiter, to_thread
+
+from millstream.gateway.answers import json_bytes
+from millstream.gateway.consumer_flights import FetchLimits, Flights, Part
+from millstream.gateway.consumer_records import RecordView
+from millstream.gateway.stream_positions import Positions
+from millstream.model.errors import ErrorCode
+from millstream.records.record import Record
+from millstream.wire import EARLIEST, LATEST, Cluster, TopicPartition, WireError
+
+_KEPT_BYTES = 4 << 20
+_LOOK_S = 60.0
+"""How often a quiet topic is asked whether it has more partitions."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(eq=False, slots=True)
+class Chunk:
+    """Records that came together, and where their partitions are behind them."""
+
+    records: list[tuple[TopicPartition, Record]]
+    after: Positions
+    size: int
+    notes: list[dict[str, Any]] = field(default_factory=list)
+    """What a reader should know: that records were skipped since they are gone."""
+    shown: dict[str, list[bytes]] = field(default_factory=dict)
+    """By format, the JSON of each record."""
+
+    def show(self, format_: str, view: RecordView) -> list[bytes]:
+        """Blocks, once for all who want this format."""
+        found = self.shown.get(format_)
+        if found is None:
+            found = self.shown[format_] = [json_bytes(view.shown(*each)) for each in self.records]
+        return found
+
+
+async def chunk_of(landed: Mapping[TopicPartition, Part], tools: "StreamTools", positions: Positions) -> Chunk:
+    records = [(place, record) for place in sorted(landed) for record in landed[place].records]
+    after = {place.partition: part.next_offset for place, part in landed.items()}
+    size = sum(len(record.key or b"") + len(record.value or b"") + 100 for _, record in records)
+    chunk = Chunk(records, after, size)
+    for place, part in landed.items():
+        if part.error is ErrorCode.OFFSET_OUT_OF_RANGE:
+            wanted = positions[place.partition]
+            found = await tools.call(partial(_nearest, tools.cluster, place, wanted))
+            chunk.after[place.partition] = found
+            chunk.notes.append({"partition": place.partition, "from": wanted, "to": found})
+        elif part.error:
+            raise WireError(f"{place} cannot be read ({part.error.name})")
+    return chunk
+
+
+def _nearest(cluster: Cluster, place: TopicPartition, wanted: int) -> int:
+    first = cluster.offsets({place: EARLIEST})[place].offset
+    return first if wanted < first else cluster.offsets({place: LATEST})[place].offset
+
+
+@dataclass(frozen=True, slots=True)
+class StreamTools:
+    """What all streams of a gateway share."""
+
+    cluster: Cluster
+    calls: CapacityLimiter
+    reads: CapacityLimiter
+
+    def flights(self) -> Flights:
+        return Flights(self.cluster, self.reads, FetchLimits())
+
+    async def call(self, call: Callable[[], Any]) -> Any:
+        return await to_thread.run_sync(call, limiter=self.calls)
+
+
+class Tail:
+    def __init__(self, tools: StreamTools, topic: str, *, fixed: bool, positions: Positions) -> None:
+        """`fixed`: reads these partitions, and none that are added."""
+        self.readers = 0
+        self.trouble: str | None = None
+        self.first = 0
+        """The number of the oldest chunk that is kept."""
+        self._tools = tools
+        self._topic = topic
+        self._fixed = fixed
+        self._positions = dict(positions)
+        self._chunks: deque[Chunk] = deque()
+        self._begins = dict(positions)
+        """Where the oldest chunk that is kept begins."""
+        self._bytes = 0
+        self._news = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._running = asyncio.create_task(self._run())
+
+    @property
+    def end(self) -> int:
+        """The number of the next chunk."""
+        return self.first + len(self._chunks)
+
+    def covers(self, positions: Positions) -> bool:
+        """Whether a stream that is there can go on from what is kept."""
+        return all(offset >= self._begins.get(partition, 0) for partition, offset in positions.items())
+
+    def get(self, number: int) -> Chunk | None:
+        """None: it is gone."""
+        return self._chunks[number - self.first] if number >= self.first else None
+
+    async def news(self, number: int, within_s: float) -> bool:
+        """Whether the chunk of this number has come, in time."""
+        if number >= self.end and not self.trouble:
+            try:
+                await asyncio.wait_for(self._news.wait(), within_s)
+            except TimeoutError:
+                pass
+        return number < self.end
+
+    def close(self) -> None:
+        self._running.cancel()
+
+    async def _run(self) -> None:
+        flights = self._tools.flights()
+        try:
+            while True:
+                await self._step(flights)
+        finally:
+            flights.close()
+
+    async def _step(self, flights: Flights) -> None:
+        places = {TopicPartition(self._topic, number): offset for number, offset in self._positions.items()}
+        try:
+            landed = await flights.next(places, _LOOK_S, self._wake)
+            if landed:
+                self._add(await chunk_of(landed, self._tools, self._positions))
+            elif not self._fixed:
+                await self._find_partitions()
+            self.trouble = None
+        except WireError as error:
+            logger.info("stream_trouble topic=%s reason=%s", self._topic, error)
+            self.trouble = str(error)
+            self._tell()
+            await asyncio.sleep(1.0)
+
+    async def _find_partitions(self) -> None:
+        count = await self._tools.call(partial(self._tools.cluster.partitions_of, self._topic))
+        for number in range(count):
+            self._positions.setdefault(number, 0)
+
+    def _add(self, chunk: Chunk) -> None:
+        self._positions |= chunk.after
+        self._chunks.append(chunk)
+        self._bytes += chunk.size
+        while self._bytes > _KEPT_BYTES and len(self._chunks) > 1:
+            oldest = self._chunks.popleft()
+            self._bytes -= oldest.size
+            self._begins |= oldest.after
+            self.first += 1
+        self._tell()
+
+    def _tell(self) -> None:
+        told, self._news = self._news, asyncio.Event()
+        told.set()
+
+
+class Tails:
+    """By topic and the partitions that are read of it."""
+
+    def __init__(self, tools: StreamTools) -> None:
+        self._tools = tools
+        self._tails: dict[tuple[str, tuple[int, ...] | None], Tail] = {}
+
+    def join(self, topic: str, partitions: tuple[int, ...] | None, positions: Positions) -> Tail | None:
+        """For a stream that has caught up; None if it has not, compared to what is kept."""
+        name = (topic, partitions)
+        tail = self._tails.get(name)
+        if tail is None:
+            tail = self._tails[name] = Tail(self._tools, topic, fixed=partitions is not None, positions=positions)
+        elif not tail.covers(positions):
+            return None
+        tail.readers += 1
+        return tail
+
+    def leave(self, topic: str, partitions: tuple[int, ...] | None) -> None:
+        tail = self._tails[topic, partitions]
+        tail.readers -= 1
+        if not tail.readers:
+            tail.close()
+            del self._tails[topic, partitions]
+
+    def __len__(self) -> int:
+        return len(self._tails)

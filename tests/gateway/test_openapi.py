@@ -1,0 +1,96 @@
+"""The description of all routes: complete, a page that needs nothing else, and true: schemathesis asks what it says."""
+
+import re
+from typing import Any
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.config import SchemathesisConfig
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from millstream.gateway import app as gateway_app
+from millstream.gateway.openapi import undescribed
+from millstream.gateway.server import Gateway, GatewayOptions
+from millstream.testing import EmbeddedBroker
+
+pytestmark = [pytest.mark.timeout(180)]
+
+CONFIG = {
+    "seed": 1,
+    "generation": {"deterministic": True, "max-examples": 3, "database": "none"},
+    "phases": {"coverage": {"enabled": False}, "stateful": {"enabled": False}},
+}
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+
+
+@pytest.fixture(scope="module")
+def document(gateway: Gateway) -> dict[str, Any]:
+    answer = httpx.get(f"{gateway.url}/openapi.json")
+    assert answer.status_code == 200
+    return dict(answer.json())
+
+
+@pytest.fixture(scope="module")
+def described(document: dict[str, Any], gateway: Gateway) -> Any:
+    return schemathesis.openapi.from_dict(document, config=SchemathesisConfig.from_dict(CONFIG))
+
+
+api = schemathesis.pytest.from_fixture("described").exclude(path_regex="/stream$|^/console")
+
+
+@api.parametrize()
+@settings(
+    max_examples=3,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+def test_answers_are_as_described(case: schemathesis.Case, gateway: Gateway) -> None:
+    case.call_and_validate(base_url=gateway.url, checks=CHECKS, timeout=30)
+
+
+def test_every_route_is_described(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that is added without a word about it would be noticed here."""
+    seen: list[list[str]] = []
+    original = gateway_app.openapi_routes
+
+    def look(routes: Any) -> Any:
+        own = original(routes)
+        seen.append(undescribed([*routes, *own]))
+        return own
+
+    monkeypatch.setattr(gateway_app, "openapi_routes", look)
+    with Gateway(GatewayOptions(broker.bootstrap_servers)):
+        pass
+    assert seen == [[]]
+
+
+def test_operations_have_names_of_their_own(document: dict[str, Any]) -> None:
+    operations = [row for methods in document["paths"].values() for row in methods.values()]
+    assert len(operations) > 30
+    ids = [row["operationId"] for row in operations]
+    assert len(set(ids)) == len(ids)
+    assert all(row["summary"] and row["tags"] for row in operations)
+    assert {"/subjects", "/consumers/{group}/poll", "/topics/{topic}/stream", "/docs"} <= set(document["paths"])
+
+
+def test_the_page_needs_nothing_else(gateway: Gateway, document: dict[str, Any]) -> None:
+    answer = httpx.get(f"{gateway.url}/docs")
+    assert answer.status_code == 200 and answer.headers["content-type"].startswith("text/html")
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert "<script" not in answer.text and not re.search(r'(src|href)="(https?:)?//', answer.text)
+    for path in document["paths"]:
+        assert path in answer.text
+
+
+def test_a_hostile_host_stays_text(gateway: Gateway) -> None:
+    answer = httpx.get(f"{gateway.url}/docs", headers={"Host": "localhost"})
+    assert answer.status_code == 200 and "http://localhost/" in answer.text

@@ -1,0 +1,266 @@
+"""Topics as server-sent events, over real HTTP from a real broker."""
+
+import base64
+import itertools
+import json
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+from confluent_kafka import Producer
+
+from millstream.gateway.errors import BadRequestError
+from millstream.gateway.limits import Limits
+from millstream.gateway.server import Gateway, GatewayOptions
+from millstream.gateway.stream_positions import read_id, read_start, spelled
+from millstream.testing import EmbeddedBroker
+from millstream.wire import Cluster, TopicPartition
+
+pytestmark = pytest.mark.timeout(90)
+_numbers = itertools.count()
+
+
+@dataclass
+class Event:
+    id: str
+    name: str
+    data: Any
+
+
+def read_events(lines: Iterator[str]) -> Iterator[Event]:
+    """As the standard says a browser reads them: an event without data only sets the id."""
+    last, name, data = "", "", []
+    for line in lines:
+        if not line:
+            if data:
+                yield Event(last, name, json.loads("\n".join(data)))
+            name, data = "", []
+        elif line.startswith("id: "):
+            last = line[4:]
+        elif line.startswith("event: "):
+            name = line[7:]
+        elif line.startswith("data: "):
+            data.append(line[6:])
+        else:
+            assert line.startswith((": ", "retry: ")), line
+
+
+@pytest.fixture(scope="module")
+def cluster(broker: EmbeddedBroker) -> Iterator[Cluster]:
+    with Cluster(broker.bootstrap_servers) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def producer(broker: EmbeddedBroker) -> Producer:
+    return Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 0})
+
+
+@pytest.fixture
+def topic(cluster: Cluster) -> str:
+    name = f"streamed-{next(_numbers)}"
+    cluster.create_topic(name, 2)
+    return name
+
+
+@pytest.fixture
+def put(producer: Producer, topic: str) -> Callable[..., None]:
+    def put(*values: str | bytes, partition: int = 0) -> None:
+        for value in values:
+            producer.produce(topic, value, partition=partition)
+        assert producer.flush(30) == 0
+
+    return put
+
+
+@pytest.fixture
+def stream(gateway: Gateway, topic: str) -> Callable[..., Any]:
+    @contextmanager
+    def stream(last: str = "", name: str = topic, **query: Any) -> Iterator[Iterator[Event]]:
+        headers = {"Last-Event-ID": last} if last else {}
+        url = f"{gateway.url}/topics/{name}/stream"
+        with httpx.stream("GET", url, params={"format": "text"} | query, headers=headers, timeout=60) as answer:
+            assert answer.status_code == 200, answer.read()
+            assert answer.headers["content-type"].startswith("text/event-stream")
+            yield read_events(answer.iter_lines())
+
+    return stream
+
+
+def values(events: Iterator[Event], count: int) -> list[str]:
+    return [event.data["value"] for event in itertools.islice(events, count)]
+
+
+def test_what_was_there_and_what_comes(stream: Callable[..., Any], put: Callable[..., None]) -> None:
+    put("a", "b")
+    put("c", partition=1)
+    with stream(**{"from": "earliest"}) as events:
+        assert sorted(values(events, 3)) == ["a", "b", "c"]
+        put("d", partition=1)
+        (event,) = itertools.islice(events, 1)
+        assert (event.data["value"], event.data["partition"], event.data["offset"]) == ("d", 1, 1)
+        assert event.id == "0:2,1:2"
+
+
+def test_latest_is_the_default(stream: Callable[..., Any], put: Callable[..., None]) -> None:
+    put("old")
+    with stream() as events:
+        put("new")
+        assert values(events, 1) == ["new"]
+
+
+def test_resuming_misses_and_repeats_nothing(stream: Callable[..., Any], put: Callable[..., None]) -> None:
+    for number in range(10):
+        put(f"{number}", partition=number % 2)
+    seen: list[str] = []
+    last = "0:0,1:0"
+    while len(seen) < 10:
+        with stream(last) as events:
+            for event in itertools.islice(events, 3 if len(seen) < 9 else 1):
+                seen.append(event.data["value"])
+                last = event.id
+    assert sorted(seen) == [str(number) for number in range(10)]
+    assert last == "0:5,1:5"
+
+
+def test_a_stream_without_events_resumes_too(gateway: Gateway, topic: str, put: Callable[..., None]) -> None:
+    put("before")
+    with httpx.stream("GET", f"{gateway.url}/topics/{topic}/stream", timeout=30) as answer:
+        lines = answer.iter_lines()
+        (last,) = itertools.islice((line[4:] for line in lines if line.startswith("id: ")), 1)
+    assert last == "0:1,1:0"
+    put("between")
+    url = f"{gateway.url}/topics/{topic}/stream?last_event_id={last}&format=text"
+    with httpx.stream("GET", url, timeout=30) as answer:
+        assert values(read_events(answer.iter_lines()), 1) == ["between"]
+
+
+def test_where_to_begin(stream: Callable[..., Any], put: Callable[..., None]) -> None:
+    put("0", "1", "2")
+    time.sleep(0.05)
+    now = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(time.time() - 3600)) + "Z"
+    for begin, expected in (("1", ["1", "2"]), ("-1", ["2"]), (now, ["0", "1", "2"]), ("-99", ["0", "1", "2"])):
+        with stream(partition=0, **{"from": begin}) as events:
+            assert values(events, len(expected)) == expected
+
+
+def test_only_some_partitions(stream: Callable[..., Any], put: Callable[..., None]) -> None:
+    put("no")
+    put("yes", partition=1)
+    with stream(partition=1, **{"from": "earliest"}) as events:
+        (event,) = itertools.islice(events, 1)
+        assert (event.data["value"], event.id) == ("yes", "1:1")
+
+
+def test_requests_that_make_no_sense(gateway: Gateway, topic: str) -> None:
+    base = f"{gateway.url}/topics/{topic}/stream"
+    for query, status in (("from=then", 400), ("partition=x", 400), ("partition=2", 404), ("format=xml", 400)):
+        answer = httpx.get(f"{base}?{query}")
+        assert answer.status_code == status and set(answer.json()) == {"error_code", "message", "hint"}
+    assert httpx.get(base, headers={"Last-Event-ID": "somewhere"}).status_code == 400
+    assert httpx.get(f"{gateway.url}/topics/not-there/stream").status_code == 404
+
+
+def test_ids() -> None:
+    assert read_id(spelled({10: 5, 2: 7})) == {10: 5, 2: 7}
+    assert spelled({10: 5, 2: 7}) == "2:7,10:5"
+    for text in ("0", "0:", "a:1", "0:1,", "0:-1", "0:1;1:2"):
+        with pytest.raises(BadRequestError):
+            read_id(text)
+    assert read_start("2026-01-31T12:00:00Z") == read_start("2026-01-31T13:00:00 01:00")
+    with pytest.raises(BadRequestError):
+        read_start("9" * 30)
+
+
+def test_many_readers_see_the_same(stream: Callable[..., Any], put: Callable[..., None]) -> None:
+    """Some at the tail from the start, some who come from the beginning."""
+    put("0")
+    found: list[list[str]] = []
+
+    def read(begin: str, count: int, ready: threading.Barrier) -> None:
+        with stream(**{"from": begin}) as events:
+            ready.wait(30)
+            found.append(values(events, count))
+
+    ready = threading.Barrier(9)
+    readers = [threading.Thread(target=read, args=("latest", 20, ready)) for _ in range(4)]
+    readers += [threading.Thread(target=read, args=("earliest", 21, ready)) for _ in range(4)]
+    for reader in readers:
+        reader.start()
+    ready.wait(30)
+    for number in range(1, 21):
+        put(str(number))
+    for reader in readers:
+        reader.join(30)
+    expected = [str(number) for number in range(21)]
+    assert sorted(found, key=len) == [expected[1:]] * 4 + [expected] * 4
+
+
+def test_a_slow_reader_hurts_nobody_and_misses_nothing(
+    gateway: Gateway, stream: Callable[..., Any], put: Callable[..., None], topic: str
+) -> None:
+    """It takes nothing while far more comes than is kept for it; then it reads on its own, and catches up."""
+    big = base64.b64encode(bytes(30_000)).decode()
+    host, port = gateway.address.rsplit(":", 1)
+    with socket.create_connection((host, int(port))) as slow, stream() as events:
+        path = f"/topics/{topic}/stream?format=text"
+        slow.sendall(f"GET {path} HTTP/1.1\r\nHost: {gateway.address}\r\n\r\n".encode())
+        slow.settimeout(30)
+        head = slow.recv(4096)
+        assert b"200 OK" in head
+        for number in range(300):
+            put(f"{number} {big}")
+        assert [int(value.split()[0]) for value in values(events, 300)] == list(range(300))
+        data = bytearray(head)
+        while b'"value":"299 ' not in data:
+            data += slow.recv(1 << 20)
+        seen = [int(part.split(b" ")[0]) for part in bytes(data).split(b'"value":"')[1:]]
+        assert seen == list(range(300))
+
+
+def test_records_that_are_gone_are_told_of(
+    stream: Callable[..., Any], put: Callable[..., None], topic: str, cluster: Cluster
+) -> None:
+    put("0", "1", "2")
+    leader = cluster.leader_of(TopicPartition(topic, 0)).node_id
+    rows = [{"partition_index": 0, "offset": 2}]
+    cluster.call("delete_records", node=leader, topics=[{"name": topic, "partitions": rows}], timeout_ms=10_000)
+    with stream("0:0,1:0") as events:
+        told, event = itertools.islice(events, 2)
+        assert (told.name, told.data) == ("skipped", {"partition": 0, "from": 0, "to": 2})
+        assert event.data["value"] == "2"
+
+
+def test_limits_and_the_end(broker: EmbeddedBroker, topic: str) -> None:
+    with Gateway(GatewayOptions(broker.bootstrap_servers, limits=Limits(max_streams=1))) as gateway:
+        url = f"{gateway.url}/topics/{topic}/stream"
+        stopper = threading.Thread(target=gateway.stop)
+        with httpx.stream("GET", url, timeout=30) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            refused = httpx.get(url)
+            assert (refused.status_code, refused.json()["error_code"]) == (429, 42901)
+            stopper.start()
+            list(lines)  # ends, and in good order
+        stopper.join(30)
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_curl(gateway: Gateway, topic: str, put: Callable[..., None]) -> None:
+    put("hello")
+    command = ["curl", "-sN", f"{gateway.url}/topics/{topic}/stream?from=earliest&format=text"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as curl:
+        assert curl.stdout is not None
+        try:
+            (event,) = itertools.islice(read_events(line.rstrip("\n") for line in curl.stdout), 1)
+        finally:
+            curl.kill()
+    assert event.data["value"] == "hello"
