@@ -16,6 +16,7 @@ from millstream.gateway.described import TEXT, Doc, mapping
 from millstream.gateway.endpoints import Threads, endpoint
 from millstream.gateway.errors import HANDLERS
 from millstream.gateway.health import health_routes
+from millstream.gateway.openapi_routes import openapi_routes
 from millstream.gateway.parts import Lifespan
 
 CONSOLE = "/console"
@@ -34,6 +35,7 @@ def make_app(
     mounted = dict(mounts or {})
     routes = [_front_door(CONSOLE in mounted), *health_routes(trouble)]
     routes += [route for family in families for route in family]
+    routes += openapi_routes(routes)
     app = Starlette(routes=routes, exception_handlers=HANDLERS, lifespan=_together(lifespans))
     app.router.redirect_slashes = False
     app.state.threads = Threads()
