@@ -11,6 +11,11 @@ _LINE = "rgba(138,148,166,0.22)"
 # Drawn on the canvas, not as HTML: names from the cluster stay text.
 _TOOLTIP = {"trigger": "axis", "renderMode": "richText", "confine": True}
 
+# The same for every chart, and no part of it comes from the cluster.
+_SHORT_NUMBERS = (
+    "v => v >= 1e9 ? v / 1e9 + ' G' : v >= 1e6 ? v / 1e6 + ' M' : v >= 1e4 ? v / 1e3 + ' k' : v.toLocaleString('en')"
+)
+
 Points = Iterable[tuple[float, float]]
 
 
@@ -37,7 +42,7 @@ class TimeChart:
                     "min": 0,
                     "name": unit,
                     "nameTextStyle": {"color": _INK, "align": "left"},
-                    "axisLabel": {"color": _INK},
+                    "axisLabel": {"color": _INK, ":formatter": _SHORT_NUMBERS},
                     "splitLine": {"lineStyle": {"color": _LINE}},
                     "splitNumber": 4,
                 },

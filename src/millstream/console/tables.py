@@ -23,12 +23,13 @@ _BAR_CELL = """
 </div><span class="ms-bar-text">{{ props.value }}</span></q-td>
 """
 _MONO_CELL = '<q-td :props="props"><span class="ms-mono">{{ props.value }}</span></q-td>'
-_CELLS = {"link": _LINK_CELL, "badge": _BADGE_CELL, "bar": _BAR_CELL, "mono": _MONO_CELL}
+_NOWRAP_CELL = '<q-td :props="props"><span class="ms-mono ms-nowrap">{{ props.value }}</span></q-td>'
+_CELLS = {"nowrap": _NOWRAP_CELL, "link": _LINK_CELL, "badge": _BADGE_CELL, "bar": _BAR_CELL, "mono": _MONO_CELL}
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`show` turns a value into text; sorting goes by the value. `cell`: text, mono, link, badge or bar.
+    """`show` turns a value into text; sorting goes by the value. `cell`: text, mono, nowrap, link, badge or bar.
 
     A row may have `_href` for its links, `_tones` (good, warn, bad, dim, info) and `_bars` (percent) by column.
     """

@@ -18,7 +18,7 @@ from millstream.console.live.group_reading import SHARE, read_groups
 from millstream.console.live.history import History
 from millstream.console.live.measured import Measured, read_acquired
 from millstream.console.live.snapshot import Broker, Group, Partition, Snapshot
-from millstream.wire import Cluster, TopicPartition, WireError
+from millstream.wire import Cluster, RefusedError, TopicPartition, UnreachableError, WireError
 
 T = TypeVar("T")
 PERIOD_S = 1.0
@@ -149,9 +149,8 @@ class Watcher:
         for number, probe in probes.items():
             told: dict[TopicPartition, int] = look.result(probe, nothing)
             ends.update(told)
-            why = look.trouble(probe)
-            if why is not None:
-                troubles[number] = why
+            if look.trouble(probe) is not None:
+                troubles[number] = why_silent(probe.exception() if probe.done() else None)
         found_topics = look.result(topics, dict(before.topics))
         self.history.note_ends(now, ends, found_topics)
         known_groups = self._groups(look, groups, brokers)
@@ -253,6 +252,15 @@ class _Look:
     @classmethod
     def result(cls, job: "Future[T]", otherwise: T) -> T:
         return job.result() if cls.trouble(job) is None else otherwise
+
+
+def why_silent(error: BaseException | None) -> str:
+    """Of one broker, in few words: its address is shown beside."""
+    if isinstance(error, UnreachableError) and not error.late:
+        return "Its connections are refused or broken off"
+    if isinstance(error, RefusedError):
+        return "It is not among the brokers that the controller takes for alive"
+    return "No answer came in time"
 
 
 def with_lag(groups: Mapping[str, Group], ends: Mapping[TopicPartition, int]) -> dict[str, Group]:

@@ -48,7 +48,7 @@ def cluster(frame: Frame) -> None:
             [
                 Column("id", "Broker"),
                 Column("state", "State", cell="badge"),
-                Column("address", "Address", cell="mono"),
+                Column("address", "Address", cell="nowrap"),
                 Column("rack", "Rack"),
                 Column("leads", "Leads", count, right=True),
                 Column("share", "Share of leaders", cell="bar"),

@@ -61,9 +61,8 @@ def overview(frame: Frame) -> None:
                 [
                     Column("id", "Broker"),
                     Column("state", "State", cell="badge"),
-                    Column("address", "Address", cell="mono"),
+                    Column("address", "Address", cell="nowrap"),
                     Column("leads", "Leads", count, right=True),
-                    Column("replicas", "Replicas", count, right=True),
                     Column("disk", "On disk", size, right=True),
                 ],
                 key="id",

@@ -15,6 +15,7 @@ from millstream.wire.errors import error_code, refusal
 
 _AVAILABLE, _DONE, _GIVING_UP, _GIVEN_UP = 0, 2, 3, 4
 _GROUP_RESOURCE = 32
+_OF_SHARE_GROUPS = ("share.", "errors.")
 DEAD_LETTER_TOPIC = "errors.deadletterqueue.topic.name"
 
 
@@ -80,10 +81,10 @@ def _counted(row: Message) -> Delivery:
 
 
 def read_settings(cluster: Cluster, group: str) -> dict[str, str]:
-    """The settings of the group, as they hold for it."""
+    """The settings of a share group, as they hold for it; those that only concern other groups are left out."""
     resource = {"resource_type": _GROUP_RESOURCE, "resource_name": group, "configuration_keys": None}
     answer = cluster.call("describe_configs", resources=[resource])
     (row,) = answer.results
     if row.error_code:
         raise refusal(f"the settings of group {group!r}", error_code(row.error_code), row.error_message)
-    return {config.name: config.value or "" for config in row.configs}
+    return {config.name: config.value or "" for config in row.configs if config.name.startswith(_OF_SHARE_GROUPS)}

@@ -1,0 +1,127 @@
+"""Groups in a real browser: members and lag, offsets moved after a preview, a group deleted after one question."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from millstream.testing import EmbeddedCluster
+from millstream.wire import Cluster, TopicPartition
+from tests.console.conftest import Looking, Traffic
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture(scope="module")
+def wire(cluster: EmbeddedCluster) -> Cluster:
+    return Cluster(cluster.bootstrap_servers)
+
+
+@pytest.fixture(scope="module")
+def resting(cluster: EmbeddedCluster, wire: Cluster, make_topic: Callable[..., str]) -> str:
+    """A group without members that is 60 records behind, whose name is no HTML."""
+    make_topic("invoices", 2)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    for number in range(80):
+        producer.produce("invoices", str(number), partition=number % 2)
+    producer.flush(30)
+    name = "audit <b>bold</b>/?&"
+    wire.commit_offsets(name, {TopicPartition("invoices", 0): 10, TopicPartition("invoices", 1): 10})
+    return name
+
+
+def test_groups_are_listed_and_filtered(looking: Looking, traffic: Traffic, resting: str) -> None:
+    page = looking.open("/groups")
+    looking.await_text("groups", "billing")
+    looking.await_text("groups", resting)
+    assert page.locator("[data-testid=groups] b").count() == 0, "names stay text"
+    page.keyboard.press("/")
+    page.keyboard.type("audit")
+    page.get_by_test_id("groups").get_by_text("billing").wait_for(state="hidden")
+    page.get_by_role("link", name=resting).click()
+    page.get_by_test_id("page-title").filter(has_text=resting).wait_for()
+    looking.await_text("lag", "60")
+
+
+def test_a_group_shows_members_assignment_and_lag(
+    looking: Looking, traffic: Traffic, screenshot: Callable[..., None]
+) -> None:
+    page = looking.open("/groups?group=billing")
+    looking.await_text("state", "Stable")
+    looking.await_text("members", "billing-1")
+    looking.await_text("members", "orders-0")
+    looking.await_text("offsets", "orders-5")
+    page.get_by_test_id("chart-lag").locator("canvas").wait_for()
+    screenshot("groups", "/groups")
+    screenshot("group", "/groups?group=billing", lambda tab: tab.wait_for_timeout(6000))
+
+
+def _committed(wire: Cluster, group: str) -> dict[int, int]:
+    places = [TopicPartition("invoices", number) for number in (0, 1)]
+    return {place.partition: offset for place, offset in wire.committed_offsets(group, places).items()}
+
+
+def test_offsets_are_moved_as_the_preview_showed(
+    looking: Looking, wire: Cluster, resting: str, screenshot: Callable[..., None]
+) -> None:
+    from urllib.parse import quote
+
+    path = f"/groups?group={quote(resting, safe='')}"
+    page = looking.open(path)
+    looking.await_text("lag", "60")
+    page.get_by_test_id("open-reset").click()
+    assert page.get_by_test_id("execute").is_disabled()
+    _choose(page, "forward or back by")
+    page.get_by_label("Value").fill("-15")
+    page.get_by_test_id("preview").click()
+    looking.await_text("moves", "brought to the nearest end")
+    assert _committed(wire, resting) == {0: 10, 1: 10}, "a preview changes nothing"
+    page.get_by_label("Value").fill("5")
+    page.get_by_test_id("preview").click()
+    looking.await_text("moves", "+5")
+    page.get_by_test_id("execute").click()
+    looking.await_text("lag", "50")
+    assert _committed(wire, resting) == {0: 15, 1: 15}
+
+
+def test_what_is_typed_wrong_is_said(looking: Looking, resting: str) -> None:
+    from urllib.parse import quote
+
+    page = looking.open(f"/groups?group={quote(resting, safe='')}")
+    looking.await_text("state", "Empty")
+    page.get_by_test_id("open-reset").click()
+    _choose(page, "to an offset")
+    page.get_by_label("Value").fill("soon")
+    page.get_by_test_id("preview").click()
+    looking.await_text("banner", "write a whole number")
+
+
+def test_an_active_group_is_left_alone(looking: Looking, traffic: Traffic) -> None:
+    page = looking.open("/groups?group=billing")
+    looking.await_text("state", "Stable")
+    page.get_by_test_id("delete").click()
+    page.get_by_text("Delete group billing?").wait_for()
+    page.get_by_test_id("confirm").click()
+    looking.await_text("banner", "stop them first")
+
+
+def test_a_group_is_deleted_after_one_question(looking: Looking, wire: Cluster, resting: str) -> None:
+    wire.commit_offsets("leaving", {TopicPartition("invoices", 0): 3})
+    page = looking.open("/groups?group=leaving")
+    looking.await_text("state", "Empty")
+    page.get_by_test_id("delete").click()
+    page.get_by_text("its offset in invoices-0").wait_for()
+    page.get_by_role("button", name="Cancel").click()
+    page.get_by_text("its offset in invoices-0").wait_for(state="detached")
+    assert wire.committed_offsets("leaving", [TopicPartition("invoices", 0)])
+    page.get_by_test_id("delete").click()
+    page.get_by_test_id("confirm").click()
+    page.get_by_test_id("groups").wait_for()
+    page.get_by_test_id("groups").get_by_text("leaving", exact=True).wait_for(state="detached")
+    assert not wire.committed_offsets("leaving", [TopicPartition("invoices", 0)])
+
+
+def _choose(page: Any, text: str) -> None:
+    page.get_by_test_id("reset").get_by_label("Where").click()
+    page.get_by_role("option", name=text).click()
