@@ -14,11 +14,11 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar
 from urllib.parse import urlencode
 
 from fastapi import Request
-from nicegui import run, ui
+from nicegui import ui
 
 from millstream.console import current
 from millstream.console.console import Console
@@ -75,8 +75,8 @@ class Frame:
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """What waits for the cluster runs in a thread, so that pages stay alive."""
-        result = await run.io_bound(partial(work, *args, **kwargs))
-        return cast(T, result)  # None besides only when the gateway ends
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self.console.workers, partial(work, *args, **kwargs))
 
     @contextmanager
     def reporting(self, what: str) -> Iterator[None]:

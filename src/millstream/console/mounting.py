@@ -73,7 +73,7 @@ class ConsoleMount:
                 await nicegui_app.shutdown()
 
     def close(self) -> None:
-        self._console.watcher.close()
+        self._console.close()
         if self._has_taken:
             current.set_console(None)
             self._has_taken = False

@@ -142,6 +142,7 @@ def _server(app: ASGIApp, options: GatewayOptions, on_stop: Sequence[Callable[[]
         uvicorn.Config(
             app,
             log_config=None,
+            log_level="warning",  # or else each websocket of the console has lines of its own
             access_log=False,
             server_header=False,
             lifespan="on",
