@@ -96,10 +96,14 @@ class ConsoleMount:
         current.set_console(self._console)
         try:
             app, startup = await to_thread.run_sync(_load)
+            await startup()
         except ImportError as error:
             _log.warning("console_missing error=%s", error)
             return _Unavailable(f"the console needs {error.name}", "install it: pip install 'millstream[gateway]'")
-        await startup()
+        except Exception:
+            _log.exception("console_failed")
+            self._starting = None
+            return _Unavailable("the console could not be started", "the gateway's log says why")
         self._app = app
         return app
 

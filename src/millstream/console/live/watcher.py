@@ -51,6 +51,7 @@ class Watcher:
         self._running: dict[tuple[str, int], Future[object]] = {}
         self._groups_at: dict[int, dict[str, Group]] = {}
         self._due: dict[str, float] = {}
+        self._waited_in_vain = False
 
     # Who looks
 
@@ -93,11 +94,11 @@ class Watcher:
             except Exception:  # whatever it is, the next look may go well
                 _log.exception("look_failed")
             took = time.monotonic() - began
+            # A cluster so large that a look takes long is looked at less often; but not one in which a broker hangs.
+            period = PERIOD_S if self._waited_in_vain else max(PERIOD_S, 2 * took)
             with self._lock:
-                # A cluster so large that a look takes long is looked at less often.
                 # The first look only learns whom to ask; the second has what pages show.
-                pause = max(PERIOD_S, 2 * took) - took if looks > 2 else 0.05
-                self._lock.wait(max(0.05, pause))
+                self._lock.wait(max(0.05, period - took if looks > 2 else 0.0))
 
     def _wanted(self) -> bool:
         """Whether to look once more; waits while no page is open."""
@@ -136,7 +137,7 @@ class Watcher:
         if before.topics and self._is_due("configs", _CONFIGS_EVERY_S, before.topics.keys() - before.min_in_sync):
             names = list(before.topics)
             configs = look.begin("configs", 0, lambda: cluster_reading.read_min_in_sync(self._cluster, names))
-        look.finish(_LOOK_S)
+        self._waited_in_vain = not look.finish(_LOOK_S)
 
         trouble = look.trouble(listed) or look.trouble(topics)
         cluster_id, controller, brokers = look.result(
@@ -235,8 +236,9 @@ class _Look:
         self._jobs.append(job)  # type: ignore[arg-type]
         return job
 
-    def finish(self, timeout_s: float) -> None:
-        wait(self._jobs, timeout_s)
+    def finish(self, timeout_s: float) -> bool:
+        """Waits for the jobs; whether all were done in time."""
+        return not wait(self._jobs, timeout_s).not_done
 
     @staticmethod
     def trouble(job: "Future[T]") -> str | None:
