@@ -146,8 +146,8 @@ class PipeliningProducer(Producer):
                 now = self._client.leader(topic, partition)
                 if now is None or now.node_id == flight.node_id or not await flight.board(now):
                     continue
-                while may_go_on and (batch := add_one()) is not None:
-                    may_go_on = await flight.send(batch)
+                while may_go_on and (following := add_one()) is not None:
+                    may_go_on = await flight.send(following)
             return flight.outcomes()
         except OSError:
             return flight.outcomes()
