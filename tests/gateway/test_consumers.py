@@ -269,41 +269,60 @@ def test_several_members_share_the_partitions(
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("commits", [True, False], ids=["commits", "polls on"])
 def test_a_rebalance_with_a_kafka_client(
-    http: httpx.Client, topic: str, group: str, put: Callable[..., None], broker: EmbeddedBroker, protocol: str
+    http: httpx.Client,
+    topic: str,
+    group: str,
+    put: Callable[..., None],
+    broker: EmbeddedBroker,
+    protocol: str,
+    commits: bool,
 ) -> None:
-    put(b"0", partition=0)
-    put(b"1", partition=1)
+    """A partition that is to go stays until what was handed out of it is committed, or the caller polls on."""
+    for partition in (0, 1):
+        put("first", partition=partition)
     subscribe(http, group, topic)
     handed = poll(http, group)
-    handed += poll(http, group, timeout_ms=2_000) if len(handed) < 2 else []
+    handed += poll(http, group) if len(handed) < 2 else []
     assert len(handed) == 2
     settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": group, "auto.offset.reset": "earliest"}
     client = Consumer(settings | {"group.protocol": protocol, "enable.auto.commit": False})
     client.subscribe([topic])
+    theirs: list[Any] = []
+
+    def heard() -> bool:
+        message = client.poll(0.1)
+        if message is not None and message.error() is None:
+            theirs.append((message.partition(), message.offset()))
+        return bool(theirs)
+
+    def leaving() -> list[int]:
+        heard()
+        (shown,) = http.get(f"/consumers/{group}").json()["consumers"]
+        return [row["partition"] for row in shown["partitions"] if row["leaving"]]
+
+    def commit(partition: int) -> httpx.Response:
+        return http.post(f"/consumers/{group}/offsets", json={"offsets": {topic: {str(partition): 1}}})
+
     try:
-        theirs: list[Any] = []
-
-        def client_has_one() -> bool:
-            message = client.poll(0.1)
-            if message is not None and message.error() is None:
-                theirs.append(message)
-            return bool(theirs) and len(client.assignment()) == 1
-
-        until(client_has_one)
-        until(lambda: len(owned(http, group)) == 1)
-        (kept,), gone = owned(http, group), theirs[0].partition()
-        assert kept != gone
+        until(lambda: bool(leaving()))
+        (gone,) = leaving()
+        if commits:
+            assert commit(gone).status_code == 200
+        else:
+            assert poll(http, group, timeout_ms=0) == []
+        until(lambda: owned(http, group) == [1 - gone])
+        put("second", partition=gone)
+        until(heard)
+        assert theirs[0] == (gone, 1 if commits else 0)
         # What was handed out here and not committed is the other member's now: committing it would be a lie.
-        answer = http.post(f"/consumers/{group}/offsets", json={"offsets": {topic: {str(gone): 1}}})
-        assert "not this consumer's" in refusal(answer, 409, 40904)
-        answer = http.post(f"/consumers/{group}/offsets", json={"offsets": {topic: {str(kept): 1}}})
-        assert answer.status_code == 200
-        assert theirs[0].offset() == 0
+        assert "not this consumer's" in refusal(commit(gone), 409, 40904)
+        assert commit(1 - gone).status_code == 200
     finally:
         client.close()
     until(lambda: len(owned(http, group)) == 2)
-    assert [(row["partition"], row["offset"]) for row in poll(http, group)] == [(gone, 0)]
+    assert [(row["partition"], row["offset"]) for row in poll(http, group)][-1] == (gone, 1)
 
 
 def test_a_caller_that_vanishes_loses_nothing(
@@ -319,6 +338,18 @@ def test_a_caller_that_vanishes_loses_nothing(
         until(lambda: not http.get(f"/consumers/{group}").json()["consumers"][0]["polling"])
     put(b"still there")
     assert [row["value"] for row in poll(http, group, format="text")] == ["still there"]
+
+
+def test_a_poll_of_a_consumer_that_is_closed(http: httpx.Client, topic: str, group: str) -> None:
+    subscribe(http, group, topic)
+    answers: list[httpx.Response] = []
+    path = f"/consumers/{group}/poll?timeout_ms=30000"
+    waiting = threading.Thread(target=lambda: answers.append(http.get(path)))
+    waiting.start()
+    until(lambda: bool(http.get(f"/consumers/{group}").json()["consumers"][0]["polling"]))
+    assert http.delete(f"/consumers/{group}").status_code == 204
+    waiting.join(30)
+    refusal(answers[0], 410, 41001)
 
 
 def test_aborted_transactions_are_not_seen(

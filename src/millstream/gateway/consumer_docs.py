@@ -65,6 +65,7 @@ _PARTITION = record(
         "partition": INT32,
         "position": nullable(whole("The next offset to be handed out; null while it is looked up.")),
         "committed": nullable(whole("What the group committed.")),
+        "leaving": {"type": "boolean", "description": "To go to another member: commit what came of it."},
     }
 )
 _CONSUMER = record(

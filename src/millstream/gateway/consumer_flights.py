@@ -29,6 +29,8 @@ Answer = TypeVar("Answer")
 
 _LAST_WITH_NAMES = 12
 """Later versions of Fetch go by topic ids."""
+_LONGEST_WAIT_MS = 60_000
+_BUDGET_BYTES, _MOST_BYTES, _FEWEST_BYTES = 64 << 20, 1 << 20, 64 << 10
 _SEND_S = 10.0
 _ANSWER_S = 10.0
 """How much later than the wait it was asked for an answer may be."""
@@ -56,12 +58,6 @@ class Part(NamedTuple):
     error: ErrorCode = ErrorCode.NONE
 
 
-@dataclass(frozen=True, slots=True)
-class FetchLimits:
-    max_bytes: int = 1 << 20
-    max_wait_ms: int = 60_000
-
-
 @dataclass(eq=False, slots=True)
 class _Flight:
     wanted: dict[TopicPartition, int]
@@ -85,7 +81,8 @@ class _Trouble:
 class Flights:
     cluster: Cluster
     threads: CapacityLimiter
-    limits: FetchLimits = field(default_factory=FetchLimits)
+    max_bytes: Callable[[], int]
+    """Of one fetch; a batch that is larger comes all the same."""
     _flights: list[_Flight] = field(default_factory=list)
     _troubles: dict[TopicPartition, _Trouble] = field(default_factory=dict)
 
@@ -153,7 +150,7 @@ class Flights:
         if not wanted:
             return
         by_leader = await self._in_thread(lambda: self._by_leader(wanted))
-        wait_ms = max(1, min(int(left_s * 1000), self.limits.max_wait_ms))
+        wait_ms = max(1, min(int(left_s * 1000), _LONGEST_WAIT_MS))
         for node, rows in by_leader.items():
             offsets = {place: wanted[place] for place in rows}
             task = asyncio.create_task(self._fly(node, rows, offsets, wait_ms))
@@ -185,7 +182,7 @@ class Flights:
     async def _fly(
         self, node: int, epochs: dict[TopicPartition, int], wanted: dict[TopicPartition, int], wait_ms: int
     ) -> dict[TopicPartition, Part]:
-        request = _request(wanted, epochs, self.limits.max_bytes, wait_ms)
+        request = _request(wanted, epochs, self.max_bytes(), wait_ms)
         borrowed, connection, sent = await self._in_thread(lambda: self._send(node, request))
         try:
             await _readable(connection.fileno(), wait_ms / 1000 + _ANSWER_S)
@@ -285,3 +282,8 @@ def _part(row: Message, wanted: int) -> Part:
             return Part([], wanted, ErrorCode.CORRUPT_MESSAGE)
         next_offset = records[-1].offset + 1  # the damage is behind these: said when it is its turn
     return Part(records, next_offset)
+
+
+def fair_share(readers: int) -> int:
+    """How much each of so many readers may fetch at once, so that all together stay within what is kept for them."""
+    return min(_MOST_BYTES, max(_FEWEST_BYTES, _BUDGET_BYTES // max(1, readers)))

@@ -1,7 +1,8 @@
 """Membership of a consumer group (KIP-848): the coordinator assigns, a heartbeat now and then says we live.
 
-What the coordinator takes away is given up at once and confirmed with the next heartbeat, before anybody else gets it.
-A member that the coordinator has forgotten begins anew by itself; its owner is told that all partitions are gone.
+What the coordinator takes away is given up and confirmed with the next heartbeat, before anybody else gets it. Its
+owner may ask for a moment, to have committed what was handed out; the coordinator waits for that, up to a limit. A
+member that the coordinator has forgotten begins anew by itself, and its owner is told that all partitions are gone.
 """
 
 import asyncio
@@ -22,6 +23,8 @@ from millstream.wire.errors import error_code
 
 _JOIN_EPOCH, _LEAVE_EPOCH = 0, -1
 _REBALANCE_TIMEOUT_MS = 30_000
+_HANDOVER_S = 20.0
+"""How long partitions are kept that are to go; less than the rebalance timeout, after which we would be thrown out."""
 _RETRY_S = 1.0
 _LAST_COMMIT_WITH_NAMES = 9
 _FENCED = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.STALE_MEMBER_EPOCH})
@@ -44,6 +47,9 @@ Answer = TypeVar("Answer")
 
 class Owner(Protocol):
     """Who reads the partitions."""
+
+    def leaving(self, places: Collection[TopicPartition]) -> Collection[TopicPartition]:
+        """They are to go: those of them that are not done with yet. `GroupMember.release` follows for these."""
 
     def revoked(self, places: Collection[TopicPartition]) -> None:
         """They are not ours any more: nothing of them may be handed out from now on."""
@@ -70,6 +76,7 @@ class GroupMember:
         self.failure: BadRequestError | None = None
         """Why this member cannot be one any more, if so."""
         self.partitions: frozenset[TopicPartition] = frozenset()
+        self._leaving: frozenset[TopicPartition] = frozenset()
         self._names: dict[UUID, str] = {}
         self._tell_all = True
         self._one_call = asyncio.Lock()
@@ -144,6 +151,9 @@ class GroupMember:
             except BadRequestError as error:
                 self.failure = error
                 return
+            except Exception:  # a member that stops its heartbeats for a mistake of ours would be a riddle
+                logger.exception("consumer_heartbeat_broken group=%s", self.group)
+                pause_s = _RETRY_S
             try:
                 await asyncio.wait_for(self._kick.wait(), pause_s)
             except TimeoutError:
@@ -223,16 +233,29 @@ class GroupMember:
         )
         # A topic that we know nothing of is new, or was deleted since: the coordinator is asked to say it all again.
         self._tell_all = any(topic_id not in self._names for topic_id in rows)
-        gone, new = self.partitions - wanted, wanted - self.partitions
-        self._give_up(gone)
-        self.partitions = wanted
+        new, going = wanted - self.partitions, self.partitions - wanted - self._leaving
+        self._leaving -= wanted
+        kept = frozenset(self._owner.leaving(sorted(going))) if going else frozenset()
+        if kept:
+            self._leaving |= kept
+            asyncio.get_running_loop().call_later(_HANDOVER_S, self.release, kept)
+        self._give_up(going - kept)
+        self.partitions |= new
         if new:
             self._owner.assigned(sorted(new))
-        if gone or new:
+        if new or going - kept:
             self._kick.set()  # the coordinator waits to hear of it
+
+    def release(self, places: Collection[TopicPartition]) -> None:
+        """They can go now."""
+        done = self._leaving & frozenset(places)
+        if done:
+            self._give_up(done)
+            self._kick.set()
 
     def _give_up(self, places: Collection[TopicPartition]) -> None:
         self.partitions -= frozenset(places)
+        self._leaving -= frozenset(places)
         if places:
             self._owner.revoked(sorted(places))
 

@@ -208,8 +208,14 @@ def _shown(session: Session) -> dict[str, Any]:
         "polling": session.polling,
         "expires_in_ms": int(session.expires_in_s * 1000),
         "partitions": [
-            {"topic": place.topic, "partition": place.partition, "position": position, "committed": committed}
-            for place, (position, committed) in session.assignment.items()
+            {
+                "topic": held.place.topic,
+                "partition": held.place.partition,
+                "position": held.position,
+                "committed": held.committed,
+                "leaving": held.leaving,
+            }
+            for held in session.assignment
         ],
     }
 

@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from anyio import CapacityLimiter, to_thread
 
-from millstream.gateway.consumer_flights import FetchLimits, Flights, Part
+from millstream.gateway.consumer_flights import Flights, Part
 from millstream.gateway.consumer_member import FencedError, GroupMember
 from millstream.gateway.errors import BadRequestError
 from millstream.gateway.kafka_errors import trouble_with
@@ -40,6 +40,19 @@ class Tools:
     """For heartbeats, commits and questions."""
     reads: CapacityLimiter
     """For fetches."""
+    fetch_bytes: Callable[[], int]
+    """How much one of them may fetch at once, and so keep ahead."""
+
+
+class Holding(NamedTuple):
+    """A partition that is ours."""
+
+    place: TopicPartition
+    position: int | None
+    """The next offset to be handed out; None: not known yet."""
+    committed: int | None
+    leaving: bool
+    """To go to another member."""
 
 
 class Batch:
@@ -64,11 +77,13 @@ class Session:
         self.used_at = time.monotonic()
         self._tools = tools
         self._member = GroupMember(tools.cluster, tools.calls, group, self)
-        self._flights = Flights(tools.cluster, tools.reads, FetchLimits())
+        self._flights = Flights(tools.cluster, tools.reads, tools.fetch_bytes)
         self._positions: dict[TopicPartition, int] = {}
         """The next record to hand out."""
         self._reached: dict[TopicPartition, int] = {}
         """How far the position ever was: so far may be committed, also after a seek back."""
+        self._settled: dict[TopicPartition, int] = {}
+        """Up to here nothing is open: where it began, or what the caller has committed since."""
         self._committed: dict[TopicPartition, int] = {}
         self._ahead: dict[TopicPartition, Part] = {}
         """Fetched from the position on, and not handed out yet."""
@@ -76,6 +91,9 @@ class Session:
         self._placing: set[asyncio.Task[None]] = set()
         self._turn = 0
         self._stopping = False
+        self._closed = False
+        self._leaving: set[TopicPartition] = set()
+        """To go to another member as soon as the caller has committed what it got of them, or goes on without."""
 
     # Life
 
@@ -89,6 +107,8 @@ class Session:
         await self._member.join(topics)
 
     async def close(self) -> None:
+        self._closed = True
+        self._changed.set()
         for task in self._placing:
             task.cancel()
         self._flights.close()
@@ -122,8 +142,18 @@ class Session:
 
     # What is ours, as the member hears of it
 
-    def revoked(self, places: Collection[TopicPartition]) -> None:
+    def leaving(self, places: Collection[TopicPartition]) -> Collection[TopicPartition]:
         for place in places:
+            self._ahead.pop(place, None)
+        busy = {place for place in places if self._reached.get(place, 0) > self._settled.get(place, 0)}
+        self._leaving |= busy
+        self._changed.set()
+        return busy
+
+    def revoked(self, places: Collection[TopicPartition]) -> None:
+        self._leaving.difference_update(places)
+        for place in places:
+            self._settled.pop(place, None)
             self._positions.pop(place, None)
             self._reached.pop(place, None)
             self._committed.pop(place, None)
@@ -147,7 +177,7 @@ class Session:
             for place in places:
                 if place in self._member.partitions:
                     self._committed[place] = committed.get(place, -1)
-                    self._positions[place] = self._reached[place] = begins[place]
+                    self._positions[place] = self._reached[place] = self._settled[place] = begins[place]
             break
         self._changed.set()
 
@@ -159,21 +189,23 @@ class Session:
         return committed, committed | ends
 
     @property
-    def assignment(self) -> dict[TopicPartition, tuple[int | None, int | None]]:
-        """The partitions that are ours: the next offset to be handed out (None: not known yet), and the committed."""
-        return {
-            place: (
+    def assignment(self) -> list[Holding]:
+        return [
+            Holding(
+                place,
                 self._positions.get(place),
                 None if self._committed.get(place, -1) < 0 else self._committed[place],
+                place in self._leaving,
             )
             for place in sorted(self._member.partitions)
-        }
+        ]
 
     # Polling
 
     async def next(self, max_records: int, max_bytes: int, timeout_s: float) -> Batch:
         """What may be handed out, at least one record unless the time is up; `hand_out` makes it so."""
         deadline = time.monotonic() + timeout_s
+        self._member.release(self._leaving)  # whoever asks for more has done with what it got
         while True:
             self._check()
             self._changed.clear()
@@ -181,13 +213,17 @@ class Session:
             left_s = deadline - time.monotonic()
             if batch.records or left_s <= 0 or self._stopping:
                 return batch
-            empty = {place: offset for place, offset in self._positions.items() if place not in self._ahead}
+            empty = {
+                place: offset
+                for place, offset in self._positions.items()
+                if place not in self._ahead and place not in self._leaving
+            }
             landed = await self._flights.next(empty, left_s, self._changed)
             await self._take(landed)
 
     async def _take(self, landed: Mapping[TopicPartition, Part]) -> None:
         for place, part in landed.items():
-            if place not in self._positions:
+            if place not in self._positions or place in self._leaving:
                 continue
             if part.error is ErrorCode.OFFSET_OUT_OF_RANGE:
                 await self._reset(place)
@@ -196,15 +232,18 @@ class Session:
                 raise BadRequestError(found.status, f"{found.message} ({part.error.name})", found.hint, code=found.code)
             elif part.records:
                 self._ahead[place] = part
-            else:
+            else:  # only what is not shown, so nothing that anybody could commit
+                settled = self._settled[place] >= self._positions[place]
                 self._move(place, part.next_offset)
+                if settled:
+                    self._settled[place] = self._positions[place]
 
     async def _reset(self, place: TopicPartition) -> None:
         """What was to be read next was deleted in the meantime."""
         ends = await self._call(lambda: self._tools.cluster.offsets({place: RESETS[self.reset]}))
         if place in self._positions:
             logger.warning("consumer_reset group=%s partition=%s to=%d", self.group, place, ends[place].offset)
-            self._positions[place] = self._reached[place] = ends[place].offset
+            self._positions[place] = self._reached[place] = self._settled[place] = ends[place].offset
 
     def _collect(self, max_records: int, max_bytes: int) -> Batch:
         """From what was fetched ahead, another partition first each time."""
@@ -286,7 +325,8 @@ class Session:
             ) from None
         for place, offset in offsets.items():
             if place in self._positions:
-                self._committed[place] = offset
+                self._committed[place] = self._settled[place] = offset
+        self._member.release({place for place in self._leaving if self._settled[place] >= self._reached[place]})
         return dict(offsets)
 
     async def seek(self, place: TopicPartition, target: int | str) -> int:
@@ -334,6 +374,10 @@ class Session:
             )
 
     def _check(self) -> None:
+        if self._closed:
+            raise BadRequestError(
+                410, "this consumer was closed", f"POST /consumers/{self.group}/subscribe to open one", code=41001
+            )
         if self._member.failure is not None:
             raise self._member.failure
 

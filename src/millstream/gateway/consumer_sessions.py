@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 
 from anyio import CapacityLimiter
 
+from millstream.gateway.consumer_flights import fair_share
 from millstream.gateway.consumer_session import Session, Tools
 from millstream.gateway.errors import BadRequestError
 from millstream.wire import Cluster
@@ -39,7 +40,7 @@ class Sessions:
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
-        self._tools = Tools(self._cluster, CapacityLimiter(_CALLS), CapacityLimiter(_READS))
+        self._tools = Tools(self._cluster, CapacityLimiter(_CALLS), CapacityLimiter(_READS), self._fetch_bytes)
         try:
             yield
         finally:
@@ -51,6 +52,9 @@ class Sessions:
             leaving = [asyncio.ensure_future(goodbye) for goodbye in goodbyes] + list(self._closing)
             if leaving:
                 await asyncio.wait(leaving, timeout=_GOODBYE_S)
+
+    def _fetch_bytes(self) -> int:
+        return fair_share(len(self._open))
 
     def stop_polls(self) -> None:
         """The gateway is about to stop: whoever waits gets an answer now."""

@@ -73,7 +73,7 @@ class StreamRoutes:
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
-        self._tools = StreamTools(self._cluster, CapacityLimiter(_CALLS), CapacityLimiter(_READS))
+        self._tools = StreamTools(self._cluster, CapacityLimiter(_CALLS), CapacityLimiter(_READS), lambda: self._open)
         self._tails = Tails(self._tools)
         self._stopping = asyncio.Event()
         yield

@@ -16,7 +16,7 @@ from typing import Any
 from anyio import CapacityLimiter, to_thread
 
 from millstream.gateway.answers import json_bytes
-from millstream.gateway.consumer_flights import FetchLimits, Flights, Part
+from millstream.gateway.consumer_flights import Flights, Part, fair_share
 from millstream.gateway.consumer_records import RecordView
 from millstream.gateway.stream_positions import Positions
 from millstream.model.errors import ErrorCode
@@ -78,9 +78,11 @@ class StreamTools:
     cluster: Cluster
     calls: CapacityLimiter
     reads: CapacityLimiter
+    open: Callable[[], int]
+    """How many streams there are."""
 
     def flights(self) -> Flights:
-        return Flights(self.cluster, self.reads, FetchLimits())
+        return Flights(self.cluster, self.reads, lambda: fair_share(self.open()))
 
     async def call(self, call: Callable[[], Any]) -> Any:
         return await to_thread.run_sync(call, limiter=self.calls)
