@@ -206,13 +206,21 @@ class Looking:
             self.problems.append(f"asked another site: {request.url}")
 
 
-@pytest.fixture
-def looking(browser: Any, gateway: GatewayProcess) -> Iterator[Looking]:
+@pytest.fixture(scope="session")
+def window(browser: Any) -> Iterator[Any]:
+    """One for all tabs, so that scripts and styles are fetched once."""
     context = browser.new_context(viewport=SIZE, color_scheme="light")
     context.set_default_timeout(PATIENCE_MS)
-    looking = Looking(context.new_page(), gateway.url)
-    yield looking
+    yield context
     context.close()
+
+
+@pytest.fixture
+def looking(window: Any, gateway: GatewayProcess) -> Iterator[Looking]:
+    looking = Looking(window.new_page(), gateway.url)
+    yield looking
+    looking.page.close()
+    window.clear_cookies()
     assert looking.problems == []
 
 

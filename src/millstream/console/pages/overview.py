@@ -140,7 +140,7 @@ def _show_stats(stats: dict[str, Stat], snapshot: Snapshot, records: float | Non
 def _show_problems(box: ui.element, found: list[Problem]) -> None:
     box.clear()
     with box:
-        if not found:
+        if all(problem.severity is Severity.INFO for problem in found):
             with ui.element("div").classes("ms-problem ms-good"):
                 ui.icon("check_circle")
                 ui.label("All is well").classes("ms-problem-what")
