@@ -126,10 +126,11 @@ class GatewayProcess:
     """`millstream gateway` as users start it."""
 
     def __init__(self, bootstrap: str, log_file: Path, *options: str) -> None:
-        command = [sys.executable, "-m", "millstream", "gateway", "--bootstrap", bootstrap, "--http", "127.0.0.1:0"]
+        command = [sys.executable, "-m", "millstream", "gateway", "--bootstrap", bootstrap]
+        where = () if "--http" in options else ("--http", "127.0.0.1:0")
         with open(log_file, "wb") as log:
             self._process = subprocess.Popen(
-                [*command, "--exit-with-stdin", *options],
+                [*command, "--exit-with-stdin", *where, *options],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

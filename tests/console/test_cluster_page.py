@@ -1,16 +1,19 @@
 """Cluster and pipelines in a real browser."""
 
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 from millstream.testing import EmbeddedCluster
 from millstream.wire import Cluster, TopicPartition
 from tests.console.conftest import Looking, Traffic
 
 pytestmark = pytest.mark.timeout(240)
+_TOPIC, _BROKER = 2, 4
 
 
 @pytest.fixture(scope="module")
@@ -74,3 +77,45 @@ def test_progress_of_pipelines_is_read_from_their_groups(
     looking.await_text("pipelines", "running")
     page.wait_for_function("Number(document.querySelector('[data-testid=running]').innerText) >= 1")
     screenshot("pipelines", "/pipelines")
+
+
+@pytest.mark.slow
+def test_a_move_under_way_is_shown_with_its_progress(
+    looking: Looking, cluster: EmbeddedCluster, wire: Cluster, make_topic: Callable[..., str]
+) -> None:
+    make_topic("moving", 1, 1)
+    (partition,) = wire.topics(["moving"])["moving"].partitions
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    for _ in range(40):
+        producer.produce("moving", os.urandom(100_000))
+        producer.flush(30)
+    rates = {f"{side}.replication.throttled.rate": "150000" for side in ("leader", "follower")}
+    replicas = {f"{side}.replication.throttled.replicas": "*" for side in ("leader", "follower")}
+    _configure(wire, _TOPIC, "moving", replicas)
+    for number in cluster.nodes:
+        _configure(wire, _BROKER, str(number), rates)
+    target = next(number for number in cluster.nodes if number != partition.leader)
+    topics = [{"name": "moving", "partitions": [{"partition_index": 0, "replicas": [target]}]}]
+    assert wire.call("alter_partition_reassignments", topics=topics, timeout_ms=30_000).error_code == 0
+    try:
+        page = looking.open("/cluster")
+        looking.await_text("reassignments", "moving-0")
+        looking.await_text("moving", "1")
+        page.wait_for_function(
+            "/\\b[1-9]\\d? %/.test(document.querySelector('[data-testid=reassignments] tbody').innerText)"
+        )
+    finally:
+        for number in cluster.nodes:
+            _configure(wire, _BROKER, str(number), dict.fromkeys(rates))
+    looking.await_text("reassignments", "Nothing moves")
+    assert wire.topics(["moving"])["moving"].partitions[0].leader == target
+
+
+def _configure(wire: Cluster, kind: int, name: str, settings: Mapping[str, str | None]) -> None:
+    rows = [
+        {"name": key, "config_operation": int(value is None), "value": value}  # to set is 0, to take back 1
+        for key, value in settings.items()
+    ]
+    resource = {"resource_type": kind, "resource_name": name, "configs": rows}
+    (answer,) = wire.call("incremental_alter_configs", resources=[resource], validate_only=False).responses
+    assert answer.error_code == 0, answer.error_message

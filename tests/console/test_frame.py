@@ -2,11 +2,14 @@
 
 import http.client
 import json
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
-from tests.console.conftest import GatewayProcess, Looking
+from millstream.testing import EmbeddedCluster
+from tests.console.conftest import PATIENCE_MS, GatewayProcess, Looking
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -110,3 +113,45 @@ def test_what_is_not_there_is_said_without_a_stack_trace(gateway: GatewayProcess
 def test_rest_and_console_share_the_address(gateway: GatewayProcess) -> None:
     status, _, body = _ask(gateway, "/subjects")
     assert (status, json.loads(body)) == (200, [])
+
+
+@pytest.mark.slow
+def test_a_browser_with_credentials_gets_pages_and_their_websocket(
+    browser: Any, cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    people = tmp_path / "people"
+    people.write_text("basic ann:secret\n")
+    guarded = GatewayProcess(cluster.bootstrap_servers, tmp_path / "log", "--auth-file", str(people))
+    context = browser.new_context(http_credentials={"username": "ann", "password": "secret"})
+    context.set_default_timeout(PATIENCE_MS)
+    try:
+        assert _ask(guarded, "/console/")[0] == 401
+        looking = Looking(context.new_page(), guarded.url)
+        looking.open("/")
+        looking.await_text("stat-brokers", "3 / 3")
+        assert looking.problems == []
+    finally:
+        context.close()
+        guarded.stop()
+
+
+@pytest.mark.slow
+def test_a_page_outlives_the_gateway(browser: Any, cluster: EmbeddedCluster, tmp_path: Path) -> None:
+    """It is loaded anew by itself once a gateway is at the address again."""
+    first = GatewayProcess(cluster.bootstrap_servers, tmp_path / "first")
+    context = browser.new_context()
+    context.set_default_timeout(PATIENCE_MS)
+    try:
+        looking = Looking(context.new_page(), first.url)
+        page = looking.open("/cluster")
+        looking.await_text("brokers-up", "3 / 3")
+        page.evaluate("window.sameDocument = true")
+    finally:
+        first.stop()
+    second = GatewayProcess(cluster.bootstrap_servers, tmp_path / "second", "--http", urlsplit(first.url).netloc)
+    try:
+        page.wait_for_function("window.sameDocument === undefined && window.socket?.connected")
+        looking.await_text("brokers-up", "3 / 3")
+    finally:
+        context.close()
+        second.stop()
