@@ -1,7 +1,7 @@
 """One record in full: where it is, its headers, key and value, decoded, as text, hexadecimal or base64."""
 
 import base64
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import tzinfo
 from functools import partial
 
@@ -48,9 +48,10 @@ def open_details(
     record: FoundRecord,
     decode: Decode,
     zone: tzinfo,
-    step: Callable[[FoundRecord, int], None],
+    step: Callable[[FoundRecord, int], Awaitable[None]],
 ) -> None:
     """`step` shows the record before (-1) or after (1) this one in the table."""
+    around = ui.context.slot.parent
     with dialog(
         f"{topic} · partition {record.partition} · offset {record.offset:,}", wide=True, test_id="record"
     ) as box:
@@ -60,9 +61,10 @@ def open_details(
             ui.space()
             for word, icon, by in (("Previous row", "expand_less", -1), ("Next row", "expand_more", 1)):
 
-                def move(by: int = by) -> None:
+                async def move(by: int = by) -> None:
                     box.close()
-                    step(record, by)
+                    with around:  # the dialog, and all that is in it, goes
+                        await step(record, by)
 
                 ui.button(icon=icon, on_click=move).props(f'flat dense round aria-label="{word}"').tooltip(word)
             ui.button(icon="close", on_click=box.close).props('flat dense round autofocus aria-label="Close"')
@@ -89,11 +91,15 @@ class _Bytes:
         self._most = PIECE_CHARACTERS
         with ui.element("div").classes("ms-chips"):
             self._kind = ui.label("").classes("ms-badge ms-info").props("data-testid=kind")
-            self._form = ui.toggle(
-                {DECODED: "Decoded", TEXT: "Text", HEX: "Hex", BASE64: "Base64"},
-                value=DECODED,
-                on_change=self._show,
-            ).props("no-caps unelevated dense size=sm toggle-color=primary data-testid=form")
+            self._form = (
+                ui.toggle(
+                    {DECODED: "Decoded", TEXT: "Text", HEX: "Hex", BASE64: "Base64"},
+                    value=DECODED,
+                    on_change=self._show,
+                )
+                .props("no-caps unelevated dense size=sm toggle-color=primary data-testid=form")
+                .classes("ms-toggle ms-toggle-small")
+            )
             ui.space()
             if data is not None:
                 ui.button(
@@ -115,6 +121,7 @@ class _Bytes:
             assert self._decoded is not None
             self._kind.set_text(kind_label(self._decoded))
             self._problem.set_text(self._decoded.problem or "")
+            self._problem.set_visibility(bool(self._decoded.problem))
             self._text.set_text(piece.text)
             self._text.classes(add="ms-pre-hex") if self._form.value == HEX else self._text.classes(remove="ms-pre-hex")
             unit = "bytes" if self._form.value in (HEX, BASE64, TEXT) else "characters"

@@ -123,6 +123,11 @@ class RecordReader:
         """The first `count` records from each range's start on, oldest first."""
         return self._page(topic, ranges, count, matches, allowance or Allowance(), _Forwards)
 
+    def one(self, topic: str, partition: int, offset: int) -> FoundRecord | None:
+        """The record at an offset; None if it is not there any more."""
+        page = self.forwards(topic, {partition: Range(offset, offset + 1)}, 1)
+        return page.records[0] if page.records else None
+
     def _page(
         self,
         topic: str,

@@ -14,16 +14,18 @@ from millstream.console.messages.reading import FoundRecord
 from millstream.console.messages.text import kind_label, one_line
 
 MOST_ROWS = 1000
+_MOST_HELD = 1 << 16
+"""Bytes of a record that an open page keeps; a thousand rows of a megabyte each would be too much."""
 _LINE = 300
 _KEY = 80
 _COLUMNS = (
-    ("time", "Time", "width: 178px"),
-    ("partition", "Partition", "width: 76px"),
+    ("time", "Time", "width: 196px"),
+    ("partition", "Partition", "width: 74px"),
     ("offset", "Offset", "width: 96px"),
-    ("key", "Key", "width: 17%"),
-    ("kind", "Value is", "width: 112px"),
+    ("key", "Key", "width: 15%"),
+    ("kind", "Value is", "width: 104px"),
     ("value", "Value", ""),
-    ("size", "Size", "width: 84px"),
+    ("size", "Size", "width: 78px"),
 )
 # Values come into these as data, never as part of the template.
 _TEXT_CELL = """
@@ -41,14 +43,19 @@ _TONES = {"avro": "info", "protobuf": "info", "json-schema": "info", "json": "go
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
+class Line:
+    """A row, and the record it shows: without key, value and headers if these are large, to be read again."""
+
     record: FoundRecord
+    is_whole: bool
     row: dict[str, Any]
 
 
 class RecordTable:
-    def __init__(self, pick: Callable[[FoundRecord], Any]) -> None:
-        self._lines: dict[str, _Line] = {}
+    """`pick` is called with the line that was chosen."""
+
+    def __init__(self, pick: Callable[[Line], Any]) -> None:
+        self._lines: dict[str, Line] = {}
         self._pick = pick
         self._table = ui.table(
             rows=[],
@@ -70,36 +77,42 @@ class RecordTable:
     def __len__(self) -> int:
         return len(self._lines)
 
-    def replace(self, lines: Sequence[_Line]) -> None:
+    def replace(self, lines: Sequence[Line]) -> None:
         self._lines = {line.row["id"]: line for line in lines}
         self._send()
 
-    def append(self, lines: Sequence[_Line]) -> None:
+    def append(self, lines: Sequence[Line]) -> None:
         self._lines |= {line.row["id"]: line for line in lines}
         self._send()
 
-    def put_on_top(self, lines: Sequence[_Line], most: int) -> None:
+    def put_on_top(self, lines: Sequence[Line], most: int) -> None:
         """What came last first; the oldest go when there are more than `most`."""
         together = {line.row["id"]: line for line in reversed(lines)} | self._lines
         self._lines = dict(list(together.items())[:most])
         self._send()
 
-    def neighbour(self, record: FoundRecord, step: int) -> FoundRecord | None:
+    def neighbour(self, record: FoundRecord, step: int) -> Line | None:
         keys = list(self._lines)
         at = keys.index(_id(record)) + step if _id(record) in self._lines else -1
-        return self._lines[keys[at]].record if 0 <= at < len(keys) else None
+        return self._lines[keys[at]] if 0 <= at < len(keys) else None
 
     def _send(self) -> None:
         self._table.rows = [line.row for line in self._lines.values()]
 
-    def _picked(self, key: str) -> None:
-        if key in self._lines:
-            self._pick(self._lines[key].record)
+    def _picked(self, key: str) -> Any:
+        return self._pick(self._lines[key]) if key in self._lines else None
 
 
-def lines_of(records: Sequence[FoundRecord], decode: Decode, zone: tzinfo) -> list[_Line]:
+def lines_of(records: Sequence[FoundRecord], decode: Decode, zone: tzinfo) -> list[Line]:
     """Records as rows; decodes, so it is nothing for the event loop."""
-    return [_Line(record, _row(record, decode, zone)) for record in records]
+    return [_line(record, decode, zone) for record in records]
+
+
+def _line(record: FoundRecord, decode: Decode, zone: tzinfo) -> Line:
+    held = len(record.key or b"") + len(record.value or b"") + sum(len(value or b"") for _, value in record.headers)
+    is_whole = held <= _MOST_HELD
+    kept = record if is_whole else record._replace(key=None, value=None, headers=())
+    return Line(kept, is_whole, _row(record, decode, zone))
 
 
 def _row(record: FoundRecord, decode: Decode, zone: tzinfo) -> dict[str, Any]:

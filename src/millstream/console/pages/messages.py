@@ -24,7 +24,7 @@ from millstream.console.messages.question import (
     tail,
 )
 from millstream.console.messages.reading import FoundRecord, Page, Range, RecordReader
-from millstream.console.messages.table import RecordTable, lines_of
+from millstream.console.messages.table import MOST_ROWS, Line, RecordTable, lines_of
 from millstream.console.messages.tail import RecordTail, Step
 from millstream.console.messages.writing_dialog import open_writing
 from millstream.console.parts import card, heading
@@ -32,6 +32,7 @@ from millstream.registry.decoding import Decoder
 
 _TAIL_EVERY_S = 0.7
 _TAIL_ROWS = 200
+_ZONE_TIMEOUT_S = 10.0
 _ZONE = "[Intl.DateTimeFormat().resolvedOptions().timeZone, -new Date().getTimezoneOffset()]"
 
 
@@ -64,7 +65,7 @@ class _Messages:
                 self._dot = ui.element("span").classes("ms-live-dot")
                 self._status = ui.label("Choose a topic.").classes("ms-muted").props("role=status data-testid=status")
                 ui.space()
-                self._more = ui.button("", on_click=self._continue).props("outline dense no-caps data-testid=more")
+                self._more = ui.button("", on_click=self._continue).props("outline no-caps data-testid=more")
             self._dot.set_visibility(False)
             self._more.set_visibility(False)
             self._table = RecordTable(self._open)
@@ -92,9 +93,11 @@ class _Messages:
                 .props("outlined dense options-dense data-testid=partition")
                 .classes("ms-field")
             )
-            self._mode = ui.toggle(
-                MODES, value=OFFSET if asked.get("offset") else NEWEST, on_change=self._mode_changed
-            ).props("no-caps unelevated dense toggle-color=primary data-testid=mode")
+            self._mode = (
+                ui.toggle(MODES, value=OFFSET if asked.get("offset") else NEWEST, on_change=self._mode_changed)
+                .props("no-caps unelevated dense toggle-color=primary data-testid=mode")
+                .classes("ms-toggle")
+            )
             self._at = (
                 ui.input("Offset", value=asked.get("offset", ""))
                 .on("keydown.enter", self._ask)
@@ -144,13 +147,19 @@ class _Messages:
 
     async def _begin(self) -> None:
         with self._frame.reporting("This page cannot begin"):
-            self._zone = zone_of(await ui.run_javascript(_ZONE))
+            self._zone = await self._read_zone()
             partition = self._frame.parameters.get("partition", "")
             self._offer_topics()
             if partition.isascii() and partition.isdigit() and int(partition) in self._partition.options:
                 self._partition.set_value(int(partition))
             elif self._topic.value:
                 await self._ask()
+
+    async def _read_zone(self) -> tzinfo:
+        try:
+            return zone_of(await ui.run_javascript(_ZONE, timeout=_ZONE_TIMEOUT_S))
+        except TimeoutError:
+            return UTC
 
     async def _chosen(self) -> None:
         self._partition.set_value(None)
@@ -238,13 +247,15 @@ class _Messages:
         self._status.set_text(self._outcome(page))
         backwards = self._question is not None and self._question.is_backwards
         self._more.set_text("Look further" if page.cut_short else "Older" if backwards else "Newer")
-        self._more.set_visibility(page.more)
+        self._more.set_visibility(page.more and len(self._table) < MOST_ROWS)
         for problem in page.problems:
             self._frame.complain(problem)
 
     def _outcome(self, page: Page) -> str:
         shown = plural(len(self._table), "record")
         zone = f", times in {self._zone.tzname(None) or self._zone}"
+        if len(self._table) >= MOST_ROWS:
+            return f"{shown}, as many as fit: begin further on, or look for something{zone}"
         if page.cut_short:
             return f"{shown}; stopped after looking at {count(page.looked_at)}{zone}"
         if not len(self._table):
@@ -281,15 +292,20 @@ class _Messages:
 
     # Single records
 
-    def _open(self, record: FoundRecord) -> None:
+    async def _open(self, line: Line) -> None:
         topic = self._question.topic if self._question is not None else ""
+        with self._frame.reporting("The record cannot be shown"):
+            record: FoundRecord | None = line.record
+            if not line.is_whole:
+                record = await self._frame.run(self._reader.one, topic, line.record.partition, line.record.offset)
+            if record is None:
+                raise UserError("it is not there any more: retention or compaction removed it. Show the records anew.")
+            open_details(self._frame, topic, record, self._decode, self._zone, self._open_beside)
 
-        def step(at: FoundRecord, by: int) -> None:
-            beside = self._table.neighbour(at, by)
-            if beside is not None:
-                self._open(beside)
-
-        open_details(self._frame, topic, record, self._decode, self._zone, step)
+    async def _open_beside(self, record: FoundRecord, step: int) -> None:
+        beside = self._table.neighbour(record, step)
+        if beside is not None:
+            await self._open(beside)
 
     def _write(self) -> None:
         topic = self._frame.snapshot.topics.get(str(self._topic.value))

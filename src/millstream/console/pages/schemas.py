@@ -42,6 +42,7 @@ class _Subjects:
             )
         self._level_help = ui.label("").classes("ms-help")
         self._trouble = ui.label("").classes("ms-complaint")
+        self._trouble.set_visibility(False)
         with card(""):
             self._table = DataTable(
                 [
@@ -71,6 +72,7 @@ class _Subjects:
                 level = str(await self._frame.run(registry.level, None))
                 trouble = registry.trouble
                 self._trouble.set_text(f"The registry is not up to date: {trouble}" if trouble else "")
+                self._trouble.set_visibility(bool(trouble))
                 self._table.update(rows)
                 if level != self._shown_level:
                     self._shown_level = level

@@ -2,10 +2,12 @@
 
 import difflib
 import json
+import re
 from collections.abc import Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
+_WORDS = re.compile(r"\w+|\W")
 _LONGEST_LINE = 500
 """Finding what changed within a line takes time by the square of its length."""
 
@@ -94,13 +96,17 @@ def _alike(left: str, right: str) -> bool:
 
 
 def _marked(left: str, right: str) -> tuple[tuple[tuple[str, bool], ...], tuple[tuple[str, bool], ...]]:
+    """By words: who reads `int` beside `long` does not care that both have an n."""
+    lefts, rights = _WORDS.findall(left), _WORDS.findall(right)
     before: list[tuple[str, bool]] = []
     after: list[tuple[str, bool]] = []
-    for what, left_from, left_to, right_from, right_to in difflib.SequenceMatcher(None, left, right).get_opcodes():
+    for what, left_from, left_to, right_from, right_to in difflib.SequenceMatcher(
+        None, lefts, rights, autojunk=False
+    ).get_opcodes():
         if left_to > left_from:
-            before.append((left[left_from:left_to], what != "equal"))
+            before.append(("".join(lefts[left_from:left_to]), what != "equal"))
         if right_to > right_from:
-            after.append((right[right_from:right_to], what != "equal"))
+            after.append(("".join(rights[right_from:right_to]), what != "equal"))
     return tuple(before), tuple(after)
 
 

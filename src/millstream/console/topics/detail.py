@@ -62,7 +62,7 @@ class TopicDetail:
             )
         with ui.tab_panels(tabs, value=layout, animated=False).classes("ms-panels"):
             with ui.tab_panel(layout):
-                with card("Layout", note="who holds which partition, and who leads it"):
+                with card(""):
                     self._layout = LayoutView(topic)
                 with card("Records written", note="per second"):
                     self._chart = TimeChart(["records/s"], test_id="topic-chart")

@@ -5,7 +5,7 @@ from typing import Any
 
 from nicegui import ui
 
-from millstream.console.formats import ago, count, rate, size
+from millstream.console.formats import ago, count, rate, short_count, size
 from millstream.console.frame import Frame
 from millstream.console.messages.reading import RecordReader
 from millstream.console.parts import card, grid
@@ -69,10 +69,11 @@ class HotKeysView:
             self._show(merged(reports, _TOP))
 
     def _show(self, document: dict[str, Any]) -> None:
+        reported = ago(time.time() * 1000 - document["time_ms"])
+        traffic = f"{short_count(document['records_per_second'])} records/s, {size(document['bytes_per_second'])}/s"
         self._note.set_text(
-            f"Reported {ago(time.time() * 1000 - document['time_ms'])}: {rate(document['records_per_second'])} records "
-            f"and {size(document['bytes_per_second'])}/s, keys by {count(document['sampled_records'])} samples. "
-            "A key is kept on one partition: one that carries much of a topic cannot be spread by adding partitions."
+            f"Reported {reported}: {traffic}; keys by {count(document['sampled_records'])} samples. A key lives on one "
+            "partition: what one key brings cannot be spread by adding partitions."
         )
         self._keys.update(
             [

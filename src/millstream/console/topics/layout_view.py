@@ -22,9 +22,12 @@ class LayoutView:
     def __init__(self, topic: str) -> None:
         self._topic = topic
         self._brokers: list[int] | None = None
-        with ui.element("div").classes("ms-legend"):
-            for role, word in (("leader", "leader"), ("insync", "in sync"), ("behind", "behind or down")):
-                ui.label(word).classes(f"ms-replica ms-replica-{role}")
+        with ui.element("header").classes("ms-card-head"):
+            ui.label("Layout").classes("ms-card-title")
+            ui.label("who holds which partition, and who leads it").classes("ms-muted")
+            with ui.element("div").classes("ms-legend"):
+                for role, word in (("leader", "leader"), ("insync", "in sync"), ("behind", "behind or down")):
+                    ui.label(word).classes(f"ms-replica ms-replica-{role}")
         self._box = ui.element("div").classes("ms-stack")
         self._table: DataTable | None = None
 

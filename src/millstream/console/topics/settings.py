@@ -1,13 +1,13 @@
 """A topic's settings as brokers describe them: value, where it comes from, what would be without it, what it means."""
 
 from dataclasses import dataclass
-from difflib import get_close_matches
 from enum import IntEnum
 from typing import Any
 
 from millstream.config.catalog import TOPIC_SETTINGS
 from millstream.config.errors import ConfigError
 from millstream.config.setting import Allowed, Setting, SettingType, format_value
+from millstream.console.formats import size
 from millstream.protocol.schema import Message
 from millstream.wire import Cluster
 from millstream.wire.errors import error_code, refusal
@@ -31,6 +31,8 @@ class Source(IntEnum):
         return _LABELS[self]
 
 
+_UNLIMITED = 1 << 53
+_TIMES = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
 _LABELS = {
     Source.UNKNOWN: "unknown",
     Source.TOPIC: "this topic",
@@ -62,6 +64,17 @@ class TopicSetting:
     def is_own(self) -> bool:
         return self.source is Source.TOPIC
 
+    @property
+    def value_in_words(self) -> str:
+        """What a large number comes to: 604800000 ms is a week. Empty where the value speaks for itself."""
+        if self.value is None or not self.value.isdigit() or int(self.value) >= _UNLIMITED:
+            return ""
+        number = int(self.value)
+        if self.name.endswith(".ms") and number >= 1000:
+            unit, length = next((each for each in _TIMES if number >= each[1]), _TIMES[-1])
+            return f"{number / length:,.3g} {unit}"
+        return size(number) if self.name.endswith(".bytes") and number >= 1000 else ""
+
 
 def read_settings(cluster: Cluster, topic: str) -> list[TopicSetting]:
     """Those with a value of the topic's own first, then by name."""
@@ -86,7 +99,7 @@ def known_settings() -> list[TopicSetting]:
             Source.DEFAULT,
             format_value(setting.default),
             setting.type.name.lower(),
-            setting.explanation,
+            setting.explanation.replace("`", ""),
             setting.allowed_text(),
             _choices(setting),
             bool(setting.only_default or setting.without_effect),
@@ -100,8 +113,7 @@ def complaint(name: str, text: str) -> str | None:
     """What is wrong with a value, as far as can be told without the broker; None if nothing."""
     setting = TOPIC_SETTINGS.get(name)
     if setting is None:
-        near = get_close_matches(name, TOPIC_SETTINGS, n=1)
-        return f"did you mean {near[0]}?" if near else None
+        return None  # another broker's, who knows what it takes
     try:
         setting.parse(text)
     except ConfigError as error:
@@ -137,7 +149,7 @@ def _setting(row: Message) -> TopicSetting:
         source,
         _scaled(known, beneath[0].name, without) if beneath else without,
         kind or (known.type.name.lower() if known else ""),
-        getattr(row, "documentation", None) or (known.explanation if known else ""),
+        (getattr(row, "documentation", None) or (known.explanation if known else "")).replace("`", ""),
         known.allowed_text() if known else "",
         _choices(known),
         row.read_only or bool(known and (known.only_default or known.without_effect)),

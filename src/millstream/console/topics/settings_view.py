@@ -40,7 +40,7 @@ class SettingsView:
                 [
                     {
                         "name": each.name,
-                        "value": "secret" if each.value is None else each.value,
+                        "value": _value(each),
                         "source": each.source.label,
                         "_tones": {"source": "info" if each.is_own else "dim"},
                         "without": each.without if each.is_own else "",
@@ -65,7 +65,7 @@ class _Editing:
         with dialog(f"{setting.name} of {topic}", test_id="edit-setting") as self._dialog:
             ui.label(help_text(setting)).classes("ms-help")
             with ui.element("dl").classes("ms-facts"):
-                facts = [("Value now", setting.value or ""), ("It comes from", setting.source.label)]
+                facts = [("Value now", _value(setting)), ("It comes from", setting.source.label)]
                 if setting.source is Source.TOPIC:
                     facts.append(("Without it", setting.without or ""))
                 for word, text in facts:
@@ -109,3 +109,10 @@ class _Editing:
             f"{self._setting.name} is the default again." if value is None else f"{self._setting.name} is {value}."
         )
         await self._view.load()
+
+
+def _value(setting: TopicSetting) -> str:
+    if setting.value is None:
+        return "secret"
+    words = setting.value_in_words
+    return f"{setting.value} ({words})" if words else setting.value

@@ -1,0 +1,139 @@
+"""What the topics pages are made of, without a cluster: states, layouts, what goes with a topic, names, settings."""
+
+from uuid import uuid4
+
+import pytest
+
+pytest.importorskip("nicegui")  # rows link to pages
+
+from millstream.console.live.snapshot import Broker, Disk, Group, Member, Partition, Snapshot, Topic
+from millstream.console.topics.changing import name_complaint
+from millstream.console.topics.contents import Contents, Reader, contents_of, readers_of
+from millstream.console.topics.detail import what_goes
+from millstream.console.topics.hot_key_reports import key_text, merged
+from millstream.console.topics.rows import brokers_of, health, layout_rows, topic_rows
+from millstream.console.topics.settings import Source, TopicSetting, complaint, known_settings
+from millstream.wire import TopicPartition
+
+
+def snapshot(*partitions: Partition, down: int | None = None, **more: object) -> Snapshot:
+    topics = {each.topic: Topic(each.topic, uuid4(), False, ()) for each in partitions}
+    for name in topics:
+        mine = tuple(each for each in partitions if each.topic == name)
+        topics[name] = Topic(name, topics[name].id, name.startswith("__"), mine)
+    brokers = tuple(Broker(n, "host", 9092, None, False, "gone" if n == down else None) for n in (1, 2, 3))
+    return Snapshot(number=1, trouble=None, brokers=brokers, topics=topics, **more)  # type: ignore[arg-type]
+
+
+def part(index: int, leader: int, isr: tuple[int, ...] = (1, 2, 3), topic: str = "orders") -> Partition:
+    return Partition(topic, index, leader, 0, (1, 2, 3), isr)
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        (snapshot(part(0, 1)), ("healthy", "good")),
+        (snapshot(part(0, 1, (1, 2))), ("1 under-replicated", "warn")),
+        (snapshot(part(0, 1, (1,)), min_in_sync={"orders": 2}), ("1 below min ISR", "bad")),
+        (snapshot(part(0, -1), part(1, 1)), ("1 without leader", "bad")),
+        (snapshot(part(0, 2), part(1, 1), down=2), ("1 without leader", "bad")),
+    ],
+)
+def test_how_a_topic_is(seen: Snapshot, expected: tuple[str, str]) -> None:
+    assert health(seen.topics["orders"], seen) == expected
+
+
+def test_the_layout_has_a_cell_for_each_broker() -> None:
+    place = TopicPartition("orders", 0)
+    disks = {2: Disk(2000, None, None, False, {place: 2000}, {})}
+    seen = snapshot(Partition("orders", 0, 2, 7, (2, 3), (2,)), down=3, disks=disks, ends={place: 5})
+    topic = seen.topics["orders"]
+    (row,) = layout_rows(topic, seen, brokers_of(topic, seen))
+    assert (row["b1"], row["b2"], row["b3"]) == ("·", "leader|2.0 KB", "down")
+    assert row["_tones"] == {"b1": "none", "b2": "leader", "b3": "behind"}
+    assert (row["end"], row["epoch"]) == (5, 7)
+
+
+def test_internal_topics_are_shown_on_demand() -> None:
+    seen = snapshot(part(0, 1), part(0, 1, topic="__internal"))
+    assert [row["topic"] for row in topic_rows(seen, internal=False)] == ["orders"]
+    assert len(topic_rows(seen, internal=True)) == 2
+
+
+def test_who_reads_a_topic_and_what_goes_with_it() -> None:
+    place = TopicPartition("orders", 0)
+    groups = {
+        "idle": Group("idle", "classic", "Empty", "", 1, (), {place: 3}, {place: 7}),
+        "busy": Group("busy", "consumer", "Stable", "", 1, (Member("m", "c", "h", None, (place,)),), {}, {}),
+        "other": Group("other", "consumer", "Empty", "", 1, (), {TopicPartition("else", 0): 1}, {}),
+    }
+    seen = snapshot(part(0, 1), groups=groups, groups_known=True, ends={place: 10})
+    assert readers_of("orders", seen) == (Reader("busy", "consumer", 1, 0), Reader("idle", "classic", 0, 7))
+    assert topic_rows(seen, internal=False)[0]["readers"] == 2
+    going = contents_of("orders", seen, {0: 4})
+    assert (going.partitions, going.replicas, going.records) == (1, 3, 6)
+    lines = what_goes(going)
+    assert lines[1:3] == ["1 partition with 3 replicas", "6 records, 0 B on disk"]
+    assert "read by group busy (consumer, 1 member, 0 behind)" in lines
+    assert "unknown number" in what_goes(Contents("x", 1, 1, None, 0, ()))[2]
+
+
+def test_names_of_topics() -> None:
+    existing = {"a.b": object()}
+    assert name_complaint("fine-1_2.x", existing) is None
+    for name, reason in {
+        "": "name",
+        "a.b": "already",
+        "a_b": "a.b",
+        "ä": "letters",
+        "..": "letters",
+        "x" * 250: "249",
+    }.items():
+        assert reason in str(name_complaint(name, existing)), name
+
+
+def test_values_are_checked_before_they_are_sent() -> None:
+    assert complaint("retention.ms", "1000") is None
+    assert "not allowed" in str(complaint("retention.ms", "soon"))
+    assert complaint("a.setting.of.another.broker", "x") is None
+
+
+def test_large_numbers_are_put_in_words() -> None:
+    def words(name: str, value: str) -> str:
+        return TopicSetting(name, value, Source.DEFAULT, None, "long", "", "", (), False).value_in_words
+
+    assert words("retention.ms", "604800000") == "7 d"
+    assert words("segment.bytes", "1073741824") == "1.1 GB"
+    assert words("retention.ms", "-1") == words("retention.ms", str((1 << 63) - 1)) == words("x", "5000") == ""
+
+
+def test_settings_are_known_with_help_and_choices() -> None:
+    settings = {each.name: each for each in known_settings()}
+    assert settings["compression.type"].choices[:2] and "producer" in settings["compression.type"].choices
+    assert all(each.explanation for each in settings.values())
+    assert not any(name.startswith("internal.") for name in settings)
+
+
+def test_reports_of_several_brokers_become_one() -> None:
+    def report(records: float, share: float, partition: int) -> dict[str, object]:
+        key = {"key": "k", "record_share": share, "record_share_at_least": share, "byte_share": 0.5}
+        return {
+            "topic": "t",
+            "time_ms": partition,
+            "half_life_s": 30,
+            "records_per_second": records,
+            "bytes_per_second": 10.0,
+            "partition_count": 1,
+            "partitions": [{"partition": partition, "records_per_second": records, "bytes_per_second": 10.0}],
+            "sampled_records": 5,
+            "keys": [key | {"byte_share_at_least": 0.5}],
+        }
+
+    found = merged([report(30, 1.0, 0), report(10, 0.0, 1)], 10)
+    assert found["records_per_second"] == 40
+    assert found["keys"] == [
+        {"key": "k", "record_share": 0.75, "record_share_at_least": 0.75, "byte_share": 0.5, "byte_share_at_least": 0.5}
+    ]
+    assert len(merged([report(1, 1, 0), report(1, 1, 1)], 1)["partitions"]) == 1
+    assert key_text({"key": None}) == "(no key)"
+    assert key_text({"key_base64": "AA=="}) == "base64:AA=="
