@@ -161,7 +161,7 @@ def _abort_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
         (_let_batches_overtake, Scenario.FAILOVER, {"AckedIsKept", "History"}),
         (_take_gaps, Scenario.FAILOVER, {"AckedIsKept", "History"}),
         (_name_no_aborted_ones, Scenario.TRANSACTIONS, {"NoAbortedRead"}),
-        (_everything_is_stable, Scenario.TRANSACTIONS, {"LastStableOffsetsHold"}),
+        (_everything_is_stable, Scenario.TRANSACTIONS, {"LastStableOffsetsHold", "NoAbortedRead"}),
         (_send_markers_once, Scenario.TRANSACTIONS, {"TransactionsEnd", "Liveness"}),
         (_wait_for_ever, Scenario.TRANSACTIONS, {"TransactionsEnd"}),
         (_abort_in_compacted_topics, Scenario.TRANSACTIONS, {"TransactionsAreWhole"}),
