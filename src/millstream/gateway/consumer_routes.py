@@ -23,8 +23,9 @@ from millstream.gateway.consumer_bodies import (
     read_subscription,
     within,
 )
+from millstream.gateway.consumer_progress import Batch
 from millstream.gateway.consumer_records import RecordView, read_format
-from millstream.gateway.consumer_session import Batch, Session
+from millstream.gateway.consumer_session import Session
 from millstream.gateway.consumer_sessions import Sessions
 from millstream.gateway.endpoints import endpoint
 from millstream.gateway.errors import BadRequestError
@@ -209,13 +210,13 @@ def _shown(session: Session) -> dict[str, Any]:
         "expires_in_ms": int(session.expires_in_s * 1000),
         "partitions": [
             {
-                "topic": held.place.topic,
-                "partition": held.place.partition,
-                "position": held.position,
-                "committed": held.committed,
-                "leaving": held.leaving,
+                "topic": place.topic,
+                "partition": place.partition,
+                "position": None if held is None else held.position,
+                "committed": None if held is None else held.committed,
+                "leaving": held is not None and held.leaving,
             }
-            for held in session.assignment
+            for place, held in session.assignment.items()
         ],
     }
 
