@@ -123,6 +123,12 @@ def chromium() -> ClientProgram:
     return ClientProgram([debian_package("chromium", "chromium")])
 
 
+def prometheus() -> ClientProgram:
+    """Prometheus itself, with promtool: `tests/metrics/` asks it what our dashboards and alerts ask."""
+    debian_package("prometheus", "promtool")
+    return ClientProgram([debian_package("prometheus", "prometheus")])
+
+
 def kafkajs() -> ClientProgram:
     need("node", "Node.js")
     need("npm", "the package manager of Node.js")
@@ -175,7 +181,7 @@ CLIENTS: Mapping[str, Callable[[], ClientProgram]] = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Install the Kafka clients the interoperability tests use.")
-    every = {**CLIENTS, "chromium": chromium}
+    every = {**CLIENTS, "chromium": chromium, "prometheus": prometheus}
     parser.add_argument("clients", nargs="*", help=f"of {', '.join(every)}; all when none is named")
     parser.add_argument("--strict", action="store_true", help="fail when a client cannot be installed")
     chosen = parser.parse_args()

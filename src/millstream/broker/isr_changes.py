@@ -37,8 +37,6 @@ class IsrChanges:
         self._waiting: Waiting = {}
         self._sending: asyncio.Task[None] | None = None
         self._closed = False
-        self.shrinks = self.expands = 0
-        """In-sync sets that became smaller or larger here."""
 
     def submit(self, partition: Partition, proposal: Proposal) -> None:
         self._waiting[partition.topic_id, partition.topic_partition.partition] = partition, proposal
@@ -101,9 +99,7 @@ class IsrChanges:
             else:
                 error = found.error_code
                 confirmed = Confirmed(found.leader_epoch, found.partition_epoch, tuple(found.isr))
-            before = partition.in_sync()
             step = partition.proposal_answered(proposal, error, confirmed)
-            self._count(before, partition.in_sync())
             if error:
                 _log.info(
                     "isr_change_pending partition=%s isr=%s error=%s",
@@ -116,10 +112,6 @@ class IsrChanges:
             if step is NextStep.SEND_AGAIN:
                 again[key] = partition, proposal
         return again
-
-    def _count(self, before: frozenset[int], after: frozenset[int]) -> None:
-        self.shrinks += bool(before - after)
-        self.expands += bool(after - before)
 
 
 def _row(index: int, proposal: Proposal) -> dict[str, Any]:

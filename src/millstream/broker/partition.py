@@ -163,10 +163,11 @@ class Partition(LocalPartition):
             log.high_watermark = None
             self._committed_to(log.log_end_offset)
             return
+        before = leader.isr
         leader.updated(
             replicas=state.replicas, isr=state.isr, partition_epoch=state.partition_epoch, now_ms=self._now_ms()
         )
-        self._in_sync_set_changed(leader)
+        self._in_sync_set_changed(leader, before)
 
     # Leading
 
@@ -345,11 +346,14 @@ class Partition(LocalPartition):
         leader = self._leader
         if leader is None or leader.leader_epoch != proposal.leader_epoch:
             return NextStep.NOTHING
+        before = leader.isr
         step = leader.answered(proposal, error, confirmed, self._now_ms())
-        self._in_sync_set_changed(leader)
+        self._in_sync_set_changed(leader, before)
         return step
 
-    def _in_sync_set_changed(self, leader: PartitionLeader) -> None:
+    def _in_sync_set_changed(self, leader: PartitionLeader, before: frozenset[int]) -> None:
+        self.traffic.isr_shrinks += not before <= leader.isr
+        self.traffic.isr_expands += not leader.isr <= before
         self._note_for_followers()
         self._look_at_high_watermark(leader)
         if self._commit_waiters:

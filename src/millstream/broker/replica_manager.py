@@ -45,7 +45,7 @@ class ReplicaManager:
         self._environment = environment
         self.node_id = metadata.config.node_id
         self._broker_epoch = broker_epoch or self._registered_epoch
-        self.isr_changes = IsrChanges(link, self.node_id, self.broker_epoch, environment)
+        self._isr_changes = IsrChanges(link, self.node_id, self.broker_epoch, environment)
         now = environment.loop.time
         self.leader_throttle = ReplicaThrottle(
             "leader.replication.throttled.replicas",
@@ -89,7 +89,7 @@ class ReplicaManager:
         """Before the logs are closed: nothing is copied, led or proposed any more."""
         for timer in self._timers:
             timer.cancel()
-        self.isr_changes.close()
+        self._isr_changes.close()
         self.fetchers.close()
         self.roles.close()
 
@@ -182,7 +182,7 @@ class ReplicaManager:
             proposal.leader_epoch,
             proposal.partition_epoch,
         )
-        self.isr_changes.submit(partition, proposal)
+        self._isr_changes.submit(partition, proposal)
 
     def _check_in_sync_sets(self) -> None:
         for partition in self.partitions:

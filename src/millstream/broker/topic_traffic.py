@@ -1,4 +1,4 @@
-"""What has gone in and out of one topic on this node, counted where it happens; `metrics/` shows it.
+"""What has happened to one topic on this node, counted where it happens; `metrics/` shows it.
 
 One object for all partitions of a topic here: it stays when single ones move away, so that no counter ever falls.
 """
@@ -6,6 +6,8 @@ One object for all partitions of a topic here: it stays when single ones move aw
 
 class TopicTraffic:
     __slots__ = (
+        "isr_expands",
+        "isr_shrinks",
         "received_bytes",
         "received_records",
         "replica_received_bytes",
@@ -25,3 +27,6 @@ class TopicTraffic:
         """Copied from the leader."""
         self.replica_sent_bytes = 0
         """Copied by followers."""
+        self.isr_shrinks = 0
+        """In-sync sets of partitions led here that lost a member, whoever found out."""
+        self.isr_expands = 0

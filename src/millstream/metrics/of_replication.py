@@ -1,4 +1,4 @@
-"""Replication: how many partitions are in which state here, how in-sync sets change, what throttles do."""
+"""Replication: how many partitions are in which state here, and what throttles do."""
 
 from millstream.broker.partition import Partition
 from millstream.broker.replica_manager import ReplicaManager
@@ -20,8 +20,6 @@ AT_MIN_ISR = gauge(
 FOLLOWER_LAG = gauge(
     "millstream_follower_lag_max_records", "How far the follower is behind that is furthest, of partitions led here."
 )
-SHRINKS = counter("millstream_isr_shrinks_total", "In-sync sets of partitions led here that lost a member.")
-EXPANDS = counter("millstream_isr_expands_total", "In-sync sets of partitions led here that gained one.")
 FAILED_LOGS = gauge("millstream_failed_logs", "Logs that take no more writes because the disk failed them.")
 OPEN_LOGS = gauge("millstream_open_logs", "Logs that are open; the others are opened when they are needed.")
 THROTTLED_BYTES = counter(
@@ -54,8 +52,6 @@ async def collect(node: ObservedNode, page: Page, turns: Turns) -> None:
     page.add(UNDER_MIN_ISR, counts["under min"])
     page.add(AT_MIN_ISR, counts["at min"])
     page.add(FOLLOWER_LAG, counts["lag"])
-    page.add(SHRINKS, replicas.isr_changes.shrinks)
-    page.add(EXPANDS, replicas.isr_changes.expands)
     logs = broker.logs.loaded()
     page.add(FAILED_LOGS, sum(log.failure is not None for log in logs))
     page.add(OPEN_LOGS, len(logs))
@@ -104,8 +100,6 @@ REPLICATION = Subject(
         UNDER_MIN_ISR,
         AT_MIN_ISR,
         FOLLOWER_LAG,
-        SHRINKS,
-        EXPANDS,
         FAILED_LOGS,
         OPEN_LOGS,
         THROTTLED_BYTES,

@@ -1,4 +1,4 @@
-"""Topics: what goes in and out of them on this node."""
+"""Topics: what goes in and out of them on this node, and how their in-sync sets change."""
 
 from operator import attrgetter
 
@@ -26,6 +26,10 @@ REPLICA_RECEIVED_BYTES = counter(
 REPLICA_SENT_BYTES = counter(
     "millstream_topic_replica_sent_bytes_total", "Bytes copied by followers, from here.", "topic"
 )
+ISR_SHRINKS = counter(
+    "millstream_isr_shrinks_total", "In-sync sets of partitions led here that lost a member.", "topic"
+)
+ISR_EXPANDS = counter("millstream_isr_expands_total", "In-sync sets of partitions led here that gained one.", "topic")
 _FIELDS = {
     RECEIVED_BYTES: "received_bytes",
     RECEIVED_RECORDS: "received_records",
@@ -33,6 +37,8 @@ _FIELDS = {
     SENT_RECORDS: "sent_records",
     REPLICA_RECEIVED_BYTES: "replica_received_bytes",
     REPLICA_SENT_BYTES: "replica_sent_bytes",
+    ISR_SHRINKS: "isr_shrinks",
+    ISR_EXPANDS: "isr_expands",
 }
 _PER_TURN = 50
 

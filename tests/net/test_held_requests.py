@@ -1,0 +1,58 @@
+"""Requests that come before there is anybody to answer them."""
+
+import pytest
+
+from millstream.net.held_requests import HeldRequests
+from millstream.net.service import Parts, Peer, Pending, Refused
+
+
+class Echo:
+    def __init__(self) -> None:
+        self.later: list[Pending] = []
+
+    def handle(self, buffer: bytearray, start: int, end: int, peer: Peer) -> Parts | Pending | None:
+        word = bytes(buffer[start:end])
+        if word == b"refuse":
+            raise Refused("no")
+        if word == b"later":
+            self.later.append(Pending())
+            return self.later[-1]
+        return None if word == b"none" else (word,)
+
+
+def hold(held: HeldRequests, word: bytes) -> Pending:
+    buffer = bytearray(b"--" + word + b"--")
+    answer = held.handle(buffer, 2, 2 + len(word), Peer("here", 1, "PLAINTEXT"))
+    buffer[:] = b"?" * len(buffer)  # the buffer is everybody's
+    return answer
+
+
+def test_they_are_answered_when_somebody_is_there() -> None:
+    held, echo = HeldRequests(), Echo()
+    first, none, refused, later = (hold(held, word) for word in (b"first", b"none", b"refuse", b"later"))
+    assert not any(answer.resolved for answer in (first, none, refused, later))
+    held.give_to(echo)
+    assert first.parts == (b"first",) and none.resolved and none.parts is None and refused.failed
+    assert not later.resolved
+    echo.later[0].resolve((b"now",))
+    assert later.parts == (b"now",)
+
+
+def test_who_has_gone_is_not_answered() -> None:
+    held, echo = HeldRequests(), Echo()
+    gone, leaving = hold(held, b"later"), hold(held, b"later")
+    gone.abandon()
+    held.give_to(echo)
+    assert len(echo.later) == 1
+    leaving.abandon()
+    assert echo.later[0].abandoned
+
+
+def test_there_is_a_limit() -> None:
+    held = HeldRequests()
+    with pytest.raises(Refused):
+        hold(held, b"x" * (65 << 10))
+    for _ in range(1024):
+        hold(held, b"x")
+    with pytest.raises(Refused):
+        hold(held, b"x")
