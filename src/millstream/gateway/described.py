@@ -73,10 +73,16 @@ def mapping(of: JsonSchema) -> JsonSchema:
     return {"type": "object", "additionalProperties": of}
 
 
-def record(required: Mapping[str, JsonSchema], optional: Mapping[str, JsonSchema] | None = None) -> JsonSchema:
-    """An object with these fields; others may be there too."""
-    schema = {"type": "object", "properties": {**required, **(optional or {})}}
-    return schema | {"required": list(required)} if required else schema
+def record(
+    required: Mapping[str, JsonSchema], optional: Mapping[str, JsonSchema] | None = None, *, closed: bool = False
+) -> JsonSchema:
+    """An object with these fields; others may be there too, unless it is closed."""
+    schema: dict[str, Any] = {"type": "object", "properties": {**required, **(optional or {})}}
+    if required:
+        schema["required"] = list(required)
+    if closed:
+        schema["additionalProperties"] = False
+    return schema
 
 
 ERROR: JsonSchema = record(

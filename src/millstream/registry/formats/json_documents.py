@@ -24,6 +24,7 @@ class Place(NamedTuple):
 class JsonDocuments:
     def __init__(self, main: Any, others: Mapping[str, Any]) -> None:
         self.main = main
+        self.others = others
         self._documents = {MAIN: main, **others}
         self._by_id: dict[str, str] = {}
         for name, document in self._documents.items():

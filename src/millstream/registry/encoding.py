@@ -1,0 +1,149 @@
+"""JSON values written with a registered schema, behind the prefix that names it: the other way round of `decoding`.
+
+Avro takes the JSON encoding of its specification (unions name their branch), and plain values where that does not fit;
+JSON Schema takes what is valid; Protobuf takes its own mapping to JSON, for the file's first message.
+"""
+
+import io
+import threading
+from collections import OrderedDict
+from typing import Any, Protocol
+
+import fastavro
+import orjson
+import referencing
+from google.protobuf import json_format, message_factory
+from jsonschema import Draft7Validator
+from jsonschema.validators import validator_for
+from referencing.jsonschema import DRAFT7
+
+from millstream.registry.formats.avro import RESOLVED, AvroSchema, load_json
+from millstream.registry.formats.json_schema import JsonSchema
+from millstream.registry.formats.protobuf import ProtobufSchema
+from millstream.registry.formats.schema import ParsedSchema
+from millstream.registry.records import StoredSchema
+from millstream.registry.registry import Registry
+from millstream.registry.subjects import Subject
+from millstream.schemas import framing
+
+_KEPT = 1_000
+_MAX_REASON = 400
+
+
+class UnfitValueError(ValueError):
+    """The value is not one of the schema; the text says why."""
+
+
+class _Writer(Protocol):
+    def write(self, value: Any) -> bytes: ...
+
+
+class SchemaEncoder:
+    """Writes values with one schema."""
+
+    def __init__(self, stored: StoredSchema, writer: _Writer) -> None:
+        self.stored = stored
+        self._prefix = framing.prefix(stored.id)
+        self._writer = writer
+
+    def encode(self, value: Any) -> bytes:
+        """UnfitValueError if the value does not fit."""
+        return self._prefix + self._writer.write(value)
+
+
+class Encoders:
+    """Thread safe. May ask the cluster for a schema that is new, so it is nothing for an event loop."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._kept: OrderedDict[tuple[str, int], SchemaEncoder] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def by_id(self, schema_id: int, subject: Subject | None = None) -> SchemaEncoder:
+        """RegistryError if there is no such schema."""
+        registry = self._registry
+        return self.of(registry.fresh(lambda: registry.by_id(schema_id, subject)))
+
+    def version(self, subject: Subject, version: int | None = None) -> SchemaEncoder:
+        """None is the latest; RegistryError if there is none."""
+        registry = self._registry
+        return self.of(registry.fresh(lambda: registry.version(subject, version)))
+
+    def of(self, stored: StoredSchema) -> SchemaEncoder:
+        place = stored.subject.context, stored.id
+        with self._lock:
+            found = self._kept.get(place)
+        if found is None:
+            found = SchemaEncoder(stored, _writer(self._registry.parser.parse_stored(stored)))
+            with self._lock:
+                self._kept[place] = found
+                while len(self._kept) > _KEPT:
+                    self._kept.popitem(last=False)
+        return found
+
+
+def _writer(parsed: ParsedSchema) -> _Writer:
+    if isinstance(parsed, AvroSchema):
+        return _Avro(fastavro.parse_schema(load_json(parsed.rendered(RESOLVED))))
+    if isinstance(parsed, JsonSchema):
+        return _JsonSchema(parsed)
+    if isinstance(parsed, ProtobufSchema):
+        return _Protobuf(parsed)
+    raise UnfitValueError("values cannot be written with a schema of this type")
+
+
+class _Avro:
+    def __init__(self, schema: Any) -> None:
+        self._schema = schema
+
+    def write(self, value: Any) -> bytes:
+        try:
+            return self._written(self._specified(value))
+        except Exception:  # fastavro raises whatever comes of odd values; plain ones are tried next
+            try:
+                return self._written(value)
+            except Exception as error:
+                reason = f"{type(error).__name__} {error}".strip()[:_MAX_REASON]
+                raise UnfitValueError(f"the value does not fit the Avro schema: {reason}") from None
+
+    def _specified(self, value: Any) -> Any:
+        (datum,) = fastavro.json_reader(io.StringIO(orjson.dumps(value).decode()), self._schema)
+        return datum
+
+    def _written(self, datum: Any) -> bytes:
+        out = io.BytesIO()
+        fastavro.schemaless_writer(out, self._schema, datum, strict_allow_default=True)
+        return out.getvalue()
+
+
+class _JsonSchema:
+    def __init__(self, parsed: JsonSchema) -> None:
+        main, others = parsed.documents.main, parsed.documents.others
+        resources = [(name, DRAFT7.create_resource(document)) for name, document in others.items()]
+        known: referencing.Registry[Any] = referencing.Registry().with_resources(resources)
+        self._validator = validator_for(main, default=Draft7Validator)(main, registry=known)
+
+    def write(self, value: Any) -> bytes:
+        problem = next(self._validator.iter_errors(value), None)
+        if problem is not None:
+            place = "/" + "/".join(str(part) for part in problem.absolute_path)
+            raise UnfitValueError(
+                f"the value does not fit the JSON Schema, at {place}: {problem.message[:_MAX_REASON]}"
+            )
+        return orjson.dumps(value)
+
+
+class _Protobuf:
+    def __init__(self, parsed: ProtobufSchema) -> None:
+        messages = list(parsed.file.message_types_by_name.values())
+        if not messages:
+            raise UnfitValueError("the Protobuf schema has no message")
+        self._message = message_factory.GetMessageClass(messages[0])
+
+    def write(self, value: Any) -> bytes:
+        try:
+            message = json_format.ParseDict(value, self._message())
+            return framing.indexes_prefix((0,)) + bytes(message.SerializeToString())
+        except (json_format.Error, TypeError, ValueError, AttributeError) as error:
+            reason = str(error)[:_MAX_REASON]
+            raise UnfitValueError(f"the value does not fit the Protobuf schema: {reason}") from None
