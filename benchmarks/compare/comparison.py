@@ -103,6 +103,7 @@ def as_json(comparison: Comparison, loads: list[Load]) -> dict[str, Any]:
                 "better": row.measure.better,
                 "goal_ratio": row.measure.goal,
                 **({} if row.measure.at_most is None else {"goal_at_most": row.measure.at_most}),
+                **({} if row.measure.at_least is None else {"goal_at_least": row.measure.at_least}),
                 "ratio": _rounded(row.ratio),
                 "met": row.met,
                 "share_of_machine_limit": _rounded(row.limit_share),

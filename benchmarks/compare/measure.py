@@ -20,9 +20,9 @@ SMALL_REQUESTS_GOAL = 0.7
 class Measure:
     """One number a load yields.
 
-    `goal` is the promised ratio Millstream / Kafka, `at_most` the promised figure itself whatever Kafka's is; None
-    where nothing was promised. A measure that is not `comparable`, such as a difference that may be next to nothing on
-    one side, has no ratio.
+    `goal` is the promised ratio Millstream / Kafka, `at_most` and `at_least` the promised figure itself whatever
+    Kafka's is; None where nothing was promised. A measure that is not `comparable`, such as a difference that may be
+    next to nothing on one side, has no ratio.
     """
 
     key: str
@@ -32,10 +32,13 @@ class Measure:
     goal: float | None = None
     at_most: float | None = None
     comparable: bool = True
+    at_least: float | None = None
 
     def met(self, ratio: float | None, ours: float | None = None) -> bool | None:
         if self.at_most is not None:
             return None if ours is None else ours <= self.at_most
+        if self.at_least is not None:
+            return None if ours is None else ours >= self.at_least
         if self.goal is None or ratio is None:
             return None
         return ratio >= self.goal if self.better == "higher" else ratio <= self.goal

@@ -56,6 +56,8 @@ def _cells(row: Row) -> tuple[str, ...]:
 def _goal(row: Row) -> str:
     if row.measure.at_most is not None:
         return f"≤ {row.measure.at_most:g} {row.measure.unit}"
+    if row.measure.at_least is not None:
+        return f"≥ {row.measure.at_least:,.0f} {row.measure.unit}"
     sign = "≥" if row.measure.better == "higher" else "≤"
     return "" if row.measure.goal is None else f"{sign} {row.measure.goal:g}"
 

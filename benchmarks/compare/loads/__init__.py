@@ -15,6 +15,7 @@ from benchmarks.compare.loads.cluster_produce import ClusterProduce
 from benchmarks.compare.loads.cold_catch_up import ColdCatchUp
 from benchmarks.compare.loads.consume_java import ConsumeJava
 from benchmarks.compare.loads.consume_librdkafka import ConsumeLibrdkafka
+from benchmarks.compare.loads.gateway import GatewayProduce
 from benchmarks.compare.loads.latency import Latency
 from benchmarks.compare.loads.memory import Memory
 from benchmarks.compare.loads.offset_commits import OffsetCommits
@@ -41,6 +42,7 @@ LOAD_NAMES = (
         ShareGroups.name,
         Transactions.name,
         Cleaner.name,
+        GatewayProduce.name,
         Memory.name,
     ),
 )
@@ -88,5 +90,6 @@ def build_loads(fresh_target: TargetFactory, *, with_groups: bool) -> list[Load]
         ShareGroups(),
         Transactions(),
         Cleaner(),
+        GatewayProduce(),
         Memory(),
     ]
