@@ -47,7 +47,7 @@ class GatewayProduce(Load):
     def run(self, target: Target, scale: Scale) -> dict[str, float]:
         seconds, warm_up = scale.seconds(_FULL_SECONDS), scale.seconds(_WARM_UP_SECONDS)
         with (
-            temporary_topic(target, THROUGHPUT_PARTITIONS, int(seconds * 100 << 20)) as topic,
+            temporary_topic(target, THROUGHPUT_PARTITIONS, int(seconds * 100) << 20) as topic,
             _gateway(target.bootstrap) as (address, pid),
         ):
             request = _request(address, f"/topics/{topic}/messages/batch", _batch())
