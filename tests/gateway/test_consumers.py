@@ -224,6 +224,17 @@ def test_requests_that_make_no_sense(http: httpx.Client, topic: str, group: str)
         refusal(http.get(f"/consumers/{group}/poll?{query}"), 400)
 
 
+def test_who_may_not_poll(http: httpx.Client, topic: str, group: str, put: Callable[..., None]) -> None:
+    """A poll moves on, so neither a look at its headers nor a page of another site may do it."""
+    put(b"x")
+    subscribe(http, group, topic)
+    path = f"/consumers/{group}/poll?timeout_ms=20000"
+    assert http.head(path).status_code == 405
+    for site in ("cross-site", "same-site"):
+        refusal(http.get(path, headers={"Sec-Fetch-Site": site}), 403)
+    assert len(http.get(path, headers={"Sec-Fetch-Site": "same-origin"}).json()["messages"]) == 1
+
+
 def test_one_poll_at_a_time(http: httpx.Client, topic: str, group: str, put: Callable[..., None]) -> None:
     subscribe(http, group, topic)
     answers: list[list[Any]] = []

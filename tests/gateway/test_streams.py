@@ -167,6 +167,7 @@ def test_requests_that_make_no_sense(gateway: Gateway, topic: str) -> None:
         assert answer.status_code == status and set(answer.json()) == {"error_code", "message", "hint"}
     assert httpx.get(base, headers={"Last-Event-ID": "somewhere"}).status_code == 400
     assert httpx.get(f"{gateway.url}/topics/not-there/stream").status_code == 404
+    assert httpx.head(base).status_code == 405
 
 
 def test_ids() -> None:

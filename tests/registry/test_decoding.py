@@ -152,6 +152,31 @@ def test_what_does_not_fit_its_schema(registry: Registry) -> None:
             assert found.problem is not None and "does not fit" in found.problem
 
 
+@pytest.mark.parametrize(
+    "items",
+    [
+        "null",
+        {"type": "fixed", "name": "F", "size": 0},
+        {"type": "record", "name": "R", "fields": [{"name": "n", "type": "null"}]},
+    ],
+    ids=["null", "fixed", "record"],
+)
+def test_three_bytes_do_not_become_a_billion_items(registry: Registry, items: Any) -> None:
+    schema = {"type": "record", "name": "Bomb", "fields": [{"name": "a", "type": {"type": "array", "items": items}}]}
+    schema_id = register(registry, "bomb", json.dumps(schema), "AVRO")
+    found = Decoder(registry).decode(framing.prefix(schema_id) + b"\x80\xa8\xd6\xb9\x07\x00")
+    assert found.kind == "binary" and found.problem is not None and "take no bytes" in found.problem
+
+
+def test_a_list_of_itself(registry: Registry) -> None:
+    tree = {"type": "record", "name": "Tree", "fields": [{"name": "kids", "type": {"type": "array", "items": "Tree"}}]}
+    schema_id = register(registry, "tree", json.dumps(tree), "AVRO")
+    found = Decoder(registry).decode(framing.prefix(schema_id) + b"\x02\x00\x00")
+    assert found == Decoded("avro", {"kids": [{"kids": []}]}, schema_id)
+    deep = Decoder(registry).decode(framing.prefix(schema_id) + b"\x02" * 900 + b"\x00" * 901)
+    assert deep.kind == "binary"
+
+
 def test_an_unknown_id_is_asked_for_again_later(start_registry: Callable[[], Registry]) -> None:
     now = 0.0
     ours, others = start_registry(), start_registry()

@@ -84,6 +84,7 @@ class GroupMember:
         self._kick = asyncio.Event()
         self._beating: asyncio.Task[None] | None = None
         self._interval_s = 0.0
+        self._left = False
 
     async def join(self, topics: Collection[str]) -> None:
         """Joins, or changes what is read. BadRequestError or WireError if the cluster will not have it."""
@@ -92,20 +93,22 @@ class GroupMember:
         await self._beat()
         if self.failure is not None:
             raise self.failure
+        if self._left:  # while we waited
+            return
         if self._beating is None:
             self._beating = asyncio.create_task(self._keep_beating())
         self._kick.set()
 
     async def leave(self) -> None:
         """Never raises: who cannot be told notices by itself that the member is silent."""
+        self._left = True
         if self._beating is not None:
             self._beating.cancel()
-        self._give_up(self.partitions)
-        if self.epoch == _JOIN_EPOCH:
-            return
         try:
-            async with self._one_call:
-                await self._ask({"member_epoch": _LEAVE_EPOCH, "topic_partitions": None})
+            async with self._one_call:  # a join that is under way must not come after us
+                self._give_up(self.partitions)
+                if self.epoch != _JOIN_EPOCH:
+                    await self._ask({"member_epoch": _LEAVE_EPOCH, "topic_partitions": None})
         except WireError as error:
             logger.info("consumer_left_unheard group=%s reason=%s", self.group, error)
 

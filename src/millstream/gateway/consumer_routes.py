@@ -68,6 +68,7 @@ class ConsumerRoutes:
         return _shown(session)
 
     async def poll(self, asked: Asked) -> Any:
+        _refuse_others(asked.request)
         max_records = within(asked, "max_records", _DEFAULT_RECORDS, 1, MAX_POLL_RECORDS)
         timeout_ms = within(asked, "timeout_ms", _DEFAULT_MS, 0, MAX_POLL_MS)
         max_bytes = within(asked, "max_bytes", _DEFAULT_BYTES, 1, MAX_POLL_BYTES)
@@ -184,6 +185,15 @@ async def _caller(request: Request) -> AsyncIterator["asyncio.Task[None]"]:
         yield task
     finally:
         task.cancel()
+
+
+def _refuse_others(request: Request) -> None:
+    """A poll moves on, though it is a GET: not by a request for the head of the answer alone, nor by a page of another
+    site, whose requests browsers mark."""
+    if request.method != "GET":
+        raise BadRequestError(405, f"a poll is no {request.method}", "send GET")
+    if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        raise BadRequestError(403, "pages of other sites may not poll", "ask from a page of this gateway, or a program")
 
 
 def _rendered(batch: Batch, view: RecordView) -> bytes:

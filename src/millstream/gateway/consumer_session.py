@@ -75,13 +75,16 @@ class Session:
     # Life
 
     async def subscribe(self, topics: Collection[str]) -> None:
+        self._check()
         known = await self._call(lambda: self._tools.cluster.topics(topics))
         missing = sorted(set(topics) - set(known))
         if missing:
             raise BadRequestError(
                 404, f"there is no topic {', '.join(missing)}", "create it first, or look at its name", code=40403
             )
+        self._check()
         await self._member.join(topics)
+        self._check()
 
     async def close(self) -> None:
         self._closed = True

@@ -86,6 +86,8 @@ class StreamRoutes:
     async def stream(self, asked: Asked) -> Any:
         tools, tails, stopping = self._tools, self._tails, self._stopping
         assert tools and tails is not None and stopping, "no requests are served outside of the lifespan"
+        if asked.request.method != "GET":
+            raise BadRequestError(405, f"a stream is no {asked.request.method}", "send GET")
         topic, format_ = asked.path("topic"), read_format(asked.text("format"))
         seen = asked.request.headers.get("last-event-id", "") or asked.text("last_event_id")
         wanted, start, resumed = _partitions(asked), read_start(asked.text("from")), read_id(seen) if seen else None

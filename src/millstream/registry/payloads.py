@@ -8,6 +8,7 @@ import base64
 import datetime
 import math
 import uuid
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from io import BytesIO
@@ -46,12 +47,50 @@ class PayloadReader(Protocol):
 
 def payload_reader(type_: str, parsed: ParsedSchema) -> PayloadReader:
     if isinstance(parsed, AvroSchema):
-        return _Avro(fastavro.parse_schema(load_json(parsed.rendered(RESOLVED))))
+        return _Avro(_checked(load_json(parsed.rendered(RESOLVED))))
     if isinstance(parsed, JsonSchema):
         return _JsonSchema()
     if isinstance(parsed, ProtobufSchema):
         return _Protobuf(parsed.file)
     raise UnreadablePayloadError(f"records of type {type_} cannot be shown")
+
+
+def _checked(document: Any) -> Any:
+    """As fastavro takes it. Refused are arrays whose items take no bytes: three bytes could claim a billion of them."""
+    names: dict[str, Any] = {}
+    parsed = fastavro.parse_schema(document, names)
+    for schema in [parsed, *names.values()]:
+        for items in _item_types(schema):
+            if _takes_no_bytes(items, names, ()):
+                raise UnreadablePayloadError("the schema has an array of items that take no bytes, which is not shown")
+    return parsed
+
+
+def _item_types(schema: Any) -> Iterator[Any]:
+    if isinstance(schema, list):
+        for each in schema:
+            yield from _item_types(each)
+    elif isinstance(schema, dict):
+        if schema.get("type") == "array":
+            yield schema["items"]
+        for name in ("type", "items", "values"):
+            yield from _item_types(schema.get(name))
+        for each in schema.get("fields", ()):
+            yield from _item_types(each)
+
+
+def _takes_no_bytes(schema: Any, names: Mapping[str, Any], within: tuple[str, ...]) -> bool:
+    if isinstance(schema, str):
+        if schema in names and schema not in within:
+            return _takes_no_bytes(names[schema], names, (*within, schema))
+        return schema == "null"
+    if not isinstance(schema, dict):
+        return False
+    if schema.get("type") in ("record", "error"):
+        return all(_takes_no_bytes(each["type"], names, within) for each in schema["fields"])
+    if schema.get("type") == "fixed":
+        return bool(schema["size"] == 0)
+    return _takes_no_bytes(schema.get("type"), names, within)
 
 
 @dataclass(frozen=True, slots=True)
