@@ -11,13 +11,15 @@ from uuid import UUID
 import pytest
 
 from millstream.broker import refused_batches, sequence_gaps
+from millstream.broker.handlers.guarded_produce import GuardedProduce
 from millstream.broker.handlers.produce import ProduceHandler
 from millstream.broker.partition import Partition
 from millstream.broker.partition_table import PartitionTable
 from millstream.broker.refused_batches import REMEMBERED_S, RefusedBatches
+from millstream.broker.schema_guard import SchemaGuard
 from millstream.config.log_config import LogConfig
 from millstream.environment import Environment
-from millstream.metadata.image import PartitionState
+from millstream.metadata.image import MetadataImage, PartitionState
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import TopicName, TopicPartition
 from millstream.net.network import SocketNetwork
@@ -68,7 +70,8 @@ class Node:
         table = PartitionTable()
         table.add(self.partition)
         nothing: Any = SimpleNamespace(state_elsewhere=lambda *at: None)
-        self.handler = ProduceHandler(table, environment, nothing, nothing)
+        guarded = GuardedProduce(SchemaGuard(MetadataImage(), nothing), nothing, environment)
+        self.handler = ProduceHandler(table, environment, nothing, nothing, guarded)
 
     def _open(self) -> Any:
         return self.logs.create(AT, UUID(int=9), LogConfig(), 0)

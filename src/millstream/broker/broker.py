@@ -17,6 +17,7 @@ from millstream.broker.handlers.cluster import ClusterHandlers
 from millstream.broker.handlers.consumer_groups import ConsumerGroupHandlers
 from millstream.broker.handlers.fetch import FetchHandler
 from millstream.broker.handlers.group_admin import GroupAdminHandlers
+from millstream.broker.handlers.guarded_produce import GuardedProduce
 from millstream.broker.handlers.log_dirs import LogDirHandlers
 from millstream.broker.handlers.offset_commits import OffsetCommitHandlers
 from millstream.broker.handlers.offsets import OffsetHandlers
@@ -36,7 +37,9 @@ from millstream.broker.marker_writer import MarkerWriter
 from millstream.broker.own_records import OwnRecords
 from millstream.broker.peer_requests import PeerRequests
 from millstream.broker.producer_ids import ProducerIds
+from millstream.broker.registered_schemas import RegisteredSchemas
 from millstream.broker.replica_manager import ReplicaManager
+from millstream.broker.schema_guard import SchemaGuard
 from millstream.broker.share_coordinator import ShareCoordinator
 from millstream.broker.share_group_states import ShareGroupStates
 from millstream.broker.share_partitions import SharePartitions
@@ -112,6 +115,9 @@ class Broker:
         )
         self.verification = TransactionVerification(view, self.transactions, self._verification_peers, environment)
         self.group_lag = GroupLag(view, self.partitions, self.peers, self.groups, environment)
+        schemas = RegisteredSchemas(view, self.peers, environment, view.config[node.SCHEMAS_TOPIC])
+        self.schema_guard = SchemaGuard(view.image, schemas)
+        self._guarded = GuardedProduce(self.schema_guard, schemas, environment)
         view.subscribe(self._follow)
         self.apis = self._make_apis()
         self.dispatcher = self._make_dispatcher()
@@ -132,6 +138,7 @@ class Broker:
         self.hot_keys.follow(delta)
         self.share_coordinator.follow(delta)
         self.shared.follow(delta)
+        self.schema_guard.follow(delta, self.view.image)
 
     def close(self) -> None:
         """Before the logs are closed: nothing is written any more."""
@@ -140,6 +147,7 @@ class Broker:
         self.transactions.close()
         self.share_states.close()
         self.shared.close()
+        self._guarded.close()
         self._transactional.close()
         self.verification.close()
         self.share_coordinator.close()
@@ -292,7 +300,9 @@ class Broker:
             self._environment,
             lambda: self.view.config[transactions.TRANSACTION_PARTITION_VERIFICATION_ENABLE],
         )
-        self.produce = ProduceHandler(self.partitions, self._environment, self.replicas, self._transactional)
+        self.produce = ProduceHandler(
+            self.partitions, self._environment, self.replicas, self._transactional, self._guarded
+        )
         return Dispatcher(
             self.apis,
             self._environment.loop,

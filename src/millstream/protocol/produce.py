@@ -58,6 +58,8 @@ class PartitionResult(NamedTuple):
     message: str | None = None
     current_leader: tuple[int, int] | None = None
     """Leader id and epoch, for a client that came to the wrong node."""
+    record_errors: tuple[tuple[int, str], ...] = ()
+    """The records for which the batch is refused, by their place in it, and what is wrong with each."""
 
 
 def parse(buffer: bytearray, position: int, end: int, version: int) -> ProduceRequest:
@@ -181,9 +183,18 @@ def _encode_flexible(
             append_varint(out, len(topic) + 1)
         out += topic
         append_varint(out, len(results) + 1)
-        for index, error, base_offset, append_time, log_start, message, leader in results:
+        for index, error, base_offset, append_time, log_start, message, leader, record_errors in results:
             out += _RESULT_V5.pack(index, error, base_offset, append_time, log_start)
-            out.append(1)  # no errors of single records: a batch is taken or refused whole
+            if not record_errors:
+                out.append(1)
+            else:
+                append_varint(out, len(record_errors) + 1)
+                for place, reason in record_errors:
+                    text = reason.encode()
+                    out += _INT32.pack(place)
+                    append_varint(out, len(text) + 1)
+                    out += text
+                    out.append(0)
             if message is None:
                 out.append(0)
             else:
@@ -209,13 +220,16 @@ def _encode_legacy(
         out += _INT16.pack(len(topic))
         out += topic
         out += _INT32.pack(len(results))
-        for index, error, base_offset, append_time, log_start, message, _ in results:
+        for index, error, base_offset, append_time, log_start, message, _, record_errors in results:
             if version >= 5:
                 out += _RESULT_V5.pack(index, error, base_offset, append_time, log_start)
             else:
                 out += _RESULT_V3.pack(index, error, base_offset, append_time)
             if version >= 8:
-                out += b"\x00\x00\x00\x00"
+                out += _INT32.pack(len(record_errors))
+                for place, reason in record_errors:
+                    text = reason.encode()
+                    out += _INT32.pack(place) + _INT16.pack(len(text)) + text
                 text = b"" if message is None else message.encode()
                 out += _INT16.pack(-1 if message is None else len(text))
                 out += text

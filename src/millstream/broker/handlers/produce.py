@@ -1,11 +1,12 @@
 """Produce: append each partition's batches to its log, and answer as `acks` asks.
 
 The append itself happens while the request's buffer is at hand; only the answer may wait: for the in-sync replicas with
-acks=all, for an fsync in group-commit mode. Differences from Kafka: batches are never opened, so a fault inside a batch
-whose CRC is right is the consumer's to find (docs/DESIGN.md, decision 2); and who waits for replicas is told at once,
-not after the timeout, that too few are left. What is of a transaction goes through `transactional_produce` first. What
-comes behind a refused batch of its producer is refused as well (`refused_batches`), and so is what a new leader gets
-before that which went to the old one (`sequence_gaps`), where Kafka might take it.
+acks=all, for an fsync in group-commit mode. Differences from Kafka: batches are not opened, but for compacted topics
+and for those that ask for schemas (`guarded_produce`), so a fault inside a batch whose CRC is right is the consumer's
+to find (docs/DESIGN.md, decision 2); and who waits for replicas is told at once, not after the timeout, that too few
+are left. What is of a transaction goes through `transactional_produce` first. What comes behind a refused batch of its
+producer is refused as well (`refused_batches`), and so is what a new leader gets before that which went to the old one
+(`sequence_gaps`), where Kafka might take it.
 """
 
 import asyncio
@@ -14,10 +15,12 @@ from typing import NamedTuple, Protocol
 
 from millstream.api.request import ProduceResults
 from millstream.broker.commit_waiters import CommitWaiter
-from millstream.broker.handlers.transactional_produce import TransactionalProduce, Verified, refused
+from millstream.broker.handlers.guarded_produce import GuardedProduce
+from millstream.broker.handlers.transactional_produce import Outcome, TransactionalProduce, Verified, refused
 from millstream.broker.partition import Partition
 from millstream.broker.partition_table import PartitionTable
 from millstream.broker.refused_batches import RefusedBatches
+from millstream.broker.schema_guard import InvalidRecordsError, Verdicts
 from millstream.broker.sequence_gaps import SequenceGaps
 from millstream.environment import Environment
 from millstream.metadata.image import PartitionState
@@ -56,7 +59,9 @@ class ProduceHandler:
         environment: Environment,
         cluster: Elsewhere,
         transactional: TransactionalProduce,
+        guarded: GuardedProduce,
     ) -> None:
+        self._guarded = guarded
         self._partitions = partitions
         self._environment = environment
         self._cluster = cluster
@@ -77,15 +82,26 @@ class ProduceHandler:
                 ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks} is not a choice: use 0, 1 or all (-1)"
             )
             return refused(request, error), None
+        if self._guarded and not by_broker:
+
+            def append(request: ProduceRequest, buffer: bytearray, verdicts: Verdicts | None) -> Outcome:
+                return self._append_now(request, version, buffer, by_broker, verdicts)
+
+            return self._guarded.take(request, buffer, append, self.refuse)
+        return self._append_now(request, version, buffer, by_broker, None)
+
+    def _append_now(
+        self, request: ProduceRequest, version: int, buffer: bytearray, by_broker: bool, verdicts: Verdicts | None
+    ) -> Outcome:
         if request.transactional_id is not None:
             return self._transactional.append(request, version, buffer, self)
-        return self._append(request, version, buffer, by_broker, None)
+        return self._append(request, version, buffer, by_broker, None, verdicts)
 
     def append_verified(
         self, request: ProduceRequest, version: int, buffer: bytearray, verified: Verified
     ) -> tuple[Results, Callable[[Answer], None] | None]:
         """Appends what a transaction's coordinator was asked about, as far as that is needed."""
-        return self._append(request, version, buffer, False, verified)
+        return self._append(request, version, buffer, False, verified, None)
 
     def refuse(self, request: ProduceRequest, buffer: bytearray, error: KafkaError) -> Results:
         """Refuses a request as a whole, and all that its producer has sent behind it."""
@@ -96,8 +112,14 @@ class ProduceHandler:
         return refused(request, error)
 
     def _append(
-        self, request: ProduceRequest, version: int, buffer: bytearray, by_broker: bool, verified: Verified | None
-    ) -> tuple[Results, Callable[[Answer], None] | None]:
+        self,
+        request: ProduceRequest,
+        version: int,
+        buffer: bytearray,
+        by_broker: bool,
+        verified: Verified | None,
+        verdicts: Verdicts | None,
+    ) -> Outcome:
         results: Results = []
         awaited: list[Awaited] = []
         by_id = version >= FIRST_WITH_TOPIC_ID
@@ -105,7 +127,7 @@ class ProduceHandler:
         now_ms = self._environment.clock.now_ms()
         whole = memoryview(buffer)
         wants_all = request.acks == -1
-        earlier = self._refused
+        earlier, guard = self._refused, self._guarded.guard
         for topic, datas in request.topics:
             known = topics.get(topic)
             topic_results: list[PartitionResult] = []
@@ -127,6 +149,8 @@ class ProduceHandler:
                         partition.check_enough_in_sync()
                     if "compact" in log.config.cleanup_policy:
                         _check_keys(whole[start:end])
+                    if guard and not by_broker:
+                        guard.check(topic, index, whole[start:end], verdicts)
                     if earlier:
                         earlier.check(topic, index, whole[start:end], log.producers)
                     if partition.new_leader_until and partition.is_new_leader:
@@ -184,6 +208,8 @@ class ProduceHandler:
 
 def _failed(partition: Partition, error: KafkaError) -> PartitionResult:
     index = partition.topic_partition.partition
+    if isinstance(error, InvalidRecordsError):
+        return PartitionResult(index, error.code, message=error.message, record_errors=error.records)
     if error.code != ErrorCode.NOT_LEADER_OR_FOLLOWER:
         return PartitionResult(index, error.code, message=error.message)
     leader = partition.leader_id, partition.leader_epoch

@@ -123,7 +123,7 @@ class _Waiting:
     def __init__(self, request: ProduceRequest, version: int, buffer: bytearray, batches: _Batches) -> None:
         self.version = version
         self.batches = batches
-        self.request, self.buffer = _copied(request, buffer)
+        self.request, self.buffer = copied(request, buffer)
         self.size = len(self.buffer)
         self.answer: Answer | None = None
 
@@ -345,7 +345,7 @@ def _refusal(error: ErrorCode, version: int) -> KafkaError:
     return KafkaError(told, f"the transaction coordinator says no: {error.name}")
 
 
-def _copied(request: ProduceRequest, buffer: bytearray) -> tuple[ProduceRequest, bytearray]:
+def copied(request: ProduceRequest, buffer: bytearray) -> tuple[ProduceRequest, bytearray]:
     """The request with a buffer of its own: the connection's is used again as soon as we return."""
     copy = bytearray()
     view = memoryview(buffer)

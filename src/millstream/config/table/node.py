@@ -167,6 +167,13 @@ DEFAULT_REPLICATION_FACTOR = integer(
     "How many replicas a partition gets when its creator does not say.",
     allowed=at_least(1),
 )
+SCHEMAS_TOPIC = string(
+    "millstream.schemas.topic",
+    "_schemas",
+    "Where schema registries of this cluster keep their schemas, for topics with `millstream.value.schema.validation`. "
+    "Millstream's own.",
+    importance=Importance.LOW,
+)
 MAX_PARTITIONS_PER_TOPIC = integer(
     "millstream.max.partitions.per.topic",
     10_000,

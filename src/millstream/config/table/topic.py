@@ -290,6 +290,20 @@ HOT_KEYS_ENABLE = boolean(
     "Whether records of the topic are sampled to find its hottest keys, for `millstream topic hot`. Millstream's own.",
     synonyms=_from(log.HOT_KEYS_ENABLE),
 )
+KEY_SCHEMA_VALIDATION = boolean(
+    "millstream.key.schema.validation",
+    False,
+    "Whether the topic takes only records whose key begins with the id of a schema that is registered under "
+    "`TOPIC-key`, as serializers of the schema registry write it; other batches are refused with INVALID_RECORD. "
+    "A record without a key passes. Batches of such a topic are opened, which costs. Millstream's own.",
+)
+VALUE_SCHEMA_VALIDATION = boolean(
+    "millstream.value.schema.validation",
+    False,
+    "Whether the topic takes only records whose value begins with the id of a schema that is registered under "
+    "`TOPIC-value`, as serializers of the schema registry write it; other batches are refused with INVALID_RECORD. "
+    "A null value passes. Batches of such a topic are opened, which costs. Millstream's own.",
+)
 UNCLEAN_LEADER_ELECTION_ENABLE = boolean(
     "unclean.leader.election.enable",
     False,

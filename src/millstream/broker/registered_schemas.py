@@ -1,0 +1,143 @@
+"""The schemas that are registered in this cluster, read from the leader of `_schemas` when somebody needs to know.
+
+Nothing is read before the first question. What is known is right at once; what is not known may have been registered a
+moment ago, so whoever misses something has the rest of the topic read first. Deletions are noticed within `STALE_S`, as
+long as somebody asks.
+"""
+
+import asyncio
+import logging
+from collections.abc import Set
+from typing import Any
+from uuid import UUID
+
+from millstream.broker.cluster_view import ClusterView
+from millstream.broker.peer_requests import PeerRequests
+from millstream.broker.schema_ids import SchemaIds
+from millstream.environment import Environment
+from millstream.model.errors import ErrorCode, KafkaError
+from millstream.model.identifiers import TopicName, TopicPartition
+from millstream.records.record import read_batches
+
+STALE_S = 10.0
+_PATIENCE_S = 5.0
+_NO_TOPIC_PATIENCE_S = 1.0
+"""The topic may have been created a moment ago, and the news of it be on its way here."""
+_PAUSE_S = 0.05
+_FETCH_BYTES = 256 << 10
+"""What is taken apart in one go on the event loop."""
+_LAST_VERSION_WITH_NAMES = 12
+_CONSUMER = -1
+_log = logging.getLogger("millstream.schemas")
+
+
+class RegisteredSchemas:
+    def __init__(self, view: ClusterView, peers: PeerRequests, environment: Environment, topic: str) -> None:
+        self._view = view
+        self._peers = peers
+        self._loop = environment.loop
+        self._topic = TopicName(topic)
+        self._topic_id: UUID | None = None
+        self._position = 0
+        self._known = SchemaIds()
+        self._reading = asyncio.Lock()
+        self._read_at: float | None = None
+        self._refresh: asyncio.Task[None] | None = None
+
+    def ids(self, subject: str) -> Set[int]:
+        """As far as is known."""
+        return self._known.of(subject)
+
+    def keep_fresh(self) -> None:
+        """Has the topic read in the background if that is long ago."""
+        stale = self._read_at is not None and self._loop.time() - self._read_at > STALE_S
+        if stale and (self._refresh is None or self._refresh.done()):
+            self._refresh = self._loop.create_task(self._refresh_once())
+
+    async def catch_up(self) -> None:
+        """Returns when all has been read that was committed before the call; KafkaError if that cannot be now."""
+        give_up_at = self._loop.time() + _PATIENCE_S
+        no_topic_at = self._loop.time() + _NO_TOPIC_PATIENCE_S
+        async with self._reading:
+            while True:
+                try:
+                    if await self._read_on():
+                        return
+                    if self._loop.time() >= no_topic_at:
+                        self._begin_anew(None, 0)
+                        return
+                    trouble = f"{self._topic} is not there"
+                except (OSError, KafkaError) as error:
+                    trouble = str(error)
+                if self._loop.time() >= give_up_at:
+                    raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, f"the schemas cannot be read now: {trouble}")
+                await asyncio.sleep(_PAUSE_S)
+
+    def close(self) -> None:
+        if self._refresh is not None:
+            self._refresh.cancel()
+
+    async def _refresh_once(self) -> None:
+        try:
+            await self.catch_up()
+        except KafkaError as error:
+            _log.warning("schemas_not_read error=%s", error.message)
+            self._read_at = self._loop.time()  # not again at once
+
+    async def _read_on(self) -> bool:
+        """To the end; False if there is no such topic."""
+        while True:
+            image = self._view.image
+            topic, state = image.topics.get(self._topic), image.partition(TopicPartition(self._topic, 0))
+            if topic is None or state is None:
+                return False
+            if topic.id != self._topic_id:
+                self._begin_anew(topic.id, 0)
+            if not state.has_leader:
+                raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{self._topic} has no leader")
+            row = await self._fetched(state.leader)
+            if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                self._begin_anew(topic.id, max(0, row.log_start_offset))
+                continue
+            if row.error_code:
+                raise KafkaError(ErrorCode(row.error_code), f"broker {state.leader} refuses to be asked")
+            before = self._position
+            self._take(row.records or b"")
+            if self._position >= row.high_watermark:
+                self._read_at = self._loop.time()
+                return True
+            if self._position == before:
+                raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"nothing is given from offset {before} on")
+
+    async def _fetched(self, leader: int) -> Any:
+        partition = {"partition": 0, "fetch_offset": self._position, "partition_max_bytes": _FETCH_BYTES}
+        fields = {
+            "replica_id": _CONSUMER,
+            "max_wait_ms": 0,
+            "min_bytes": 0,
+            "max_bytes": _FETCH_BYTES,
+            "isolation_level": 0,
+            "session_id": 0,
+            "session_epoch": -1,
+            "topics": [{"topic": self._topic, "partitions": [partition]}],
+        }
+        answer = await self._peers.request(
+            leader, "fetch", fields, timeout_s=_PATIENCE_S, version=_LAST_VERSION_WITH_NAMES
+        )
+        if answer.error_code:
+            raise KafkaError(ErrorCode(answer.error_code), f"broker {leader} refuses to be asked")
+        return answer.responses[0].partitions[0]
+
+    def _take(self, data: bytes) -> None:
+        for header, records in read_batches(data):
+            for record in records if not header.is_control else ():
+                if record.offset < self._position:
+                    continue
+                try:
+                    self._known.apply(record.key, record.value)
+                except (ValueError, KeyError, TypeError) as error:
+                    _log.warning("schemas_record_skipped offset=%d reason=%s", record.offset, error)
+            self._position = max(self._position, header.last_offset + 1)
+
+    def _begin_anew(self, topic_id: UUID | None, position: int) -> None:
+        self._topic_id, self._position, self._known = topic_id, position, SchemaIds()
