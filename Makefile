@@ -19,25 +19,26 @@ $(VENV)/.made:
 	touch $@
 
 $(VENV)/.installed: $(VENV)/.made pyproject.toml constraints.txt $(shell find src -name "*.pyx")
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[gateway]'
 	$(BIN)/python -m compileall -q src
 	touch $@
 
 $(VENV)/.installed-spark: $(VENV)/.installed
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[spark,lake]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[gateway,spark,lake]'
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,gateway,spark,lake]'
 	touch $@
 
-install: $(VENV)/.installed  ## Make .venv and install Millstream into it
+install: $(VENV)/.installed  ## Make .venv and install Millstream into it, with console, REST and schema registry
 
 install-dev: $(VENV)/.installed-dev  ## The same, with everything that tests and benchmarks need
 
-run: install  ## Start a broker on 127.0.0.1:9092 with its data in ./millstream-data
-	@echo 'Once it says "ready", try in another terminal:'
-	@echo '  $(BIN)/millstream topic create orders && echo hello | $(BIN)/millstream produce orders'
+run: install  ## Start a broker on 127.0.0.1:9092 with its data in ./millstream-data, and its console beside it
+	@echo 'Once it says "ready ... http=HOST:PORT", open http://HOST:PORT/console in a browser, and try in another terminal:'
+	@echo '  $(BIN)/millstream topic create orders'
+	@echo "  curl http://HOST:PORT/topics/orders/messages -H 'content-type: application/json' -d '{\"value\": \"hello\"}'"
 	@echo '  $(BIN)/millstream consume orders'
 	$(BIN)/millstream serve
 

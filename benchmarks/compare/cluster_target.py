@@ -147,7 +147,7 @@ class MillstreamCluster(ClusterTarget):
         run = [command] if command else [sys.executable, "-m", "millstream"]
         with open(self._log(node_id), "ab") as log:
             self._processes[node_id] = subprocess.Popen(
-                [*run, "serve", "--config", str(self._properties(node_id))],
+                [*run, "serve", "--no-http", "--config", str(self._properties(node_id))],
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,

@@ -70,8 +70,7 @@ def serve(
     """Start a broker, and beside it console, REST and schema registry over HTTP; SIGTERM or Ctrl-C stops it cleanly.
 
     Prints one line, 'ready kafka=HOST:PORT http=HOST:PORT', when it accepts connections. HTTP is served by a process of
-    its own, which is started anew if it dies; with --config only if --http says where. `millstream settings` lists what
-    --set takes.
+    its own, which is started anew if it dies. `millstream settings` lists what --set takes.
 
     \b
     Examples:

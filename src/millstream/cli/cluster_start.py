@@ -211,7 +211,7 @@ def _watch(cluster: EmbeddedCluster) -> int:
                 log = cluster.log_file(number)
                 complain(
                     f"node {number} ended ({_ending(cluster.exit_code(number))}), {left}; its log is {log}; "
-                    f"`millstream serve --config {log.with_name('server.properties')}` starts it again"
+                    f"`millstream serve --no-http --config {log.with_name('server.properties')}` starts it again"
                 )
     return exit_codes.FAILED
 

@@ -79,6 +79,7 @@ class HttpFront:
             arguments.append("--insecure")
         self._process = SupervisedProcess("gateway", arguments, descriptors=(descriptor,), log_file=log_file)
         self._process.start()
+        _log.info("http_served console=%s/console registry=%s", self.url, self.url)
 
     def stop(self) -> None:
         if self._process is not None:

@@ -129,7 +129,7 @@ def _serve(options: ServeOptions) -> int:
 
 
 def _open_front(options: ServeOptions, config: "BrokerConfig") -> "HttpFront | None":
-    """By default beside a broker that somebody tries out; a server that has a file gets it when it is asked for."""
+    """By default beside every broker that is not a child of a test or of a local cluster."""
     from millstream.cli.http_front import HttpOptions, open_front
     from millstream.gateway.listening import GatewayError
 
@@ -137,7 +137,7 @@ def _open_front(options: ServeOptions, config: "BrokerConfig") -> "HttpFront | N
         raise GatewayError("--http and --no-http contradict each other: leave one of them out")
     if options.http is not None and not config.is_broker:
         raise GatewayError("--http: this node is only a controller and serves no clients: say it where a broker is")
-    by_default = config.is_broker and options.config is None and not options.exit_with_stdin
+    by_default = config.is_broker and not options.exit_with_stdin
     http = HttpOptions(
         options.http, options.no_http, options.auth_file, options.insecure, options.tls_cert, options.tls_key
     )
