@@ -1,5 +1,6 @@
 """Produce: `POST /topics/{topic}/messages`, its batch, and `POST /v1/topics/{topic}/produce`."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,11 +33,24 @@ class Producing:
         self.publisher = Publisher(parts.cluster, limits)
         self.in_flight = InFlight(limits.max_in_flight_bytes)
         self.encoders = Encoders(parts.registry)
+        self._asking: dict[str, asyncio.Task[int]] = {}
         parts.closing.callback(self.publisher.close)
 
     async def partitions(self, topic: str) -> int:
+        """How many there are; requests that want to know of one topic at the same time ask once."""
         known = self.topics.known_partitions(topic)
-        return await to_thread.run_sync(self.topics.partitions, topic) if known is None else known
+        if known is not None:
+            return known
+        asking = self._asking.get(topic)
+        if asking is None:
+            asking = self._asking[topic] = asyncio.create_task(self._ask(topic))
+        return await asyncio.shield(asking)
+
+    async def _ask(self, topic: str) -> int:
+        try:
+            return await to_thread.run_sync(self.topics.partitions, topic)
+        finally:
+            del self._asking[topic]
 
     async def publish(self, topic: str, records: Sequence[Outgoing]) -> list[Outcome]:
         """Nothing is sent if one of them names a partition that there is not."""

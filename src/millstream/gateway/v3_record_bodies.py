@@ -87,7 +87,7 @@ def read_batch(data: bytes) -> Batch:
 def _read(decoder: "msgspec.json.Decoder[Any]", data: bytes) -> Any:
     try:
         return decoder.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequestError(400, str(error).replace("`", "'"), code=400) from None
 
 

@@ -5,6 +5,7 @@ too many records wait for their answer, no more are read.
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -30,6 +31,7 @@ from millstream.registry.errors import RegistryError
 from millstream.registry.registry import Registry
 from millstream.wire import WireError
 
+logger = logging.getLogger(__name__)
 _MAX_WAITING = 1_000
 """Records of one stream that have no answer yet."""
 _TOPIC = BASE + "/{cluster_id}/topics/{topic_name}"
@@ -83,8 +85,10 @@ class RecordRoutes:
             await waiting.put(lane.refused(BadRequestError(400, f"{error}; nothing after it was read")))
         except ClientDisconnect:
             pass
-        finally:
-            await waiting.put(None)
+        except Exception:  # whoever waits for lines must not wait for ever
+            logger.exception("stream_failed topic=%s", asked.path("topic_name"))
+            await waiting.put(lane.refused(BadRequestError(500, "this gateway has made a mistake; its log says which")))
+        await waiting.put(None)
 
     async def batch(self, asked: Asked) -> Response:
         lane, limits = await self._lane(asked), self._producing.limits

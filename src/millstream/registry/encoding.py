@@ -5,12 +5,12 @@ JSON Schema takes what is valid; Protobuf takes its own mapping to JSON, for the
 """
 
 import io
+import json
 import threading
 from collections import OrderedDict
 from typing import Any, Protocol
 
 import fastavro
-import orjson
 import referencing
 from google.protobuf import json_format, message_factory
 from jsonschema import Draft7Validator
@@ -107,7 +107,7 @@ class _Avro:
                 raise UnfitValueError(f"the value does not fit the Avro schema: {reason}") from None
 
     def _specified(self, value: Any) -> Any:
-        (datum,) = fastavro.json_reader(io.StringIO(orjson.dumps(value).decode()), self._schema)
+        (datum,) = fastavro.json_reader(io.StringIO(json.dumps(value)), self._schema)
         return datum
 
     def _written(self, datum: Any) -> bytes:
@@ -124,13 +124,17 @@ class _JsonSchema:
         self._validator = validator_for(main, default=Draft7Validator)(main, registry=known)
 
     def write(self, value: Any) -> bytes:
-        problem = next(self._validator.iter_errors(value), None)
+        try:
+            problem = next(self._validator.iter_errors(value), None)
+        except Exception as error:  # references that lead nowhere, patterns that are none, schemas without an end
+            reason = f"{type(error).__name__} {error}".strip()[:_MAX_REASON]
+            raise UnfitValueError(f"the value cannot be checked with the JSON Schema: {reason}") from None
         if problem is not None:
             place = "/" + "/".join(str(part) for part in problem.absolute_path)
             raise UnfitValueError(
                 f"the value does not fit the JSON Schema, at {place}: {problem.message[:_MAX_REASON]}"
             )
-        return orjson.dumps(value)
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 class _Protobuf:
@@ -144,6 +148,6 @@ class _Protobuf:
         try:
             message = json_format.ParseDict(value, self._message())
             return framing.indexes_prefix((0,)) + bytes(message.SerializeToString())
-        except (json_format.Error, TypeError, ValueError, AttributeError) as error:
+        except (json_format.Error, TypeError, ValueError, AttributeError, RecursionError) as error:
             reason = str(error)[:_MAX_REASON]
             raise UnfitValueError(f"the value does not fit the Protobuf schema: {reason}") from None
