@@ -44,6 +44,9 @@ class Access:
         if origin is not None and changes and _place(origin) != host:
             hint = "use this gateway's own pages, or a program that is no browser"
             return error_answer(scope["path"], 403, 403, f"pages of {origin} may not change anything here", hint)
+        if _is_of_another_page(headers):
+            hint = "use this gateway's own pages, or a program that is no browser"
+            return error_answer(scope["path"], 403, 403, "pages of other sites may not ask for anything here", hint)
         if not self._credentials or scope["path"] in OPEN_PATHS:
             return None
         if self._credentials.admit(headers.get("authorization", "")):
@@ -51,6 +54,14 @@ class Access:
         challenge = {"WWW-Authenticate": 'Basic realm="millstream"'}
         hint = "send basic or bearer authentication"
         return error_answer(scope["path"], 401, 40101, "these are no credentials of this gateway", hint, challenge)
+
+
+def _is_of_another_page(headers: Headers) -> bool:
+    """Whether a browser says that another site's page asks, other than by a link that a person follows.
+
+    Such a page could not read the answer; but to be polled is enough for a consumer to move on.
+    """
+    return headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") != "navigate"
 
 
 async def _closed(scope: Scope, receive: Receive, send: Send) -> None:
