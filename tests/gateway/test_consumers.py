@@ -277,6 +277,9 @@ def test_several_members_share_the_partitions(
     until(lambda: len(owned(http, group, "b")) == 2)
     names = [row["instance_id"] for row in http.get(f"/consumers/{group}").json()["consumers"]]
     assert names == ["b"]
+    everyone = [(row["group"], row["instance_id"]) for row in http.get("/consumers").json()["consumers"]]
+    assert (group, "b") in everyone and (group, "a") not in everyone
+    assert len(http.get("/consumers?limit=1").json()["consumers"]) == 1
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])

@@ -10,6 +10,7 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
+from schemathesis.core.failures import FailureGroup
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
     response_schema_conformance,
@@ -17,6 +18,8 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from millstream.gateway import app as gateway_app
+from millstream.gateway.answers import JSON
+from millstream.gateway.described import TEXT
 from millstream.gateway.openapi import undescribed
 from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.testing import EmbeddedBroker
@@ -24,7 +27,6 @@ from millstream.testing import EmbeddedBroker
 pytestmark = [pytest.mark.timeout(180)]
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
-_EXAMPLES = 3
 
 
 @pytest.fixture(scope="module")
@@ -34,10 +36,9 @@ def document(gateway: Gateway) -> dict[str, Any]:
     return dict(answer.json())
 
 
-@pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
-def test_answers_are_as_described(document: dict[str, Any], gateway: Gateway, mode: GenerationMode) -> None:
-    """Requests that fit the description, and some that do not; always the same ones. Streams do not end, so theirs are
-    not among them."""
+def ask_all(document: dict[str, Any], url: str, mode: GenerationMode, examples: int) -> int:
+    """So many requests to each route, always the same ones; returns how many routes were asked. Streams do not end, so
+    theirs are not among them."""
     schema = schemathesis.openapi.from_dict(document)
     count = 0
     with requests.Session() as session:
@@ -45,24 +46,46 @@ def test_answers_are_as_described(document: dict[str, Any], gateway: Gateway, mo
             operation = found.ok()
             if operation.path.endswith("/stream"):
                 continue
-            if mode is GenerationMode.NEGATIVE and not (operation.body or len(operation.query)):
-                continue
 
             @seed(1)
             @given(case=operation.as_strategy(generation_mode=mode))
             @settings(
-                max_examples=_EXAMPLES,
+                max_examples=examples,
                 deadline=None,
                 database=None,
                 phases=[Phase.generate],
                 suppress_health_check=list(HealthCheck),
             )
             def ask(case: schemathesis.Case) -> None:
-                case.call_and_validate(base_url=gateway.url, session=session, checks=CHECKS, timeout=30)
+                case.call_and_validate(base_url=url, session=session, checks=CHECKS, timeout=30)
 
+            if mode is GenerationMode.NEGATIVE and not (operation.body or len(operation.query)):
+                continue  # there is no wrong way to ask for it
             ask()
             count += 1
-    assert count > 20
+    return count
+
+
+@pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
+def test_answers_are_as_described(document: dict[str, Any], gateway: Gateway, mode: GenerationMode) -> None:
+    """Requests that fit the description, and some that do not."""
+    assert ask_all(document, gateway.url, mode, 2 if mode is GenerationMode.POSITIVE else 1) > 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
+def test_answers_are_as_described_whatever_is_asked(
+    document: dict[str, Any], gateway: Gateway, mode: GenerationMode
+) -> None:
+    assert ask_all(document, gateway.url, mode, 40) > 20
+
+
+def test_a_false_description_is_noticed(document: dict[str, Any], gateway: Gateway) -> None:
+    """The test above could be blind."""
+    right = document["paths"]["/livez"]["get"]
+    wrong = right | {"responses": {"200": {"description": "", "content": {JSON: {"schema": TEXT}}}}}
+    with pytest.raises(FailureGroup, match="violates schema"):
+        ask_all(document | {"paths": {"/livez": {"get": wrong}}}, gateway.url, GenerationMode.POSITIVE, 1)
 
 
 def test_every_route_is_described(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -153,6 +153,15 @@ SHOW = Doc(
     answer=record({"group": TEXT, "consumers": array(_CONSUMER)}),
     errors=(410,),
 )
+SHOW_ALL = Doc(
+    tag=_TAG,
+    summary="All consumers that are open in this gateway",
+    parameters=(
+        Parameter("offset", "How many to leave out at the beginning.", whole("", minimum=0)),
+        Parameter("limit", "How many at most; below 1 is no limit.", INT32),
+    ),
+    answer=record({"consumers": array(_CONSUMER)}),
+)
 LEAVE = Doc(
     tag=_TAG,
     summary="Leaves the group and closes the consumer",

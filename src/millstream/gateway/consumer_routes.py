@@ -56,6 +56,7 @@ class ConsumerRoutes:
             endpoint("GET", f"{_GROUP}/poll", self.poll, doc=docs.POLL),
             endpoint("POST", f"{_GROUP}/offsets", self.commit, doc=docs.COMMIT),
             endpoint("POST", f"{_GROUP}/seek", self.seek, doc=docs.SEEK),
+            endpoint("GET", "/consumers", self.show_all, doc=docs.SHOW_ALL),
             endpoint("GET", _GROUP, self.show, doc=docs.SHOW),
             endpoint("DELETE", _GROUP, self.leave, doc=docs.LEAVE),
         ]
@@ -147,6 +148,9 @@ class ConsumerRoutes:
         if not found:
             self._sessions.find(group, instance)  # which says why
         return {"group": group, "consumers": [_shown(session) for session in found]}
+
+    async def show_all(self, asked: Asked) -> Any:
+        return {"consumers": [_shown(session) for session in asked.page(self._sessions.all())]}
 
     async def leave(self, asked: Asked) -> None:
         await self._sessions.close(self._find(asked))

@@ -32,7 +32,9 @@ class Tools:
 
     cluster: Cluster
     calls: CapacityLimiter
-    """For heartbeats, commits and questions."""
+    """For what callers wait for."""
+    heartbeats: CapacityLimiter
+    """Apart from these: when a coordinator is away, its members' heartbeats wait, and must keep nobody else out."""
     reads: CapacityLimiter
     """For fetches."""
     fetch_bytes: Callable[[], int]
@@ -61,7 +63,7 @@ class Session:
         self.polling = False
         self.used_at = time.monotonic()
         self._tools = tools
-        self._member = GroupMember(tools.cluster, tools.calls, group, self)
+        self._member = GroupMember(tools.cluster, tools.heartbeats, group, self)
         self._flights = Flights(tools.cluster, tools.reads, tools.fetch_bytes)
         self._progress = Progress()
         self._rounds: dict[TopicPartition, int] = {}

@@ -19,7 +19,7 @@ DEFAULT_RESET = "earliest"
 DEFAULT_IDLE_S = 300.0
 _REMEMBERED = 10_000
 _GOODBYE_S = 5.0
-_CALLS, _READS = 16, 8
+_CALLS, _HEARTBEATS, _READS = 16, 32, 8
 
 logger = logging.getLogger(__name__)
 Name = tuple[str, str]
@@ -40,7 +40,13 @@ class Sessions:
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
-        self._tools = Tools(self._cluster, CapacityLimiter(_CALLS), CapacityLimiter(_READS), self._fetch_bytes)
+        self._tools = Tools(
+            self._cluster,
+            CapacityLimiter(_CALLS),
+            CapacityLimiter(_HEARTBEATS),
+            CapacityLimiter(_READS),
+            self._fetch_bytes,
+        )
         try:
             yield
         finally:
@@ -63,6 +69,9 @@ class Sessions:
 
     def __len__(self) -> int:
         return len(self._open)
+
+    def all(self) -> list[Session]:
+        return [self._open[name] for name in sorted(self._open)]
 
     def of_group(self, group: str) -> list[Session]:
         found = self._by_group.get(group, {})
