@@ -36,9 +36,9 @@ install: $(VENV)/.installed  ## Make .venv and install Millstream into it, with 
 install-dev: $(VENV)/.installed-dev  ## The same, with everything that tests and benchmarks need
 
 run: install  ## Start a broker on 127.0.0.1:9092 with its data in ./millstream-data, and its console beside it
-	@echo 'Once it says "ready ... http=HOST:PORT", open http://HOST:PORT/console in a browser, and try in another terminal:'
+	@echo 'It will say where it listens and which address to open in a browser. Then try, in another terminal:'
 	@echo '  $(BIN)/millstream topic create orders'
-	@echo "  curl http://HOST:PORT/topics/orders/messages -H 'content-type: application/json' -d '{\"value\": \"hello\"}'"
+	@echo "  curl http://127.0.0.1:8081/v1/topics/orders/produce -d '{\"records\": [{\"value\": {\"item\": \"tea\"}}]}'"
 	@echo '  $(BIN)/millstream consume orders'
 	$(BIN)/millstream serve
 

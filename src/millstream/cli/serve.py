@@ -153,14 +153,13 @@ def _announce(address: str, front: "HttpFront | None", *, serves_clients: bool) 
     print(f"ready kafka={address}" + ("" if front is None else f" http={front.address}"), flush=True)
     if serves_clients and sys.stderr.isatty():
         option = "" if address.endswith(":9092") else f" -b {address}"
-        console = "" if front is None else f"  open {front.url}/console in a browser\n"
+        console = "" if front is None else f" Open {front.url}/console in a browser."
         print(
-            f"\nMillstream is listening on {address}. Try, in another terminal:\n"
+            f"\nMillstream is listening on {address}.{console} Try, in another terminal:\n"
             f"  millstream topic create orders{option}\n"
             f"  echo hello | millstream produce orders{option}\n"
             f"  millstream consume orders --follow{option}\n"
             f"  millstream bench{option}\n"
-            f"{console}"
             "Ctrl-C stops it; the data stays.",
             file=sys.stderr,
             flush=True,
