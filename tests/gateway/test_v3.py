@@ -86,6 +86,14 @@ def test_topics(api: httpx.Client) -> None:
     assert replica["is_leader"] and replica["is_in_sync"]
     assert api.get(first["leader"]["related"]).json() == replica
 
+    held = api.get(api.get(replica["broker"]["related"]).json()["partition_replicas"]["related"]).json()
+    assert held["kind"] == "KafkaReplicaList" and replica in held["data"]
+    for path in ("topics/-/partitions/-/reassignment", f"topics/{name}/partitions/-/reassignment"):
+        moves = api.get(path).json()
+        assert (moves["kind"], moves["data"]) == ("KafkaReassignmentList", [])
+    refused(api.get(first["reassignment"]["related"]), 404, 404)
+    refused(api.get("topics/nowhere/partitions/-/reassignment"), 404, 40403)
+
     assert api.patch(f"topics/{name}", json={"partitions_count": 3}).json()["partitions_count"] == 3
     refused(api.patch(f"topics/{name}", json={"partitions_count": 1}), 400, 40002)
     refused(api.get(f"topics/{name}/partitions/9"), 404, 404)

@@ -36,6 +36,8 @@ class Doc:
     answer_type: str = JSON
     status: int = 200
     """Of an answer that is no error."""
+    partial: JsonSchema | None = None
+    """The answer when only some of what was asked could be done (207), if that can be."""
     errors: Sequence[int] = ()
     """Statuses that need naming, besides those that every route may give (400, 401, 404, 413, 500, 503, 504)."""
     body_required: bool = True

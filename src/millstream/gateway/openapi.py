@@ -110,9 +110,12 @@ def _responses(doc: Doc, path: str) -> dict[str, Any]:
     good: dict[str, Any] = {"description": "As asked." if doc.answer is not None else "Done."}
     if doc.answer is not None:
         good["content"] = {doc.answer_type: {"schema": dict(doc.answer)}}
+    answers = {str(doc.status): good}
+    if doc.partial is not None:
+        answers["207"] = {"description": "Done in part.", "content": {doc.answer_type: {"schema": dict(doc.partial)}}}
     name = "ConfluentError" if is_confluent(path) else "Error"
     error = {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
     statuses = sorted({*_EVERY_ROUTE, *doc.errors})
-    return {str(doc.status): good} | {
+    return answers | {
         str(status): {"description": _MEANINGS.get(status, "An error."), "content": error} for status in statuses
     }

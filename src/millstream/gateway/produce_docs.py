@@ -59,7 +59,7 @@ _PARTIAL = (
     "Records are checked before the first is sent: what is malformed is refused as a whole. 200 says that all are "
     "stored on all in-sync replicas; 207 that some are not, with an error in their place."
 )
-_ERRORS = (207, 422, 429)
+_ERRORS = (422, 429)
 
 ONE = Doc(
     tag=_TAG,
@@ -68,7 +68,7 @@ ONE = Doc(
     parameters=_parameters("text", "base64"),
     body=_message(_BASE64),
     answer=record({"topic": TEXT, **_STORED}),
-    errors=(422, 429),
+    errors=_ERRORS,
     example={"key": "user_123", "value": "aGVsbG8=", "headers": {"trace_id": "abc"}, "partition": None},
 )
 BATCH = Doc(
@@ -77,7 +77,8 @@ BATCH = Doc(
     description=_PARTIAL,
     parameters=_parameters("text", "base64"),
     body=record({"messages": array(_message(_BASE64))}, closed=True),
-    answer=record({"offsets": array(_OUTCOME)}),
+    answer=record({"offsets": array(record(_STORED))}),
+    partial=record({"offsets": array(_OUTCOME)}),
     errors=_ERRORS,
     example={"messages": [{"key": "user_123", "value": "aGVsbG8="}, {"value": "d29ybGQ="}]},
 )
@@ -87,7 +88,8 @@ RECORDS = Doc(
     description=_PARTIAL,
     parameters=_parameters("text", "json"),
     body=record({"records": array(_message(_JSON))}, closed=True),
-    answer=record({"topic": TEXT, "offsets": array(_OUTCOME)}),
+    answer=record({"topic": TEXT, "offsets": array(record(_STORED))}),
+    partial=record({"topic": TEXT, "offsets": array(_OUTCOME)}),
     errors=_ERRORS,
     example={"records": [{"key": "user_897123", "value": {"order_id": "ord_9082348", "amount": 128.5}}]},
 )

@@ -87,6 +87,13 @@ TOPIC_DOCS: dict[tuple[str, str], Doc] = {
     ("GET", _PARTITION + "/replicas/{broker_id}"): _doc("One replica", _RESOURCE),
 }
 
+REPLICA_DOCS: dict[str, Doc] = {
+    "/brokers/{broker_id}/partition-replicas": _doc("The replicas that a broker holds", _COLLECTION),
+    "/topics/-/partitions/-/reassignment": _doc("Replicas that are being moved", _COLLECTION),
+    "/topics/{topic_name}/partitions/-/reassignment": _doc("Replicas of a topic that are being moved", _COLLECTION),
+    "/topics/{topic_name}/partitions/{partition_id}/reassignment": _doc("Where a partition is moving", _RESOURCE),
+}
+
 _GROUP = "/{consumer_group_id}"
 _CONSUMER = _GROUP + "/consumers/{consumer_id}"
 _PLACE = "/{topic_name}/partitions/{partition_id}"

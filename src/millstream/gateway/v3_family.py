@@ -12,6 +12,7 @@ from millstream.gateway.produce_routes import Producing
 from millstream.gateway.v3_configs import ConfigRoutes
 from millstream.gateway.v3_groups import GroupRoutes
 from millstream.gateway.v3_records import RecordRoutes
+from millstream.gateway.v3_replicas import ReplicaRoutes
 from millstream.gateway.v3_resources import Links, not_found
 from millstream.gateway.v3_topics import TopicRoutes
 
@@ -21,6 +22,7 @@ def v3_routes(parts: GatewayParts, producing: Producing) -> list[BaseRoute]:
     links = _links(admin)
     return [
         *ConfigRoutes(admin, links).routes(),
+        *ReplicaRoutes(parts.cluster, admin, links).routes(),
         *TopicRoutes(admin, links).routes(),
         *GroupRoutes(GroupAdmin(parts.cluster), links).routes(),
         *RecordRoutes(producing, parts.registry, links).routes(),

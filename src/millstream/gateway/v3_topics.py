@@ -149,7 +149,7 @@ class TopicRoutes:
 
     def replicas(self, asked: Asked) -> Any:
         links, (name, row) = self._links(asked), self._one_partition(asked)
-        data = [_replica(links, name, row, broker) for broker in row.replicas]
+        data = [shown_replica(links, name, row, broker) for broker in row.replicas]
         return links.collection("KafkaReplicaList", ("topics", name, "partitions", row.index, "replicas"), data)
 
     def replica(self, asked: Asked) -> Any:
@@ -157,7 +157,7 @@ class TopicRoutes:
         broker = number_from_path(asked, "broker_id", "Replica")
         if broker not in row.replicas:
             raise not_found(f"Replica {broker} of partition {row.index} of topic {name}")
-        return _replica(links, name, row, broker)
+        return shown_replica(links, name, row, broker)
 
     def _one_partition(self, asked: Asked) -> tuple[str, PartitionInfo]:
         topic, number = (
@@ -225,7 +225,7 @@ def _partition(links: Links, topic: str, row: PartitionInfo) -> dict[str, Any]:
     return links.resource("KafkaPartition", path, (("topic", topic), ("partition", row.index)), fields)
 
 
-def _replica(links: Links, topic: str, row: PartitionInfo, broker: int) -> dict[str, Any]:
+def shown_replica(links: Links, topic: str, row: PartitionInfo, broker: int) -> dict[str, Any]:
     fields = {
         "topic_name": topic,
         "partition_id": row.index,
