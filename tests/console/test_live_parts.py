@@ -16,6 +16,7 @@ from millstream.console.live.problems import Severity, problems_of
 from millstream.console.live.series import Series
 from millstream.console.live.snapshot import (
     NO_LEADER,
+    NO_QUORUM,
     Broker,
     Disk,
     Group,
@@ -81,11 +82,12 @@ def test_partitions_in_trouble_are_named_the_worst_first() -> None:
 
 def test_a_quorum_without_leader_and_a_full_disk_are_problems() -> None:
     disk = Disk(50, 100, 5, False, {}, {})
-    found = problems_of(replace(HEALTHY, quorum=None, disks={3: disk}))
+    found = problems_of(replace(HEALTHY, quorum=NO_QUORUM, disks={3: disk}))
     assert [problem.what for problem in found] == [
         "The metadata quorum has no leader",
         "The disk of broker 3 is 95% full",
     ]
+    assert problems_of(replace(HEALTHY, quorum=None)) == [], "brokers that know of no quorum"
 
 
 def test_a_voter_that_fell_behind_is_a_warning() -> None:

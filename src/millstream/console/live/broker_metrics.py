@@ -15,7 +15,11 @@ _LARGEST_PAGE = 16 << 20
 
 
 class MetricsError(Exception):
-    """The broker has no page of metrics for us; the text says why."""
+    """No metrics from this broker now. `is_no_page`: it seems to have none, rather than to be away."""
+
+    def __init__(self, text: str, *, is_no_page: bool = True) -> None:
+        super().__init__(text)
+        self.is_no_page = is_no_page
 
 
 class Sample(NamedTuple):
@@ -34,8 +38,10 @@ def fetch_metrics(host: str, port: int, subjects: Sequence[str], timeout_s: floa
         if answer.status != http.HTTPStatus.OK:
             raise MetricsError(f"it answered {answer.status}")
         return list(parse(answer.read(_LARGEST_PAGE).decode("utf-8", "replace")))
-    except (OSError, http.client.HTTPException) as error:
+    except http.client.HTTPException as error:
         raise MetricsError(str(error) or type(error).__name__) from error
+    except OSError as error:
+        raise MetricsError(str(error), is_no_page=False) from error
     finally:
         connection.close()
 

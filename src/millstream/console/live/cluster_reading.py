@@ -1,8 +1,10 @@
 """Brokers, topics, quorum, disks and moves, each asked with a short patience: one that hangs must not stop the rest."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from millstream.console.live.snapshot import (
+    NO_QUORUM,
     Broker,
     Disk,
     Partition,
@@ -13,7 +15,7 @@ from millstream.console.live.snapshot import (
 )
 from millstream.model.errors import ErrorCode
 from millstream.protocol.schema import Message
-from millstream.wire import LATEST, Cluster, TopicPartition, WireError
+from millstream.wire import LATEST, Cluster, SetupError, TopicPartition, UnreachableError, WireError
 
 PATIENCE_S = 1.0
 _METADATA_TOPIC = "__cluster_metadata"
@@ -22,9 +24,23 @@ _TOPIC = 2
 _TOPICS_PER_REQUEST = 500
 
 
+_TRIES = 3
+
+
+def ask_any(cluster: Cluster, api: str, **fields: Any) -> Message:
+    """Asks any broker. One that hangs takes all of a try's time, and is the last to be asked by the next."""
+    for left in reversed(range(_TRIES)):
+        try:
+            return cluster.call(api, once=True, within_s=PATIENCE_S, **fields)
+        except UnreachableError as error:
+            if not error.late or not left:
+                raise
+    raise AssertionError("the last try answers or raises")
+
+
 def read_brokers(cluster: Cluster) -> tuple[str, int, tuple[Broker, ...]]:
     """The cluster's id, who answers for the controller, and all brokers, fenced ones too where brokers tell of them."""
-    answer = cluster.call("describe_cluster", once=True, within_s=PATIENCE_S, include_fenced_brokers=True)
+    answer = ask_any(cluster, "describe_cluster", include_fenced_brokers=True)
     rows = [
         Broker(row.broker_id, row.host, row.port, row.rack, getattr(row, "is_fenced", False)) for row in answer.brokers
     ]
@@ -32,7 +48,7 @@ def read_brokers(cluster: Cluster) -> tuple[str, int, tuple[Broker, ...]]:
 
 
 def read_topics(cluster: Cluster) -> dict[str, Topic]:
-    answer = cluster.call("metadata", once=True, within_s=PATIENCE_S, topics=None, allow_auto_topic_creation=False)
+    answer = ask_any(cluster, "metadata", topics=None, allow_auto_topic_creation=False)
     topics = {}
     for topic in sorted(answer.topics, key=lambda topic: str(topic.name)):
         partitions = tuple(
@@ -74,13 +90,16 @@ def read_ends(cluster: Cluster, broker: int, led: Sequence[Partition]) -> dict[T
 
 
 def read_quorum(cluster: Cluster) -> Quorum | None:
+    """None where brokers know of no quorum (those of another make, or age); without a leader, one that says so."""
     asked = [{"topic_name": _METADATA_TOPIC, "partitions": [{"partition_index": 0}]}]
     try:
-        answer = cluster.call("describe_quorum", once=True, within_s=PATIENCE_S, topics=asked)
+        answer = ask_any(cluster, "describe_quorum", topics=asked)
+    except SetupError:
+        return None
     except WireError:
-        return None
+        return NO_QUORUM
     if answer.error_code or answer.topics[0].partitions[0].error_code:
-        return None
+        return NO_QUORUM
     row = answer.topics[0].partitions[0]
     ends = {each.replica_id: each.log_end_offset for each in row.current_voters}
     newest = ends.get(row.leader_id, row.high_watermark)
@@ -124,7 +143,7 @@ def read_disk(cluster: Cluster, broker: int) -> Disk:
 
 
 def read_reassignments(cluster: Cluster) -> tuple[Reassignment, ...]:
-    answer = cluster.call("list_partition_reassignments", once=True, within_s=PATIENCE_S, topics=None)
+    answer = ask_any(cluster, "list_partition_reassignments", topics=None)
     return tuple(
         Reassignment(
             TopicPartition(topic.name, row.partition_index),
@@ -144,7 +163,7 @@ def read_min_in_sync(cluster: Cluster, topics: Sequence[str]) -> Mapping[str, in
             {"resource_type": _TOPIC, "resource_name": name, "configuration_keys": [_MIN_IN_SYNC]}
             for name in topics[at : at + _TOPICS_PER_REQUEST]
         ]
-        answer = cluster.call("describe_configs", once=True, within_s=PATIENCE_S * 2, resources=resources)
+        answer = ask_any(cluster, "describe_configs", resources=resources)
         for row in answer.results:
             for config in row.configs:
                 if config.name == _MIN_IN_SYNC and config.value is not None:

@@ -9,7 +9,7 @@ from millstream.console.live.snapshot import Broker
 from millstream.wire import TopicPartition
 
 _TIMEOUT_S = 0.9
-_AGAIN_AFTER_S = 30.0
+_AGAIN_AFTER_S = 10.0
 """A broker that has no such page is asked again only so often."""
 BYTES_IN = "millstream_topic_received_bytes_total"
 BYTES_OUT = "millstream_topic_sent_bytes_total"
@@ -37,8 +37,9 @@ class Measured:
             return None
         try:
             page = _page(now, fetch_metrics(broker.host, broker.port, ("topics", "requests"), _TIMEOUT_S))
-        except MetricsError:
-            self._absent[broker.address] = now + _AGAIN_AFTER_S
+        except MetricsError as error:
+            if error.is_no_page:
+                self._absent[broker.address] = now + _AGAIN_AFTER_S
             return None
         before = self._pages.get(broker.address)
         self._pages[broker.address] = page

@@ -113,15 +113,15 @@ def _partitions(snapshot: Snapshot) -> Iterator[Problem]:
 
 def _quorum(snapshot: Snapshot) -> Iterator[Problem]:
     quorum = snapshot.quorum
-    if quorum is None or quorum.leader == NO_LEADER:
-        if snapshot.trouble is None:
-            yield Problem(
-                Severity.CRITICAL,
-                "The metadata quorum has no leader",
-                "Fewer than half of its controllers are reachable, or an election is under way.",
-                "Start most of the controllers. Until then nothing can be created, changed or elected.",
-            )
+    if quorum is None or snapshot.trouble is not None:
         return
+    if quorum.leader == NO_LEADER:
+        yield Problem(
+            Severity.CRITICAL,
+            "The metadata quorum has no leader",
+            "Fewer than half of its controllers are reachable, or an election is under way.",
+            "Start most of the controllers. Until then nothing can be created, changed or elected.",
+        )
     for node in quorum.nodes:
         late = node.caught_up_ms_ago
         if node.is_voter and not node.is_leader and (late is None or late > _VOTER_BEHIND_MS) and node.lag != 0:

@@ -73,6 +73,9 @@ class Quorum:
     nodes: tuple[QuorumNode, ...]
 
 
+NO_QUORUM = Quorum(NO_LEADER, -1, -1, ())
+
+
 @dataclass(frozen=True, slots=True)
 class Disk:
     """One broker's log directories."""
@@ -137,7 +140,7 @@ class Snapshot:
     brokers: tuple[Broker, ...] = ()
     topics: Mapping[str, Topic] = field(default_factory=dict)
     quorum: Quorum | None = None
-    """None while the quorum has no leader, or the brokers have none to tell of."""
+    """None where the brokers have none to tell of."""
     ends: dict[TopicPartition, int] = field(default_factory=dict)
     rates: Mapping[str, float] = field(default_factory=dict)
     """Records per second written to each topic, over the last seconds."""

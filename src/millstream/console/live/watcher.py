@@ -7,11 +7,11 @@ broker that does not answer, and no second one is begun beside it: what hangs co
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from millstream.console.live import cluster_reading
 from millstream.console.live.group_reading import SHARE, read_groups
@@ -24,6 +24,8 @@ T = TypeVar("T")
 PERIOD_S = 1.0
 _LOOK_S = 1.2
 """How long one look waits for its jobs."""
+_SLOW_S = 4.0
+"""How long an answer about the whole cluster may take: a large one, or one broker that hangs, is no outage."""
 _LINGER_S = 30.0
 """How long to go on when the last page was closed: a page that is loaded anew finds its charts filled."""
 _GROUPS_EVERY_S = 2.0
@@ -52,6 +54,7 @@ class Watcher:
         self._groups_at: dict[int, dict[str, Group]] = {}
         self._due: dict[str, float] = {}
         self._waited_in_vain = False
+        self._heard_at = 0.0
 
     # Who looks
 
@@ -120,7 +123,7 @@ class Watcher:
         metrics = {
             broker.id: look.begin("metrics", broker.id, partial(self._measured.read, broker))
             for broker in before.brokers
-            if broker.is_up and not self._cluster.settings.protocol.value[0]
+            if broker.is_up and not self._cluster.settings.protocol.has_tls
         }
         groups = self._begin_each("groups", _GROUPS_EVERY_S, look, before, lambda n: read_groups(self._cluster, n))
         held: dict[int, Future[dict[str, dict[TopicPartition, int]]]] = {}
@@ -139,7 +142,7 @@ class Watcher:
             configs = look.begin("configs", 0, lambda: cluster_reading.read_min_in_sync(self._cluster, names))
         self._waited_in_vain = not look.finish(_LOOK_S)
 
-        trouble = look.trouble(listed) or look.trouble(topics)
+        trouble = self._trouble(look, (listed, topics))
         cluster_id, controller, brokers = look.result(
             listed,
             (before.cluster_id, before.controller, tuple(replace(each, trouble=None) for each in before.brokers)),
@@ -177,6 +180,17 @@ class Watcher:
         )
         self.history.note(snapshot)
         self.snapshot = snapshot
+
+    def _trouble(self, look: "_Look", asked: Sequence["Future[Any]"]) -> str | None:
+        """Why nobody tells of the cluster. A slow answer is waited for a little before it counts as none."""
+        for job in asked:
+            why = look.trouble(job)
+            if why is not None:
+                late = not job.done() or getattr(job.exception(), "late", False)
+                recently = time.monotonic() - self._heard_at < _SLOW_S
+                return None if late and recently else why
+        self._heard_at = time.monotonic()
+        return None
 
     def _probe(self, look: "_Look", broker: Broker, before: Snapshot) -> "Future[dict[TopicPartition, int]]":
         """Asks a broker for the ends of what it leads; one that leads nothing is asked all the same: does it answer?"""

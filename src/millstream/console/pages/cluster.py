@@ -74,7 +74,7 @@ def cluster(frame: Frame) -> None:
                     Column("caught_up", "Caught up", ago, right=True),
                 ],
                 key="id",
-                empty="The quorum has no leader",
+                empty="No leader tells of a quorum",
                 filtered=False,
                 test_id="quorum",
             )
@@ -108,7 +108,8 @@ def cluster(frame: Frame) -> None:
         mean = total / max(1, len(led))
         up = sum(broker.is_up for broker in snapshot.brokers)
         brokers_up.show(f"{up} / {len(snapshot.brokers)}", "bad" if up < len(snapshot.brokers) else "")
-        controller.show(str(snapshot.quorum.leader) if snapshot.quorum else "none", "" if snapshot.quorum else "bad")
+        quorum_leader = snapshot.quorum.leader if snapshot.quorum is not None else snapshot.controller
+        controller.show(str(quorum_leader) if quorum_leader >= 0 else "none", "" if quorum_leader >= 0 else "bad")
         skew.show(f"{max(led.values(), default=0) / mean - 1:+.0%}" if led else "–")
         wrong = not_preferred(snapshot)
         displaced.show(count(len(wrong)), "warn" if wrong else "")
@@ -139,7 +140,11 @@ def cluster(frame: Frame) -> None:
         brokers.update(rows)
         quorum.update(quorum_rows(snapshot))
         known = snapshot.quorum
-        quorum_note.set_text("" if known is None else f"epoch {known.epoch}, committed up to {known.high_watermark:,}")
+        quorum_note.set_text(
+            ""
+            if known is None or known.leader < 0
+            else f"epoch {known.epoch}, committed up to {known.high_watermark:,}"
+        )
         moves.update(
             [
                 {

@@ -79,7 +79,7 @@ def overview(frame: Frame) -> None:
                     Column("lag", "Behind", count, right=True),
                 ],
                 key="id",
-                empty="The quorum has no leader",
+                empty="No leader tells of a quorum",
                 filtered=False,
                 test_id="quorum",
             )

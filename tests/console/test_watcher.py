@@ -1,0 +1,164 @@
+"""The watcher with a cluster that answers as a test wants: hangs, deaths and returns, without any network."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace as Row
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from millstream.console.live.snapshot import Snapshot
+from millstream.console.live.watcher import Watcher
+from millstream.wire import UnreachableError
+
+pytestmark = pytest.mark.timeout(60)
+
+
+class FakeCluster:
+    """Three brokers, one topic of three partitions. `down` refuse connections, `hanging` never answer."""
+
+    def __init__(self) -> None:
+        self.down: set[int] = set()
+        self.hanging: set[int] = set()
+        self.released = threading.Event()
+        self.settings = Row(protocol=Row(has_tls=True))  # so that nobody is asked for metrics
+        self.calls = 0
+
+    def call(self, api: str, /, *, node: int | None = None, **fields: Any) -> Any:
+        self.calls += 1
+        if node is None and self.down == {1, 2, 3}:
+            raise UnreachableError("no broker answered")
+        if node in self.down:
+            raise UnreachableError(f"broker {node}: connection refused")
+        if node in self.hanging:
+            self.released.wait(30)
+        return getattr(self, api)(**fields)
+
+    def describe_cluster(self, **_: Any) -> Any:
+        brokers = [
+            Row(broker_id=number, host="localhost", port=9090 + number, rack=None, is_fenced=False)
+            for number in (1, 2, 3)
+        ]
+        return Row(cluster_id="test", controller_id=1, brokers=brokers)
+
+    def metadata(self, **_: Any) -> Any:
+        partitions = [
+            Row(partition_index=n, leader_id=n + 1, leader_epoch=0, replica_nodes=[1, 2, 3], isr_nodes=[1, 2, 3])
+            for n in range(3)
+        ]
+        return Row(topics=[Row(name="orders", topic_id=UUID(int=1), is_internal=False, partitions=partitions)])
+
+    def list_offsets(self, topics: Any, **_: Any) -> Any:
+        def told(rows: Any) -> list[Any]:
+            return [Row(partition_index=row["partition_index"], error_code=0, offset=self.calls) for row in rows]
+
+        rows = [Row(name=topic["name"], partitions=told(topic["partitions"])) for topic in topics]
+        return Row(topics=rows)
+
+    def describe_quorum(self, **_: Any) -> Any:
+        voters = [Row(replica_id=n, log_end_offset=5, last_caught_up_timestamp=100) for n in (1, 2, 3)]
+        row = Row(
+            error_code=0, leader_id=1, leader_epoch=1, high_watermark=5, current_voters=voters, observers=[],
+        )  # fmt: skip
+        return Row(error_code=0, topics=[Row(partitions=[row])])
+
+    def list_partition_reassignments(self, **_: Any) -> Any:
+        return Row(topics=[])
+
+    def list_groups(self, **_: Any) -> Any:
+        return Row(groups=[])
+
+    def describe_log_dirs(self, **_: Any) -> Any:
+        return Row(results=[])
+
+    def describe_configs(self, **_: Any) -> Any:
+        return Row(results=[])
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    return FakeCluster()
+
+
+@pytest.fixture
+def watcher(cluster: FakeCluster) -> Iterator[Watcher]:
+    watching = Watcher(cluster)  # type: ignore[arg-type]
+    watching.opened("a page")
+    yield watching
+    cluster.released.set()
+    watching.close()
+
+
+def await_snapshot(watcher: Watcher, holds: Callable[[Snapshot], bool]) -> Snapshot:
+    deadline = time.monotonic() + 30
+    while not holds(watcher.snapshot):
+        assert time.monotonic() < deadline, watcher.snapshot
+        time.sleep(0.02)
+    return watcher.snapshot
+
+
+def silent(snapshot: Snapshot) -> list[int]:
+    return [broker.id for broker in snapshot.brokers if broker.trouble]
+
+
+def test_what_brokers_say_is_put_together(watcher: Watcher) -> None:
+    seen = await_snapshot(watcher, lambda snapshot: snapshot.number > 2 and snapshot.groups_known)
+    assert (seen.trouble, seen.cluster_id, silent(seen)) == (None, "test", [])
+    assert len(seen.ends) == 3
+    assert seen.quorum is not None and seen.quorum.leader == 1
+
+
+def test_a_dead_broker_is_seen_and_its_return_too(watcher: Watcher, cluster: FakeCluster) -> None:
+    await_snapshot(watcher, lambda snapshot: snapshot.number > 2)
+    cluster.down = {2}
+    seen = await_snapshot(watcher, lambda snapshot: silent(snapshot) == [2])
+    assert seen.trouble is None
+    assert seen.brokers[1].trouble == "Its connections are refused or broken off"
+    assert len(seen.ends) == 3, "what it led is known as it last was"
+    cluster.down = set()
+    await_snapshot(watcher, lambda snapshot: silent(snapshot) == [])
+
+
+def test_one_that_hangs_keeps_nobody_waiting(watcher: Watcher, cluster: FakeCluster) -> None:
+    before = await_snapshot(watcher, lambda snapshot: snapshot.number > 2)
+    cluster.hanging = {3}
+    seen = await_snapshot(watcher, lambda snapshot: silent(snapshot) == [3])
+    assert seen.trouble is None
+    assert seen.brokers[2].trouble == "No answer came in time"
+    later = await_snapshot(watcher, lambda snapshot: snapshot.number >= seen.number + 3)
+    assert silent(later) == [3]
+    assert later.ends != before.ends, "the others go on"
+    cluster.hanging = set()
+    cluster.released.set()
+    await_snapshot(watcher, lambda snapshot: silent(snapshot) == [])
+
+
+def test_without_any_broker_the_last_look_stays(watcher: Watcher, cluster: FakeCluster) -> None:
+    await_snapshot(watcher, lambda snapshot: snapshot.number > 2)
+    cluster.down = {1, 2, 3}
+    seen = await_snapshot(watcher, lambda snapshot: snapshot.trouble is not None)
+    assert len(seen.brokers) == 3 and "orders" in seen.topics
+    cluster.down = set()
+    await_snapshot(watcher, lambda snapshot: snapshot.trouble is None and not silent(snapshot))
+
+
+def test_nobody_looks_while_no_page_is_open(
+    cluster: FakeCluster, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millstream.console.live.watcher._LINGER_S", 0.0)
+    await_snapshot(watcher, lambda snapshot: snapshot.number > 2)
+    watcher.left("a page")
+    time.sleep(1.5)
+    asked = cluster.calls
+    time.sleep(1.5)
+    assert cluster.calls == asked
+    watcher.opened("another")
+    await_snapshot(watcher, lambda snapshot: cluster.calls > asked)
+
+
+def test_after_a_change_it_looks_at_once(watcher: Watcher) -> None:
+    seen = await_snapshot(watcher, lambda snapshot: snapshot.number > 3)
+    watcher.look_soon()
+    await_snapshot(watcher, lambda snapshot: snapshot.number > seen.number)
