@@ -83,7 +83,10 @@ def cluster() -> FakeCluster:
 
 
 @pytest.fixture
-def watcher(cluster: FakeCluster) -> Iterator[Watcher]:
+def watcher(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watcher]:
+    """One that is ten times as quick as usual."""
+    for name in ("PERIOD_S", "_LOOK_S", "_GROUPS_EVERY_S"):
+        monkeypatch.setattr(f"millstream.console.live.watcher.{name}", 0.15)
     watching = Watcher(cluster)  # type: ignore[arg-type]
     watching.opened("a page")
     yield watching
@@ -150,9 +153,9 @@ def test_nobody_looks_while_no_page_is_open(
     monkeypatch.setattr("millstream.console.live.watcher._LINGER_S", 0.0)
     await_snapshot(watcher, lambda snapshot: snapshot.number > 2)
     watcher.left("a page")
-    time.sleep(1.5)
+    time.sleep(0.5)
     asked = cluster.calls
-    time.sleep(1.5)
+    time.sleep(0.5)
     assert cluster.calls == asked
     watcher.opened("another")
     await_snapshot(watcher, lambda snapshot: cluster.calls > asked)
