@@ -3,7 +3,7 @@
 Through librdkafka: it batches what many small requests bring, keeps order and writes once through lost connections and
 changes of leaders, and fails record by record. A batch that our own wire producer encodes at once would be cheaper
 still, but that producer gives up as a whole at its first refusal, as a Spark task wants it. This way a record of 1 KB
-in a batch of 500 costs the gateway some 15 µs of CPU from request to answer, where 50 are allowed (the benchmark
+in a batch of 500 costs the gateway some 18 µs of CPU from request to answer, where 50 are allowed (the benchmark
 `gateway`): a third of it in librdkafka and its reports, the rest in HTTP, JSON and base64. So robustness wins. A batch
 costs one wake-up of the event loop, not one per record.
 """
