@@ -73,6 +73,7 @@ def test_the_schema_codec_reads_our_response(version: int, seed: int) -> None:
                     5,
                     rng.choice([None, "why", "é" * 200]),
                     rng.choice([None, (2, 40)]),
+                    rng.choice([(), ((0, "why"), (300, "é" * 200))]),
                 )
                 for p in range(rng.randrange(200))
             ],
@@ -94,6 +95,8 @@ def test_the_schema_codec_reads_our_response(version: int, seed: int) -> None:
             assert (row.index, row.error_code, row.base_offset, row.log_append_time_ms) == result[:4]
             assert row.log_start_offset == (result.log_start_offset if version >= 5 else -1)
             assert row.error_message == (result.message if version >= 8 else None)
+            told = tuple((each.batch_index, each.batch_index_error_message) for each in row.record_errors)
+            assert told == (result.record_errors if version >= 8 else ())
             leader = result.current_leader if version >= 10 else None
             assert (row.current_leader.leader_id, row.current_leader.leader_epoch) == (leader or (-1, -1))
     named = {result.current_leader[0] for _, results in topics for result in results if result.current_leader}
