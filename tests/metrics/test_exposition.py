@@ -16,7 +16,7 @@ TIME = histogram("time_seconds", "How long.", "api")
 
 
 def page_of(page: Page) -> Scraped:
-    return Scraped("".join(page.chunks()))
+    return Scraped(b"".join(page.chunks()).decode())
 
 
 def test_samples_of_a_family_stand_together_whatever_their_order() -> None:
@@ -24,7 +24,7 @@ def test_samples_of_a_family_stand_together_whatever_their_order() -> None:
     page.add(SIZE, 1, "a", "x")
     page.add(count, 2)
     page.add(SIZE, 3, "b", "x")
-    assert "".join(page.chunks()) == (
+    assert b"".join(page.chunks()).decode() == (
         "# HELP size_bytes How large.\n# TYPE size_bytes gauge\n"
         'size_bytes{name="a",place="x"} 1\nsize_bytes{name="b",place="x"} 3\n'
         "# HELP count_total How many.\n# TYPE count_total counter\ncount_total 2\n"
@@ -34,7 +34,7 @@ def test_samples_of_a_family_stand_together_whatever_their_order() -> None:
 def test_a_family_without_samples_is_left_out() -> None:
     page = Page()
     page.lines(SIZE)
-    assert page.chunks() == []
+    assert list(page.chunks()) == []
 
 
 @given(some.text())

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.metrics.catalog import SUBJECTS, families, markdown
+from millstream.metrics.catalog import SUBJECTS, SUCCESS, families, markdown
 from millstream.testing import EmbeddedBroker
 from tests.broker.test_share import Group
 from tests.metrics.conftest import RECORDS, Scrape, Scraped, get, scraper
@@ -122,7 +122,8 @@ def test_subjects_can_be_chosen(busy_broker: EmbeddedBroker) -> None:
     chosen = {
         family.name for subject in SUBJECTS if subject.name in ("quorum", "topics") for family in subject.families
     }
-    assert set(page.families) == chosen
+    assert set(page.families) == chosen | {SUCCESS.name}
+    assert page(SUCCESS.name) == 2
     status, text = get(busy_broker.bootstrap_servers, "/metrics?collect[]=quorums")
     assert status == 400 and "quorums" in text and "compaction" in text
 

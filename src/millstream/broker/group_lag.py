@@ -6,7 +6,7 @@ So lag costs nothing while nobody looks at it.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import NamedTuple
 
 from millstream.broker.cluster_view import ClusterView
@@ -17,12 +17,13 @@ from millstream.coordinator.offsets.offset_records import CommittedOffset
 from millstream.environment import Environment
 from millstream.metadata.image import TopicImage
 from millstream.model.errors import KafkaError
-from millstream.model.identifiers import NO_TOPIC_ID, TopicName
+from millstream.model.identifiers import NO_TOPIC_ID, TopicName, TopicPartition
 
 AGAIN_SECONDS = 5.0
 """Answers of other brokers count for so long."""
 _PATIENCE_SECONDS = 2.0
 _MOST_AT_ONCE = 2000
+_PER_TURN = 100
 _CONSUMER = -1
 _LATEST = -1
 At = tuple[str, int]
@@ -58,21 +59,28 @@ class GroupLag:
         self._elsewhere: dict[At, int] = {}
         self._asked_at = -AGAIN_SECONDS
 
-    async def refresh(self) -> None:
-        """Learns what has to be asked for, unless that was done a moment ago."""
+    async def refresh(self, pause: Callable[[], Awaitable[None]]) -> None:
+        """Learns what has to be asked for, unless that was done a moment ago; `pause` lets others have a turn."""
+        wanted: dict[At, None] = {}
+        for count, (_, topic, index, _) in enumerate(self._committed()):
+            wanted[topic.name, index] = None
+            if count % _PER_TURN == 0:
+                await pause()
         unknown: dict[int, dict[str, list[int]]] = {}
         is_due = self._now() - self._asked_at >= AGAIN_SECONDS
-        for topic, index in dict.fromkeys((topic.name, index) for _, topic, index, _ in self._committed()):
-            partition = self._partitions.by_name.get(topic.encode(), {}).get(index)
+        for count, (name, index) in enumerate(wanted):
+            if count % _PER_TURN == 0:
+                await pause()
+            partition = self._partitions.by_name.get(name.encode(), {}).get(index)
             if partition is not None:
                 try:
                     await partition.open()  # before that its high watermark is not known
                 except KafkaError:
                     continue
             elif is_due:
-                state = self._view.image.topics[topic].partitions[index] if topic in self._view.image.topics else None
+                state = self._view.image.partition(TopicPartition(TopicName(name), index))
                 if state is not None and state.has_leader:
-                    unknown.setdefault(state.leader, {}).setdefault(topic, []).append(index)
+                    unknown.setdefault(state.leader, {}).setdefault(name, []).append(index)
         if is_due:
             self._asked_at = self._now()
             found = await asyncio.gather(*(self._ask(leader, topics) for leader, topics in unknown.items()))

@@ -1,6 +1,6 @@
 """All subjects and, through them, all metrics there are; docs/metrics.md has the same table."""
 
-from millstream.metrics.exposition import Family
+from millstream.metrics.exposition import Family, gauge
 from millstream.metrics.of_cluster import CLUSTER
 from millstream.metrics.of_compaction import COMPACTION
 from millstream.metrics.of_connections import CONNECTIONS
@@ -26,17 +26,24 @@ SUBJECTS: tuple[Subject, ...] = (
     COMPACTION,
 )
 
+SUCCESS = gauge(
+    "millstream_scrape_success",
+    "1 where a subject could be told of; 0 where not, and the node's log says why.",
+    "subject",
+)
+"""On every page, for each subject of it."""
+
 
 def families() -> list[Family]:
-    return [family for subject in SUBJECTS for family in subject.families]
+    return [SUCCESS, *(family for subject in SUBJECTS for family in subject.families)]
 
 
 def markdown() -> str:
     """The table of docs/metrics.md."""
     lines = []
-    for subject in SUBJECTS:
-        lines += [f"### `{subject.name}`", "", "| metric | type | labels | what it tells |", "|---|---|---|---|"]
-        for family in subject.families:
+    for title, found in [("on every page", (SUCCESS,)), *((f"`{each.name}`", each.families) for each in SUBJECTS)]:
+        lines += [f"### {title}", "", "| metric | type | labels | what it tells |", "|---|---|---|---|"]
+        for family in found:
             labels = ", ".join(f"`{label}`" for label in family.labels)
             lines.append(f"| `{family.name}` | {family.kind} | {labels} | {family.help} |")
         lines.append("")

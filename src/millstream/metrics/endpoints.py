@@ -7,14 +7,13 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from millstream.metrics.catalog import SUBJECTS
+from millstream.metrics.catalog import SUBJECTS, SUCCESS
 from millstream.metrics.exposition import CONTENT_TYPE, Page
 from millstream.metrics.readiness import why_not_ready
 from millstream.metrics.subject import ObservedNode, Subject, Turns
 from millstream.net.plain_http import HttpAnswer, HttpRequest
 
 _log = logging.getLogger("millstream.metrics")
-_LINES_PER_TURN = 5000
 _CHOICE = "collect[]"
 _HELP = (
     "This is the Kafka port of a Millstream node. Over HTTP it answers:\n"
@@ -76,13 +75,14 @@ class NodeEndpoints:
             except Exception:
                 # A subject that trips must not hide the others, nor pass unnoticed.
                 _log.exception("metrics_failed subject=%s", subject.name)
-                return HttpAnswer(500, f"the subject {subject.name} failed: see the node's log\n".encode())
-        body = bytearray()
-        chunks = page.chunks()
-        for first in range(0, len(chunks), _LINES_PER_TURN):
-            body += "".join(chunks[first : first + _LINES_PER_TURN]).encode()
+                page.add(SUCCESS, 0, subject.name)
+            else:
+                page.add(SUCCESS, 1, subject.name)
+        chunks = []
+        for chunk in page.chunks():
+            chunks.append(chunk)
             await turns.pause()
-        return HttpAnswer(200, bytes(body), CONTENT_TYPE)
+        return HttpAnswer(200, b"".join(chunks), CONTENT_TYPE)
 
 
 def _shown(text: str) -> str:

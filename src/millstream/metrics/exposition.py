@@ -4,13 +4,14 @@ A family without samples is left out, so that a page speaks only of what is ther
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from millstream.measures import Histogram
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_LINES_PER_CHUNK = 2000
 Kind = Literal["counter", "gauge", "histogram"]
 
 
@@ -57,14 +58,15 @@ class Page:
         """Where the finished lines of a family go: for those who write thousands of them."""
         return self._lines.setdefault(family, [])
 
-    def chunks(self) -> list[str]:
-        """The page, family by family."""
-        page = []
-        for family, lines in self._lines.items():
+    def chunks(self) -> Iterator[bytes]:
+        """The page, family by family, in pieces of which each is made in a moment. What was taken is gone: letting go
+        of very many lines at once would take long, too."""
+        for family in list(self._lines):
+            lines = self._lines.pop(family)
             if lines:
-                page.append(f"# HELP {family.name} {_help(family.help)}\n# TYPE {family.name} {family.kind}\n")
-                page += lines
-        return page
+                yield f"# HELP {family.name} {_help(family.help)}\n# TYPE {family.name} {family.kind}\n".encode()
+            for first in range(0, len(lines), _LINES_PER_CHUNK):
+                yield "".join(lines[first : first + _LINES_PER_CHUNK]).encode()
 
 
 def number(value: float) -> str:

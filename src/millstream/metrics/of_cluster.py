@@ -13,7 +13,7 @@ NOT_PREFERRED = gauge(
     "millstream_cluster_not_preferred_leaders", "Partitions led by another replica than the first of them."
 )
 REASSIGNING = gauge("millstream_cluster_reassigning_partitions", "Partitions whose replicas are being moved.")
-_PER_TURN = 20
+_PER_TURN = 200
 
 
 async def collect(node: ObservedNode, page: Page, turns: Turns) -> None:
@@ -26,11 +26,11 @@ async def collect(node: ObservedNode, page: Page, turns: Turns) -> None:
     for state, count in states.items():
         page.add(BROKERS, count, state)
     partitions = offline = not_preferred = reassigning = 0
-    for number, topic in enumerate(image.topics.values()):
-        if number % _PER_TURN == 0:
-            await turns.pause()
-        partitions += len(topic.partitions)
+    for topic in image.topics.values():
         for partition in topic.partitions:
+            if partitions % _PER_TURN == 0:
+                await turns.pause()
+            partitions += 1
             if not partition.has_leader:
                 offline += 1
             elif partition.replicas and partition.leader != partition.replicas[0]:

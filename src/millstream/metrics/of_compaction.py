@@ -17,7 +17,7 @@ async def collect(node: ObservedNode, page: Page, turns: Turns) -> None:
         return
     count = running = uncleanable = dirty_bytes = 0
     ratio = 0.0
-    for progress in node.broker.cleaner.progress():
+    for progress in node.broker.cleaner.look_at_each():
         await turns.pause()
         count += 1
         ratio = max(ratio, progress.ratio)

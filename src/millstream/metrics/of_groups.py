@@ -53,9 +53,9 @@ async def collect(node: ObservedNode, page: Page, turns: Turns) -> None:
 
 async def _lags(node: ObservedNode, page: Page, turns: Turns) -> None:
     assert node.broker is not None
-    await node.broker.group_lag.refresh()
+    await node.broker.group_lag.refresh(turns.pause)
     committed, lags = page.lines(COMMITTED), page.lines(LAG)
-    for count, row in enumerate(list(node.broker.group_lag.rows())):
+    for count, row in enumerate(node.broker.group_lag.rows()):
         if count % _PER_TURN == 0:
             await turns.pause()
         labels = f'{{group="{escaped(row.group_id)}",topic="{escaped(row.topic)}",partition="{row.partition}"}}'

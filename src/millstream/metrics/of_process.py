@@ -47,7 +47,7 @@ async def collect(node: ObservedNode, page: Page, turns: Turns) -> None:
     if node.probe is None:
         return
     reading = await node.probe.read()
-    page.add(CPU, reading.cpu_seconds)
+    page.add(CPU, round(reading.cpu_seconds, 2))
     page.add(START, reading.start_time_seconds)
     for family, value in (
         (RESIDENT, reading.resident_bytes),

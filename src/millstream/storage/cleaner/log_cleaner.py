@@ -6,7 +6,7 @@ set apart until it is opened anew: its records stay as they are, and others do n
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from millstream.model.errors import KafkaError
@@ -107,6 +107,16 @@ class LogCleaner:
     def progress(self) -> list[CleanerProgress]:
         now_ms = self._now_ms()
         return [self._progress_of(log, now_ms) for log in self._logs.loaded() if is_compacted(log)]
+
+    def look_at_each(self) -> Iterator[CleanerProgress]:
+        """The same, one by one: whoever takes them may let others have a turn. What cannot be read now is left out."""
+        now_ms = self._now_ms()
+        for log in self._logs.loaded():
+            try:
+                if is_compacted(log):
+                    yield self._progress_of(log, now_ms)
+            except (OSError, KafkaError) as error:
+                logger.error("cleaner_cannot_look partition=%s error=%s", log.topic_partition, error)
 
     # Choosing
 
