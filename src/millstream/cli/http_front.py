@@ -4,6 +4,7 @@ The socket is opened here, before anything is started: what is wrong with it is 
 the gateway still loads, or starts anew, waits instead of being refused. Imports none of the gateway's packages.
 """
 
+import errno
 import logging
 import os
 import socket
@@ -157,6 +158,7 @@ def _listen_soon(host: str, port: int) -> socket.socket:
         try:
             return listen(host, port)
         except GatewayError as error:
-            if not isinstance(error.__cause__, OSError) or time.monotonic() > give_up_at:
+            taken = isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EADDRINUSE
+            if not taken or time.monotonic() > give_up_at:
                 raise
             time.sleep(0.05)
