@@ -5,7 +5,7 @@ from uuid import uuid4
 
 import httpx
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, ShareConsumer
 from confluent_kafka import TopicPartition as Place
 
 from millstream.gateway.admin_groups import read_assignment
@@ -142,8 +142,6 @@ def test_groups(http: httpx.Client, broker: EmbeddedBroker, protocol: str) -> No
 
 
 def test_share_groups(http: httpx.Client, broker: EmbeddedBroker) -> None:
-    from confluent_kafka import ShareConsumer
-
     topic, group = make_topic(broker, 1), f"share-{uuid4().hex[:8]}"
     http.post(f"/topics/{topic}/messages/batch", json={"messages": [{"value": ""}] * 3})
     consumer = ShareConsumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": group})

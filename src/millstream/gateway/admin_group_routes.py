@@ -33,7 +33,7 @@ class GroupRoutes:
         base = "/share-groups" if self._share else "/groups"
         docs = group_docs("share group" if self._share else "consumer group")
         table: list[tuple[str, str, Any]] = [
-            ("GET", "", self.list),
+            ("GET", "", self.every),
             ("GET", "/{group}", self.describe),
             ("DELETE", "/{group}", self.delete),
             ("GET", "/{group}/offsets", self.offsets),
@@ -41,7 +41,7 @@ class GroupRoutes:
         ]
         return [endpoint(method, base + path, handler, doc=docs[method, path]) for method, path, handler in table]
 
-    def list(self, asked: Asked) -> Any:
+    def every(self, asked: Asked) -> Any:
         prefix = asked.text("prefix")
         found = [row for row in self._admin.groups(share=self._share) if row.name.startswith(prefix)]
         return {"groups": [{"group": row.name, "type": row.type, "state": row.state} for row in asked.page(found)]}

@@ -34,7 +34,7 @@ class TopicRoutes:
     def routes(self) -> list[BaseRoute]:
         return [
             endpoint("GET", "/cluster", self.cluster, doc=CLUSTER),
-            endpoint("GET", "/topics", self.list, doc=LIST_TOPICS),
+            endpoint("GET", "/topics", self.every, doc=LIST_TOPICS),
             endpoint("POST", "/topics", self.create, doc=CREATE_TOPIC),
             endpoint("GET", "/topics/{topic}", self.describe, doc=DESCRIBE_TOPIC),
             endpoint("DELETE", "/topics/{topic}", self.delete, doc=DELETE_TOPIC),
@@ -48,7 +48,7 @@ class TopicRoutes:
         brokers = [{"id": row.node_id, "host": row.host, "port": row.port, "rack": row.rack} for row in found.brokers]
         return {"cluster_id": found.cluster_id, "controller": found.controller_id, "brokers": brokers}
 
-    def list(self, asked: Asked) -> Any:
+    def every(self, asked: Asked) -> Any:
         internal, prefix = asked.flag("internal"), asked.text("prefix")
         found = [row for row in self._admin.topics() if row.name.startswith(prefix)]
         return {"topics": [_summary(row) for row in asked.page(found) if internal or not row.is_internal]}

@@ -53,10 +53,10 @@ class ConfigRoutes:
             return lambda asked: method(asked, self._links(asked), holder(asked))
 
         table: list[tuple[str, str, Callable[[Asked, Links, _Holder], Any]]] = [
-            ("GET", "", self.list),
+            ("GET", "", self.every),
             ("POST", ":alter", self.alter),
             ("GET", "/{name}", self.get),
-            ("PUT", "/{name}", self.set),
+            ("PUT", "/{name}", self.put),
             ("DELETE", "/{name}", self.reset),
         ]
         return [
@@ -64,7 +64,7 @@ class ConfigRoutes:
             for method, path, handler in table
         ]
 
-    def list(self, asked: Asked, links: Links, holder: _Holder) -> Any:
+    def every(self, asked: Asked, links: Links, holder: _Holder) -> Any:
         rows = self._admin.settings(holder.resource, holder.name)
         if holder.resource is Resource.BROKER and not holder.name:
             rows = [row for row in rows if row.source == "DYNAMIC_DEFAULT_BROKER_CONFIG"]
@@ -73,7 +73,7 @@ class ConfigRoutes:
     def get(self, asked: Asked, links: Links, holder: _Holder) -> Any:
         return _shown(links, holder, self._admin.setting(holder.resource, holder.name, asked.path("name")))
 
-    def set(self, asked: Asked, links: Links, holder: _Holder) -> None:
+    def put(self, asked: Asked, links: Links, holder: _Holder) -> None:
         fields = read_fields(asked.document(), {"value": str})
         if "value" not in fields:
             raise BadRequestError(400, "the field value is missing", 'send {"value": "…"}; DELETE resets it')

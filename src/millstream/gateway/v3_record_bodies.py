@@ -77,11 +77,13 @@ class Written:
 
 
 def read_record(data: bytes) -> Record:
-    return _read(_RECORD, data)
+    record: Record = _read(_RECORD, data)
+    return record
 
 
 def read_batch(data: bytes) -> Batch:
-    return _read(_BATCH, data)
+    batch: Batch = _read(_BATCH, data)
+    return batch
 
 
 def _read(decoder: "msgspec.json.Decoder[Any]", data: bytes) -> Any:
