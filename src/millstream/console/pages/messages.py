@@ -76,7 +76,8 @@ class _Messages:
     def _lay_out_form(self, frame: Frame) -> None:
         asked = frame.parameters
         with ui.element("div").classes("ms-form"):
-            topic = asked.get("topic", "")
+            topic, number = asked.get("topic", ""), asked.get("partition", "")
+            wanted = int(number) if number.isascii() and number.isdigit() and len(number) < 7 else None
             self._topic = (
                 ui.select(
                     [topic] if topic else [],
@@ -89,7 +90,12 @@ class _Messages:
                 .classes("ms-field-wide")
             )
             self._partition = (
-                ui.select({None: "all"}, value=None, label="Partition", on_change=self._ask)
+                ui.select(
+                    {None: "all"} if wanted is None else {None: "all", wanted: str(wanted)},
+                    value=wanted,
+                    label="Partition",
+                    on_change=self._ask,
+                )
                 .props("outlined dense options-dense data-testid=partition")
                 .classes("ms-field")
             )
@@ -148,11 +154,8 @@ class _Messages:
     async def _begin(self) -> None:
         with self._frame.reporting("This page cannot begin"):
             self._zone = await self._read_zone()
-            partition = self._frame.parameters.get("partition", "")
             self._offer_topics()
-            if partition.isascii() and partition.isdigit() and int(partition) in self._partition.options:
-                self._partition.set_value(int(partition))
-            elif self._topic.value:
+            if self._topic.value:
                 await self._ask()
 
     async def _read_zone(self) -> tzinfo:

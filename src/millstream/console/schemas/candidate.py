@@ -58,10 +58,10 @@ class Candidate:
                 self._say("good", "It is compatible: it may be registered", [])
 
     async def _register(self) -> None:
-        registry, name = self._frame.console.registry, self._subject()
+        registry = self._frame.console.registry
         with self._frame.reporting("The schema cannot be registered"):
             try:
-                stored = await self._frame.run(register, registry, name, *self._typed())
+                stored = await self._frame.run(register, registry, self._subject(), *self._typed())
             except RegistryError as error:
                 self._say("bad", "It was not registered", [error.message])
                 return

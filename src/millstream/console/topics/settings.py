@@ -1,5 +1,7 @@
 """A topic's settings as brokers describe them: value, where it comes from, what would be without it, what it means."""
 
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -9,11 +11,12 @@ from millstream.config.errors import ConfigError
 from millstream.config.setting import Allowed, Setting, SettingType, format_value
 from millstream.console.formats import size
 from millstream.protocol.schema import Message
-from millstream.wire import Cluster
+from millstream.wire import Cluster, ErrorCode, RefusedError
 from millstream.wire.errors import error_code, refusal
 
 TOPIC_RESOURCE = 2
 _SET, _DELETE = 0, 1
+_AGAIN_S = 0.1
 
 
 class Source(IntEnum):
@@ -76,8 +79,30 @@ class TopicSetting:
         return size(number) if self.name.endswith(".bytes") and number >= 1000 else ""
 
 
-def read_settings(cluster: Cluster, topic: str) -> list[TopicSetting]:
-    """Those with a value of the topic's own first, then by name."""
+def read_settings(
+    cluster: Cluster, topic: str, changed: Mapping[str, str | None] | None = None, patience_s: float = 3.0
+) -> list[TopicSetting]:
+    """Those with a value of the topic's own first, then by name.
+
+    Brokers learn of changes one after another, and any of them may be asked: one that does not know the topic, or what
+    was just `changed` (None: no value of its own), is given a moment.
+    """
+    until = time.monotonic() + patience_s
+    while True:
+        try:
+            found = _read(cluster, topic)
+        except RefusedError as error:
+            if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or time.monotonic() > until:
+                raise
+        else:
+            own = {each.name: each.value for each in found if each.is_own}
+            is_known = all(own.get(name) == value for name, value in (changed or {}).items())
+            if is_known or time.monotonic() > until:
+                return found
+        time.sleep(_AGAIN_S)
+
+
+def _read(cluster: Cluster, topic: str) -> list[TopicSetting]:
     answer = cluster.call(
         "describe_configs",
         resources=[{"resource_type": TOPIC_RESOURCE, "resource_name": topic, "configuration_keys": None}],

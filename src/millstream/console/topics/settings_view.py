@@ -32,9 +32,9 @@ class SettingsView:
         let_pick(self._table, "name", self._edit)
         show_softly(self._table, "explanation")
 
-    async def load(self) -> None:
+    async def load(self, changed: dict[str, str | None] | None = None) -> None:
         with self._frame.reporting("The settings cannot be read"):
-            found = await self._frame.run(read_settings, self._frame.console.cluster, self._topic)
+            found = await self._frame.run(read_settings, self._frame.console.cluster, self._topic, changed)
             self._settings = {each.name: each for each in found}
             self._table.update(
                 [
@@ -98,8 +98,8 @@ class _Editing:
         await self._change(None)
 
     async def _change(self, value: str | None) -> None:
+        changes = {self._setting.name: value}
         try:
-            changes = {self._setting.name: value}
             await self._frame.run(change_settings, self._frame.console.cluster, self._topic, changes)
         except WireError as error:
             self._complaint.say(str(error))
@@ -108,7 +108,7 @@ class _Editing:
         self._frame.say(
             f"{self._setting.name} is the default again." if value is None else f"{self._setting.name} is {value}."
         )
-        await self._view.load()
+        await self._view.load(changes)
 
 
 def _value(setting: TopicSetting) -> str:
