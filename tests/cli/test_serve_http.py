@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+import tomllib
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -217,6 +218,12 @@ def test_the_default_is_quiet_about_what_is_missing(
         open_front(HttpOptions("127.0.0.1:0"), by_default=True)
     with pytest.raises(GatewayError, match="no_such_package"):
         open_front(HttpOptions(insecure=True), by_default=True)
+
+
+def test_all_of_the_extra_is_looked_for() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    named = {re.split(r"\W*[<>=\[]", each)[0] for each in project["project"]["optional-dependencies"]["gateway"]}
+    assert {name.replace("grpcio-tools", "grpc_tools") for name in named - {"protobuf"}} == set(http_front._PACKAGES)
 
 
 def test_a_default_port_that_is_taken(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -29,7 +29,18 @@ DEFAULT_HTTP = "127.0.0.1:8081"
 """Where clients look for a schema registry."""
 AUTH_VARIABLE = "MILLSTREAM_HTTP_AUTH"
 HOW_TO_INSTALL = "pip install 'millstream[gateway]'"
-_PACKAGES = ("starlette", "uvicorn", "orjson", "fastavro", "jsonschema", "grpc_tools", "pyarrow")
+_PACKAGES = (
+    "starlette",
+    "uvicorn",
+    "fastavro",
+    "jsonschema",
+    "grpc_tools",
+    "pyarrow",
+    "orjson",
+    "msgspec",
+    "nicegui",
+)
+"""What the extra brings, by the names of its modules."""
 _TAKEN_FOR_S = 2.0
 """The gateway of a broker that was killed a moment ago may still be on its way out."""
 _GRACE_S = 2.0
