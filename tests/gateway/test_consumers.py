@@ -152,6 +152,13 @@ def test_a_poll_that_waits_gets_what_comes(
         timer.join()
 
 
+def test_polls_without_any_patience(http: httpx.Client, topic: str, group: str, put: Callable[..., None]) -> None:
+    put(b"1", b"2")
+    subscribe(http, group, topic)
+    seen: list[Any] = []
+    until(lambda: bool(seen.extend(poll(http, group, timeout_ms=0)) or len(seen) == 2))
+
+
 def test_formats(http: httpx.Client, topic: str, group: str, put: Callable[..., None]) -> None:
     made = http.post(f"/subjects/{topic}-value/versions", json={"schema": '"string"'})
     schema_id = made.json()["id"]

@@ -5,11 +5,13 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
 from confluent_kafka import Message, Producer
 
+from millstream.gateway.consumer_flights import Flights
 from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.testing import EmbeddedCluster
 from millstream.wire import Cluster, CoordinatorKind, TopicPartition
@@ -116,6 +118,38 @@ def test_a_consumer_goes_on_when_leaders_and_its_coordinator_die(nodes: Embedded
             # In order; a member that was forgotten may read again what was not committed.
             restarts = sum(later <= earlier for earlier, later in itertools.pairwise(offsets))
             assert restarts <= 4 and set(offsets) == set(range(max(offsets) + 1))
+
+
+def test_after_a_leader_died_waiting_costs_nothing_again(
+    nodes: EmbeddedCluster, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is written, so the fetch at the new leader waits: there must be no turning round meanwhile."""
+    topic, group = "quiet-after-fire", "quiet-group"
+    rounds = 0
+    original = Flights._wait
+
+    async def counted(*given: Any) -> None:
+        nonlocal rounds
+        rounds += 1
+        await original(*given)
+
+    with Cluster(nodes.bootstrap_servers) as cluster, httpx.Client(base_url=gateway.url, timeout=70) as http:
+        cluster.create_topic(topic, 1, 3)
+        assert http.post(f"/consumers/{group}/subscribe", json={"topics": [topic]}).status_code == 200
+
+        def poll(seconds: int) -> httpx.Response:
+            return http.get(f"/consumers/{group}/poll", params={"timeout_ms": seconds * 1_000})
+
+        assert poll(1).json() == {"messages": []}
+        victim = cluster.leader_of(TopicPartition(topic, 0)).node_id
+        nodes.kill(victim)
+        deadline = time.monotonic() + 60
+        while poll(5).status_code != 200:
+            assert time.monotonic() < deadline
+        monkeypatch.setattr(Flights, "_wait", counted)
+        assert poll(5).json() == {"messages": []}
+        assert 1 <= rounds <= 20
+        nodes.restart(victim)
 
 
 def test_a_stream_goes_on_when_a_leader_dies(nodes: EmbeddedCluster, gateway: Gateway) -> None:

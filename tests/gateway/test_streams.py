@@ -20,7 +20,7 @@ from confluent_kafka import Producer
 from millstream.gateway.errors import BadRequestError
 from millstream.gateway.limits import Limits
 from millstream.gateway.server import Gateway, GatewayOptions
-from millstream.gateway.stream_positions import read_id, read_start, spelled
+from millstream.gateway.stream_positions import Id, read_id, read_start, spelled
 from millstream.testing import EmbeddedBroker
 from millstream.wire import Cluster, TopicPartition
 
@@ -173,6 +173,8 @@ def test_requests_that_make_no_sense(gateway: Gateway, topic: str) -> None:
 def test_ids() -> None:
     assert read_id(spelled({10: 5, 2: 7})) == {10: 5, 2: 7}
     assert spelled({10: 5, 2: 7}) == "2:7,10:5"
+    moving = Id({10: 5, 2: 7})
+    assert [moving.move(10, 6), moving.move(2, 8)] == [b"2:7,10:6", b"2:8,10:6"]
     for text in ("0", "0:", "a:1", "0:1,", "0:-1", "0:1;1:2"):
         with pytest.raises(BadRequestError):
             read_id(text)
@@ -238,6 +240,19 @@ def test_records_that_are_gone_are_told_of(
         told, event = itertools.islice(events, 2)
         assert (told.name, told.data) == ("skipped", {"partition": 0, "from": 0, "to": 2})
         assert event.data["value"] == "2"
+
+
+def test_a_topic_that_is_deleted(
+    stream: Callable[..., Any], put: Callable[..., None], topic: str, cluster: Cluster
+) -> None:
+    """One reader at the tail is told so, and the stream ends."""
+    put("last")
+    with stream(**{"from": "earliest"}) as events:
+        assert values(events, 1) == ["last"]
+        answer = cluster.call("delete_topics", topics=[{"name": topic}], topic_names=[topic], timeout_ms=30_000)
+        assert answer.responses[0].error_code == 0
+        names = [event.name for event in events]
+    assert names[-1] == "gone" and set(names) <= {"trouble", "gone"}
 
 
 def test_limits_and_the_end(broker: EmbeddedBroker, topic: str) -> None:

@@ -7,6 +7,7 @@ another connection, since a broker answers a connection's requests in order.
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
@@ -75,6 +76,7 @@ class _Trouble:
     error: WireError
     pause_s: float
     until: float
+    since: float
 
 
 @dataclass(slots=True)
@@ -86,20 +88,48 @@ class Flights:
     _flights: list[_Flight] = field(default_factory=list)
     _troubles: dict[TopicPartition, _Trouble] = field(default_factory=dict)
 
-    async def next(self, positions: Positions, within_s: float, wake: asyncio.Event) -> dict[TopicPartition, Part]:
+    async def next(
+        self, positions: Positions, within_s: float, wake: asyncio.Event, trouble_s: float = math.inf
+    ) -> dict[TopicPartition, Part]:
         """What comes first for any of these positions, or nothing: because the time is up, or because `wake` was set
-        (whoever does that has other positions to ask for). WireError if in the end none of them could be read."""
+        (whoever does that has other positions to ask for). WireError if none of them could be read in the end, or for
+        longer than `trouble_s`."""
         deadline = time.monotonic() + within_s
+        tried = False
         while True:
             self._drop_void(positions)
             landed = self._landed(positions)
-            left_s = deadline - time.monotonic()
-            if landed or wake.is_set() or left_s <= 0:
-                if not landed and left_s <= 0 and positions and all(place in self._troubles for place in positions):
-                    raise self._troubles[next(iter(positions))].error
+            if landed or wake.is_set():
                 return landed
+            left_s = deadline - time.monotonic()
+            if tried:  # also without any time a fetch is sent, for the next call to find what it brought
+                self._raise_trouble(positions, 0 if left_s <= 0 else trouble_s)
+                if left_s <= 0:
+                    return {}
+            tried = True
             await self._launch(positions, left_s)
             await self._wait(positions, deadline, wake)
+
+    def _raise_trouble(self, positions: Positions, for_s: float) -> None:
+        """If all of the positions are in it, for so long, and no new fetch is under way for any of them."""
+        resting = self._resting(positions)
+        if positions and len(resting) == len(positions):
+            latest = max(resting, key=lambda trouble: trouble.since)
+            if time.monotonic() - latest.since >= for_s:
+                raise latest.error
+
+    def _resting(self, positions: Positions) -> list[_Trouble]:
+        """The troubles of those for which the next fetch is not sent yet. (One that is, may wait for long and be well:
+        what is wrong with a fetch is said at once.)"""
+        in_the_air = self._in_the_air()
+        return [
+            self._troubles[item[0]]
+            for item in positions.items()
+            if item[0] in self._troubles and item not in in_the_air
+        ]
+
+    def _in_the_air(self) -> set[tuple[TopicPartition, int]]:
+        return {item for flight in self._flights for item in flight.wanted.items()}
 
     def close(self) -> None:
         for flight in self._flights:
@@ -137,10 +167,11 @@ class Flights:
     def _trouble(self, place: TopicPartition, error: WireError) -> None:
         before = self._troubles.get(place)
         pause_s = min(before.pause_s * 2, _LONGEST_PAUSE_S) if before else _FIRST_PAUSE_S
-        self._troubles[place] = _Trouble(error, pause_s, time.monotonic() + pause_s)
+        now = time.monotonic()
+        self._troubles[place] = _Trouble(error, pause_s, now + pause_s, before.since if before else now)
 
     async def _launch(self, positions: Positions, left_s: float) -> None:
-        in_the_air = {item for flight in self._flights for item in flight.wanted.items()}
+        in_the_air = self._in_the_air()
         now = time.monotonic()
         wanted = {
             place: offset
@@ -170,8 +201,7 @@ class Flights:
 
     async def _wait(self, positions: Positions, deadline: float, wake: asyncio.Event) -> None:
         """Until a fetch lands, `wake` is set, the time is up, or a pause after trouble ends."""
-        ends = [self._troubles[place].until for place in positions if place in self._troubles]
-        until = min([deadline, *ends])
+        until = min([deadline, *(trouble.until for trouble in self._resting(positions))])
         waking = asyncio.create_task(wake.wait())
         try:
             tasks = {waking, *(flight.task for flight in self._flights)}

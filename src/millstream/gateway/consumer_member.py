@@ -51,6 +51,9 @@ class Owner(Protocol):
     def leaving(self, places: Collection[TopicPartition]) -> Collection[TopicPartition]:
         """They are to go: those of them that are not done with yet. `GroupMember.release` follows for these."""
 
+    def staying(self, places: Collection[TopicPartition]) -> None:
+        """They do not go after all."""
+
     def revoked(self, places: Collection[TopicPartition]) -> None:
         """They are not ours any more: nothing of them may be handed out from now on."""
 
@@ -237,7 +240,10 @@ class GroupMember:
         # A topic that we know nothing of is new, or was deleted since: the coordinator is asked to say it all again.
         self._tell_all = any(topic_id not in self._names for topic_id in rows)
         new, going = wanted - self.partitions, self.partitions - wanted - self._leaving
-        self._leaving -= wanted
+        back = self._leaving & wanted
+        if back:
+            self._leaving -= back
+            self._owner.staying(sorted(back))
         kept = frozenset(self._owner.leaving(sorted(going))) if going else frozenset()
         if kept:
             self._leaving |= kept

@@ -130,6 +130,13 @@ class Session:
         self._changed.set()
         return [place for place, held in found if held.leaving]
 
+    def staying(self, places: Collection[TopicPartition]) -> None:
+        for place in places:
+            held = self._progress.get(place)
+            if held is not None:
+                held.leaving = False
+        self._changed.set()
+
     def revoked(self, places: Collection[TopicPartition]) -> None:
         self._progress.drop(places)
         for place in places:
@@ -176,14 +183,16 @@ class Session:
     async def next(self, max_records: int, max_bytes: int, timeout_s: float) -> Batch:
         """What may be handed out, at least one record unless the time is up; `hand_out` makes it so."""
         deadline = time.monotonic() + timeout_s
+        tried = False
         self._member.release(self._progress.leaving)  # whoever asks for more has done with what it got
         while True:
             self._check()
             self._changed.clear()
             batch = self._progress.collect(max_records, max_bytes)
             left_s = deadline - time.monotonic()
-            if batch.records or left_s <= 0 or self._stopping:
+            if batch.records or self._stopping or (tried and left_s <= 0):
                 return batch
+            tried = True
             landed = await self._flights.next(self._progress.to_fetch(), left_s, self._changed)
             await self._take(landed)
 

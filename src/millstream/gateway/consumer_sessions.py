@@ -117,8 +117,10 @@ class Sessions:
                     "DELETE it first, or give another instance_id",
                     code=40906,
                 )
-            session.idle_s = idle_s or session.idle_s
             await session.subscribe(topics)
+            if idle_s is not None:
+                session.idle_s = idle_s
+                self._timers.pop((session.group, session.instance)).cancel()
             self.used(session)
             return session, False
         return await self._open_new(group, instance or uuid.uuid4().hex[:12], topics, reset, idle_s), True

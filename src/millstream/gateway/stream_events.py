@@ -6,8 +6,8 @@ from functools import partial
 
 from millstream.gateway.answers import json_bytes
 from millstream.gateway.consumer_records import RecordView
-from millstream.gateway.stream_positions import Positions, find_ends, spelled
-from millstream.gateway.stream_tail import Chunk, StreamTools, Tail, Tails, chunk_of
+from millstream.gateway.stream_positions import Id, Positions, find_ends, spelled
+from millstream.gateway.stream_tail import TROUBLE_S, Chunk, StreamTools, Tail, Tails, chunk_of
 from millstream.wire import TopicPartition, WireError
 
 HEARTBEAT_S = 15.0
@@ -38,6 +38,7 @@ class TopicStream:
         self._view = view
         self._stopping = stopping
         self._trouble = ""
+        self._ended = False
 
     async def events(self) -> AsyncIterator[bytes]:
         """Begins with an id, so that even a stream that never had an event resumes where it was."""
@@ -45,6 +46,8 @@ class TopicStream:
         while not self._stopping.is_set():
             async for event in self._on_its_own():
                 yield event
+            if self._ended:
+                break
             tail = self._tails.join(self._topic, self._partitions, self._positions)
             if tail is None:
                 continue
@@ -53,6 +56,10 @@ class TopicStream:
                     yield event
             finally:
                 self._tails.leave(self._topic, self._partitions)
+            if self._ended:
+                break
+        if self._ended:
+            yield b"event: gone\ndata: " + json_bytes({"message": f"topic {self._topic!r} was deleted"}) + b"\n\n"
 
     async def _on_its_own(self) -> AsyncIterator[bytes]:
         """Until it has caught up with the ends as they are now."""
@@ -71,13 +78,18 @@ class TopicStream:
                     }
                     if not behind:
                         return
-                    landed = await flights.next(behind, HEARTBEAT_S, self._stopping)
+                    landed = await flights.next(behind, HEARTBEAT_S, self._stopping, TROUBLE_S)
                     chunk = await chunk_of(landed, self._tools, self._positions)
                 except WireError as error:
                     yield self._told_trouble(str(error)) or self._heartbeat()
+                    if await self._tools.is_gone(self._topic):
+                        self._ended = True
+                        return
                     await asyncio.sleep(_PAUSE_S)
                     continue
-                yield await self._shown(chunk)
+                shown = await self._shown(chunk)
+                if shown:
+                    yield shown
         finally:
             flights.close()
 
@@ -88,6 +100,9 @@ class TopicStream:
             came = await tail.news(number, HEARTBEAT_S)
             if not came:
                 yield self._told_trouble(tail.trouble or "") or self._heartbeat()
+                if tail.is_gone:
+                    self._ended = True
+                    return
                 if tail.trouble:
                     await asyncio.sleep(_PAUSE_S)
                 continue
@@ -106,13 +121,15 @@ class TopicStream:
             rows = await self._tools.call(partial(chunk.show, self._format, self._view))
         self._trouble = ""
         positions, parts = self._positions, []
+        event_id = Id({place.partition: 0 for place, _ in chunk.records} | positions)
         for note in chunk.notes:
             parts.append(b"event: skipped\ndata: " + json_bytes(note) + b"\n\n")
         for (place, record), data in zip(chunk.records, rows, strict=True):
             if record.offset < positions.get(place.partition, 0):
                 continue
             positions[place.partition] = record.offset + 1
-            parts.append(b"id: " + spelled(positions).encode() + b"\ndata: " + data + b"\n\n")
+            moved = event_id.move(place.partition, record.offset + 1)
+            parts.append(b"id: " + moved + b"\ndata: " + data + b"\n\n")
         for number, offset in chunk.after.items():
             positions[number] = max(positions.get(number, 0), offset)
         for note in chunk.notes:

@@ -24,6 +24,19 @@ def spelled(positions: Mapping[int, int]) -> str:
     return ",".join(f"{partition}:{positions[partition]}" for partition in sorted(positions))
 
 
+class Id:
+    """The id of events as positions move, one at a time: with many partitions, only one of its parts changes."""
+
+    def __init__(self, positions: Mapping[int, int]) -> None:
+        numbers = sorted(positions)
+        self._parts = [f"{number}:{positions[number]}" for number in numbers]
+        self._places = {number: place for place, number in enumerate(numbers)}
+
+    def move(self, partition: int, offset: int) -> bytes:
+        self._parts[self._places[partition]] = f"{partition}:{offset}"
+        return ",".join(self._parts).encode()
+
+
 def read_id(text: str) -> Positions:
     if not _ID.fullmatch(text):
         raise BadRequestError(

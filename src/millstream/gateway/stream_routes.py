@@ -35,7 +35,7 @@ DOC = Doc(
     description="Each event has a record's JSON as its data, and as its id the positions of all partitions: with "
     "`Last-Event-ID` (which browsers send by themselves) the stream resumes exactly there. A comment is sent every "
     "15 s. Events named `skipped` tell of records that were deleted before they could be read, `trouble` of a cluster "
-    "that cannot be read just now; the stream goes on by itself.",
+    "that cannot be read just now; the stream goes on by itself. `gone` is the last one, of a topic that was deleted.",
     parameters=(
         Parameter(
             "from",
@@ -152,6 +152,7 @@ class _EventResponse(Response):
             if self._stopping.is_set():
                 tasks[0].cancel()
                 await asyncio.wait(tasks[:1])
+            if self._stopping.is_set() or (tasks[0].done() and tasks[0].exception() is None):
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             for task in tasks:

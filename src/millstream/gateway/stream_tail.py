@@ -24,6 +24,9 @@ from millstream.records.record import Record
 from millstream.wire import EARLIEST, LATEST, Cluster, TopicPartition, WireError
 
 _KEPT_BYTES = 4 << 20
+TROUBLE_S = 3.0
+"""How long nothing can be read before readers are told; a leader that moves takes less."""
+_PAUSE_S = 1.0
 _LOOK_S = 60.0
 """How often a quiet topic is asked whether it has more partitions."""
 
@@ -84,6 +87,13 @@ class StreamTools:
     def flights(self) -> Flights:
         return Flights(self.cluster, self.reads, lambda: fair_share(self.open()))
 
+    async def is_gone(self, topic: str) -> bool:
+        """Whether the cluster says that there is no such topic (any more)."""
+        try:
+            return topic not in await self.call(partial(self.cluster.topics, [topic]))
+        except WireError:
+            return False
+
     async def call(self, call: Callable[[], Any]) -> Any:
         return await to_thread.run_sync(call, limiter=self.calls)
 
@@ -93,6 +103,8 @@ class Tail:
         """`fixed`: reads these partitions, and none that are added."""
         self.readers = 0
         self.trouble: str | None = None
+        self.is_gone = False
+        """The topic was deleted."""
         self.first = 0
         """The number of the oldest chunk that is kept."""
         self._tools = tools
@@ -143,7 +155,7 @@ class Tail:
     async def _step(self, flights: Flights) -> None:
         places = {TopicPartition(self._topic, number): offset for number, offset in self._positions.items()}
         try:
-            landed = await flights.next(places, _LOOK_S, self._wake)
+            landed = await flights.next(places, _LOOK_S, self._wake, TROUBLE_S)
             if landed:
                 self._add(await chunk_of(landed, self._tools, self._positions))
             elif not self._fixed:
@@ -152,8 +164,14 @@ class Tail:
         except WireError as error:
             logger.info("stream_trouble topic=%s reason=%s", self._topic, error)
             self.trouble = str(error)
+            self.is_gone = await self._tools.is_gone(self._topic)
             self._tell()
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(_PAUSE_S)
+        except Exception:  # readers must not wait for ever for a mistake of ours
+            logger.exception("stream_broken topic=%s", self._topic)
+            self.trouble = "this gateway has made a mistake; its log says which"
+            self._tell()
+            await asyncio.sleep(_PAUSE_S)
 
     async def _find_partitions(self) -> None:
         count = await self._tools.call(partial(self._tools.cluster.partitions_of, self._topic))
