@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
@@ -26,6 +27,14 @@ OURS, SPARKS = "millstream", "kafka"
 FORMATS = (OURS, SPARKS)
 PARTITIONS = 2
 CORES = 2
+
+
+@dataclass
+class Took:
+    """How long something took, by the clock and in work of Spark's processes."""
+
+    seconds: float = 0.0
+    processor_s: float = 0.0
 
 
 @dataclass
@@ -50,6 +59,14 @@ class Stage:
         with Cluster(self.bootstrap) as cluster:
             cluster.create_topic(name, partitions, 1, {})
         return name
+
+    @contextmanager
+    def timed(self) -> Iterator[Took]:
+        took = Took()
+        worked, begun = _worked_s(), time.perf_counter()
+        yield took
+        took.seconds = time.perf_counter() - begun
+        took.processor_s = _worked_s() - worked
 
     def checkpoint(self) -> str:
         self._number += 1
@@ -91,6 +108,7 @@ def stage() -> Iterator[Stage]:
                 "bench-spark",
                 master=f"local[{CORES}]",
                 checkpoints=str(directory),
+                log_file=directory / "spark.log",
                 settings={
                     "spark.jars": jars,
                     "spark.driver.memory": "2g",
@@ -106,7 +124,15 @@ def stage() -> Iterator[Stage]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def seconds_of(action: object) -> float:
-    begun = time.perf_counter()
-    action()  # type: ignore[operator]
-    return time.perf_counter() - begun
+def _worked_s() -> float:
+    """Processor time so far of the JVM below this process and of all below that, the ended ones included."""
+    total = 0.0
+    for java in psutil.Process().children():
+        if java.name() != "java":
+            continue
+        for each in (java, *java.children(recursive=True)):
+            try:
+                total += sum(each.cpu_times()[:4])
+            except psutil.NoSuchProcess:
+                pass
+    return total
