@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 from millstream.gateway.limits import Limits
 from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.testing import EmbeddedBroker
-from millstream.wire import Cluster, TopicPartition
+from millstream.wire import Cluster, CoordinatorKind, TopicPartition
 
 pytestmark = pytest.mark.timeout(90)
 _numbers = itertools.count()
@@ -344,6 +344,41 @@ def test_a_rebalance_with_a_kafka_client(
         client.close()
     until(lambda: len(owned(http, group)) == 2)
     assert [(row["partition"], row["offset"]) for row in poll(http, group)][-1] == (gone, 1)
+
+
+def test_reading_something_else(
+    http: httpx.Client, topic: str, group: str, put: Callable[..., None], cluster: Cluster, producer: Producer
+) -> None:
+    """What was handed out and not committed does not stand in the way."""
+    put(b"x")
+    subscribe(http, group, topic)
+    assert len(poll(http, group)) == 1
+    other = f"{topic}-other"
+    cluster.create_topic(other, 1)
+    producer.produce(other, b"y")
+    producer.flush(30)
+    shown = subscribe(http, group, other)
+    assert shown["topics"] == [other]
+    assert [row["topic"] for row in poll(http, group)] == [other]
+    (shown,) = http.get(f"/consumers/{group}").json()["consumers"]
+    assert [row["topic"] for row in shown["partitions"]] == [other]
+    refusal(http.post(f"/consumers/{group}/offsets", json={"offsets": {topic: {"0": 1}}}), 400)
+    assert http.post(f"/consumers/{group}/offsets").json() == {"offsets": {other: {"0": 1}}}
+
+
+def test_a_member_that_is_thrown_out_begins_anew(
+    http: httpx.Client, topic: str, group: str, put: Callable[..., None], cluster: Cluster
+) -> None:
+    put(b"x")
+    member = subscribe(http, group, topic)["member_id"]
+    assert len(poll(http, group)) == 1
+    fields = {"group_id": group, "member_id": member, "member_epoch": -1, "topic_partitions": None}
+    cluster.call_coordinator(group, CoordinatorKind.GROUP, "consumer_group_heartbeat", **fields)
+    answer = http.post(f"/consumers/{group}/offsets")
+    if answer.status_code != 200:  # unless it has heard of it already, and begun anew
+        assert "poll again" in refusal(answer, 409, 40904)
+    assert [row["offset"] for row in poll(http, group)] == [0]
+    assert http.post(f"/consumers/{group}/offsets").status_code == 200
 
 
 def test_a_caller_that_vanishes_loses_nothing(

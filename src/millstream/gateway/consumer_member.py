@@ -93,12 +93,13 @@ class GroupMember:
         """Joins, or changes what is read. BadRequestError or WireError if the cluster will not have it."""
         self.topics = tuple(sorted(topics))
         self._tell_all = True
+        self.failure = None
         await self._beat()
         if self.failure is not None:
             raise self.failure
         if self._left:  # while we waited
             return
-        if self._beating is None:
+        if self._beating is None or self._beating.done():
             self._beating = asyncio.create_task(self._keep_beating())
         self._kick.set()
 
@@ -136,7 +137,7 @@ class GroupMember:
         for topic in answer.topics:
             for row in topic.partitions:
                 code = error_code(row.error_code)
-                if code in _FENCED:
+                if code in _FENCED or code is ErrorCode.GROUP_ID_NOT_FOUND:
                     self._kick.set()
                     raise FencedError
                 if row.error_code:
@@ -169,7 +170,7 @@ class GroupMember:
         async with self._one_call:
             answer = await self._ask(self._told())
             code = error_code(answer.error_code)
-            if code in _FENCED:
+            if code in _FENCED or (code is ErrorCode.GROUP_ID_NOT_FOUND and self.epoch != _JOIN_EPOCH):
                 self._give_up(self.partitions)
                 self.epoch, self._tell_all = _JOIN_EPOCH, True
                 answer = await self._ask(self._told())
@@ -230,7 +231,7 @@ class GroupMember:
         rows = {row.topic_id: row.partitions for row in assignment.topic_partitions}
         if any(topic_id not in self._names for topic_id in rows):
             topics = await self._in_thread(lambda: self._cluster.topics(self.topics))
-            self._names = {info.topic_id: info.name for info in topics.values()}
+            self._names |= {info.topic_id: info.name for info in topics.values()}
         wanted = frozenset(
             TopicPartition(self._names[topic_id], number)
             for topic_id, numbers in rows.items()

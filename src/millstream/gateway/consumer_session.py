@@ -77,16 +77,16 @@ class Session:
     # Life
 
     async def subscribe(self, topics: Collection[str]) -> None:
-        self._check()
+        self._check_open()
         known = await self._call(lambda: self._tools.cluster.topics(topics))
         missing = sorted(set(topics) - set(known))
         if missing:
             raise BadRequestError(
                 404, f"there is no topic {', '.join(missing)}", "create it first, or look at its name", code=40403
             )
-        self._check()
+        self._check_open()
         await self._member.join(topics)
-        self._check()
+        self._check_open()
 
     async def close(self) -> None:
         self._closed = True
@@ -125,8 +125,8 @@ class Session:
 
     def leaving(self, places: Collection[TopicPartition]) -> Collection[TopicPartition]:
         found = [(place, self._progress[place]) for place in places if place in self._progress]
-        for _, held in found:
-            held.ahead, held.leaving = None, held.is_open
+        for place, held in found:
+            held.ahead, held.leaving = None, held.is_open and place.topic in self.topics
         self._changed.set()
         return [place for place, held in found if held.leaving]
 
@@ -304,12 +304,15 @@ class Session:
         return held
 
     def _check(self) -> None:
+        self._check_open()
+        if self._member.failure is not None:
+            raise self._member.failure
+
+    def _check_open(self) -> None:
         if self._closed:
             raise BadRequestError(
                 410, "this consumer was closed", f"POST /consumers/{self.group}/subscribe to open one", code=41001
             )
-        if self._member.failure is not None:
-            raise self._member.failure
 
     async def _call(self, call: Callable[[], Answer]) -> Answer:
         return await to_thread.run_sync(call, limiter=self._tools.calls)
