@@ -241,7 +241,7 @@ def start(stage: Stage, frame: DataFrame, connector: str, topic: str, trigger: d
     writer = writer.option("kafka.bootstrap.servers", stage.bootstrap).option("topic", topic)
     if format_of(connector) == OURS:
         writer = writer.option("delivery", "exactly-once" if connector == EXACTLY_ONCE else "at-least-once")
-    return writer.option("checkpointLocation", stage.checkpoint()).trigger(**trigger).start()  # type: ignore[arg-type]
+    return writer.option("checkpointLocation", stage.checkpoint()).trigger(**trigger).start()  # type: ignore[call-overload]
 
 
 def drain(stage: Stage, frame: DataFrame, connector: str) -> list[float]:

@@ -1,8 +1,6 @@
 """The same tables in an S3-compatible store, with the same options for every format."""
 
 import threading
-import warnings
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,33 +11,11 @@ from millstream.lake.options import parse_options
 from millstream.lake.seam import seam_offsets
 from millstream.lake.table import AppTransaction, LakeTable, open_or_create, open_table
 from tests.lake.conftest import RECORDS, records, rows_of, written
+from tests.lake.object_store import store
 
-moto_server = pytest.importorskip("moto.server", reason="pip install 'moto[server]'")
+__all__ = ["store"]
+
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:botocore", "ignore::DeprecationWarning:moto")
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[dict[str, str]]:
-    """A store with a bucket `lake`, as options."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        import boto3
-
-        server = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-        server.start()
-        host, port = server.get_host_and_port()
-        endpoint = f"http://{host}:{port}"
-        client = boto3.client(
-            "s3",
-            endpoint_url=endpoint,
-            region_name="us-east-1",
-            aws_access_key_id="test",
-            aws_secret_access_key="secret",
-        )
-        client.create_bucket(Bucket="lake")
-        client.close()
-    yield {"s3.endpoint": endpoint, "s3.access-key": "test", "s3.secret-key": "secret"}
-    server.stop()
 
 
 def _options(store: dict[str, str], tmp_path: Path, table_format: str, name: str) -> dict[str, str]:

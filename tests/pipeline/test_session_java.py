@@ -122,3 +122,42 @@ def test_settings_that_are_not_of_spark_are_refused_before_anything_starts() -> 
 def test_a_remote_that_is_no_address_is_refused() -> None:
     with pytest.raises(SparkStartError, match="sc://host:port"):
         start_session("x", remote="localhost:15002")
+
+
+@pytest.fixture
+def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A SPARK_HOME whose launcher writes down what it is asked for, and refuses."""
+    script = tmp_path / "home" / "bin" / "spark-submit"
+    script.parent.mkdir(parents=True)
+    script.write_text(f"#!/bin/sh\nprintf '%s\\n' \"$@\" > {tmp_path}/asked\necho 'Error: not today' >&2\nexit 1\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("JAVA_HOME", str(pretend_java(tmp_path / "java", "17.0.2")))
+    monkeypatch.setenv("SPARK_LAUNCHER_OPTS", "")  # set by the session; put back afterwards
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    monkeypatch.setattr("pyspark.core.context.SparkContext._gateway", None)
+    return tmp_path / "asked"
+
+
+# PySpark leaves the pipe to its launcher open when that has failed.
+@pytest.mark.filterwarnings("ignore:Exception ignored in. <_io.FileIO:pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("master", ["yarn", "k8s://https://127.0.0.1:6443", "spark://spark-1:7077"])
+def test_the_launcher_is_told_the_master_and_the_settings(
+    launcher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, master: str
+) -> None:
+    """So that it does what a manager of clusters needs of Python programs; and its reason comes through."""
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    image = {"spark.kubernetes.container.image": "registry/millstream:1", "spark.executor.instances": "3"}
+    with pytest.raises(SparkStartError, match=r"Spark's JVM did not start .*: Error: not today; see .*spark\.log"):
+        start_session("x", master=master, settings=image, log_file=tmp_path / "spark.log")
+    asked = launcher.read_text().splitlines()
+    assert {f"spark.master={master}", *(f"{name}={value}" for name, value in image.items())} <= set(asked)
+    # What is the cluster's to say is not said here.
+    assert not any(each.startswith(("spark.driver.host", "spark.ui.enabled", "spark.sql.shuffle")) for each in asked)
+
+
+def test_yarn_without_its_files_says_which_variable_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(SparkStartError, match=r"HADOOP_CONF_DIR .* yarn-site\.xml"):
+        start_session("x", master="yarn")

@@ -95,6 +95,11 @@ def start_session(
         wanted["spark.sql.streaming.checkpointFileManagerClass"] = _LOCAL_CHECKPOINTS
     if remote is not None and not embedded:
         return _connect(name, remote, given)
+    if remote is None:
+        _refuse_unreachable(master)
+        if not embedded:
+            # The launcher makes ready what a manager of clusters wants of Python programs, if it knows which one it is.
+            wanted["spark.master"] = master
     _choose_python(master if remote is None else remote, given)
     _start_jvm(embedded, wanted, given, lifetime, log_file, archive_classes)
     return _open(name, master, remote, {**wanted, **given})
@@ -143,6 +148,15 @@ def _refuse_foreign_names(settings: Mapping[str, str]) -> None:
             raise SparkStartError(
                 f"{name} is not a setting of Spark: these begin with spark. (did you mean spark.{name}?)"
             )
+
+
+def _refuse_unreachable(master: str) -> None:
+    """What the launcher would refuse with a text for its own command line."""
+    if master.startswith("yarn") and not {"HADOOP_CONF_DIR", "YARN_CONF_DIR"} & os.environ.keys():
+        raise SparkStartError(
+            f"--master {master}: set HADOOP_CONF_DIR (or YARN_CONF_DIR) to the directory with the cluster's "
+            "core-site.xml and yarn-site.xml"
+        )
 
 
 STREAM_SETTINGS = {
@@ -241,19 +255,30 @@ def _start_jvm(
     with ExitStack() as stack:
         # A process session of its own: a Ctrl-C at the terminal is for us, who then stop the queries after their batch.
         process: dict[str, Any] = {"start_new_session": True}
+        logged_before = 0
         if log_file is not None:
-            process["stderr"] = stack.enter_context(open(log_file, "ab"))
+            log = stack.enter_context(open(log_file, "ab"))
+            process["stderr"], logged_before = log, log.tell()
         conf = SparkConf(loadDefaults=False).setAll(list({**wanted, **given}.items()))
         try:
             gateway = launch_gateway(conf, process)  # type: ignore[no-untyped-call]
         except PySparkException as error:
-            where = "" if log_file is None else f"; see {log_file}"
+            where = "" if log_file is None else f"{_last_word(log_file, logged_before)}; see {log_file}"
             raise SparkStartError(f"Spark's JVM did not start with {java.command} ({java.version}){where}") from error
     SparkContext._ensure_initialized(gateway=gateway)
     if archive is not None and not archive.ready and gateway.proc is not None:
         # Registered here, after py4j's own, and so called before them: the JVM still answers.
         class_path = gateway.jvm.System.getProperty("java.class.path")
         atexit.register(archive.make_in_background, gateway.proc.pid, class_path)
+
+
+def _last_word(log_file: str | os.PathLike[str], start: int) -> str:
+    """What the launcher gave as its reason."""
+    with open(log_file, "rb") as log:
+        log.seek(start)
+        lines = log.read().decode(errors="replace").splitlines()
+    reasons = [line.strip() for line in lines if re.search(r"\bError: |Exception: ", line)]
+    return f": {reasons[-1]}" if reasons else ""
 
 
 def _java_options(
@@ -310,7 +335,19 @@ def _open(name: str, master: str, remote: str | None, settings: Mapping[str, str
         # py4j's errors are no PySparkException: a wrong master or setting arrives as one of those.
         if not isinstance(error, PySparkException) and type(error).__module__.split(".")[0] not in ("py4j", "pyspark"):
             raise
-        raise SparkStartError(f"Spark did not start on {remote or master}: {_first_line(error)}") from error
+        reason = _first_line(error)
+        raise SparkStartError(f"Spark did not start on {remote or master}: {reason}{_advice(reason)}") from error
+
+
+_ADVICE = {
+    "container image": "give --conf spark.kubernetes.container.image=…, an image with Spark and millstream[spark]",
+    "Could not parse Master URL": "write spark://HOST:7077, yarn, k8s://https://HOST:6443 or local[N]",
+    "All masters are unresponsive": "is a master there, of this version of Spark, and reachable from here?",
+}
+
+
+def _advice(reason: str) -> str:
+    return next((f" ({advice})" for known, advice in _ADVICE.items() if known in reason), "")
 
 
 def _first_line(error: BaseException) -> str:
