@@ -68,6 +68,7 @@ def second_run(registry: TinyRegistry, table: str) -> str:
         """
 
 
+@pytest.mark.slow  # five queries
 def test_avro_and_protobuf_sinks_and_a_table_in_a_store(shop: Shop, spark: SparkSession, store: dict[str, str]) -> None:
     """What the first pipeline writes, typed and into the store, the second one reads."""
     orders: list[dict[str, Any]] = [{"id": f"o{i}", "amount": i * 0.5, "at": at(i)} for i in range(20)]
