@@ -53,13 +53,16 @@ def payments(producer: Any, gateway: GatewayProcess, make_topic: Callable[..., s
         from confluent_kafka.schema_registry.avro import AvroSerializer
         from confluent_kafka.serialization import MessageField, SerializationContext
 
-        serialize = AvroSerializer(SchemaRegistryClient({"url": gateway.url}), AVRO)
     topic = make_topic("payments", 3)
     field = SerializationContext(topic, MessageField.VALUE)
+    with SchemaRegistryClient({"url": gateway.url}) as client:
+        serialize = AvroSerializer(client, AVRO)
+        values = [
+            serialize({"id": number, "city": "Zürich" if number % 10 == 0 else "Wien", "total": number + 0.25}, field)
+            for number in range(60)
+        ]
     began = int(time.time() * 1000) - 3_600_000
-    for number in range(60):
-        city = "Zürich" if number % 10 == 0 else "Wien"
-        value = serialize({"id": number, "city": city, "total": number + 0.25}, field)
+    for number, value in enumerate(values):
         producer.produce(
             topic, value, key=f"customer-{number % 4}", partition=number % 3, timestamp=began + number * 1000
         )

@@ -104,7 +104,8 @@ def test_large_numbers_are_put_in_words() -> None:
 
     assert words("retention.ms", "604800000") == "7 d"
     assert words("segment.bytes", "1073741824") == "1.1 GB"
-    assert words("retention.ms", "-1") == words("retention.ms", str((1 << 63) - 1)) == words("x", "5000") == ""
+    assert words("retention.ms", "-1") == words("x", "5000") == words("x", "text") == ""
+    assert words("flush.ms", str((1 << 63) - 1)) == "no limit"
 
 
 def test_settings_are_known_with_help_and_choices() -> None:

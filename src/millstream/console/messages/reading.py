@@ -260,7 +260,7 @@ class _Walk:
                 if fetched.data:
                     raise _damaged(start, "no record batch begins there")
                 break  # it was taken back since the range was asked for
-            start = following
+            start = min(following, end)  # a batch may go on behind the end: the rest of it is the next stretch's
             if not whole:
                 break
         self._allowance.take(len(found), size)

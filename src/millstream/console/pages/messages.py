@@ -146,7 +146,7 @@ class _Messages:
             self._topic.set_options(names, value=chosen)
         topic = self._frame.snapshot.topics.get(str(self._topic.value))
         if topic is not None:
-            options = {None: "all", **{each.index: str(each.index) for each in topic.partitions}}
+            options: dict[int | None, str] = {None: "all", **{each.index: str(each.index) for each in topic.partitions}}
             if options != self._partition.options:
                 wanted = self._partition.value if self._partition.value in options else None
                 self._partition.set_options(options, value=wanted)

@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Mapping
+from uuid import UUID
 
 from millstream.wire import Cluster
 from millstream.wire.errors import error_code, refusal
 
 _TIMEOUT_MS = 30_000
+_BY_NAME = UUID(int=0)
 _LONGEST_NAME = 249
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 MOST_PARTITIONS = 10_000
@@ -45,7 +47,7 @@ def add_partitions(cluster: Cluster, topic: str, count: int) -> None:
 
 def delete_topic(cluster: Cluster, topic: str) -> None:
     answer = cluster.call(
-        "delete_topics", topics=[{"name": topic, "topic_id": None}], topic_names=[topic], timeout_ms=_TIMEOUT_MS
+        "delete_topics", topics=[{"name": topic, "topic_id": _BY_NAME}], topic_names=[topic], timeout_ms=_TIMEOUT_MS
     )
     for each in answer.responses:
         if each.error_code:

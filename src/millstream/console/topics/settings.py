@@ -8,7 +8,7 @@ from typing import Any
 
 from millstream.config.catalog import TOPIC_SETTINGS
 from millstream.config.errors import ConfigError
-from millstream.config.setting import Allowed, Setting, SettingType, format_value
+from millstream.config.setting import LONG_MAX, Allowed, Setting, SettingType, format_value
 from millstream.console.formats import size
 from millstream.protocol.schema import Message
 from millstream.wire import Cluster, ErrorCode, RefusedError
@@ -34,7 +34,6 @@ class Source(IntEnum):
         return _LABELS[self]
 
 
-_UNLIMITED = 1 << 53
 _TIMES = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
 _LABELS = {
     Source.UNKNOWN: "unknown",
@@ -70,8 +69,10 @@ class TopicSetting:
     @property
     def value_in_words(self) -> str:
         """What a large number comes to: 604800000 ms is a week. Empty where the value speaks for itself."""
-        if self.value is None or not self.value.isdigit() or int(self.value) >= _UNLIMITED:
+        if self.value is None or not self.value.isdigit():
             return ""
+        if int(self.value) == LONG_MAX:
+            return "no limit"
         number = int(self.value)
         if self.name.endswith(".ms") and number >= 1000:
             unit, length = next((each for each in _TIMES if number >= each[1]), _TIMES[-1])

@@ -9,6 +9,9 @@ from millstream.console.topics.creating import help_text, value_input
 from millstream.console.topics.settings import Source, TopicSetting, change_settings, complaint, read_settings
 from millstream.wire import WireError
 
+# The value comes in as data, never as part of the template.
+_VALUE_CELL = '<q-td :props="props"><div class="ms-value-cell ms-mono">{{ props.value }}</div></q-td>'
+
 
 class SettingsView:
     def __init__(self, frame: Frame, topic: str) -> None:
@@ -31,6 +34,7 @@ class SettingsView:
         )
         let_pick(self._table, "name", self._edit)
         show_softly(self._table, "explanation")
+        self._table.table.add_slot("body-cell-value", _VALUE_CELL)
 
     async def load(self, changed: dict[str, str | None] | None = None) -> None:
         with self._frame.reporting("The settings cannot be read"):
@@ -115,4 +119,6 @@ def _value(setting: TopicSetting) -> str:
     if setting.value is None:
         return "secret"
     words = setting.value_in_words
+    if words == "no limit":
+        return words  # nineteen digits say less
     return f"{setting.value} ({words})" if words else setting.value
