@@ -150,8 +150,9 @@ def test_groups(api: httpx.Client, broker: EmbeddedBroker, topic: str) -> None:
     )
     try:
         consumer.subscribe([topic])
-        messages = [consumer.poll(20), consumer.poll(20)]
-        consumer.commit(message=messages[-1], asynchronous=False)
+        first, second = consumer.poll(20), consumer.poll(20)
+        assert first is not None and second is not None
+        consumer.commit(message=second, asynchronous=False)
         found = api.get(f"consumer-groups/{group}").json()
         assert (found["kind"], found["state"]) == ("KafkaConsumerGroup", "STABLE")
         assert found in api.get("consumer-groups").json()["data"]

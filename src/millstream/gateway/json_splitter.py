@@ -53,7 +53,7 @@ class JsonSplitter:
             if byte == 0x5C:  # a backslash: whatever follows it does not count
                 if self._at == len(kept):
                     self._at -= 1
-                    return self._more()
+                    break
                 self._at += 1
             elif byte == 0x22:
                 self._in_string = not self._in_string
@@ -66,9 +66,8 @@ class JsonSplitter:
                     del kept[: self._at]
                     self._at = 0
                     return one
-        self._at = len(kept)
-        return self._more()
-
-    def _more(self) -> None:
-        if len(self._kept) > self._max_bytes:
+        else:
+            self._at = len(kept)
+        if len(kept) > self._max_bytes:
             raise BrokenStreamError(f"a record is larger than {self._max_bytes} bytes")
+        return None

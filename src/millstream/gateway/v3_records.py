@@ -92,7 +92,8 @@ class RecordRoutes:
 
     async def batch(self, asked: Asked) -> Response:
         lane, limits = await self._lane(asked), self._producing.limits
-        successes, failures = [], []
+        successes: list[dict[str, Any]] = []
+        failures: list[dict[str, Any]] = []
         async with self._producing.in_flight.body(asked.request, limits.max_body_bytes) as body:
             entries = read_batch(body).entries
             ids = [entry.id for entry in entries]
