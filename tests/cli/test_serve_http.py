@@ -47,7 +47,8 @@ class Served:
 
     def logged(self, pattern: str, times: int = 1) -> list[str]:
         """Waits until the log has it so often."""
-        return eventually(lambda: re.findall(pattern, self.log), lambda found: len(found) >= times)
+        found: list[str] = eventually(lambda: re.findall(pattern, self.log), lambda found: len(found) >= times)
+        return found
 
     def gateway_pids(self, times: int = 1) -> list[int]:
         return [int(pid) for pid in self.logged(r"gateway_started pid=(\d+)", times)]

@@ -140,7 +140,9 @@ def test_from_make_run_to_a_kafka_client(terminal: Terminal, window: Any) -> Non
         read: list[Any] = []
         deadline = time.monotonic() + 60
         while len(read) < curl.sent and time.monotonic() < deadline:
-            read += [json.loads(message.value()) for message in consumer.consume(500, 1.0) if not message.error()]
+            read += [
+                json.loads(message.value() or b"null") for message in consumer.consume(500, 1.0) if not message.error()
+            ]
     finally:
         consumer.close()
     assert len(read) == curl.sent
