@@ -48,7 +48,10 @@ class Payments(NamedTuple):
 def payments(producer: Any, gateway: GatewayProcess, make_topic: Callable[..., str]) -> Payments:
     """Avro through the registry, JSON, text, bytes, a tombstone, something hostile and something huge."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of its own dependencies
+        from authlib.deprecate import AuthlibDeprecationWarning
+
+        # A library of Confluent's client warns of its own when it is imported.
+        warnings.simplefilter("ignore", AuthlibDeprecationWarning)
         from confluent_kafka.schema_registry import SchemaRegistryClient
         from confluent_kafka.schema_registry.avro import AvroSerializer
         from confluent_kafka.serialization import MessageField, SerializationContext

@@ -39,7 +39,7 @@ def decode(data: bytes | None) -> Decoded:
 
 def make_topic(cluster: Cluster, partitions: int = 1) -> str:
     name = f"topic-{next(_numbers)}"
-    cluster.create_topic(name, partitions, 1)
+    cluster.create_topic(name, partitions, 1, {"retention.ms": "-1"})  # times here are of 1970
     return name
 
 

@@ -119,6 +119,7 @@ def test_a_topic_that_is_not_there(looking: Looking) -> None:
     page.get_by_test_id("banner").filter(has_text="settings cannot be read").wait_for()
 
 
+@pytest.mark.slow
 def test_a_thousand_topics_are_filtered_and_sorted(looking: Looking, admin: AdminClient) -> None:
     names = [f"many-{number:04d}" for number in range(1000)]
     for future in admin.create_topics([NewTopic(name, 1, 1) for name in names], operation_timeout=60).values():
