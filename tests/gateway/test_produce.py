@@ -241,9 +241,9 @@ def test_with_curl(gateway: Gateway, broker: EmbeddedBroker, topic: str) -> None
 
 @pytest.mark.timeout(120)
 def test_a_cluster_that_goes_away_and_comes_back() -> None:
-    limits = Limits(produce_timeout_s=3)
+    limits = Limits(produce_timeout_s=2)
     with EmbeddedBroker() as broker:
-        options = GatewayOptions(broker.bootstrap_servers, limits=limits, timeout_s=3)
+        options = GatewayOptions(broker.bootstrap_servers, limits=limits, timeout_s=2)
         with Gateway(options) as gateway, httpx.Client(base_url=gateway.url, timeout=60, trust_env=False) as http:
             assert http.post("/topics/known/messages", json={"value": ""}).json()["offset"] == 0
             broker.stop()
