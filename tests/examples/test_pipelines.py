@@ -213,6 +213,7 @@ def test_exactly_once_copy(example: Example, pictures: Path | None) -> None:
         draw.transfers(pictures / "exactly-once-copy.svg", found, len(letters))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", ["lake-ingestion"], indirect=True)
 def test_lake_ingestion_with_a_new_column(example: Example, tmp_path: Path, pictures: Path | None) -> None:
     """The evolved pipeline goes on where the first ended; what was there has no value in the new column."""

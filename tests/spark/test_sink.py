@@ -118,6 +118,7 @@ def test_bad_rows_are_told(sink: Sink, spark: SparkSession, rows: str, options: 
     assert told in str(raised.value)
 
 
+@pytest.mark.slow  # the other limit, of the option, is among the bad rows above
 def test_a_row_larger_than_the_topic_allows(spark: SparkSession, cluster: Cluster) -> None:
     sink = Sink(spark, cluster, max_message_bytes="2000")
     with pytest.raises(PySparkException) as raised:
