@@ -1,6 +1,7 @@
 """deploy/: each query of the dashboard and of the alerts, against a broker that runs and Prometheus' own engine."""
 
 import json
+import re
 import subprocess
 import time
 import urllib.error
@@ -176,6 +177,17 @@ def test_every_alert_can_be_evaluated_and_none_fires_without_reason(prometheus: 
         assert rule["health"] in ("ok", "unknown") and not rule.get("lastError"), rule
         found = prometheus.query(ALERTS[name])
         assert not found or name in DEPENDS_ON_THE_MACHINE, (name, found)
+
+
+def test_lag_can_be_had_from_the_leaders_offsets_as_the_docs_say(prometheus: Prometheus) -> None:
+    found = re.search(r"`(max by \(topic, partition\) [^`]+)`", (DEPLOY.parent / "docs" / "metrics.md").read_text())
+    assert found is not None
+    told = prometheus.query('millstream_group_lag_records{group="billing"}')
+    joined = prometheus.query(found[1])
+    assert told
+    for row in told:
+        at = {name: row["metric"][name] for name in ("group", "topic", "partition")}
+        assert [each["value"][1] for each in joined if each["metric"] == at] == [row["value"][1]], at
 
 
 def test_the_target_is_up_and_nothing_was_lost_on_the_way(prometheus: Prometheus) -> None:
