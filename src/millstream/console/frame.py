@@ -38,6 +38,13 @@ _HEAD = f"""
 <link rel="stylesheet" href="{BASE}/assets/console.css">
 <script defer src="{BASE}/assets/console.js"></script>
 """
+# Only the browser knows what "as the system has it" is now. It remembers what was chosen; we show it.
+_SWITCH_THEME = f"""() => {{
+    const dark = !document.body.classList.contains("body--dark");
+    const name = dark ? "dark" : "light";
+    document.cookie = `{THEME_COOKIE}=${{name}}; path={BASE}; max-age=31536000; samesite=strict`;
+    emit(dark);
+}}"""
 _KEYS = (
     ("g then a letter", "go to a page: the letter is beside its name on the left"),
     ("/", "filter what is shown"),
@@ -133,7 +140,7 @@ class Frame:
 
     def _lay_out(self, theme: str) -> None:
         ui.add_head_html(_HEAD)
-        ui.dark_mode({"dark": True, "light": False}.get(theme))
+        dark = ui.dark_mode({"dark": True, "light": False}.get(theme))
         ui.page_title(f"{self._entry.title} · Millstream")
         with ui.header().classes("ms-header").props("bordered=false"):
             menu = (
@@ -150,9 +157,11 @@ class Frame:
             with ui.link(target="/").classes("ms-plain"):
                 self._health = ui.label("").classes("ms-pill").props("data-testid=health")
             self._clock = ui.label("").classes("ms-muted ms-clock")
-            ui.button(icon="contrast", color=None).props(
+            switch = ui.button(icon="contrast", color=None).props(
                 'flat dense round data-theme aria-label="Dark or light"'
-            ).tooltip("Dark or light (d)")
+            )
+            switch.tooltip("Dark or light (d)")
+            switch.on("click", lambda event: dark.set_value(bool(event.args)), js_handler=_SWITCH_THEME)
             ui.button(icon="keyboard", color=None, on_click=self._help).props(
                 'flat dense round data-help aria-label="Keys"'
             ).tooltip("Keys (?)")

@@ -1,13 +1,7 @@
-// Keys and theme. All of it works without the server, so it works while the gateway is away too.
+// Keys: what they do is done here, without asking the gateway.
 (() => {
   const typing = (target) =>
     target.isContentEditable || ["INPUT", "TEXTAREA", "SELECT"].includes(target.tagName) || target.closest?.(".cm-editor");
-
-  const toggleTheme = () => {
-    const dark = !document.body.classList.contains("body--dark");
-    Quasar.Dark.set(dark);
-    document.cookie = `millstream_theme=${dark ? "dark" : "light"}; path=/console; max-age=31536000; samesite=strict`;
-  };
 
   const move = (step) => {
     const links = [...document.querySelectorAll("a.ms-row-link")].filter((each) => each.offsetParent !== null);
@@ -33,7 +27,7 @@
       g: () => (went = event.timeStamp),
       j: () => move(1),
       k: () => move(-1),
-      d: toggleTheme,
+      d: () => document.querySelector("[data-theme]")?.click(),
       "/": () => document.querySelector("[data-filter]")?.focus(),
       "?": () => document.querySelector("[data-help]")?.click(),
     };
@@ -41,8 +35,5 @@
       event.preventDefault();
       keys[event.key]();
     }
-  });
-  document.addEventListener("click", (event) => {
-    if (event.target.closest?.("[data-theme]")) toggleTheme();
   });
 })();
