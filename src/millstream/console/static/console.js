@@ -10,12 +10,12 @@
     links[Math.max(0, Math.min(links.length - 1, at + step))].focus();
   };
 
-  let went = 0;
+  let went = -Infinity; // when g was pressed
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || typing(event.target)) return;
     if (event.key === "Escape" || document.querySelector(".q-dialog__inner")) return;
     if (event.timeStamp - went < 1200) {
-      went = 0;
+      went = -Infinity;
       const link = document.querySelector(`a[data-go="${CSS.escape(event.key)}"]`);
       if (link) {
         event.preventDefault();
