@@ -11,7 +11,7 @@ import pytest
 from millstream.spark import class_archive
 from millstream.spark.class_archive import ClassArchive
 from millstream.spark.java import JavaNotFoundError, JavaRuntime, find_java
-from millstream.spark.session import SparkStartError, is_local_path, start_session
+from millstream.spark.session import SparkStartError, _first_line, is_local_path, start_session
 
 
 @pytest.fixture(autouse=True)
@@ -161,3 +161,23 @@ def test_yarn_without_its_files_says_which_variable_is_missing(monkeypatch: pyte
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(SparkStartError, match=r"HADOOP_CONF_DIR .* yarn-site\.xml"):
         start_session("x", master="yarn")
+
+
+@pytest.mark.parametrize("master", ["foo://spark-1:7077", "spark-1:7077", "mesos://a:5050", "yarn-cluster"])
+def test_a_master_of_no_known_kind_is_refused(master: str) -> None:
+    with pytest.raises(SparkStartError, match=r"write spark://HOST:7077, yarn, k8s"):
+        start_session("x", master=master)
+
+
+def test_of_a_java_trace_the_failure_and_its_root_are_told() -> None:
+    trace = """An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.
+: org.apache.spark.SparkException: External scheduler cannot be instantiated
+\tat org.apache.spark.SparkContext$.createTaskScheduler(SparkContext.scala:3204)
+Caused by: io.fabric8.KubernetesClientException: Operation failed.
+\tat io.fabric8.A.b(A.java:1)
+Caused by: java.net.ConnectException: Connection refused
+\t... 29 more"""
+    assert _first_line(RuntimeError(trace)) == (
+        "org.apache.spark.SparkException: External scheduler cannot be instantiated "
+        "(java.net.ConnectException: Connection refused)"
+    )

@@ -150,8 +150,13 @@ def _refuse_foreign_names(settings: Mapping[str, str]) -> None:
             )
 
 
+_MASTERS = "spark://HOST:7077, yarn, k8s://https://HOST:6443 or local[N]"
+
+
 def _refuse_unreachable(master: str) -> None:
     """What the launcher would refuse with a text for its own command line."""
+    if not (_is_embedded(master) or re.match(r"spark://|k8s://|yarn(-client)?$", master)):
+        raise SparkStartError(f"--master {master}: write {_MASTERS}")
     if master.startswith("yarn") and not {"HADOOP_CONF_DIR", "YARN_CONF_DIR"} & os.environ.keys():
         raise SparkStartError(
             f"--master {master}: set HADOOP_CONF_DIR (or YARN_CONF_DIR) to the directory with the cluster's "
@@ -341,7 +346,7 @@ def _open(name: str, master: str, remote: str | None, settings: Mapping[str, str
 
 _ADVICE = {
     "container image": "give --conf spark.kubernetes.container.image=…, an image with Spark and millstream[spark]",
-    "Could not parse Master URL": "write spark://HOST:7077, yarn, k8s://https://HOST:6443 or local[N]",
+    "nvalid master URL": f"write {_MASTERS}",
     "All masters are unresponsive": "is a master there, of this version of Spark, and reachable from here?",
 }
 
@@ -351,6 +356,9 @@ def _advice(reason: str) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    """What went wrong, and what that came from, out of a Java exception with its traces."""
+    lines = [line.strip().removeprefix(": ") for line in str(error).splitlines() if line.strip()]
     telling = [line for line in lines if re.match(r"[\w.$]*(Exception|Error): ", line)]
-    return (telling or lines or [type(error).__name__])[0].removeprefix(": ")
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    first = (telling or lines or [type(error).__name__])[0]
+    return f"{first} ({causes[-1]})" if causes else first
