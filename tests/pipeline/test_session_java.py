@@ -11,7 +11,8 @@ import pytest
 from millstream.spark import class_archive
 from millstream.spark.class_archive import ClassArchive
 from millstream.spark.java import JavaNotFoundError, JavaRuntime, find_java
-from millstream.spark.session import SparkStartError, _first_line, is_local_path, start_session
+from millstream.spark.session import SparkStartError, is_local_path, start_session
+from millstream.spark.start_failures import reason_of
 
 
 @pytest.fixture(autouse=True)
@@ -177,7 +178,7 @@ Caused by: io.fabric8.KubernetesClientException: Operation failed.
 \tat io.fabric8.A.b(A.java:1)
 Caused by: java.net.ConnectException: Connection refused
 \t... 29 more"""
-    assert _first_line(RuntimeError(trace)) == (
+    assert reason_of(RuntimeError(trace)) == (
         "org.apache.spark.SparkException: External scheduler cannot be instantiated "
         "(java.net.ConnectException: Connection refused)"
     )

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from millstream.spark.class_archive import ClassArchive
 from millstream.spark.java import JavaNotFoundError, JavaRuntime, find_java
 from millstream.spark.spark_home import quick_spark_home
+from millstream.spark.start_failures import SparkStartError, is_embedded, last_word, reason_of, refuse_master
 from millstream.spark.user_cache import cache_directory, write_atomically
 
 if TYPE_CHECKING:
@@ -60,10 +61,6 @@ _LONGEST_SOCKET_PATH = 100
 _LOCAL_CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
 
-class SparkStartError(Exception):
-    """Spark did not start; the text says why and what to do."""
-
-
 def start_session(
     name: str,
     *,
@@ -89,14 +86,14 @@ def start_session(
     _refuse_foreign_names(given)
     # Said by PySpark 4.3 at the first use of Arrow; what we use of pandas 3 is tested.
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
-    embedded = _is_embedded(master if remote is None else remote)
+    embedded = is_embedded(master if remote is None else remote)
     wanted = {**_common_settings(), **(_embedded_settings() if embedded else {})}
     if checkpoints is not None and is_local_path(checkpoints) and "spark.hadoop.fs.defaultFS" not in given:
         wanted["spark.sql.streaming.checkpointFileManagerClass"] = _LOCAL_CHECKPOINTS
     if remote is not None and not embedded:
         return _connect(name, remote, given)
     if remote is None:
-        _refuse_unreachable(master)
+        refuse_master(master)
         if not embedded:
             # The launcher makes ready what a manager of clusters wants of Python programs, if it knows which one it is.
             wanted["spark.master"] = master
@@ -137,31 +134,12 @@ def is_local_path(location: str) -> bool:
     return scheme is None or scheme[1].lower() == "file"
 
 
-def _is_embedded(master: str) -> bool:
-    """`local`, `local[2]`, `local[*, 3]`; but not the host of that name."""
-    return re.fullmatch(r"local(\[.*\])?|local-cluster\[.*\]", master) is not None
-
-
 def _refuse_foreign_names(settings: Mapping[str, str]) -> None:
     for name in settings:
         if not name.startswith("spark."):
             raise SparkStartError(
                 f"{name} is not a setting of Spark: these begin with spark. (did you mean spark.{name}?)"
             )
-
-
-_MASTERS = "spark://HOST:7077, yarn, k8s://https://HOST:6443 or local[N]"
-
-
-def _refuse_unreachable(master: str) -> None:
-    """What the launcher would refuse with a text for its own command line."""
-    if not (_is_embedded(master) or re.match(r"spark://|k8s://|yarn(-client)?$", master)):
-        raise SparkStartError(f"--master {master}: write {_MASTERS}")
-    if master.startswith("yarn") and not {"HADOOP_CONF_DIR", "YARN_CONF_DIR"} & os.environ.keys():
-        raise SparkStartError(
-            f"--master {master}: set HADOOP_CONF_DIR (or YARN_CONF_DIR) to the directory with the cluster's "
-            "core-site.xml and yarn-site.xml"
-        )
 
 
 STREAM_SETTINGS = {
@@ -201,7 +179,7 @@ def _choose_python(master: str, settings: Mapping[str, str]) -> None:
     for setting, variable in (("python", "PYSPARK_PYTHON"), ("driver.python", "PYSPARK_DRIVER_PYTHON")):
         if chosen := settings.get(f"spark.pyspark.{setting}"):
             os.environ[variable] = chosen
-    here = _is_embedded(master) or re.match(r"spark://(localhost|127\.|\[::1\])", master)
+    here = is_embedded(master) or re.match(r"spark://(localhost|127\.|\[::1\])", master)
     if here and "spark.pyspark.python" not in settings:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -221,7 +199,7 @@ def _connect(name: str, remote: str, settings: Mapping[str, str]) -> "SparkSessi
         session.version  # noqa: B018  # the first call that goes over the wire
         return session
     except (PySparkException, OSError, RuntimeError) as error:
-        raise SparkStartError(f"no Spark Connect server answers at {remote}: {_first_line(error)}") from error
+        raise SparkStartError(f"no Spark Connect server answers at {remote}: {reason_of(error)}") from error
 
 
 def _start_jvm(
@@ -268,22 +246,13 @@ def _start_jvm(
         try:
             gateway = launch_gateway(conf, process)  # type: ignore[no-untyped-call]
         except PySparkException as error:
-            where = "" if log_file is None else f"{_last_word(log_file, logged_before)}; see {log_file}"
+            where = "" if log_file is None else f"{last_word(log_file, logged_before)}; see {log_file}"
             raise SparkStartError(f"Spark's JVM did not start with {java.command} ({java.version}){where}") from error
     SparkContext._ensure_initialized(gateway=gateway)
     if archive is not None and not archive.ready and gateway.proc is not None:
         # Registered here, after py4j's own, and so called before them: the JVM still answers.
         class_path = gateway.jvm.System.getProperty("java.class.path")
         atexit.register(archive.make_in_background, gateway.proc.pid, class_path)
-
-
-def _last_word(log_file: str | os.PathLike[str], start: int) -> str:
-    """What the launcher gave as its reason."""
-    with open(log_file, "rb") as log:
-        log.seek(start)
-        lines = log.read().decode(errors="replace").splitlines()
-    reasons = [line.strip() for line in lines if re.search(r"\bError: |Exception: ", line)]
-    return f": {reasons[-1]}" if reasons else ""
 
 
 def _java_options(
@@ -340,25 +309,5 @@ def _open(name: str, master: str, remote: str | None, settings: Mapping[str, str
         # py4j's errors are no PySparkException: a wrong master or setting arrives as one of those.
         if not isinstance(error, PySparkException) and type(error).__module__.split(".")[0] not in ("py4j", "pyspark"):
             raise
-        reason = _first_line(error)
-        raise SparkStartError(f"Spark did not start on {remote or master}: {reason}{_advice(reason)}") from error
-
-
-_ADVICE = {
-    "container image": "give --conf spark.kubernetes.container.image=…, an image with Spark and millstream[spark]",
-    "nvalid master URL": f"write {_MASTERS}",
-    "All masters are unresponsive": "is a master there, of this version of Spark, and reachable from here?",
-}
-
-
-def _advice(reason: str) -> str:
-    return next((f" ({advice})" for known, advice in _ADVICE.items() if known in reason), "")
-
-
-def _first_line(error: BaseException) -> str:
-    """What went wrong, and what that came from, out of a Java exception with its traces."""
-    lines = [line.strip().removeprefix(": ") for line in str(error).splitlines() if line.strip()]
-    telling = [line for line in lines if re.match(r"[\w.$]*(Exception|Error): ", line)]
-    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
-    first = (telling or lines or [type(error).__name__])[0]
-    return f"{first} ({causes[-1]})" if causes else first
+        reason = reason_of(error)
+        raise SparkStartError(f"Spark did not start on {remote or master}: {reason}") from error
