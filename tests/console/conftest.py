@@ -1,5 +1,8 @@
 """One real cluster, one real gateway and one real browser for all tests of the console.
 
+They last as long as this package's tests: while Playwright is at work, its event loop runs in the main thread, where
+tests of other rooms want to run their own.
+
 `MILLSTREAM_SCREENSHOTS=1 pytest tests/console` also writes docs/console/*.png anew.
 """
 
@@ -34,7 +37,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("console"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def chromium() -> str:
     """Debian's browser, or the reason why there is none."""
     pytest.importorskip("playwright.sync_api")
@@ -53,7 +56,7 @@ def chromium() -> str:
     return program
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster(chromium: str) -> Iterator[EmbeddedCluster]:
     """Three nodes. A test that kills one starts it again before it ends."""
     settings = {"group.share.min.record.lock.duration.ms": 1000, "broker.session.timeout.ms": 4000}
@@ -61,12 +64,12 @@ def cluster(chromium: str) -> Iterator[EmbeddedCluster]:
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def admin(cluster: EmbeddedCluster) -> Any:
     return AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def make_topic(admin: Any) -> Callable[..., str]:
     def make(name: str, partitions: int = 3, replication: int = 3, **config: str) -> str:
         topic = NewTopic(name, partitions, replication, config=config)
@@ -116,7 +119,7 @@ class Traffic:
         consumer.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def traffic(cluster: EmbeddedCluster, make_topic: Callable[..., str]) -> Iterator[Traffic]:
     make_topic("orders", 6, 3, **{"min.insync.replicas": "2"})
     with Traffic(cluster.bootstrap_servers) as running:
@@ -157,19 +160,19 @@ class GatewayProcess:
                 pipe.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def gateway_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("gateway") / "gateway.log"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def gateway(cluster: EmbeddedCluster, gateway_log: Path) -> Iterator[GatewayProcess]:
     running = GatewayProcess(cluster.bootstrap_servers, gateway_log)
     yield running
     running.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser(chromium: str) -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
@@ -208,7 +211,7 @@ class Looking:
             self.problems.append(f"asked another site: {request.url}")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def window(browser: Any) -> Iterator[Any]:
     """One for all tabs, so that scripts and styles are fetched once."""
     context = browser.new_context(viewport=SIZE, color_scheme="light")

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -29,7 +30,9 @@ def opened(credentials: Credentials, *, loopback: bool = True, **headers: str) -
 
     raw = [(name.lower().encode(), value.encode()) for name, value in ({"Host": "localhost:8080"} | headers).items()]
     scope = {"type": "websocket", "path": "/console/_nicegui_ws/socket.io/", "headers": raw, "query_string": b""}
-    asyncio.run(Access(behind, credentials, loopback=loopback)(scope, receive, send))
+    access = Access(behind, credentials, loopback=loopback)
+    with ThreadPoolExecutor(1) as elsewhere:  # Playwright's event loop may run in this thread
+        elsewhere.submit(lambda: asyncio.run(access(scope, receive, send))).result()  # type: ignore[arg-type]
     assert bool(came) != bool(sent)
     assert all(message["type"] == "websocket.close" for message in sent)
     return bool(came)
