@@ -156,7 +156,12 @@ def test_polls_without_any_patience(http: httpx.Client, topic: str, group: str, 
     put(b"1", b"2")
     subscribe(http, group, topic)
     seen: list[Any] = []
-    until(lambda: bool(seen.extend(poll(http, group, timeout_ms=0)) or len(seen) == 2))
+
+    def has_all() -> bool:
+        seen.extend(poll(http, group, timeout_ms=0))
+        return len(seen) == 2
+
+    until(has_all)
 
 
 def test_formats(http: httpx.Client, topic: str, group: str, put: Callable[..., None]) -> None:
@@ -426,7 +431,7 @@ def test_aborted_transactions_are_not_seen(
 def test_large_batches_come_in_parts(http: httpx.Client, topic: str, group: str, put: Callable[..., None]) -> None:
     put(*(bytes(1_000) for _ in range(300)))
     subscribe(http, group, topic)
-    sizes = []
+    sizes: list[int] = []
     while sum(sizes) < 300:
         sizes.append(len(poll(http, group, max_bytes=50_000, max_records=70)))
     assert max(sizes) <= 50 and len(sizes) >= 6

@@ -37,7 +37,8 @@ class Event:
 
 def read_events(lines: Iterator[str]) -> Iterator[Event]:
     """As the standard says a browser reads them: an event without data only sets the id."""
-    last, name, data = "", "", []
+    last, name = "", ""
+    data: list[str] = []
     for line in lines:
         if not line:
             if data:
