@@ -30,13 +30,6 @@ PATIENCE_MS = 45_000
 """For whatever a page is to show: machines that run many tests at once are slow."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All of one room in one worker, where tests are spread: cluster, gateway and browser are made once."""
-    for item in items:
-        if Path(__file__).parent in item.path.parents and "page" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("console"))
-
-
 @pytest.fixture(scope="package")
 def chromium() -> str:
     """Debian's browser, or the reason why there is none."""
