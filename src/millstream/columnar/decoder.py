@@ -28,7 +28,7 @@ MAX_BYTES = 8 << 20
 _MOST_BYTES = 1 << 30
 """Arrow's offsets have 32 bits; one record of the largest batch must still fit on top of this."""
 _MOST_HELD = 2 << 20
-"""Bytes of records, decompressed, until rows of them are handed out: whoever takes them works while more are decoded."""
+"""Bytes of records, decompressed, until their rows are handed out: whoever takes them works while more are decoded."""
 _MOST_ROOM = 16 << 20
 """Kept for decompression; larger batches are rare."""
 _FRAMED = {Codec.GZIP: cramjam.gzip, Codec.LZ4: cramjam.lz4, Codec.ZSTD: cramjam.zstd}
