@@ -36,6 +36,7 @@ _PACKAGES = (
     "jsonschema",
     "grpc_tools",
     "pyarrow",
+    "numpy",
     "orjson",
     "msgspec",
     "nicegui",
