@@ -18,18 +18,24 @@ $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
 	touch $@
 
-$(VENV)/.installed: $(VENV)/.made pyproject.toml constraints.txt $(shell find src -name "*.pyx")
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[gateway]'
+# Each is more than the one before it, and is installed at once: installing compiles the hot modules anew.
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
+SOURCES := $(VENV)/.made pyproject.toml constraints.txt $(shell find src -name "*.pyx")
+
+$(VENV)/.installed: $(SOURCES)
+	$(INSTALL) '.[gateway]'
 	$(BIN)/python -m compileall -q src
 	touch $@
 
-$(VENV)/.installed-spark: $(VENV)/.installed
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[gateway,spark,lake]'
-	touch $@
+$(VENV)/.installed-spark: $(SOURCES)
+	$(INSTALL) '.[gateway,spark,lake]'
+	$(BIN)/python -m compileall -q src
+	touch $(VENV)/.installed $@
 
-$(VENV)/.installed-dev: $(VENV)/.installed
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,gateway,spark,lake]'
-	touch $@
+$(VENV)/.installed-dev: $(SOURCES)
+	$(INSTALL) '.[dev,gateway,spark,lake]'
+	$(BIN)/python -m compileall -q src
+	touch $(VENV)/.installed $(VENV)/.installed-spark $@
 
 install: $(VENV)/.installed  ## Make .venv and install Millstream into it, with console, REST and schema registry
 
