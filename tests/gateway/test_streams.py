@@ -17,6 +17,7 @@ import httpx
 import pytest
 from confluent_kafka import Producer
 
+from millstream.gateway import stream_events, stream_tail
 from millstream.gateway.errors import BadRequestError
 from millstream.gateway.limits import Limits
 from millstream.gateway.server import Gateway, GatewayOptions
@@ -241,6 +242,47 @@ def test_records_that_are_gone_are_told_of(
         told, event = itertools.islice(events, 2)
         assert (told.name, told.data) == ("skipped", {"partition": 0, "from": 0, "to": 2})
         assert event.data["value"] == "2"
+
+
+def test_an_id_that_is_ahead_of_its_topic(stream: Callable[..., Any], put: Callable[..., None]) -> None:
+    """As of a topic that was made anew: told of, wherever the others are that read the same."""
+    put("0", "1")
+    with stream("0:1000,1:0") as alone, stream(**{"from": "earliest"}) as other, stream("0:1000,1:0") as late:
+        assert values(other, 2) == ["0", "1"]
+        for events in (alone, late):
+            told = next(events)
+            assert (told.name, told.data) == ("skipped", {"partition": 0, "from": 1000, "to": 2})
+        put("2")
+        assert [values(events, 1) for events in (alone, other, late)] == [["2"]] * 3
+
+
+def test_partitions_that_are_added_to_a_busy_topic(
+    stream: Callable[..., Any],
+    put: Callable[..., None],
+    topic: str,
+    cluster: Cluster,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stream_tail, "_LOOK_S", 1.0)
+    with stream() as events:
+        rows = [{"name": topic, "count": 3, "assignments": None}]
+        answer = cluster.call("create_partitions", topics=rows, timeout_ms=10_000, validate_only=False)
+        assert answer.results[0].error_code == 0
+        put("new", partition=2)
+        for _ in range(100):
+            put("busy")
+            if next(events).data["value"] == "new":
+                break
+            time.sleep(0.1)
+        else:
+            pytest.fail("nothing came of the new partition")
+
+
+def test_who_has_read_on_is_not_sent_back() -> None:
+    note = {"partition": 0, "from": 3, "to": 7}
+    assert [stream_events._concerns(note, at) for at in (3, 5, 7, 9)] == [True, True, False, False]
+    cut = {"partition": 0, "from": 1000, "to": 5}
+    assert [stream_events._concerns(cut, at) for at in (1000, 5, 9)] == [True, False, False]
 
 
 def test_a_topic_that_is_deleted(

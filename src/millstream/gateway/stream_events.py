@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from functools import partial
+from typing import Any
 
 from millstream.gateway.answers import json_bytes
 from millstream.gateway.consumer_records import RecordView
@@ -13,6 +14,8 @@ from millstream.wire import TopicPartition, WireError
 HEARTBEAT_S = 15.0
 _RETRY_MS = 1_000
 _PAUSE_S = 1.0
+_OUTSIDE_S = 2.0
+"""How long is waited for a broker to say that there is no such offset, which it does at once."""
 
 
 class TopicStream:
@@ -44,12 +47,15 @@ class TopicStream:
         """Begins with an id, so that even a stream that never had an event resumes where it was."""
         yield f"retry: {_RETRY_MS}\n".encode() + self._heartbeat()
         while not self._stopping.is_set():
+            before = dict(self._positions)
             async for event in self._on_its_own():
                 yield event
             if self._ended:
                 break
             tail = self._tails.join(self._topic, self._partitions, self._positions)
             if tail is None:
+                if self._positions == before:
+                    await asyncio.sleep(_PAUSE_S)
                 continue
             try:
                 async for event in self._at(tail):
@@ -65,20 +71,25 @@ class TopicStream:
         """Until it has caught up with the ends as they are now."""
         flights = self._tools.flights()
         ends: Positions | None = None
+        outside: set[int] = set()
+        """Partitions that seem to end before our position, as when a topic was made anew since its id was noted."""
         try:
             while not self._stopping.is_set():
                 try:
                     if ends is None:
                         numbers = sorted(self._positions)
                         ends = await self._tools.call(partial(find_ends, self._tools.cluster, self._topic, numbers))
+                        outside = {number for number in numbers if self._positions[number] > ends[number]}
                     behind = {
                         TopicPartition(self._topic, number): offset
                         for number, offset in self._positions.items()
-                        if offset < ends[number]
+                        if offset < ends[number] or number in outside
                     }
                     if not behind:
                         return
-                    landed = await flights.next(behind, HEARTBEAT_S, self._stopping, TROUBLE_S)
+                    within_s = _OUTSIDE_S if outside else HEARTBEAT_S
+                    landed = await flights.next(behind, within_s, self._stopping, TROUBLE_S)
+                    outside = {number for number in outside if landed} - {place.partition for place in landed}
                     chunk = await chunk_of(landed, self._tools, self._positions)
                 except WireError as error:
                     yield self._told_trouble(str(error)) or self._heartbeat()
@@ -122,7 +133,8 @@ class TopicStream:
         self._trouble = ""
         positions, parts = self._positions, []
         event_id = Id({place.partition: 0 for place, _ in chunk.records} | positions)
-        for note in chunk.notes:
+        notes = [note for note in chunk.notes if _concerns(note, positions.get(note["partition"], 0))]
+        for note in notes:
             parts.append(b"event: skipped\ndata: " + json_bytes(note) + b"\n\n")
         for (place, record), data in zip(chunk.records, rows, strict=True):
             if record.offset < positions.get(place.partition, 0):
@@ -132,7 +144,7 @@ class TopicStream:
             parts.append(b"id: " + moved + b"\ndata: " + data + b"\n\n")
         for number, offset in chunk.after.items():
             positions[number] = max(positions.get(number, 0), offset)
-        for note in chunk.notes:
+        for note in notes:
             positions[note["partition"]] = note["to"]
         return b"".join(parts)
 
@@ -146,3 +158,8 @@ class TopicStream:
             return b""
         self._trouble = reason
         return b"event: trouble\ndata: " + json_bytes({"message": reason}) + b"\n\n"
+
+
+def _concerns(note: dict[str, Any], position: int) -> bool:
+    """Not those who came to the tail when they had read on already behind what was skipped."""
+    return bool(position == note["from"] or position < note["to"])

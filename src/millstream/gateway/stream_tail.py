@@ -7,6 +7,7 @@ ends.
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -28,7 +29,7 @@ TROUBLE_S = 3.0
 """How long nothing can be read before readers are told; a leader that moves takes less."""
 _PAUSE_S = 1.0
 _LOOK_S = 60.0
-"""How often a quiet topic is asked whether it has more partitions."""
+"""How often a topic is asked whether it has more partitions."""
 
 logger = logging.getLogger(__name__)
 
@@ -117,6 +118,7 @@ class Tail:
         self._bytes = 0
         self._news = asyncio.Event()
         self._wake = asyncio.Event()
+        self._looked_at = time.monotonic()
         self._running = asyncio.create_task(self._run())
 
     @property
@@ -158,7 +160,7 @@ class Tail:
             landed = await flights.next(places, _LOOK_S, self._wake, TROUBLE_S)
             if landed:
                 self._add(await chunk_of(landed, self._tools, self._positions))
-            elif not self._fixed:
+            if not self._fixed and time.monotonic() - self._looked_at >= _LOOK_S:
                 await self._find_partitions()
             self.trouble = None
         except WireError as error:
@@ -177,9 +179,15 @@ class Tail:
         count = await self._tools.call(partial(self._tools.cluster.partitions_of, self._topic))
         for number in range(count):
             self._positions.setdefault(number, 0)
+        self._looked_at = time.monotonic()
 
     def _add(self, chunk: Chunk) -> None:
         self._positions |= chunk.after
+        if any(note["to"] < note["from"] for note in chunk.notes):
+            # The log was cut off, or is another one by now: what is kept of the old one leads nobody here.
+            self.first = self.end
+            self._chunks.clear()
+            self._begins, self._bytes = dict(self._positions), 0
         self._chunks.append(chunk)
         self._bytes += chunk.size
         while self._bytes > _KEPT_BYTES and len(self._chunks) > 1:
