@@ -193,8 +193,9 @@ class Session:
             if batch.records or self._stopping or (tried and left_s <= 0):
                 return batch
             tried = True
-            landed = await self._flights.next(self._progress.to_fetch(), left_s, self._changed)
-            await self._take(landed)
+            wanted = self._progress.to_fetch()
+            landed = await self._flights.next(wanted, left_s, self._changed)
+            await self._take(landed, wanted)
 
     def hand_out(self, batch: Batch) -> bool:
         """Moves the positions; False if in the meantime something of it was taken away or moved."""
@@ -204,13 +205,14 @@ class Session:
         """The answer did not go out."""
         self._progress.take_back(batch)
 
-    async def _take(self, landed: Mapping[TopicPartition, Part]) -> None:
+    async def _take(self, landed: Mapping[TopicPartition, Part], wanted: Mapping[TopicPartition, int]) -> None:
+        """`wanted`: from which positions it was fetched; what was moved since, by a seek or a rebalance, is void."""
         for place, part in landed.items():
             held = self._progress.get(place)
-            if held is None or held.leaving:
+            if held is None or held.leaving or held.position != wanted[place]:
                 continue
             if part.error is ErrorCode.OFFSET_OUT_OF_RANGE:
-                await self._reset(place)
+                await self._reset(place, held)
             elif part.error:
                 found = trouble_with(part.error, f"{place} cannot be read at offset {held.position}")
                 raise BadRequestError(found.status, f"{found.message} ({part.error.name})", found.hint, code=found.code)
@@ -219,12 +221,13 @@ class Session:
             else:
                 held.skip(part.next_offset)
 
-    async def _reset(self, place: TopicPartition) -> None:
+    async def _reset(self, place: TopicPartition, held: Held) -> None:
         """What was to be read next was deleted in the meantime."""
+        position = held.position
         ends = await self._call(lambda: self._tools.cluster.offsets({place: RESETS[self.reset]}))
-        if place in self._progress:
+        if self._progress.get(place) is held and held.position == position:
             logger.warning("consumer_reset group=%s partition=%s to=%d", self.group, place, ends[place].offset)
-            self._progress[place].begin_at(ends[place].offset)
+            held.begin_at(ends[place].offset)
 
     # Offsets
 
@@ -284,6 +287,7 @@ class Session:
                 code=41601,
             )
         self._own(place).seek(offset)
+        self._changed.set()  # a poll that began meanwhile waits for records from another position
         return offset
 
     def _own(self, place: TopicPartition) -> Held:

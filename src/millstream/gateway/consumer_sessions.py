@@ -120,7 +120,9 @@ class Sessions:
             await session.subscribe(topics)
             if idle_s is not None:
                 session.idle_s = idle_s
-                self._timers.pop((session.group, session.instance)).cancel()
+                timer = self._timers.pop((session.group, session.instance), None)
+                if timer is not None:  # there is none while whoever opened it still waits
+                    timer.cancel()
             self.used(session)
             return session, False
         return await self._open_new(group, instance or uuid.uuid4().hex[:12], topics, reset, idle_s), True
