@@ -231,6 +231,8 @@ def test_requests_that_make_no_sense(http: httpx.Client, topic: str, group: str)
     assert "create it first" in refusal(http.post(f"/consumers/{group}/subscribe", json={"topics": ["not-there"]}), 404)
     assert "subscribe to open one" in refusal(http.get(f"/consumers/{group}/poll"), 404, 40406)
     subscribe(http, group, topic)
+    for number in ("-1", "x", "0" * 5000, "2147483648"):
+        refusal(http.post(f"/consumers/{group}/offsets", json={"offsets": {topic: {number: 0}}}), 400)
     for query in ("max_records=0", "max_records=10001", "timeout_ms=-1", "timeout_ms=60001", "max_bytes=0",
                   "format=xml", "timeout_ms=soon"):  # fmt: skip
         refusal(http.get(f"/consumers/{group}/poll?{query}"), 400)

@@ -59,6 +59,16 @@ def test_schemas_that_would_take_too_long(call: Caller) -> None:
         assert call("POST", "/subjects/wide/versions", body).status == expected
 
 
+def test_halves_of_characters(call: Caller) -> None:
+    for path, body in (
+        ("/topics", rb'{"name": "\ud800"}'),
+        ("/topics", rb'{"name": "x", "configs": {"a": "\ud800"}}'),
+        ("/consumers/g/subscribe", rb'{"topics": ["\ud800"]}'),
+    ):
+        answer = call("POST", path, raw=body)
+        assert (answer.status, answer.json["hint"]) == (422, "send whole characters"), path
+
+
 def test_bodies_have_a_limit(call: Caller) -> None:
     answer = call("POST", "/subjects/x/versions", raw=b"x" * (5 << 20))
     assert answer.code == 413 and "send less" in answer.json["message"]

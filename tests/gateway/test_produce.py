@@ -3,8 +3,9 @@
 import asyncio
 import base64
 import json
+import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -16,9 +17,11 @@ from confluent_kafka.cimpl import NewTopic
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 
+from millstream.gateway import publishing
 from millstream.gateway.limits import Limits
 from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.testing import EmbeddedBroker
+from millstream.wire import Cluster
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -170,6 +173,7 @@ def test_values_of_a_schema(http: httpx.Client, gateway: Gateway, broker: Embedd
         ("messages", b'{"value": "", "partition": -1}', 422),
         ("messages", b'{"value": "", "partition": 3}', 404),
         ("messages", b'{"value": "", "headers": {"a": 1}}', 422),
+        ("messages", b'{"value": "", "headers": {"a\\u0000b": "x"}}', 422),
         ("messages", b'{"value": "", "timestamp": 1e99}', 422),
         ("messages/batch", b'{"messages": []}', 422),
         ("messages/batch", b'{"messages": [{"value": ""}, {"value": "!"}]}', 422),
@@ -180,6 +184,13 @@ def test_bad_requests(http: httpx.Client, topic: str, path: str, body: bytes, st
     answer = http.post(f"/topics/{topic}/{path}", content=body)
     assert answer.status_code == status or (status == 400 and answer.status_code == 422)
     assert set(answer.json()) == {"error_code", "message", "hint"}
+
+
+def test_headers_are_kept_whole(http: httpx.Client, broker: EmbeddedBroker, topic: str) -> None:
+    headers = {"a": "x\0y", "b": ["1", None]}
+    assert http.post(f"/topics/{topic}/messages", json={"value": "", "headers": headers}).status_code == 200
+    (message,) = read_all(broker, topic, 1)
+    assert message.headers() == [("a", b"x\0y"), ("b", b"1"), ("b", None)]
 
 
 def test_names_that_are_no_topics(http: httpx.Client) -> None:
@@ -218,6 +229,33 @@ def test_limits(broker: EmbeddedBroker) -> None:
             chunks = (b"x" * 1000 for _ in range(20))
             assert http.post(path, content=chunks).status_code == 413
         assert asyncio.run(_crowd(gateway.url, path)) == {200, 429}
+
+
+def test_a_body_that_does_not_come_keeps_nobody_out(broker: EmbeddedBroker) -> None:
+    limits = Limits(max_in_flight_bytes=1000, body_timeout_s=0.5)
+    with Gateway(GatewayOptions(broker.bootstrap_servers, limits=limits)) as gateway:
+        path = f"/topics/{make_topic(broker, 1)}/messages"
+        host, port = gateway.address.split(":")
+        with socket.create_connection((host, int(port)), timeout=30) as slow:
+            slow.sendall(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 900\r\n\r\n{{".encode())
+            answer = b"".join(iter(lambda: slow.recv(4096), b""))  # the gateway closes it
+        assert answer.startswith(b"HTTP/1.1 408 ") and b"send it faster" in answer
+        assert httpx.post(gateway.url + path, json={"value": b64(b"x" * 600)}, trust_env=False).status_code == 200
+
+
+def test_every_record_has_an_outcome_when_nothing_is_heard(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "_PATIENCE_S", 0.0)
+    with Cluster(broker.bootstrap_servers) as cluster:
+        publisher = publishing.Publisher(cluster, Limits(produce_timeout_s=0.05))
+
+    def lose(topic: str, records: Sequence[publishing.Outgoing]) -> "asyncio.Future[list[publishing.Outcome]]":
+        return asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(publisher, "enqueue", lose)
+    outcomes = asyncio.run(publisher.publish("lost", [publishing.Outgoing(b"")] * 1500))
+    assert len(outcomes) == 1500 and {outcome[0] for outcome in outcomes} == {504}
 
 
 async def _crowd(url: str, path: str) -> set[int]:

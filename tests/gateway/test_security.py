@@ -98,6 +98,8 @@ def test_pages_of_other_sites_do_not_even_ask(call: Caller) -> None:
 def test_on_loopback_only_this_machine_is_meant(call: Caller, every_route: list[tuple[str, str]]) -> None:
     for method, path in [*every_route, ("GET", "/console"), ("GET", "/docs")]:
         assert call(method, path, {}, {"Host": "rebound.example"}).status == 421, (method, path)
+    for name in ("localhost", "127.0.0.1", "127.0.0.2:1", "[::1]"):
+        assert call("GET", "/", headers={"Host": name}).status == 200, name
 
 
 def test_strangers_are_told_nothing(

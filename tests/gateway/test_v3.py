@@ -205,9 +205,15 @@ def test_each_line_answers_its_record(api: httpx.Client, broker: EmbeddedBroker,
     texts[3] = '{"value": {"type": "BINARY", "data": "!"}}'
     texts[7] = '{"partition_id": 99, "value": null}'
     texts[9] = '{"what": 1}'
-    found = lines(api.post(f"topics/{topic}/records", content="\n".join(texts)))
-    assert [row["error_code"] for row in found if row["error_code"] != 200] == [400, 40404, 400]
-    assert [number for number, row in enumerate(found) if row["error_code"] != 200] == [3, 7, 9]
+    sent = [text.encode() for text in texts]
+    sent[11:11] = [
+        b'{"value": {"type": "STRING", "data": "\xff"}}',
+        b'{"value": {"type": "JSON", "data": "\xff"}}',
+        b'{"headers": [{"name": "a\\u0000b"}]}',
+    ]
+    found = lines(api.post(f"topics/{topic}/records", content=b"\n".join(sent)))
+    assert [row["error_code"] for row in found if row["error_code"] != 200] == [400, 40404, 400, 400, 400, 400]
+    assert [number for number, row in enumerate(found) if row["error_code"] != 200] == [3, 7, 9, 11, 12, 13]
     assert [row["offset"] for row in found if row["error_code"] == 200] == list(range(47))
     assert len(read_all(broker, topic, 47)) == 47
     broken = lines(api.post(f"topics/{topic}/records", content=f"{texts[0]} nonsense {texts[1]}"))

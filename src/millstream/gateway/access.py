@@ -14,9 +14,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from millstream.gateway.credentials import Credentials
 from millstream.gateway.errors import error_answer
 from millstream.gateway.health import OPEN_PATHS
+from millstream.gateway.listening import is_loopback
 
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
-_LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class Access:
@@ -36,7 +36,7 @@ class Access:
     def _refusal(self, scope: Scope) -> ASGIApp | None:
         headers = Headers(scope=scope)
         host = headers.get("host", "")
-        if self._loopback and _hostname(f"//{host}") not in _LOOPBACK_NAMES:
+        if self._loopback and not is_loopback(_hostname(f"//{host}")):
             hint = "ask for localhost, or bind the gateway with --http HOST:PORT"
             return error_answer(scope["path"], 421, 421, f"this gateway is not {host}", hint)
         origin = headers.get("origin")

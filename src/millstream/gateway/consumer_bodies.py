@@ -58,7 +58,7 @@ def read_offsets(document: dict[str, Any]) -> dict[TopicPartition, int] | None:
         if not isinstance(partitions, dict):
             raise BadRequestError(400, f"the offsets of {topic!r} must be an object", example)
         for partition, offset in partitions.items():
-            if not partition.isdecimal() or not _is_number(int(partition[:11]), 0, MAX_PARTITION):
+            if not partition.isdecimal() or len(partition) > 10 or int(partition) > MAX_PARTITION:
                 raise BadRequestError(400, f"{partition!r} is no partition of {topic!r}", example)
             if not _is_number(offset, 0, MAX_OFFSET):
                 raise BadRequestError(400, f"the offset for {topic}-{partition} must be a whole number", example)

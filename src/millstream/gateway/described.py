@@ -39,7 +39,7 @@ class Doc:
     partial: JsonSchema | None = None
     """The answer when only some of what was asked could be done (207), if that can be."""
     errors: Sequence[int] = ()
-    """Statuses that need naming, besides those that every route may give (400, 401, 404, 413, 500, 503, 504)."""
+    """Statuses that need naming, besides those that every route may give (`openapi` has them)."""
     body_required: bool = True
     example: Any = None
     """Of the body."""

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from anyio import CapacityLimiter, to_thread
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from millstream.gateway.answers import JSON, json_answer
 from millstream.gateway.asked import Asked
+from millstream.gateway.body_pieces import body_pieces
 from millstream.gateway.described import Doc
 from millstream.gateway.errors import BadRequestError
 
@@ -69,6 +70,10 @@ def endpoint(
                 result = await to_thread.run_sync(handler, asked, limiter=limiter)
         except RecursionError:
             raise BadRequestError(422, "what was sent is nested too deeply", "make it flatter") from None
+        except UnicodeEncodeError:  # JSON can spell halves of characters; names and settings cannot hold them
+            raise BadRequestError(
+                422, "what was sent holds half of a surrogate pair, which is no text", "send whole characters"
+            ) from None
         if isinstance(result, Response):
             return result
         if result is None:
@@ -86,11 +91,8 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
     if announced.isdigit() and int(announced) > max_bytes:
         raise refusal
     body = bytearray()
-    try:
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > max_bytes:
-                raise refusal
-    except ClientDisconnect:
-        raise BadRequestError(400, "the connection was closed before the body was complete", "send it again") from None
+    async for piece in body_pieces(request):
+        body += piece
+        if len(body) > max_bytes:
+            raise refusal
     return bytes(body)

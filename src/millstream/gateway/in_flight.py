@@ -3,8 +3,9 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
+from millstream.gateway.body_pieces import body_pieces
 from millstream.gateway.errors import BadRequestError
 
 _ENOUGH = 64 << 10
@@ -34,7 +35,7 @@ class InFlight:
         self._bytes -= size
 
     @asynccontextmanager
-    async def body(self, request: Request, max_bytes: int) -> AsyncIterator[bytes]:
+    async def body(self, request: Request, max_bytes: int, within_s: float) -> AsyncIterator[bytes]:
         """The whole body, counted from before it is read until it has been dealt with."""
         refusal = BadRequestError(413, f"the body is larger than {max_bytes} bytes", "send less at once")
         announced = request.headers.get("content-length", "")
@@ -46,7 +47,7 @@ class InFlight:
                 self.take(int(announced))
                 taken = int(announced)
             chunks, size = [], 0
-            async for chunk in request.stream():
+            async for chunk in body_pieces(request, within_s):
                 size += len(chunk)
                 if size > max_bytes:
                     raise refusal
@@ -56,9 +57,5 @@ class InFlight:
                     taken += more
                 chunks.append(chunk)
             yield b"".join(chunks)
-        except ClientDisconnect:
-            raise BadRequestError(
-                400, "the connection was closed before the body was complete", "send it again"
-            ) from None
         finally:
             self.give_back(taken)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 class Limits:
     max_body_bytes: int = 16 << 20
     """Of one request that produces; a streaming request may go on for ever, but no record of it be larger."""
+    body_timeout_s: float = 60.0
+    """How long the body of a request that produces may take to come, unless it is a stream; then 408."""
     max_records: int = 10_000
     """In one request that produces."""
     max_in_flight_bytes: int = 128 << 20

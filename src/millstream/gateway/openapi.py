@@ -15,13 +15,14 @@ _PLACEHOLDER = re.compile(r"\{(\w+)(?::(\w+))?\}")
 _WORD = re.compile(r"\w+")
 _NUMBER = {"type": "integer", "minimum": 0}
 _NAME = {"type": "string", "minLength": 1}
-_EVERY_ROUTE = (400, 401, 403, 404, 413, 421, 500, 503, 504)
+_EVERY_ROUTE = (400, 401, 403, 404, 408, 413, 421, 500, 503, 504)
 _MEANINGS = {
     400: "The request makes no sense as it is.",
     401: "Credentials are needed.",
     403: "Closed to this caller, or a page of another site asks.",
     404: "There is no such thing.",
     405: "Not for this path.",
+    408: "The body did not come in time.",
     409: "It does not fit the state things are in.",
     410: "It was there, and is gone.",
     413: "Too large.",

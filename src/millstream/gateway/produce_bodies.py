@@ -118,6 +118,8 @@ def _text(raw: Raw | None) -> bytes | None:
 def _pairs(headers: dict[str, Any]) -> list[tuple[str, str | bytes | None]]:
     pairs: list[tuple[str, str | bytes | None]] = []
     for name, given in headers.items():
+        if "\0" in name:
+            raise ValueError("a header's name must not hold the character 0")  # librdkafka would cut it there
         for value in given if isinstance(given, list) else (given,):
-            pairs.append((name, value))
+            pairs.append((name, None if value is None else value.encode()))  # text, too, would be cut there
     return pairs

@@ -105,8 +105,8 @@ class ProduceRoutes:
         return _answer(asked, outcomes, {"topic": topic})
 
     def _body(self, asked: Asked) -> Any:
-        producing = self._producing
-        return producing.in_flight.body(asked.request, producing.limits.max_body_bytes)
+        limits = self._producing.limits
+        return self._producing.in_flight.body(asked.request, limits.max_body_bytes, limits.body_timeout_s)
 
     async def _publish(
         self, asked: Asked, topic: str, messages: list[Message[Any, Any]], forms: tuple[Form, Form]

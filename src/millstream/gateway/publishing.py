@@ -33,6 +33,7 @@ _CHUNK = 1_000
 """After so many records of one request, others have their turn."""
 _PATIENCE_S = 10.0
 """Beyond librdkafka's own deadline, after which we stop believing that it will report."""
+_UNSURE_HINT = "it may have been written all the same: look before you send it again"
 
 
 class Outgoing(NamedTuple):
@@ -85,21 +86,25 @@ class Publisher:
 
     async def publish(self, topic: str, records: Sequence[Outgoing]) -> list[Outcome]:
         """The outcome of each record, in their order."""
-        pending: list[asyncio.Future[list[Outcome]]] = []
+        pending: list[tuple[asyncio.Future[list[Outcome]], int]] = []
         for start in range(0, len(records), _CHUNK):
             if start:
                 await asyncio.sleep(0)
-            pending.append(self.enqueue(topic, records[start : start + _CHUNK]))
+            chunk = records[start : start + _CHUNK]
+            pending.append((self.enqueue(topic, chunk), len(chunk)))
         outcomes: list[Outcome] = []
-        for future in pending:
-            outcomes += await self.outcome(future)
+        for future, count in pending:
+            outcomes += await self.outcome(future, count)
         return outcomes
 
-    async def outcome(self, future: "asyncio.Future[list[Outcome]]") -> list[Outcome]:
+    async def outcome(self, future: "asyncio.Future[list[Outcome]]", count: int = 1) -> list[Outcome]:
+        """Of so many records that were enqueued together."""
         try:
             return await asyncio.wait_for(future, self._limits.produce_timeout_s + _PATIENCE_S)
         except TimeoutError:
-            return [Trouble(504, 50401, "nothing was heard of the record", UNREACHABLE_HINT)]
+            return [
+                Trouble(504, 50401, "nothing was heard of the record", f"{UNREACHABLE_HINT}; {_UNSURE_HINT}")
+            ] * count
 
     def enqueue(self, topic: str, records: Sequence[Outgoing]) -> "asyncio.Future[list[Outcome]]":
         """At least one record, on its way when this returns; records of one call and of later ones keep their order."""
@@ -196,13 +201,13 @@ class _Flight:
 
 
 _LOCAL: dict[int, tuple[int, int, str]] = {
-    KafkaError._MSG_TIMED_OUT: (504, 50401, UNREACHABLE_HINT),
+    KafkaError._MSG_TIMED_OUT: (504, 50401, f"{UNREACHABLE_HINT}; {_UNSURE_HINT}"),
     KafkaError._TIMED_OUT: (504, 50401, UNREACHABLE_HINT),
     KafkaError._TIMED_OUT_QUEUE: (504, 50401, UNREACHABLE_HINT),
     KafkaError._UNKNOWN_TOPIC: (404, 40403, "create the topic first"),
     KafkaError._UNKNOWN_PARTITION: (404, 40404, "give a partition that the topic has, or none"),
     KafkaError._PURGE_QUEUE: (503, 50303, "send it again"),
-    KafkaError._PURGE_INFLIGHT: (503, 50303, "it may have been written all the same: look before you send it again"),
+    KafkaError._PURGE_INFLIGHT: (503, 50303, _UNSURE_HINT),
     KafkaError._QUEUE_FULL: (503, 50302, "send it again in a moment"),
 }
 

@@ -88,6 +88,8 @@ def read_batch(data: bytes) -> Batch:
 
 def _read(decoder: "msgspec.json.Decoder[Any]", data: bytes) -> Any:
     try:
+        if not data.isascii():
+            data.decode()  # what is handed on without a look must at least be text
         return decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequestError(400, str(error).replace("`", "'"), code=400) from None
@@ -96,6 +98,8 @@ def _read(decoder: "msgspec.json.Decoder[Any]", data: bytes) -> Any:
 def to_outgoing(record: Record, key: Written, value: Written) -> Outgoing:
     headers: list[tuple[str, str | bytes | None]] | None = None
     if record.headers:
+        if any("\0" in header.name for header in record.headers):
+            raise BadRequestError(400, "a header's name must not hold the character 0")  # librdkafka would cut it there
         headers = [(header.name, header.value) for header in record.headers]
     at = record.timestamp
     if at is not None and at.tzinfo is None:

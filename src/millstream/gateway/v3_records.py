@@ -94,7 +94,8 @@ class RecordRoutes:
         lane, limits = await self._lane(asked), self._producing.limits
         successes: list[dict[str, Any]] = []
         failures: list[dict[str, Any]] = []
-        async with self._producing.in_flight.body(asked.request, limits.max_body_bytes) as body:
+        whole = self._producing.in_flight.body(asked.request, limits.max_body_bytes, limits.body_timeout_s)
+        async with whole as body:
             entries = read_batch(body).entries
             ids = [entry.id for entry in entries]
             if not 0 < len(entries) <= limits.max_records or not all(ids) or len(set(ids)) < len(ids):
@@ -138,10 +139,11 @@ class _Lane:
             key, value = self._writer.write(record.key, "key"), self._writer.write(record.value, "value")
             if record.partition_id is not None and record.partition_id >= self._partitions:
                 raise BadRequestError(404, f"topic {self._topic} has no partition {record.partition_id}", code=40404)
+            outgoing = to_outgoing(record, key, value)
             self._producing.in_flight.take(size)
         except (BadRequestError, RegistryError, WireError) as error:
             return self.refused(error)
-        outcome = self._producing.publisher.enqueue(self._topic, [to_outgoing(record, key, value)])
+        outcome = self._producing.publisher.enqueue(self._topic, [outgoing])
         return asyncio.ensure_future(self._answer(outcome, key, value, size))
 
     async def _answer(
