@@ -1,5 +1,6 @@
 """Topics and groups over HTTP, beside what Kafka clients see of them."""
 
+import struct
 from collections.abc import Iterator
 from uuid import uuid4
 
@@ -71,6 +72,7 @@ def test_topics_that_cannot_be(http: httpx.Client) -> None:
         ({"name": "a/b"}, 400),
         ({"name": "x", "replication_factor": 9}, 400),
         ({"name": "x", "configs": {"retention.ms": "soon"}}, 400),
+        ({"name": "x", "configs": {"retention.ms": ""}}, 400),
     ):
         answer = http.post("/topics", json=body)
         assert answer.status_code == status and answer.json()["hint"], answer.text
@@ -89,6 +91,7 @@ def test_internal_topics_are_not_listed_unless_asked_for(http: httpx.Client) -> 
     assert "_schemas" in names("")
     assert not any(name.startswith("__") for name in names(""))
     assert names("?internal=true") >= names("")
+    assert len(names("?prefix=_&limit=1")) == 1, "those that are not listed take nobody's place on a page"
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
@@ -163,3 +166,5 @@ def test_share_groups(http: httpx.Client, broker: EmbeddedBroker) -> None:
 
 def test_assignments_that_make_no_sense_are_none() -> None:
     assert read_assignment(b"") == read_assignment(b"\x00\x01\x00\x00\x00\x05ab") == []
+    back_to_itself = struct.pack(">hihi", 1, 2**31 - 1, -6, 0) + bytes(64)
+    assert read_assignment(back_to_itself) == []

@@ -209,10 +209,10 @@ def read_assignment(data: bytes) -> list[TopicPartition]:
         _, topics = struct.unpack_from(">hi", data)
         at = 6
         for _ in range(topics):
-            (size,) = struct.unpack_from(">h", data, at)
+            (size,) = struct.unpack_from(">H", data, at)  # without a sign: it must lead on, never back
             topic = data[at + 2 : at + 2 + size].decode()
             at += 2 + size
-            (count,) = struct.unpack_from(">i", data, at)
+            (count,) = struct.unpack_from(">I", data, at)
             found += [TopicPartition(topic, number) for number in struct.unpack_from(f">{count}i", data, at + 4)]
             at += 4 + 4 * count
     except (struct.error, UnicodeDecodeError):

@@ -50,8 +50,10 @@ class TopicRoutes:
 
     def every(self, asked: Asked) -> Any:
         internal, prefix = asked.flag("internal"), asked.text("prefix")
-        found = [row for row in self._admin.topics() if row.name.startswith(prefix)]
-        return {"topics": [_summary(row) for row in asked.page(found) if internal or not row.is_internal]}
+        found = [
+            row for row in self._admin.topics() if row.name.startswith(prefix) and (internal or not row.is_internal)
+        ]
+        return {"topics": [_summary(row) for row in asked.page(found)]}
 
     def create(self, asked: Asked) -> Any:
         document = asked.document()
@@ -62,7 +64,7 @@ class TopicRoutes:
         partitions = number_in(document, "partitions", 1, _MAX_INT32, -1)
         replication = number_in(document, "replication_factor", 1, _MAX_INT16, -1)
         configs = _texts(document.get("configs") or {}, "configs")
-        self._admin.create(name, partitions, replication, {key: value for key, value in configs.items() if value})
+        self._admin.create(name, partitions, replication, configs)
         return _summary(self._admin.topic(name))
 
     def describe(self, asked: Asked) -> Any:
