@@ -1,13 +1,18 @@
 """One consumer, its fetches made up: what happens while a poll waits."""
 
 import asyncio
+import threading
+from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from anyio import CapacityLimiter
 
 from millstream.gateway.consumer_flights import Part
+from millstream.gateway.consumer_member import GroupMember, Owner
 from millstream.gateway.consumer_session import Session, Tools
 from millstream.gateway.consumer_sessions import Sessions
+from millstream.model.errors import ErrorCode
 from millstream.records.record import Record
 from millstream.wire import Cluster, TopicPartition
 
@@ -43,7 +48,44 @@ def test_what_was_fetched_before_a_seek_is_void() -> None:
     assert asyncio.run(poll()) == [7, 8, 9]
 
 
-def test_two_who_subscribe_as_one(monkeypatch: Any) -> None:
+class SlowCoordinator:
+    """Forgets its member at once, and takes its time to have it join again."""
+
+    def __init__(self) -> None:
+        self.epochs: list[int] = []
+        self.is_asked, self.answers = threading.Event(), threading.Event()
+
+    def call_coordinator(self, *_: Any, member_epoch: int, **__: Any) -> Any:
+        code, epoch = ErrorCode.NONE, 1
+        if member_epoch > 0:
+            code = ErrorCode.UNKNOWN_MEMBER_ID
+        elif member_epoch == 0 and self.epochs:
+            self.is_asked.set()
+            assert self.answers.wait(10)
+        self.epochs.append(member_epoch)
+        return SimpleNamespace(error_code=code, member_epoch=epoch, heartbeat_interval_ms=100, assignment=None)
+
+
+@pytest.mark.timeout(30)
+def test_who_leaves_while_joining_again_leaves_last() -> None:
+    """Or else a member that nobody knows of would keep its partitions."""
+    coordinator = SlowCoordinator()
+
+    async def leave() -> None:
+        owner = cast(Owner, SimpleNamespace())
+        member = GroupMember(cast(Cluster, coordinator), CapacityLimiter(4), "g", owner)
+        await member.join(["t"])
+        await asyncio.to_thread(coordinator.is_asked.wait, 10)
+        leaving = asyncio.create_task(member.leave())
+        await asyncio.sleep(0.1)
+        coordinator.answers.set()
+        await leaving
+
+    asyncio.run(leave())
+    assert coordinator.epochs == [0, 1, 0, -1]
+
+
+def test_two_who_subscribe_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second may have its answer first, when the first has not yet set the time that is kept."""
     waits = [0.2, 0.0]
 

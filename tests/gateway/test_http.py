@@ -1,5 +1,6 @@
 """HTTP itself: who is let in, what is too much, and errors that are always JSON."""
 
+import base64
 import json
 import ssl
 import subprocess
@@ -114,6 +115,13 @@ def test_files_with_credentials() -> None:
     for text in ("", "# nobody\n", "basic ann\n", "digest x\n", "bearer\n"):
         with pytest.raises(CredentialsError):
             read_credentials(text)
+
+
+def test_tokens_in_any_letters() -> None:
+    people = read_credentials("bearer schlüssel\nbasic zoë:gehëim\n")
+    assert people.admit("Bearer " + "schlüssel".encode().decode("latin-1"))
+    assert people.admit("Basic " + base64.b64encode("zoë:gehëim".encode()).decode())
+    assert not people.admit("Bearer schl?ssel") and not people.admit("Bearer schl\u2603ssel")
 
 
 def test_other_addresses_want_credentials(broker: EmbeddedBroker) -> None:

@@ -106,10 +106,10 @@ class GroupMember:
     async def leave(self) -> None:
         """Never raises: who cannot be told notices by itself that the member is silent."""
         self._left = True
-        if self._beating is not None:
-            self._beating.cancel()
         try:
             async with self._one_call:  # a join that is under way must not come after us
+                if self._beating is not None:
+                    self._beating.cancel()  # not before: its thread would go on, and nobody wait for it
                 self._give_up(self.partitions)
                 if self.epoch != _JOIN_EPOCH:
                     await self._ask({"member_epoch": _LEAVE_EPOCH, "topic_partitions": None})

@@ -27,7 +27,7 @@ class Credentials:
     def admit(self, authorization: str) -> bool:
         """Whether the value of an `Authorization` header is good; takes as long for a wrong guess as for a near one."""
         scheme, _, rest = authorization.partition(" ")
-        given = rest.strip().encode()
+        given = rest.strip().encode("latin-1", "replace")  # as a header is decoded: the bytes that were sent
         if scheme.lower() == "bearer":
             return _any_equal(given, [token.encode() for token in self.tokens])
         if scheme.lower() == "basic":

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from anyio import to_thread
+from anyio import CapacityLimiter, to_thread
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
@@ -22,6 +22,8 @@ from millstream.gateway.publishing import Outcome, Outgoing, Publisher, Stored
 from millstream.registry.encoding import Encoders, UnfitValueError
 from millstream.registry.subjects import parse_subject
 
+_THREADS = 32
+
 
 class Producing:
     """What all ways to produce have in common: one publisher, one bound on what is in flight."""
@@ -33,6 +35,8 @@ class Producing:
         self.publisher = Publisher(parts.cluster, limits)
         self.in_flight = InFlight(limits.max_in_flight_bytes)
         self.encoders = Encoders(parts.registry)
+        self.threads = CapacityLimiter(_THREADS)
+        """For what asks the cluster, and may wait for it: others shall not wait for these."""
         self._asking: dict[str, asyncio.Task[int]] = {}
         parts.closing.callback(self.publisher.close)
 
@@ -48,7 +52,7 @@ class Producing:
 
     async def _ask(self, topic: str) -> int:
         try:
-            return await to_thread.run_sync(self.topics.partitions, topic)
+            return await to_thread.run_sync(self.topics.partitions, topic, limiter=self.threads)
         finally:
             del self._asking[topic]
 
@@ -115,7 +119,8 @@ class ProduceRoutes:
         if not 0 < len(messages) <= most:
             raise BadRequestError(422, f"{len(messages)} records in one request", f"send from 1 to {most}")
         if Form.SCHEMA in forms:
-            records = await to_thread.run_sync(self._encoded, asked, topic, messages, forms)
+            threads = self._producing.threads
+            records = await to_thread.run_sync(self._encoded, asked, topic, messages, forms, limiter=threads)
         else:
             records = outgoing(messages, *forms, _no_schema, _no_schema)
         return await self._producing.publish(topic, records)

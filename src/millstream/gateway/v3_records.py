@@ -51,7 +51,8 @@ class RecordRoutes:
         ]
 
     async def _lane(self, asked: Asked) -> "_Lane":
-        links, topic = await to_thread.run_sync(self._links, asked), asked.path("topic_name")
+        threads, topic = self._producing.threads, asked.path("topic_name")
+        links = await to_thread.run_sync(self._links, asked, limiter=threads)
         partitions = await self._producing.partitions(topic)
         writer = PartWriter(self._registry, self._producing.encoders, topic)
         return _Lane(self._producing, writer, links.cluster_id, topic, partitions, asked.request.scope["path"])
@@ -135,7 +136,7 @@ class _Lane:
         try:
             for part, which in ((record.key, "key"), (record.value, "value")):
                 if part is not None and self._writer.needs_schema(part, which):
-                    await to_thread.run_sync(self._writer.find, part, which)
+                    await to_thread.run_sync(self._writer.find, part, which, limiter=self._producing.threads)
             key, value = self._writer.write(record.key, "key"), self._writer.write(record.value, "value")
             if record.partition_id is not None and record.partition_id >= self._partitions:
                 raise BadRequestError(404, f"topic {self._topic} has no partition {record.partition_id}", code=40404)
