@@ -70,6 +70,16 @@ def test_halves_of_characters(call: Caller) -> None:
         assert (answer.status, answer.json["hint"]) == (422, "send whole characters"), path
 
 
+def test_numbers_that_are_none(call: Caller) -> None:
+    for path in ("/schemas/ids/{}", "/schemas/ids/{}/versions", "/subjects/s/versions/{}", "/subjects?limit={}"):
+        answer = call("GET", path.format("9" * 5000))
+        assert 400 <= answer.status < 500, path
+    for name in ("NaN", "Infinity", "-Infinity"):
+        body = b'{"schema": "\\"string\\"", "metadata": {"properties": {"a": %s}}}' % name.encode()
+        assert call("POST", "/subjects/no-number/versions", raw=body).status == 400
+    assert call("GET", "/subjects/no-number/versions").status == 404
+
+
 def test_bodies_have_a_limit(call: Caller) -> None:
     answer = call("POST", "/subjects/x/versions", raw=b"x" * (5 << 20))
     assert answer.code == 413 and "send less" in answer.json["message"]

@@ -66,10 +66,14 @@ class Asked:
             return orjson.loads(self.body)
         except ValueError:  # orjson knows less than JSON allows: halves of surrogate pairs, deep nesting
             try:
-                return json.loads(self.body)
+                return json.loads(self.body, parse_constant=_no_constant)
             except (ValueError, RecursionError) as error:
                 raise BadRequestError(400, f"the body is not JSON ({error})", "send a JSON object") from None
 
     @property
     def accepts(self) -> str:
         return self.request.headers.get("accept", "")
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no number of JSON")

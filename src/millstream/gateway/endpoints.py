@@ -9,7 +9,8 @@ from typing import Any, cast
 from anyio import CapacityLimiter, to_thread
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Match, Route
+from starlette.types import Scope
 
 from millstream.gateway.answers import JSON, json_answer
 from millstream.gateway.asked import Asked
@@ -40,6 +41,12 @@ class DescribedRoute(Route):
         super().__init__(path, serve, methods=[method])
         self.method = method
         self.doc = doc
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        try:
+            return super().matches(scope)
+        except ValueError:  # a number of more digits than Python reads; nothing is called so
+            return Match.NONE, {}
 
 
 def endpoint(

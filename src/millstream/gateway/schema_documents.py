@@ -25,7 +25,7 @@ def read_version(asked: Asked) -> int | None:
     text = asked.path("version")
     if text in ("latest", "-1"):
         return None
-    if not text.isdecimal() or not 1 <= int(text) <= _MAX_VERSION:
+    if not text.isdecimal() or len(text) > 10 or not 1 <= int(text) <= _MAX_VERSION:
         raise invalid_version(text)
     return int(text)
 
