@@ -2,6 +2,7 @@
 
 import base64
 import json
+import socket
 import ssl
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 
 from millstream.cli import exit_codes
 from millstream.cli.app import run_app
+from millstream.gateway import careful_http
 from millstream.gateway.credentials import Credentials, CredentialsError, read_credentials
 from millstream.gateway.listening import GatewayError
 from millstream.gateway.server import Gateway, GatewayOptions
@@ -78,6 +80,45 @@ def test_numbers_that_are_none(call: Caller) -> None:
         body = b'{"schema": "\\"string\\"", "metadata": {"properties": {"a": %s}}}' % name.encode()
         assert call("POST", "/subjects/no-number/versions", raw=body).status == 400
     assert call("GET", "/subjects/no-number/versions").status == 404
+
+
+def _told(gateway: Gateway, *pieces: bytes) -> bytes:
+    """All that is answered until the gateway closes the connection."""
+    host, port = gateway.address.split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        try:
+            for piece in pieces:
+                connection.sendall(piece)
+        except OSError:
+            pass  # it was closed meanwhile
+        answer = b""
+        try:
+            while found := connection.recv(4096):
+                answer += found
+        except ConnectionResetError:
+            pass
+    return answer
+
+
+def test_heads_have_a_limit(gateway: Gateway, call: Caller) -> None:
+    begin = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n"
+    for endless in (begin + b"X: ", begin, b"GET /"):
+        filler = b"a" * 40_000 if endless != begin else b"a: b\r\n" * 7_000
+        answer = _told(gateway, endless, filler, filler)
+        assert not answer or b" 431 " in answer or b" 400 " in answer, endless
+    whole = begin + b"X: " + b"a" * 30_000 + b"\r\n"
+    answer = _told(gateway, whole + b"\r\n", whole + b"Connection: close\r\n\r\n")
+    assert answer.count(b"200 OK") == 2, "each request has a head of its own"
+    assert call("GET", "/livez").status == 200
+
+
+def test_heads_have_a_time(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(careful_http, "HEAD_TIMEOUT_S", 0.3)
+    for begin in (b"", b"GET / HT", b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\nGET / HT"):
+        answer = _told(gateway, begin)
+        assert b" 408 " in answer and b"send it faster" in answer, begin
+    whole = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    assert _told(gateway, whole).count(b"HTTP/1.1 ") == 1, "one that waits for the next request is only closed"
 
 
 def test_bodies_have_a_limit(call: Caller) -> None:

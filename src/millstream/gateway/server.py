@@ -11,6 +11,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from millstream.gateway.app import make_app
+from millstream.gateway.careful_http import CarefulHttp
 from millstream.gateway.families import FAMILIES
 from millstream.gateway.listening import (
     GatewayError,
@@ -151,6 +152,7 @@ def _server(app: ASGIApp, options: GatewayOptions, on_stop: Sequence[Callable[[]
     return _Server(
         uvicorn.Config(
             app,
+            http=CarefulHttp,
             log_config=None,
             log_level="warning",  # or else each websocket of the console has lines of its own
             access_log=False,
