@@ -258,6 +258,32 @@ def test_every_record_has_an_outcome_when_nothing_is_heard(
     assert len(outcomes) == 1500 and {outcome[0] for outcome in outcomes} == {504}
 
 
+def test_a_report_that_fails_leaves_the_others_heard(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic, made = make_topic(broker, 1), publishing.Stored
+
+    def fail_once(*fields: int) -> publishing.Stored:
+        monkeypatch.setattr(publishing, "Stored", made)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(publishing, "Stored", fail_once)
+    with Cluster(broker.bootstrap_servers) as cluster:
+        publisher = publishing.Publisher(cluster, Limits())
+
+        async def publish() -> list[publishing.Outcome]:
+            lost = publisher.enqueue(topic, [publishing.Outgoing(b"")])
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(lost, 1.0)
+            return await publisher.publish(topic, [publishing.Outgoing(b"")])
+
+        try:
+            assert asyncio.run(publish())[0][1] == 1
+        finally:
+            publisher.close()
+    assert "report_failed" in caplog.text
+
+
 async def _crowd(url: str, path: str) -> set[int]:
     async with httpx.AsyncClient(base_url=url, timeout=30, trust_env=False) as http:
         body = {"messages": [{"value": b64(b"x" * 6000)}]}

@@ -147,7 +147,10 @@ class Publisher:
             if producer is None:
                 self._closed.wait(_POLL_S)
                 continue
-            producer.poll(_POLL_S)
+            try:
+                producer.poll(_POLL_S)
+            except Exception:  # raised by a report; without this thread no other would be heard
+                logger.exception("report_failed")
             if self._spent:
                 self._spent = False
                 self._producer = None  # the next record makes a new one

@@ -6,6 +6,7 @@ the letters: it outlives the gateway, and every Kafka tool shows it. Letters are
 crash in between sends some twice, and none is forgotten.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ from millstream.wire.transactions import idempotent_producer
 AT_ONCE = 500
 _PREFIX = "__dlq.errors."
 _PER_BATCH = 100
+_NUMBER = re.compile("[0-9]{1,19}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,7 @@ def redrive(cluster: Cluster, group: str, letters: Letters) -> int:
 
 def _letter(record: FoundRecord) -> Letter | None:
     topic, partition, offset = (_text(record, name) for name in ("topic", "partition", "offset"))
-    if not topic or not partition.isdigit() or not offset.isdigit():
+    if not topic or not _NUMBER.fullmatch(partition) or not _NUMBER.fullmatch(offset):
         return None
     return Letter(record, topic, int(partition), int(offset), _text(record, "delivery.count"), _text(record, "message"))
 
