@@ -256,6 +256,8 @@ def test_schemas(api: httpx.Client, gateway: Gateway, broker: EmbeddedBroker, to
     ):
         (told,) = lines(api.post(f"topics/{topic}/records", json={"partition_id": 0, "value": value}))
         assert told["error_code"] == 200
+    (other,) = lines(api.post("topics/another-with-the-same/records", json=first))
+    assert (other["value"]["schema_id"], other["value"]["subject"]) == (number, "another-with-the-same-value")
     with SchemaRegistryClient({"url": gateway.url}) as client:
         read = AvroDeserializer(client)
         assert [read(row.value(), None) for row in read_all(broker, topic, 4)] == [{"n": 7}] * 4

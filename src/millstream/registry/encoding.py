@@ -56,7 +56,7 @@ class Encoders:
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        self._kept: OrderedDict[tuple[str, int], SchemaEncoder] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, int], _Writer] = OrderedDict()
         self._lock = threading.Lock()
 
     def by_id(self, schema_id: int, subject: Subject | None = None) -> SchemaEncoder:
@@ -70,16 +70,17 @@ class Encoders:
         return self.of(registry.fresh(lambda: registry.version(subject, version)))
 
     def of(self, stored: StoredSchema) -> SchemaEncoder:
+        """What writes is the same for all subjects that have this schema; whose it is, is told as it was asked for."""
         place = stored.subject.context, stored.id
         with self._lock:
             found = self._kept.get(place)
         if found is None:
-            found = SchemaEncoder(stored, _writer(self._registry.parser.parse_stored(stored)))
+            found = _writer(self._registry.parser.parse_stored(stored))
             with self._lock:
                 self._kept[place] = found
                 while len(self._kept) > _KEPT:
                     self._kept.popitem(last=False)
-        return found
+        return SchemaEncoder(stored, found)
 
 
 def _writer(parsed: ParsedSchema) -> _Writer:
