@@ -69,7 +69,7 @@ def test_halves_of_characters(call: Caller) -> None:
         ("/consumers/g/subscribe", rb'{"topics": ["\ud800"]}'),
     ):
         answer = call("POST", path, raw=body)
-        assert (answer.status, answer.json["hint"]) == (422, "send whole characters"), path
+        assert (answer.status, answer.json["hint"]) == (400, "send whole characters"), path
 
 
 def test_numbers_that_are_none(call: Caller) -> None:

@@ -79,7 +79,7 @@ def endpoint(
             raise BadRequestError(422, "what was sent is nested too deeply", "make it flatter") from None
         except UnicodeEncodeError:  # JSON can spell halves of characters; names and settings cannot hold them
             raise BadRequestError(
-                422, "what was sent holds half of a surrogate pair, which is no text", "send whole characters"
+                400, "what was sent holds half of a surrogate pair, which is no text", "send whole characters"
             ) from None
         if isinstance(result, Response):
             return result
