@@ -13,14 +13,16 @@ import pytest
 
 from millstream.api.request import ProduceResults
 from millstream.broker.handlers import transactional_produce
+from millstream.broker.handlers.guarded_produce import GuardedProduce
 from millstream.broker.handlers.produce import ProduceHandler
 from millstream.broker.handlers.transactional_produce import TransactionalProduce
 from millstream.broker.partition import Partition
 from millstream.broker.partition_table import PartitionTable
+from millstream.broker.schema_guard import SchemaGuard
 from millstream.broker.transaction_verification import for_offset_commit, for_producer
 from millstream.config.log_config import LogConfig
 from millstream.environment import Environment
-from millstream.metadata.image import PartitionState
+from millstream.metadata.image import MetadataImage, PartitionState
 from millstream.model.errors import ErrorCode
 from millstream.model.identifiers import TopicName, TopicPartition
 from millstream.model.transactions import Marker
@@ -101,7 +103,8 @@ class World:
         self.coordinator = Coordinator()
         nowhere: Any = SimpleNamespace(state_elsewhere=lambda *at: None)
         self.transactional = TransactionalProduce(table, self.coordinator, environment, lambda: self.is_enabled)
-        self.handler = ProduceHandler(table, environment, nowhere, self.transactional)
+        guarded = GuardedProduce(SchemaGuard(MetadataImage(), nowhere), nowhere, environment)
+        self.handler = ProduceHandler(table, environment, nowhere, self.transactional, guarded)
         self.partitions = [table.find("t", index) for index in range(3)]
 
     def _opener(self, index: int) -> Callable[[], Any]:

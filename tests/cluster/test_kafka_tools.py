@@ -216,16 +216,25 @@ def _is(tools: Tools, number: str, role: str) -> Callable[[], None]:
     return check
 
 
+def _feature(tools: Tools, name: str, level: int) -> Callable[[], None]:
+    """Any broker may be asked, and one may hear of it a moment later than another."""
+
+    def check() -> None:
+        assert re.search(rf"{name} .*FinalizedVersionLevel: {level}", tools("kafka-features", "describe"))
+
+    return check
+
+
 def test_features(tools: Tools) -> None:
     assert "downgraded to 0" in tools("kafka-features", "downgrade", "--feature", "share.version=0")
-    assert re.search(r"share.version .*FinalizedVersionLevel: 0", tools("kafka-features", "describe"))
+    eventually(_feature(tools, "share.version", 0))
     # Together with the quorum's own feature, as `--release-version` asks for it.
     both = ("--feature", "share.version=1", "--feature", "kraft.version=1")
     assert tools.run("kafka-features", *tools.controllers, "upgrade", *both).count("was upgraded") == 2
     assert "supports 0 to 1" in tools.refused("kafka-features", "upgrade", "--feature", "share.version=7")
     assert "does not know" in tools.refused("kafka-features", "upgrade", "--feature", "nonsense=1")
     assert "downgraded to 1" in tools("kafka-features", "downgrade", "--feature", "transaction.version=1")
-    assert re.search(r"transaction.version .*FinalizedVersionLevel: 1", tools("kafka-features", "describe"))
+    eventually(_feature(tools, "transaction.version", 1))
     assert "upgraded to 2" in tools("kafka-features", "upgrade", "--feature", "transaction.version=2")
 
 
