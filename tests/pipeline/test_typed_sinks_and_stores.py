@@ -92,6 +92,7 @@ def test_avro_and_protobuf_sinks_and_a_table_in_a_store(shop: Shop, spark: Spark
     assert plain == sorted((order["id"], order["amount"]) for order in orders)
 
 
+@pytest.mark.slow
 def test_a_protobuf_sink_without_a_schema_is_told(shop: Shop, spark: SparkSession) -> None:
     shop.fill("typed-lost", [{"id": "a"}])
     with running() as registry:

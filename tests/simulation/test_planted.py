@@ -150,23 +150,32 @@ def _abort_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CleanedTransactions, "__init__", forgetful)
 
 
+LONG = pytest.mark.slow
+"""Those that need ten seeds and more."""
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("plant", "scenario", "found_by"),
     [
         (_acknowledge_early, Scenario.FAILOVER, _OF_RECORDS),
-        (_forget_votes, Scenario.BLACKOUT, {"EpochsOnlyGrow", "OneQuorumLeaderPerEpoch", "CommittedMetadataStays"}),
+        pytest.param(
+            _forget_votes,
+            Scenario.BLACKOUT,
+            {"EpochsOnlyGrow", "OneQuorumLeaderPerEpoch", "CommittedMetadataStays"},
+            marks=LONG,
+        ),
         (_never_truncate, Scenario.FAILOVER, _OF_RECORDS),
         (_count_unsynced_metadata, Scenario.BLACKOUT, {"CommittedMetadataStays"}),
         (_let_batches_overtake, Scenario.FAILOVER, {"AckedIsKept", "History"}),
         (_take_gaps, Scenario.FAILOVER, {"AckedIsKept", "History"}),
         (_name_no_aborted_ones, Scenario.TRANSACTIONS, {"NoAbortedRead"}),
         (_everything_is_stable, Scenario.TRANSACTIONS, {"LastStableOffsetsHold", "NoAbortedRead"}),
-        (_send_markers_once, Scenario.TRANSACTIONS, {"TransactionsEnd", "Liveness"}),
+        pytest.param(_send_markers_once, Scenario.TRANSACTIONS, {"TransactionsEnd", "Liveness"}, marks=LONG),
         (_wait_for_ever, Scenario.TRANSACTIONS, {"TransactionsEnd"}),
         (_abort_in_compacted_topics, Scenario.TRANSACTIONS, {"TransactionsAreWhole"}),
         (_later_coordinators_abort, Scenario.TRANSACTIONS, {"TransactionsAreWhole"}),
-        (_forget_decisions, Scenario.TRANSACTIONS, {"DecisionsStay"}),
+        pytest.param(_forget_decisions, Scenario.TRANSACTIONS, {"DecisionsStay"}, marks=LONG),
         (_count_offsets_at_once, Scenario.TRANSACTIONS, {"OffsetsAgreeWithOutput"}),
         (_lose_offsets_of_transactions, Scenario.TRANSACTIONS, {"OffsetsAgreeWithOutput", "EachInputOnce"}),
         (_clean_what_is_open, Scenario.TRANSACTIONS, {"CleaningKeepsTheLast"}),
