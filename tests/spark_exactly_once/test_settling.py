@@ -259,7 +259,8 @@ def test_transactions_that_time_out_after_the_decision_are_written_again() -> No
     """Without two-phase commits a coordinator aborts what takes too long, decided or not."""
     settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 200}
     with EmbeddedBroker(settings) as running:
-        query = Query(running.bootstrap_servers, **{"kafka.transaction.timeout.ms": "1000"})
+        # Long enough for a busy machine to come as far as the decision.
+        query = Query(running.bootstrap_servers, **{"kafka.transaction.timeout.ms": "5000"})
         dying = query.driver()
         dying._transactions = DyingTransactions(query.cluster)
         dying._transactions.ends = 1
