@@ -8,6 +8,7 @@ may cost; a page that was cut short says so and can be continued.
 import heapq
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -169,7 +170,7 @@ class RecordReader:
         )
 
 
-class _Walk:
+class _Walk(ABC):
     """One partition from one end of a range to the other, a stretch at a time."""
 
     def __init__(
@@ -187,20 +188,20 @@ class _Walk:
         self.following = self._edge
 
     @staticmethod
-    def order(record: FoundRecord) -> tuple[int, int, int]:
-        raise NotImplementedError
+    @abstractmethod
+    def order(record: FoundRecord) -> tuple[int, int, int]: ...
 
     @property
-    def _edge(self) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def _edge(self) -> int: ...
 
+    @abstractmethod
     def _read_on(self) -> list[FoundRecord]:
         """Reads the next stretch, moves the edge, and returns its records, the next one last."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _passed(self, record: FoundRecord) -> int:
         """Where to go on after this record was handed out."""
-        raise NotImplementedError
 
     @property
     def partition(self) -> int:
