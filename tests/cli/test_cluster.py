@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import select
 import signal
 import socket
@@ -21,6 +20,7 @@ from millstream.cli.cluster_reading import Broker, Cluster, Partition, Quorum, Q
 from millstream.cli.cluster_report import Health, leader_skew, shown_bytes
 from millstream.cli.terminal import CommandFailedError
 from millstream.testing.embedded_cluster import EmbeddedCluster
+from millstream.testing.free_ports import free_stretch
 from tests import wire as wires
 from tests.wire import Wire
 
@@ -117,19 +117,6 @@ def test_a_port_that_is_taken_is_named(offline: Run, tmp_path: Path) -> None:
         port = min(taken.getsockname()[1], 65000)
         outcome = offline("cluster", "start", "--nodes", 1, "--dir", tmp_path, "--port", taken.getsockname()[1])
     assert outcome.code == 1 and f"port {port}" in outcome.err and "--port" in outcome.err
-
-
-def free_stretch(count: int) -> int:
-    """The first of so many ports that nobody uses now."""
-    for _ in range(100):
-        first = random.randrange(20_000, 60_000)
-        try:
-            for port in range(first, first + count):
-                socket.create_server(("127.0.0.1", port)).close()
-            return first
-        except OSError:
-            continue
-    raise AssertionError("no free ports")
 
 
 class Started:

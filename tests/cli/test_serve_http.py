@@ -24,6 +24,7 @@ import millstream
 from millstream.cli import http_front
 from millstream.cli.http_front import DEFAULT_HTTP, HttpOptions, open_front
 from millstream.gateway.listening import GatewayError, parse_address
+from millstream.testing.free_ports import free_stretch
 
 pytestmark = pytest.mark.timeout(150)
 _PATIENCE_S = 60.0
@@ -182,8 +183,7 @@ def test_what_cannot_be_is_told_before_anything_is_started(tmp_path: Path, words
 
 
 def test_a_cluster_has_one_gateway(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1] - 1
+    port = free_stretch(2)  # a broker's and a controller's
     command = [sys.executable, "-m", "millstream", "cluster", "start", "--nodes", "1", "--port", str(port)]
     log_file = tmp_path / "start.log"
     with open(log_file, "wb") as log:

@@ -1,6 +1,7 @@
 """The description of all routes: complete, a page that needs nothing else, and true: schemathesis asks what it says."""
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -28,6 +29,19 @@ from millstream.testing import EmbeddedBroker
 pytestmark = [pytest.mark.timeout(180)]
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    """Of its own: who asks everything also sets the registry's mode, and deletes what is not his."""
+    with EmbeddedBroker() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def gateway(broker: EmbeddedBroker) -> Iterator[Gateway]:
+    with Gateway(GatewayOptions(broker.bootstrap_servers)) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,10 @@
 """Ports are free, distinct, and no other process's."""
 
+import socket
 import subprocess
 import sys
 
-from millstream.testing.free_ports import free_ports
+from millstream.testing.free_ports import free_ports, free_stretch
 
 OTHERS = "from millstream.testing.free_ports import free_ports; print(*free_ports(3), flush=True); input()"
 
@@ -22,3 +23,10 @@ def test_two_processes_never_choose_the_same() -> None:
         ours = {port // 100 for port in free_ports(3)}
         other.communicate("\n", timeout=30)
     assert not theirs & ours
+
+
+def test_a_stretch_steps_over_what_is_taken() -> None:
+    (before,) = free_ports(1)
+    with socket.create_server(("127.0.0.1", before + 2)):
+        first = free_stretch(3)
+    assert before + 2 not in range(first, first + 3)

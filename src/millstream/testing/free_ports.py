@@ -11,7 +11,6 @@ import random
 import socket
 import tempfile
 from pathlib import Path
-from typing import IO
 
 HOST = "127.0.0.1"
 _FIRST = 20_000
@@ -24,7 +23,7 @@ class _Block:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self.first, self._lock = _lock_a_block()
+        self.first = _lock_a_block()
         self._turn = 0
 
     def next_free(self) -> int:
@@ -39,18 +38,19 @@ class _Block:
         raise OSError(f"no port from {self.first} to {self.first + _BLOCK_PORTS - 1} is free: stop what listens there")
 
 
-def _lock_a_block() -> tuple[int, IO[str]]:
+def _lock_a_block() -> int:
+    """Its first port. The locked file stays open until the process ends, and the lock with it."""
     directory = Path(tempfile.gettempdir()) / f"millstream-ports-{os.getuid()}"
     directory.mkdir(mode=0o700, exist_ok=True)
     chance = random.SystemRandom()
     for block in chance.sample(range(_BLOCKS), _BLOCKS):
-        file = (directory / str(block)).open("w")
+        file = os.open(directory / str(block), os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            file.close()
+            os.close(file)
             continue
-        return _FIRST + block * _BLOCK_PORTS, file
+        return _FIRST + block * _BLOCK_PORTS
     raise OSError(f"all blocks of ports are taken: {_BLOCKS} processes have clusters, by the locks in {directory}")
 
 
@@ -63,3 +63,12 @@ def free_ports(count: int) -> list[int]:
         _block = _Block()
     block = _block
     return [block.next_free() for _ in range(count)]
+
+
+def free_stretch(count: int) -> int:
+    """The first of so many free ports in a row."""
+    for _ in range(_BLOCK_PORTS):
+        ports = free_ports(count)
+        if ports[-1] - ports[0] == count - 1:
+            return ports[0]
+    raise OSError(f"no {count} ports in a row are free: stop what listens there")
