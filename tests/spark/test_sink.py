@@ -11,11 +11,14 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from millstream.columnar import partition_by_key
 from millstream.spark.decisions import TOPIC as DECISIONS
+from millstream.spark.errors import SinkError
+from millstream.spark.sink import BatchWriter
 from millstream.testing import EmbeddedBroker
-from millstream.wire import Cluster
+from millstream.wire import Cluster, WireError
 from tests.spark_exactly_once.committed import committed_values, hidden
 from tools.apache_kafka import ApacheKafkaBroker, resolve
 
@@ -135,6 +138,26 @@ def test_a_batch_write_exactly_once_shows_nothing_of_what_failed(sink: Sink, spa
     assert sink.values() == []
     sink.write(spark.range(100).selectExpr("string(id) as value"), delivery="exactly-once")
     assert sorted(map(int, sink.values())) == list(range(100))
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_task_that_runs_on_after_a_batch_write_failed_leaves_nothing_open(sink: Sink, begun: bool) -> None:
+    """Spark ends the other tasks when one has failed, but not before it tells the writer: they may go on."""
+    writer = BatchWriter(sink.options({"delivery": "exactly-once"}), StructType().add("value", "string"), False)
+    rows = pa.RecordBatch.from_pydict({"value": ["late"]})
+
+    def late() -> Iterator[pa.RecordBatch]:
+        if not begun:
+            writer.abort([])
+        yield rows
+        if begun:
+            writer.abort([])
+        yield rows
+
+    with pytest.raises((SinkError, WireError)):
+        writer.write(late())
+    assert not hidden(sink.cluster, sink.topic)
+    assert sink.values() == []
 
 
 def check_restarts(sink: Sink, spark: SparkSession, checkpoint: Path) -> None:

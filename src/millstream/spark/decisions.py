@@ -63,6 +63,11 @@ def task_prefix(sink: str) -> str:
     return f"{ID_PREFIX}.{sink}.task."
 
 
+def over_id(attempt: str) -> str:
+    """The transactional id that says, once it is known, that a `.write` has failed and its tasks must not go on."""
+    return f"{ID_PREFIX}.{attempt}.over"
+
+
 class DecisionLog:
     """The last decision for one sink, as far as the log has been read."""
 

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from millstream.spark.connections import cluster_of
-from millstream.spark.decisions import task_prefix
+from millstream.spark.decisions import over_id, task_prefix
 from millstream.spark.errors import OptionError, SinkError
 from millstream.spark.sink_columns import Shape, shape_of
 from millstream.spark.sink_messages import TaskWrite
@@ -91,9 +91,11 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         if not self._options.exactly_once:
             return
         self._end(messages, commit=False)
-        # Tasks that were cut off when another failed have told nobody of theirs; they would stay open until a time-out.
+        # Tasks that were cut off when another failed have told nobody of their transactions, which would stay open
+        # until a time-out; and some run on for a moment. Who has an id by now loses it; who takes one later is told.
         transactions = Transactions(cluster_of(self._options.connection))
-        transactions.take_all(sorted(transactions.open_ids(task_prefix(self._attempt))))
+        transactions.take(over_id(self._attempt), two_phase=False)
+        transactions.take_all(sorted(transactions.ids_in_use(task_prefix(self._attempt), ("Empty", "Ongoing"))))
 
     def _end(self, messages: Sequence[WriterCommitMessage | None], *, commit: bool) -> list[Ended]:
         identities = [each.transaction.identity for each in _writes(messages) if each.transaction is not None]

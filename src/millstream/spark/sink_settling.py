@@ -125,7 +125,7 @@ class SinkSettler:
     def _sweep(self, kept: set[Identity]) -> None:
         """Aborts and fences what attempts left open that are dead, or lost against others."""
         try:
-            left = self._transactions.open_ids(task_prefix(self._sink)) - {each.transactional_id for each in kept}
+            left = self._transactions.ids_in_use(task_prefix(self._sink)) - {each.transactional_id for each in kept}
             if left:
                 log.warning("query %s: aborting %d transactions that attempts left open", self._sink, len(left))
             self._transactions.take_all(sorted(left))

@@ -11,7 +11,7 @@ from pyspark import TaskContext
 
 from millstream.columnar import stamp
 from millstream.spark.connections import cluster_of
-from millstream.spark.decisions import DecisionLog, TaskTransaction, task_prefix
+from millstream.spark.decisions import DecisionLog, TaskTransaction, over_id, task_prefix
 from millstream.spark.errors import SinkError
 from millstream.spark.sink_messages import TaskWrite
 from millstream.spark.sink_options import WriteOptions
@@ -126,6 +126,8 @@ def write_open(
         return TaskWrite(here.sink, here.batch, attempt, 0, None)
     cluster = cluster_of(options.connection)
     identity = transactions.take(here.transactional_id, two_phase=two_phase)
+    if not two_phase and transactions.is_known(over_id(attempt)):
+        raise SinkError("another task of this write has failed, and what was written of it has been aborted")
     producer = _TransactionalProducer(cluster, options, transactions, identity)
     stamps = _Stamps(identity.producer_id, identity.epoch)
     try:

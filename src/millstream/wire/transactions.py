@@ -238,19 +238,37 @@ class Transactions:
             with ThreadPoolExecutor(min(_THREADS, len(wanted)), "millstream-take") as threads:
                 list(threads.map(self.take, wanted))
 
-    def open_ids(self, prefix: str) -> set[str]:
-        """Transactional ids that begin so and have an open transaction, on any coordinator."""
+    def ids_in_use(self, prefix: str, states: Collection[str] = ("Ongoing",)) -> set[str]:
+        """Transactional ids that begin so and are in one of these states, on any coordinator; Ongoing is open."""
         found: set[str] = set()
         for broker in self._cluster.brokers():
-            listed = Patience(self._cluster.timeout_s).keep_trying(partial(self._list_open, broker.node_id))
+            listed = Patience(self._cluster.timeout_s).keep_trying(partial(self._list, broker.node_id, states))
             found |= {each for each in listed if each.startswith(prefix)}
         return found
 
-    def _list_open(self, node: int) -> list[str]:
+    def is_known(self, transactional_id: str) -> bool:
+        """Whether anybody ever took this id."""
+        return Patience(self._cluster.timeout_s).keep_trying(partial(self._describe, transactional_id))
+
+    def _describe(self, transactional_id: str) -> bool:
+        answer = self._cluster.call_coordinator(
+            transactional_id,
+            CoordinatorKind.TRANSACTION,
+            "describe_transactions",
+            transactional_ids=[transactional_id],
+        )
+        code = error_code(answer.transaction_states[0].error_code)
+        if code.retriable:
+            raise NotYetError(f"transactional id {transactional_id!r}", code)
+        if code not in (ErrorCode.NONE, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND):
+            raise refusal(f"transactional id {transactional_id!r}", code)
+        return code is ErrorCode.NONE
+
+    def _list(self, node: int, states: Collection[str]) -> list[str]:
         answer = self._cluster.call(
             "list_transactions",
             node=node,
-            state_filters=["Ongoing"],
+            state_filters=list(states),
             producer_id_filters=[],
             duration_filter=-1,
             transactional_id_pattern=None,
