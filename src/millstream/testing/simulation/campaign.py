@@ -1,6 +1,5 @@
 """Many seeds, over several processes: each run is a thread of its own, so they share nothing."""
 
-import gc
 import multiprocessing
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -19,8 +18,7 @@ def run_seeds(seeds: Iterable[int], options: Options, *, processes: int) -> Iter
         return
     # Forked, so that nobody pays for the imports again.
     context = multiprocessing.get_context("fork")
-    # What is there before a run is no garbage after it, and need not be looked through.
-    with context.Pool(processes, initializer=gc.freeze, maxtasksperchild=_RECYCLED_AFTER) as pool:
+    with context.Pool(processes, maxtasksperchild=_RECYCLED_AFTER) as pool:
         yield from pool.imap(partial(_run, options=options), seeds)
 
 

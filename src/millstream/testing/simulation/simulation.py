@@ -129,14 +129,17 @@ def simulate(seed: int, options: Options | None = None, show: Callable[[Event], 
     """Runs one seed."""
     begun = time.process_time()
     # Nothing of a run is garbage for long, and what is collected in the middle of one would run its last lines there.
+    # What is there before it is no garbage after it, and need not be looked through.
     collecting = gc.isenabled()
     gc.disable()
+    gc.freeze()
     try:
         result = Simulation(seed, options or Options(), show).run()
     finally:
         if collecting:
             gc.enable()
             gc.collect()
+        gc.unfreeze()
     result.cpu_seconds = time.process_time() - begun
     return result
 
