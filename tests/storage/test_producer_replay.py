@@ -72,6 +72,15 @@ def test_the_last_batches_of_a_producer_are_known_after_any_start(node: Node) ->
     assert append(log, producer_id=5, producer_epoch=0, sequence=8) == 16
 
 
+def test_large_batches_are_remembered_as_small_ones_are(node: Node) -> None:
+    log, size = node.log(), 3000
+    for number in range(8):
+        append(log, *[b"v"] * size, producer_id=5, producer_epoch=0, sequence=number * size)
+    known = log.producers.entries[5].batches
+    node.restart(clean=True)
+    assert node.log().producers.entries[5].batches == known
+
+
 def test_batches_of_an_earlier_epoch_stay_forgotten(node: Node) -> None:
     log = node.log()
     append(log, producer_id=5, producer_epoch=0, sequence=0)

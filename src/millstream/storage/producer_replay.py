@@ -4,10 +4,10 @@ Nothing is judged here; what is in the log is what happened.
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from millstream.model.errors import KafkaError
-from millstream.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, Bytes
+from millstream.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader, Bytes
 from millstream.storage.batch_scan import walk_headers
 from millstream.storage.checkpoint import DamagedFileError
 from millstream.storage.disk import Disk
@@ -20,8 +20,10 @@ from millstream.storage.transaction_marker import read_marker
 
 logger = logging.getLogger("millstream.storage")
 
-NEARBY_OFFSETS = 2000
-"""How far back earlier batches of producers are looked for: far more than a client has under way, and read at once."""
+_NEARBY_OFFSETS = 2000
+_NEARBY_BATCHES = 250
+"""How far back earlier batches of producers are looked for: more than clients have under way, and read at once. A number
+of batches, whether they hold one record or ten thousand, so the stretch of offsets grows until it has so many."""
 
 
 def note_batch(producers: ProducerState, header: Sequence[int], batch: Bytes | None) -> AbortedTransaction | None:
@@ -100,9 +102,31 @@ def _remember_earlier(producers: ProducerState, segments: list[Segment], offset:
     repeats them all, and has to give up if one of them is taken for out of order.
     """
     earlier = ProducerState()
-    since = max(offset - NEARBY_OFFSETS, 0)
+    for header in _batches_before(segments, offset):
+        if not header.is_control:
+            note_batch(earlier, header, None)
+    for producer_id, entry in producers.entries.items():
+        known = earlier.entries.get(producer_id)
+        if known is not None and known.epoch == entry.epoch and entry.batches:
+            before = [batch for batch in known.batches if batch[2] < entry.batches[0][2]]
+            entry.batches = [*before, *entry.batches][-REMEMBERED_BATCHES:]
+
+
+def _batches_before(segments: list[Segment], offset: int) -> list[BatchHeader]:
+    """The last ones before the offset, at least `_NEARBY_BATCHES` of them if there are so many."""
+    first = segments[0].base_offset if segments else offset
+    reach = _NEARBY_OFFSETS
+    while True:
+        since = max(offset - reach, first)
+        found = list(_batches_between(segments, since, offset))
+        if len(found) >= _NEARBY_BATCHES or since == first:
+            return found
+        reach *= 8
+
+
+def _batches_between(segments: list[Segment], since: int, until: int) -> Iterator[BatchHeader]:
     for slot, segment in enumerate(segments):
-        if segment.base_offset >= offset or (slot + 1 < len(segments) and segments[slot + 1].base_offset <= since):
+        if segment.base_offset >= until or (slot + 1 < len(segments) and segments[slot + 1].base_offset <= since):
             continue
         try:
             found = segment.find(max(since, segment.base_offset)) if segment.size else None
@@ -111,15 +135,9 @@ def _remember_earlier(producers: ProducerState, segments: list[Segment], offset:
         if found is None:
             continue
         for _, header in walk_headers(segment.file(), found, segment.size):
-            if header.base_offset >= offset:
+            if header.base_offset >= until:
                 break
-            if not header.is_control:
-                note_batch(earlier, header, None)
-    for producer_id, entry in producers.entries.items():
-        known = earlier.entries.get(producer_id)
-        if known is not None and known.epoch == entry.epoch and entry.batches:
-            before = [batch for batch in known.batches if batch[2] < entry.batches[0][2]]
-            entry.batches = [*before, *entry.batches][-REMEMBERED_BATCHES:]
+            yield header
 
 
 def replay(producers: ProducerState, segment: Segment, position: int, from_offset: int) -> list[AbortedTransaction]:
