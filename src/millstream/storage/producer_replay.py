@@ -22,8 +22,8 @@ logger = logging.getLogger("millstream.storage")
 
 _NEARBY_OFFSETS = 2000
 _NEARBY_BATCHES = 250
-"""How far back earlier batches of producers are looked for: more than clients have under way, and read at once. A number
-of batches, whether they hold one record or ten thousand, so the stretch of offsets grows until it has so many."""
+"""How far back earlier batches of producers are looked for: more than clients have under way, and read at once. So many
+batches, whether they hold one record or ten thousand: the stretch of offsets grows until it has them."""
 
 
 def note_batch(producers: ProducerState, header: Sequence[int], batch: Bytes | None) -> AbortedTransaction | None:
