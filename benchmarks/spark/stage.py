@@ -72,7 +72,7 @@ class Stage:
         self._number += 1
         return str(self.directory / f"checkpoint-{self._number}")
 
-    def fill(self, topic: str, rows: int, value_bytes: int, codec: Codec) -> None:
+    def fill(self, topic: str, rows: int, value_bytes: int, codec: Codec, partitions: int = PARTITIONS) -> None:
         """Writes `rows` records with keys of 16 bytes; values of text-like bytes that compress to about a third."""
         chance = np.random.default_rng(7)
         words = [chance.bytes(6).hex().encode() for _ in range(400)]
@@ -90,7 +90,7 @@ class Stage:
                         "value": pa.array([values[(first + at) % 1000] for at in range(count)], pa.binary()),
                     }
                 )
-                place = TopicPartition(topic, first // chunk % PARTITIONS)
+                place = TopicPartition(topic, first // chunk % partitions)
                 for encoded in encoder.encode(batch):
                     stamp(encoded, -1, -1, -1, False)
                     producer.send(place, encoded.data, encoded.record_count)
@@ -99,20 +99,20 @@ class Stage:
 
 
 @contextmanager
-def stage() -> Iterator[Stage]:
+def stage(cores: int = CORES) -> Iterator[Stage]:
     directory = Path(tempfile.mkdtemp(prefix="bench-spark-"))
     jars = ",".join(map(str, spark_kafka_connector.jars()))
     try:
         with EmbeddedBroker(data_dir=directory / "data") as broker:
             spark = start_session(
                 "bench-spark",
-                master=f"local[{CORES}]",
+                master=f"local[{cores}]",
                 checkpoints=str(directory),
                 log_file=directory / "spark.log",
                 settings={
                     "spark.jars": jars,
                     "spark.driver.memory": "2g",
-                    "spark.sql.shuffle.partitions": str(CORES),
+                    "spark.sql.shuffle.partitions": str(cores),
                     "spark.sql.streaming.metricsEnabled": "false",
                 },
             )
