@@ -22,7 +22,9 @@ import pytest
 
 import millstream
 from millstream.cli import http_front
-from millstream.cli.http_front import DEFAULT_HTTP, HttpOptions, open_front
+from millstream.cli.http_front import DEFAULT_HTTP, HttpOptions, named_limits, open_front
+from millstream.cli.serve import log_to_stderr
+from millstream.gateway.limits import Limits
 from millstream.gateway.listening import GatewayError, parse_address
 from millstream.testing.free_ports import free_stretch
 
@@ -205,6 +207,23 @@ def test_a_cluster_has_one_gateway(tmp_path: Path) -> None:
         process.stdout.close()
 
 
+def test_nobody_can_write_lines_into_the_log(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    forged = "2026-01-01 00:00:00,000 INFO millstream all_is_well"
+    monkeypatch.setattr(logging, "root", logging.RootLogger(logging.WARNING))
+    log_to_stderr()
+    logging.root.warning("consumer_expired group=%s", f"a\n{forged}\r\x1b[2J\u2028\u202e")
+    try:
+        raise ValueError(f"no\n{forged}")
+    except ValueError:
+        logging.root.exception("failed")
+    first, *others = capsys.readouterr().err.splitlines()
+    assert first.endswith(rf"WARNING root consumer_expired group=a\n{forged}\r\x1b[2J\u2028\u202e")
+    assert others[0].endswith("ERROR root failed") and others[-1] == f"  {forged}"
+    assert all(line.startswith("  ") for line in others[1:])
+
+
 # Where HTTP is served, without processes
 
 
@@ -247,6 +266,14 @@ def test_without_being_asked_for() -> None:
     assert open_front(HttpOptions(off=True), by_default=True) is None
     with pytest.raises(GatewayError, match="--http HOST:PORT"):
         open_front(HttpOptions(auth_file="people"), by_default=False)
+
+
+def test_limits_are_looked_at_before_anything_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLSTREAM_HTTP_LIMITS", "max_streams=5 max_consumers=7")
+    assert named_limits(["max_streams=6"]) == Limits(max_streams=6, max_consumers=7)
+    monkeypatch.setenv("MILLSTREAM_HTTP_LIMITS", "max_streams=5 max_consumers=few")
+    with pytest.raises(GatewayError, match=r"^\$MILLSTREAM_HTTP_LIMITS max_consumers=few: give a whole number"):
+        open_front(HttpOptions("127.0.0.1:0"), by_default=True)
 
 
 def test_the_url_can_be_opened_on_this_machine() -> None:

@@ -226,6 +226,7 @@ def test_a_broker_that_goes_and_comes_back() -> None:
 
 def test_the_command_line(broker: EmbeddedBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["gateway", "-b", broker.bootstrap_servers, "--http", "127.0.0.1:0", "--schemas-topic", "cli-schemas"]
+    command += ["--limit", "max_streams=0", "--limit", "max_consumers=5"]
     server = subprocess.Popen(
         [sys.executable, "-m", "millstream", *command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
@@ -256,6 +257,17 @@ def test_the_command_line(broker: EmbeddedBroker, tmp_path: Path, capsys: pytest
         assert schema("get", "nothing")[0] == exit_codes.NOT_FOUND
         assert schema("register", "x", str(bad))[0] == exit_codes.USAGE
         assert schema("register", "x", str(first), "--reference", "what")[0] == exit_codes.USAGE
+
+        call = Caller(url.removeprefix("http://"))
+        refused = call("GET", "/topics/cli-schemas/stream")
+        assert refused.status == 429 and refused.json["message"].startswith("0 streams")
+
+        seen = call("GET", "/console/no/such/page", headers={"Accept": "text/html,*/*;q=0.8"})
+        assert (seen.status, seen.headers["content-type"]) == (404, "text/html; charset=utf-8")
+        assert b'<a href="/console">' in seen.body
+        told = call("GET", "/console/no/such/page")
+        assert (told.status, told.code) == (404, 404) and "/console" in told.json["hint"]
+        assert call("HEAD", "/console/no/such/page", headers={"Accept": "text/html"}).body == b""
     finally:
         server.terminate()
         assert server.wait(30) == 0
@@ -270,6 +282,7 @@ def test_the_command_line(broker: EmbeddedBroker, tmp_path: Path, capsys: pytest
         (["--http", "0.0.0.0:0"], "--insecure"),
         (["--tls-cert", "x"], "--tls-key"),
         (["--auth-file", "{people}"], "line 1"),
+        (["--limit", "max_streams=few"], "--limit max_streams=few: give a whole number"),
     ],
 )
 def test_wrong_options(words: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,7 @@ from millstream.gateway.errors import BadRequestError
 from millstream.gateway.limits import Limits
 from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.gateway.stream_positions import Id, read_id, read_start, spelled
+from millstream.gateway.stream_routes import StreamRoutes
 from millstream.testing import EmbeddedBroker
 from millstream.wire import Cluster, TopicPartition
 
@@ -310,6 +312,35 @@ def test_limits_and_the_end(broker: EmbeddedBroker, topic: str) -> None:
             stopper.start()
             list(lines)  # ends, and in good order
         stopper.join(30)
+
+
+def test_streams_that_come_together_are_counted_together(
+    broker: EmbeddedBroker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One waits for the cluster while another comes."""
+    waits, may_go = threading.Event(), threading.Event()
+    count = StreamRoutes._count
+
+    def slow_count(routes: StreamRoutes, name: str) -> int:
+        waits.set()
+        assert may_go.wait(30)
+        return count(routes, name)
+
+    monkeypatch.setattr(StreamRoutes, "_count", slow_count)
+    with Gateway(GatewayOptions(broker.bootstrap_servers, limits=Limits(max_streams=1))) as gateway:
+        with ThreadPoolExecutor() as pool:
+            first = pool.submit(httpx.get, f"{gateway.url}/topics/not-there/stream", timeout=60)
+            assert waits.wait(30)
+            second = pool.submit(httpx.get, f"{gateway.url}/topics/not-there/stream", timeout=60)
+            wait((second,), timeout=3)  # it is refused at once; or else both would go on
+            may_go.set()
+            assert [second.result().status_code, first.result().status_code] == [429, 404]
+        for _ in range(2):  # places of streams that came to nothing are free again
+            with httpx.stream("GET", f"{gateway.url}/topics/{topic}/stream", timeout=30) as answer:
+                assert answer.status_code == 200
+            deadline = time.monotonic() + 30
+            while httpx.get(f"{gateway.url}/topics/not-there/stream").status_code == 429:  # until it is seen to be gone
+                assert time.monotonic() < deadline
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")

@@ -1,10 +1,11 @@
 """Confluent's REST v3, asked as its callers do, checked against what Kafka clients see."""
 
+import asyncio
 import base64
 import http.client
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -14,7 +15,7 @@ from confluent_kafka import Consumer
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 
-from millstream.gateway.json_splitter import BrokenStreamError, JsonSplitter
+from millstream.gateway.json_splitter import BrokenStreamError, JsonSplitter, split
 from millstream.gateway.server import Gateway
 from millstream.testing import EmbeddedBroker
 from tests.gateway.test_produce import make_topic, read_all
@@ -241,6 +242,18 @@ def test_answers_come_while_records_are_still_sent(gateway: Gateway, api: httpx.
         assert answer.read().strip() == b""
 
 
+def test_times(api: httpx.Client, broker: EmbeddedBroker) -> None:
+    """A millisecond is not lost on the way, and what librdkafka would take for now is refused."""
+    topic = make_topic(broker, 1)
+    times = {"1970-01-01T00:00:01.001Z": 1_001, "2023-11-14T22:13:20.123": 1_700_000_000_123}
+    refused = ["1970-01-01T00:00:00Z", "1970-01-01T01:00:00+01:00", "1969-12-31T23:59:59Z"]
+    body = b"".join(json.dumps({"timestamp": at}).encode() for at in (*times, *refused))
+    told = lines(api.post(f"topics/{topic}/records", content=body))
+    assert [row["error_code"] for row in told] == [200] * 2 + [400] * 3 and "1970" in told[-1]["message"]
+    assert told[0]["timestamp"] == "1970-01-01T00:00:01.001Z"
+    assert [row.timestamp()[1] for row in read_all(broker, topic, 2)] == list(times.values())
+
+
 def test_schemas(api: httpx.Client, gateway: Gateway, broker: EmbeddedBroker, topic: str) -> None:
     avro = json.dumps({"type": "record", "name": "R", "fields": [{"name": "n", "type": ["null", "long"]}]})
     data = {"n": {"long": 7}}
@@ -291,6 +304,43 @@ def test_the_splitter_finds_the_same_objects_however_they_are_cut() -> None:
         found = [one for at in range(0, len(stream), size) for one in splitter.feed(stream[at : at + size])]
         assert found == objects and splitter.is_clean
     with pytest.raises(BrokenStreamError):
-        JsonSplitter(100).feed(b"[1]")
+        list(JsonSplitter(100).feed(b"[1]"))
     with pytest.raises(BrokenStreamError):
-        JsonSplitter(100).feed(b'{"a":"' + b"x" * 100)
+        list(JsonSplitter(100).feed(b'{"a":"' + b"x" * 100))
+
+
+@pytest.mark.parametrize("stream", [b"{}" * 10_000, b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}"])
+def test_others_have_their_turn_while_much_is_split(stream: bytes) -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        yield stream
+
+    async def turns_of_another() -> int:
+        turns = 0
+
+        async def other() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        task = asyncio.create_task(other())
+        assert b"".join([one async for one in split(pieces(), 1 << 20)]) == stream
+        task.cancel()
+        return turns
+
+    assert asyncio.run(turns_of_another()) >= 10
+
+
+def test_what_came_before_the_end_of_sense_is_told_first() -> None:
+    async def told(stream: bytes) -> list[bytes]:
+        async def pieces() -> AsyncIterator[bytes]:
+            yield stream
+
+        found = []
+        with pytest.raises(BrokenStreamError):
+            async for one in split(pieces(), 100):
+                found.append(one)
+        return found
+
+    for rest in (b"[1]", b'{"a":', b'{"a":"' + b"x" * 100):
+        assert asyncio.run(told(b"{}{}" + rest)) == [b"{}", b"{}"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from millstream.cli import exit_codes
-from millstream.cli.http_front import DEFAULT_HTTP, HOW_TO_INSTALL, named_credentials
+from millstream.cli.http_front import DEFAULT_HTTP, HOW_TO_INSTALL, LIMITS_VARIABLE, named_credentials, named_limits
 from millstream.cli.http_options import AuthFile, Http, Insecure, TlsCert, TlsKey
 from millstream.cli.options import (
     DEFAULT_BOOTSTRAP,
@@ -43,6 +43,14 @@ def gateway(
     schemas_topic: Annotated[
         str, typer.Option("--schemas-topic", metavar="TOPIC", help="Where schemas are kept.")
     ] = "_schemas",
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--limit",
+            metavar="NAME=VALUE",
+            help=f"How much to take on, e.g. --limit max_streams=5000; or in ${LIMITS_VARIABLE}. Repeatable.",
+        ),
+    ] = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     settings: ClientSettings = None,
     exit_with_stdin: Annotated[bool, typer.Option("--exit-with-stdin", hidden=True)] = False,
@@ -62,6 +70,7 @@ def gateway(
     try:
         host, port = parse_address(http or DEFAULT_HTTP)
         credentials = named_credentials(auth_file)
+        limits = named_limits(limit or ())
     except GatewayError as error:
         raise CommandFailedError(str(error), exit_codes.USAGE) from error
     try:
@@ -90,6 +99,7 @@ def gateway(
         schemas_topic,
         timeout,
         listener,
+        limits,
     )
     try:
         Gateway(options).serve(lambda ready: _announce(ready, options))

@@ -9,11 +9,13 @@ import logging
 import os
 import socket
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 from millstream.gateway.credentials import Credentials, CredentialsError, read_credentials
+from millstream.gateway.limits import Limits, read_limits
 from millstream.gateway.listening import (
     GatewayError,
     address_of,
@@ -28,6 +30,7 @@ _log = logging.getLogger("millstream.http")
 DEFAULT_HTTP = "127.0.0.1:8081"
 """Where clients look for a schema registry."""
 AUTH_VARIABLE = "MILLSTREAM_HTTP_AUTH"
+LIMITS_VARIABLE = "MILLSTREAM_HTTP_LIMITS"
 HOW_TO_INSTALL = "pip install 'millstream[gateway]'"
 _PACKAGES = (
     "starlette",
@@ -120,6 +123,7 @@ def open_front(options: HttpOptions, *, by_default: bool) -> HttpFront | None:
     host, port = parse_address(options.address or DEFAULT_HTTP)
     check_certificate(options.tls_cert, options.tls_key)
     credentials = named_credentials(options.auth_file)
+    named_limits()  # the gateway reads them itself; what is wrong with them is told at once
     check_exposure(host, demands_credentials=bool(credentials), insecure=options.insecure)
     if options.address is not None:
         return HttpFront(_listen_soon(host, port), options)
@@ -148,6 +152,13 @@ def named_credentials(auth_file: str | None) -> Credentials:
         return read_credentials(text)
     except CredentialsError as error:
         raise GatewayError(f"{where}: {error}") from error
+
+
+def named_limits(words: Sequence[str] = ()) -> Limits:
+    """Those of the environment, and over them `words` of the command line."""
+    usual = os.environ.get(LIMITS_VARIABLE, "").split()
+    read_limits(usual, f"${LIMITS_VARIABLE}")
+    return read_limits((*usual, *words))
 
 
 def _without_address(options: HttpOptions) -> bool:

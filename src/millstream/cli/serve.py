@@ -169,11 +169,13 @@ def _announce(address: str, front: "HttpFront | None", *, serves_clients: bool) 
 def log_to_stderr(usual_level: str = "INFO") -> None:
     import logging
 
+    from millstream.cli.serve_log import LineFormatter
+
     level = os.environ.get("MILLSTREAM_LOG_LEVEL", usual_level).upper()
     known = logging.getLevelNamesMapping()
-    logging.basicConfig(
-        level=known.get(level, logging.INFO), format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter())
+    logging.basicConfig(level=known.get(level, logging.INFO), handlers=[handler])
 
 
 def exit_with_parent() -> None:

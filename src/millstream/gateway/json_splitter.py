@@ -1,10 +1,18 @@
-"""JSON objects that follow each other in one stream, told apart as the bytes come in, but not read."""
+"""JSON objects that follow each other in one stream, told apart as the bytes come in, but not read.
 
+The smallest are two bytes long, so that one piece of the stream may hold very many: others have their turn in between.
+"""
+
+import asyncio
 import re
+from collections.abc import AsyncIterable, AsyncIterator, Iterator
 
+_STRETCH_BYTES = 16 << 10
+_STRETCH_OBJECTS = 100
+"""After so much, other requests have their turn."""
 _IN_STRING = re.compile(rb'["\\]')
 _OUTSIDE = re.compile(rb'["{}\[\]]')
-_SPACE = b" \t\r\n"
+_NO_SPACE = re.compile(rb"[^ \t\r\n]")
 
 
 class BrokenStreamError(ValueError):
@@ -20,31 +28,24 @@ class JsonSplitter:
         self._depth = 0
         self._in_string = False
 
-    def feed(self, data: bytes) -> list[bytes]:
-        """The objects that are complete now. BrokenStreamError once; what was complete before it has been told."""
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """The objects that are complete now, each found when it is asked for; BrokenStreamError in the place of one."""
         self._kept += data
-        found: list[bytes] = []
-        try:
-            while (one := self._next()) is not None:
-                found.append(one)
-        except BrokenStreamError:
-            if not found:
-                raise
-            self._at = 0  # whoever asks again hears of it
-        return found
+        while (one := self._next()) is not None:
+            yield one
 
     @property
     def is_clean(self) -> bool:
         """Whether nothing is left over."""
-        return not self._kept.strip(_SPACE)
+        return _NO_SPACE.search(self._kept) is None
 
     def _next(self) -> bytes | None:
         kept = self._kept
         if not self._depth:
-            start = len(kept) - len(kept.lstrip(_SPACE))
-            del kept[:start]
+            begin = _NO_SPACE.search(kept)
+            del kept[: len(kept) if begin is None else begin.start()]
             self._at = 0
-            if not kept:
+            if begin is None:
                 return None
             if kept[0] != 0x7B:
                 raise BrokenStreamError("a record must be a JSON object")
@@ -71,3 +72,18 @@ class JsonSplitter:
         if len(kept) > self._max_bytes:
             raise BrokenStreamError(f"a record is larger than {self._max_bytes} bytes")
         return None
+
+
+async def split(pieces: AsyncIterable[bytes], max_bytes: int) -> AsyncIterator[bytes]:
+    """The objects of a whole stream; BrokenStreamError in the place of the first that makes no sense, or is cut off."""
+    splitter, count = JsonSplitter(max_bytes), 0
+    async for piece in pieces:
+        for start in range(0, len(piece), _STRETCH_BYTES):
+            for one in splitter.feed(piece[start : start + _STRETCH_BYTES]):
+                yield one
+                count += 1
+                if not count % _STRETCH_OBJECTS:
+                    await asyncio.sleep(0)
+            await asyncio.sleep(0)
+    if not splitter.is_clean:
+        raise BrokenStreamError("the last record is cut off")

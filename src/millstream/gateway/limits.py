@@ -1,6 +1,13 @@
-"""How much the gateway takes on at once, and how long it waits."""
+"""How much the gateway takes on at once, and how long it waits; what may be changed with `--limit NAME=VALUE`.
 
-from dataclasses import dataclass
+Needs none of the gateway's packages: `millstream serve` looks at what is said before it starts anything.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Any
+
+from millstream.gateway.listening import GatewayError
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,3 +26,33 @@ class Limits:
     """Open consumers over HTTP, of all groups."""
     max_streams: int = 1_000
     """Open server-sent event streams."""
+
+
+_RANGES = {
+    "max_body_bytes": (1, 512 << 20),  # librdkafka takes records of up to a gigabyte
+    "body_timeout_s": (0.1, 86_400.0),
+    "max_records": (1, 1_000_000),
+    "max_in_flight_bytes": (1, 1 << 37),
+    "produce_timeout_s": (0.1, 86_400.0),
+    "max_consumers": (0, 1_000_000),
+    "max_streams": (0, 1_000_000),
+}
+
+
+def read_limits(words: Iterable[str], option: str = "--limit") -> Limits:
+    """From words `NAME=VALUE`, of which a later one counts. GatewayError names the option and what would do."""
+    kinds: dict[str, Any] = {field.name: type(field.default) for field in fields(Limits)}
+    given: dict[str, Any] = {}
+    for word in words:
+        name, _, text = word.partition("=")
+        if name not in kinds:
+            raise GatewayError(f"{option} {word}: write NAME=VALUE with one of {', '.join(kinds)}")
+        lowest, highest = _RANGES[name]
+        try:
+            given[name] = kinds[name](text)
+        except ValueError:
+            given[name] = None
+        if given[name] is None or not lowest <= given[name] <= highest:  # which NaN is not
+            a_number = "a whole number" if kinds[name] is int else "a number"
+            raise GatewayError(f"{option} {word}: give {a_number} from {lowest} to {highest}")
+    return Limits(**given)

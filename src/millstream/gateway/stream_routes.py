@@ -84,13 +84,8 @@ class StreamRoutes:
             self._stopping.set()
 
     async def stream(self, asked: Asked) -> Any:
-        tools, tails, stopping = self._tools, self._tails, self._stopping
-        assert tools and tails is not None and stopping, "no requests are served outside of the lifespan"
         if asked.request.method != "GET":
             raise BadRequestError(405, f"a stream is no {asked.request.method}", "send GET")
-        topic, format_ = asked.path("topic"), read_format(asked.text("format"))
-        seen = asked.request.headers.get("last-event-id", "") or asked.text("last_event_id")
-        wanted, start, resumed = _partitions(asked), read_start(asked.text("from")), read_id(seen) if seen else None
         if self._open >= self._max_open:
             raise BadRequestError(
                 429,
@@ -99,6 +94,19 @@ class StreamRoutes:
                 code=42901,
                 headers={"Retry-After": "10"},
             )
+        self._open += 1  # at once: while this one asks the cluster, others come
+        try:
+            return await self._begin(asked)
+        except BaseException:
+            self.closed()
+            raise
+
+    async def _begin(self, asked: Asked) -> "_EventResponse":
+        tools, tails, stopping = self._tools, self._tails, self._stopping
+        assert tools and tails is not None and stopping, "no requests are served outside of the lifespan"
+        topic, format_ = asked.path("topic"), read_format(asked.text("format"))
+        seen = asked.request.headers.get("last-event-id", "") or asked.text("last_event_id")
+        wanted, start, resumed = _partitions(asked), read_start(asked.text("from")), read_id(seen) if seen else None
         count = await tools.call(partial(self._count, topic))
         missing = [number for number in wanted or () if number >= count]
         if missing:
@@ -122,9 +130,6 @@ class StreamRoutes:
             )
         return len(info.partitions)
 
-    def opened(self) -> None:
-        self._open += 1
-
     def closed(self) -> None:
         self._open -= 1
 
@@ -141,7 +146,6 @@ class _EventResponse(Response):
         self._stopping = stopping
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._routes.opened()
         tasks = [
             asyncio.create_task(self._send_all(send)),
             asyncio.create_task(_hung_up(receive)),

@@ -3,7 +3,7 @@
 import base64
 import binascii
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 import msgspec
@@ -21,6 +21,7 @@ _TYPE_NAMES = {registered: name for name, registered in _SCHEMA_TYPES.items()}
 _PLAIN_TYPES = ("BINARY", "JSON", "STRING")
 _HOW = f"give type as one of {', '.join((*_PLAIN_TYPES, *_SCHEMA_TYPES))}"
 _NULL = b"null"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _Int32 = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
 
@@ -101,11 +102,18 @@ def to_outgoing(record: Record, key: Written, value: Written) -> Outgoing:
         if any("\0" in header.name for header in record.headers):
             raise BadRequestError(400, "a header's name must not hold the character 0")  # librdkafka would cut it there
         headers = [(header.name, header.value) for header in record.headers]
-    at = record.timestamp
-    if at is not None and at.tzinfo is None:
-        at = at.replace(tzinfo=UTC)
     partition = -1 if record.partition_id is None else record.partition_id
-    return Outgoing(value.data, key.data, headers, partition, 0 if at is None else max(0, int(at.timestamp() * 1000)))
+    return Outgoing(value.data, key.data, headers, partition, _milliseconds(record.timestamp))
+
+
+def _milliseconds(at: datetime | None) -> int:
+    """Since 1970; 0 is now. A time without a zone is of UTC."""
+    if at is None:
+        return 0
+    since = ((at if at.tzinfo is not None else at.replace(tzinfo=UTC)) - _EPOCH) // timedelta(milliseconds=1)
+    if since <= 0:  # librdkafka would write the time of now
+        raise BadRequestError(400, "a record's timestamp must be after 1970-01-01T00:00:00Z")
+    return since
 
 
 class PartWriter:

@@ -20,7 +20,7 @@ from millstream.gateway.answers import JSON, json_answer, json_bytes
 from millstream.gateway.asked import Asked
 from millstream.gateway.endpoints import endpoint
 from millstream.gateway.errors import BadRequestError, error_document
-from millstream.gateway.json_splitter import BrokenStreamError, JsonSplitter
+from millstream.gateway.json_splitter import BrokenStreamError, split
 from millstream.gateway.kafka_errors import Trouble, trouble_of
 from millstream.gateway.produce_routes import Producing
 from millstream.gateway.publishing import Outcome
@@ -71,17 +71,9 @@ class RecordRoutes:
         self, asked: Asked, lane: "_Lane", waiting: "asyncio.Queue[asyncio.Future[dict[str, Any]] | None]"
     ) -> None:
         """Until the stream ends, or makes no sense any more."""
-        splitter = JsonSplitter(self._producing.limits.max_body_bytes)
         try:
-            async for chunk in asked.request.stream():
-                for data in splitter.feed(chunk):
-                    await waiting.put(await lane.send(data))
-            while not splitter.is_clean:
-                rest = splitter.feed(b"")
-                if not rest:
-                    raise BrokenStreamError("the last record is cut off")
-                for data in rest:
-                    await waiting.put(await lane.send(data))
+            async for data in split(asked.request.stream(), self._producing.limits.max_body_bytes):
+                await waiting.put(await lane.send(data))
         except BrokenStreamError as error:
             await waiting.put(lane.refused(BadRequestError(400, f"{error}; nothing after it was read")))
         except ClientDisconnect:

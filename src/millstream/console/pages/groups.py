@@ -4,16 +4,12 @@ from nicegui import ui
 
 from millstream.console.charts import TimeChart
 from millstream.console.formats import count, short_count
-from millstream.console.frame import Frame, console_page, go, href
-from millstream.console.groups.offset_moves import delete_group
-from millstream.console.groups.reset_dialog import open_reset_dialog
+from millstream.console.frame import Frame, console_page, href
+from millstream.console.groups.head import GROUP, GroupHead, member_rows, state_tone, topics_read
 from millstream.console.live.group_reading import SHARE
 from millstream.console.live.snapshot import Group, Snapshot
 from millstream.console.parts import Stat, card, grid, heading
 from millstream.console.tables import Column, DataTable
-
-_STATE_TONES = {"Stable": "good", "Empty": "dim", "Dead": "bad"}
-_WINDOW_S = 900.0
 
 
 @console_page("/groups")
@@ -57,15 +53,11 @@ def _row(group: Group) -> dict[str, object]:
         "_tones": {"state": state_tone(group.state)},
         "kind": group.kind,
         "members": len(group.members),
-        "topics": ", ".join(sorted({place.topic for place in group.offsets})),
+        "topics": topics_read(group),
         "lag": group.lag,
         "coordinator": group.coordinator,
         "_href": href("/groups", group=group.name),
     }
-
-
-def state_tone(state: str) -> str:
-    return _STATE_TONES.get(state, "warn")
 
 
 class GroupView:
@@ -76,15 +68,7 @@ class GroupView:
         self._name = name
 
     def build(self) -> None:
-        with heading(self._name):
-            ui.link("All groups", "/groups").classes("ms-back")
-            self._reset = ui.button("Move offsets…", icon="history", on_click=self._open_reset).props(
-                "outline no-caps dense padding='4px 12px' data-testid=open-reset"
-            )
-            self._delete = ui.button("Delete…", icon="delete", on_click=self._ask_delete).props(
-                "outline color=negative no-caps dense padding='4px 12px' data-testid=delete"
-            )
-        self._gone = ui.label("").classes("ms-badge ms-warn").props("data-testid=gone")
+        self._head = GroupHead(self._frame, self._name, GROUP)
         with card(""), ui.element("div").classes("ms-stats"):
             self._state = Stat("state", test_id="state")
             self._lag = Stat("records behind", test_id="lag")
@@ -124,33 +108,17 @@ class GroupView:
         self._frame.live(self._show)
 
     def _show(self, snapshot: Snapshot) -> None:
-        group = snapshot.groups.get(self._name)
-        gone = group is None and snapshot.groups_known
-        self._gone.set_visibility(gone)
-        self._gone.set_text("There is no such group now; it may have been deleted." if gone else "")
-        for button in (self._reset, self._delete):
-            button.set_enabled(group is not None)
+        group = self._head.find(snapshot)
         if group is None:
             return
-        self._state.show(group.state, {"dim": "dim"}.get(state_tone(group.state), ""))
+        self._state.show(group.state, "dim" if state_tone(group.state) == "dim" else "")
         self._lag.show(short_count(group.lag))
         self._members.show(count(len(group.members)))
         self._kind.show(group.kind)
         self._assignor.show(group.assignor or "–")
         self._coordinator.show(str(group.coordinator))
-        series = self._frame.console.watcher.history.lags.get(self._name)
-        self._chart.update({"behind": series.points(snapshot.at - _WINDOW_S) if series is not None else ()})
-        self._member_table.update(
-            [
-                {
-                    "id": member.id,
-                    "client": member.client + (f" ({member.instance})" if member.instance else ""),
-                    "host": member.host,
-                    "partitions": ", ".join(map(str, sorted(member.partitions))) or "none",
-                }
-                for member in group.members
-            ]
-        )
+        self._chart.update({"behind": self._head.lags(snapshot)})
+        self._member_table.update(member_rows(group))
         readers = {place: member.client for member in group.members for place in member.partitions}
         self._offset_table.update(
             [
@@ -164,19 +132,3 @@ class GroupView:
                 for place, offset in sorted(group.offsets.items())
             ]
         )
-
-    def _open_reset(self) -> None:
-        group = self._frame.snapshot.groups.get(self._name)
-        if group is not None:
-            open_reset_dialog(self._frame, group)
-
-    async def _ask_delete(self) -> None:
-        group = self._frame.snapshot.groups.get(self._name)
-        if group is None:
-            return
-        with self._frame.reporting("Group not deleted"):
-            names = [f"group {group.name}", *(f"its offset in {place}" for place in sorted(group.offsets))]
-            if await self._frame.confirm(f"Delete group {group.name}?", names, action="Delete group"):
-                await self._frame.run(delete_group, self._frame.console.cluster, group)
-                self._frame.changed()
-                go("/groups")

@@ -4,19 +4,16 @@ from nicegui import ui
 
 from millstream.console.charts import TimeChart
 from millstream.console.formats import count, plural, short_count
-from millstream.console.frame import Frame, console_page, go, href
-from millstream.console.groups.offset_moves import delete_group
-from millstream.console.groups.reset_dialog import open_reset_dialog
+from millstream.console.frame import Frame, console_page, href
+from millstream.console.groups.head import QUEUE, GroupHead, member_rows, state_tone, topics_read
 from millstream.console.live.group_reading import SHARE
 from millstream.console.live.snapshot import Group, Snapshot
-from millstream.console.pages.groups import state_tone
 from millstream.console.parts import Stat, card, grid, heading
 from millstream.console.queues.dead_letters import Letters, redrive, redrive_group, waiting_letters
 from millstream.console.queues.delivery import DEAD_LETTER_TOPIC, Delivery, read_delivery, read_settings
 from millstream.console.tables import Column, DataTable
 from millstream.wire import TopicPartition
 
-_WINDOW_S = 900.0
 _LOOK_EVERY_S = 2.0
 
 
@@ -55,7 +52,7 @@ def _list(frame: Frame) -> None:
                     "state": group.state,
                     "_tones": {"state": state_tone(group.state)},
                     "members": len(group.members),
-                    "topics": ", ".join(sorted({place.topic for place in group.offsets})),
+                    "topics": topics_read(group),
                     "lag": group.lag,
                     "held": _in_flight(snapshot, group),
                     "_href": href("/queues", group=group.name),
@@ -86,15 +83,7 @@ class QueueView:
         self._busy = False
 
     def build(self) -> None:
-        with heading(self._name):
-            ui.link("All queues", "/queues").classes("ms-back")
-            self._reset = ui.button("Move offsets…", icon="history", on_click=self._open_reset).props(
-                "outline no-caps dense padding='4px 12px' data-testid=open-reset"
-            )
-            self._delete = ui.button("Delete…", icon="delete", on_click=self._ask_delete).props(
-                "outline color=negative no-caps dense padding='4px 12px' data-testid=delete"
-            )
-        self._gone = ui.label("").classes("ms-badge ms-warn").props("data-testid=gone")
+        self._head = GroupHead(self._frame, self._name, QUEUE)
         with card(""), ui.element("div").classes("ms-stats"):
             self._state = Stat("state", test_id="state")
             self._waiting = Stat("waiting", test_id="waiting")
@@ -175,12 +164,7 @@ class QueueView:
             self._busy = False
 
     def _show(self, snapshot: Snapshot) -> None:
-        group = snapshot.groups.get(self._name)
-        gone = group is None and snapshot.groups_known
-        self._gone.set_visibility(gone)
-        self._gone.set_text("There is no such queue now; it may have been deleted." if gone else "")
-        for button in (self._reset, self._delete):
-            button.set_enabled(group is not None)
+        group = self._head.find(snapshot)
         if group is None:
             return
         held = _in_flight(snapshot, group)
@@ -191,19 +175,8 @@ class QueueView:
         self._again.show(count(again), "warn" if again else "")
         self._given_up.show(count(sum(each.given_up for each in self._delivery.values())))
         self._members.show(count(len(group.members)))
-        series = self._frame.console.watcher.history.lags.get(self._name)
-        self._chart.update({"waiting": series.points(snapshot.at - _WINDOW_S) if series is not None else ()})
-        self._member_table.update(
-            [
-                {
-                    "id": member.id,
-                    "client": member.client,
-                    "host": member.host,
-                    "partitions": ", ".join(map(str, sorted(member.partitions))) or "none",
-                }
-                for member in group.members
-            ]
-        )
+        self._chart.update({"waiting": self._head.lags(snapshot)})
+        self._member_table.update(member_rows(group))
         self._partition_table.update([self._row(snapshot, group, place) for place in sorted(group.offsets)])
         self._show_letters(snapshot)
 
@@ -247,22 +220,6 @@ class QueueView:
                 waiting_letters, self._frame.console.cluster, self._name, self._letter_topic
             )
             _letters_dialog(self._frame, self._name, letters)
-
-    def _open_reset(self) -> None:
-        group = self._frame.snapshot.groups.get(self._name)
-        if group is not None:
-            open_reset_dialog(self._frame, group)
-
-    async def _ask_delete(self) -> None:
-        group = self._frame.snapshot.groups.get(self._name)
-        if group is None:
-            return
-        with self._frame.reporting("Queue not deleted"):
-            names = [f"queue {group.name}", *(f"what it knows of {place}" for place in sorted(group.offsets))]
-            if await self._frame.confirm(f"Delete queue {group.name}?", names, action="Delete queue"):
-                await self._frame.run(delete_group, self._frame.console.cluster, group)
-                self._frame.changed()
-                go("/queues")
 
 
 def _letters_dialog(frame: Frame, group: str, letters: Letters) -> None:
