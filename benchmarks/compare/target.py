@@ -5,6 +5,7 @@ Both run as their users would run them: own process, default settings, loopback.
 
 from __future__ import annotations
 
+import compileall
 import os
 import re
 import selectors
@@ -17,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+import millstream
 from tools.apache_kafka import ApacheKafkaBroker, KafkaDistribution
 
 
@@ -75,6 +77,7 @@ class MillstreamTarget:
 
     def prepare(self) -> None:
         self.data_dir.mkdir(parents=True, exist_ok=True)
+        compileall.compile_dir(Path(millstream.__file__).parent, quiet=2)  # as installing does
 
     def spawn(self) -> None:
         """Port 0 picks the port, so the address is known only from the ready line: spawning waits for it."""

@@ -1,11 +1,24 @@
 """An S3-compatible store on loopback, for tests of tables in one."""
 
+import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pytest
 
 moto_server = pytest.importorskip("moto.server", reason="pip install 'moto[server]'")
+
+
+def _one_at_a_time(app: Any) -> Any:
+    """Moto looks whether an object is there, and then writes it: two who write the same at once would both be first."""
+    lock = threading.Lock()
+
+    def answer(environ: Any, start_response: Any) -> Iterable[bytes]:
+        with lock:
+            return list(app(environ, start_response))
+
+    return answer
 
 
 @pytest.fixture(scope="module")
@@ -14,11 +27,13 @@ def store() -> Iterator[dict[str, str]]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         import boto3
+        from werkzeug.serving import make_server
 
-        server = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-        server.start()
-        host, port = server.get_host_and_port()
-        endpoint = f"http://{host}:{port}"
+        app = moto_server.DomainDispatcherApplication(moto_server.create_backend_app)
+        server = make_server("127.0.0.1", 0, _one_at_a_time(app), threaded=True)
+        serving = threading.Thread(target=server.serve_forever, daemon=True)
+        serving.start()
+        endpoint = f"http://127.0.0.1:{server.server_port}"
         client = boto3.client(
             "s3",
             endpoint_url=endpoint,
@@ -29,4 +44,6 @@ def store() -> Iterator[dict[str, str]]:
         client.create_bucket(Bucket="lake")
         client.close()
     yield {"s3.endpoint": endpoint, "s3.access-key": "test", "s3.secret-key": "secret"}
-    server.stop()
+    server.shutdown()
+    serving.join()
+    server.server_close()
