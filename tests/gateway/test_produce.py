@@ -246,6 +246,13 @@ def test_a_body_that_does_not_come_keeps_nobody_out(broker: EmbeddedBroker) -> N
         assert httpx.post(gateway.url + path, json={"value": b64(b"x" * 600)}, trust_env=False).status_code == 200
 
 
+def test_a_request_larger_than_all_that_may_wait_is_taken_when_it_is_alone(broker: EmbeddedBroker, topic: str) -> None:
+    limits = Limits(max_in_flight_bytes=100_000)
+    with Gateway(GatewayOptions(broker.bootstrap_servers, limits=limits)) as gateway:
+        answer = httpx.post(f"{gateway.url}/topics/{topic}/messages", json={"value": b64(bytes(3 << 20))})
+        assert answer.status_code == 413, answer.text  # the broker's word, which librdkafka must have asked for
+
+
 def test_every_record_has_an_outcome_when_nothing_is_heard(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -246,10 +246,10 @@ def test_times(api: httpx.Client, broker: EmbeddedBroker) -> None:
     """A millisecond is not lost on the way, and what librdkafka would take for now is refused."""
     topic = make_topic(broker, 1)
     times = {"1970-01-01T00:00:01.001Z": 1_001, "2023-11-14T22:13:20.123": 1_700_000_000_123}
-    refused = ["1970-01-01T00:00:00Z", "1970-01-01T01:00:00+01:00", "1969-12-31T23:59:59Z"]
+    refused = ["1970-01-01T00:00:00Z", "1970-01-01T01:00:00+01:00", "1969-12-31T23:59:59Z", "9999-12-31T23:59:59-14:00"]
     body = b"".join(json.dumps({"timestamp": at}).encode() for at in (*times, *refused))
     told = lines(api.post(f"topics/{topic}/records", content=body))
-    assert [row["error_code"] for row in told] == [200] * 2 + [400] * 3 and "1970" in told[-1]["message"]
+    assert [row["error_code"] for row in told] == [200] * 2 + [400] * 4 and "1970" in told[-1]["message"]
     assert told[0]["timestamp"] == "1970-01-01T00:00:01.001Z"
     assert [row.timestamp()[1] for row in read_all(broker, topic, 2)] == list(times.values())
 
@@ -307,6 +307,8 @@ def test_the_splitter_finds_the_same_objects_however_they_are_cut() -> None:
         list(JsonSplitter(100).feed(b"[1]"))
     with pytest.raises(BrokenStreamError):
         list(JsonSplitter(100).feed(b'{"a":"' + b"x" * 100))
+    with pytest.raises(BrokenStreamError):
+        list(JsonSplitter(100).feed(b'{"a":"' + b"x" * 100 + b'"}'))
 
 
 @pytest.mark.parametrize("stream", [b"{}" * 10_000, b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}"])

@@ -6,6 +6,7 @@ import pytest
 
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.records.batch import HEADER, HEADER_SIZE, seal
+from millstream.storage import producer_replay
 
 from .batches import NOW, batch, varint
 from .conftest import Node
@@ -79,6 +80,21 @@ def test_large_batches_are_remembered_as_small_ones_are(node: Node) -> None:
     known = log.producers.entries[5].batches
     node.restart(clean=True)
     assert node.log().producers.entries[5].batches == known
+
+
+def test_masses_of_small_batches_before_large_ones_are_not_walked_through(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producer_replay, "_NEARBY_OFFSETS", 20)
+    monkeypatch.setattr(producer_replay, "_MOST_BATCHES", 30)
+    log = node.log()
+    for _ in range(100):
+        append(log)
+    for number in range(8):
+        append(log, *[b"v"] * 10, producer_id=5, producer_epoch=0, sequence=number * 10)
+    known = log.producers.entries[5].batches
+    node.restart(clean=True)
+    assert node.log().producers.entries[5].batches == known[-2:], "those within the first 20 offsets"
 
 
 def test_batches_of_an_earlier_epoch_stay_forgotten(node: Node) -> None:

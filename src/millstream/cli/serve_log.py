@@ -16,7 +16,14 @@ class LineFormatter(logging.Formatter):
         return _printable(super().formatMessage(record))
 
     def formatException(self, ei: Any) -> str:  # noqa: N802
-        return "\n".join(f"  {_printable(line)}" for line in super().formatException(ei).split("\n"))
+        return _indented(super().formatException(ei))
+
+    def formatStack(self, stack_info: str) -> str:  # noqa: N802
+        return _indented(super().formatStack(stack_info))
+
+
+def _indented(lines: str) -> str:
+    return "\n".join(f"  {_printable(line)}" for line in lines.split("\n"))
 
 
 def _printable(text: str) -> str:

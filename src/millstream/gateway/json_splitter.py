@@ -63,15 +63,19 @@ class JsonSplitter:
             else:
                 self._depth -= 1
                 if not self._depth:
+                    self._check_size(self._at)
                     one = bytes(kept[: self._at])
                     del kept[: self._at]
                     self._at = 0
                     return one
         else:
             self._at = len(kept)
-        if len(kept) > self._max_bytes:
-            raise BrokenStreamError(f"a record is larger than {self._max_bytes} bytes")
+        self._check_size(len(kept))
         return None
+
+    def _check_size(self, size: int) -> None:
+        if size > self._max_bytes:
+            raise BrokenStreamError(f"a record is larger than {self._max_bytes} bytes")
 
 
 async def split(pieces: AsyncIterable[bytes], max_bytes: int) -> AsyncIterator[bytes]:

@@ -73,7 +73,7 @@ class Publisher:
             # The brokers say what is too large; this only bounds what one request can bring.
             "message.max.bytes": min(limits.max_body_bytes + (1 << 20), 1_000_000_000),
             "queue.buffering.max.messages": 0,
-            "queue.buffering.max.kbytes": max(2 * limits.max_in_flight_bytes >> 10, 1024),
+            "queue.buffering.max.kbytes": max(2 * max(limits.max_in_flight_bytes, limits.max_body_bytes) >> 10, 1024),
             "partitioner": "murmur2_random",
             "error_cb": self._on_error,
             "logger": logger,

@@ -159,10 +159,10 @@ class _EventResponse(Response):
             if self._stopping.is_set() or (tasks[0].done() and tasks[0].exception() is None):
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
+            self._routes.closed()
             for task in tasks:
                 task.cancel()
             ends = await asyncio.gather(*tasks, return_exceptions=True)
-            self._routes.closed()
         if isinstance(ends[0], Exception) and not isinstance(ends[0], TimeoutError):
             raise ends[0]
 

@@ -22,6 +22,7 @@ _PLAIN_TYPES = ("BINARY", "JSON", "STRING")
 _HOW = f"give type as one of {', '.join((*_PLAIN_TYPES, *_SCHEMA_TYPES))}"
 _NULL = b"null"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
 _Int32 = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
 
@@ -111,8 +112,8 @@ def _milliseconds(at: datetime | None) -> int:
     if at is None:
         return 0
     since = ((at if at.tzinfo is not None else at.replace(tzinfo=UTC)) - _EPOCH) // timedelta(milliseconds=1)
-    if since <= 0:  # librdkafka would write the time of now
-        raise BadRequestError(400, "a record's timestamp must be after 1970-01-01T00:00:00Z")
+    if not 0 < since <= _LAST:  # librdkafka would write the time of now for 0
+        raise BadRequestError(400, "a record's timestamp must be after 1970-01-01T00:00:00Z and before the year 10000")
     return since
 
 

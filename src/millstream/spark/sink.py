@@ -93,9 +93,13 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         self._end(messages, commit=False)
         # Tasks that were cut off when another failed have told nobody of their transactions, which would stay open
         # until a time-out; and some run on for a moment. Who has an id by now loses it; who takes one later is told.
-        transactions = Transactions(cluster_of(self._options.connection))
-        transactions.take(over_id(self._attempt), two_phase=False)
-        transactions.take_all(sorted(transactions.ids_in_use(task_prefix(self._attempt), ("Empty", "Ongoing"))))
+        transactions = Transactions(
+            cluster_of(self._options.connection), timeout_ms=self._options.transaction_timeout_ms
+        )
+        try:
+            transactions.take(over_id(self._attempt), two_phase=False)
+        finally:
+            transactions.take_all(sorted(transactions.ids_in_use(task_prefix(self._attempt), ("Empty", "Ongoing"))))
 
     def _end(self, messages: Sequence[WriterCommitMessage | None], *, commit: bool) -> list[Ended]:
         identities = [each.transaction.identity for each in _writes(messages) if each.transaction is not None]

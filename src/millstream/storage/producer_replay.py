@@ -5,6 +5,7 @@ Nothing is judged here; what is in the log is what happened.
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 from millstream.model.errors import KafkaError
 from millstream.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader, Bytes
@@ -22,6 +23,7 @@ logger = logging.getLogger("millstream.storage")
 
 _NEARBY_OFFSETS = 2000
 _NEARBY_BATCHES = 250
+_MOST_BATCHES = 10_000
 """How far back earlier batches of producers are looked for: more than clients have under way, and read at once. So many
 batches, whether they hold one record or ten thousand: the stretch of offsets grows until it has them."""
 
@@ -113,12 +115,17 @@ def _remember_earlier(producers: ProducerState, segments: list[Segment], offset:
 
 
 def _batches_before(segments: list[Segment], offset: int) -> list[BatchHeader]:
-    """The last ones before the offset, at least `_NEARBY_BATCHES` of them if there are so many."""
+    """The last ones before the offset: `_NEARBY_BATCHES` or more, unless there are fewer, or masses of small ones begin
+    before that."""
     first = segments[0].base_offset if segments else offset
+    found: list[BatchHeader] = []
     reach = _NEARBY_OFFSETS
     while True:
         since = max(offset - reach, first)
-        found = list(_batches_between(segments, since, offset))
+        further = list(islice(_batches_between(segments, since, offset), _MOST_BATCHES + 1))
+        if len(further) > _MOST_BATCHES:
+            return found
+        found = further
         if len(found) >= _NEARBY_BATCHES or since == first:
             return found
         reach *= 8

@@ -86,6 +86,7 @@ class Transactions:
         self._timeout_ms = timeout_ms
         self._version: int | None = None
         self._two_phase: bool | None = None
+        self._describes = False
 
     @property
     def version(self) -> int:
@@ -94,6 +95,7 @@ class Transactions:
             with self._cluster.connection(self._cluster.brokers()[0].node_id) as connection:
                 level = connection.features.get("transaction.version", 0)
                 self._two_phase = self._two_phase_possible(level, connection.version_of("init_producer_id"))
+                self._describes = connection.knows("describe_transactions")
             self._version = EPOCH_PER_TRANSACTION if level >= EPOCH_PER_TRANSACTION else 1
         return self._version
 
@@ -247,8 +249,12 @@ class Transactions:
         return found
 
     def is_known(self, transactional_id: str) -> bool:
-        """Whether anybody ever took this id."""
-        return Patience(self._cluster.timeout_s).keep_trying(partial(self._describe, transactional_id))
+        """Whether anybody ever took this id; brokers older than Kafka 3.0 cannot tell, and are taken to say no."""
+        return (
+            bool(self.version)
+            and self._describes
+            and Patience(self._cluster.timeout_s).keep_trying(partial(self._describe, transactional_id))
+        )
 
     def _describe(self, transactional_id: str) -> bool:
         answer = self._cluster.call_coordinator(
