@@ -9,16 +9,22 @@ from hypothesis import strategies as st
 
 from millstream.registry.errors import RegistryError
 from millstream.registry.log import noop
-from millstream.registry.records import Entry, Key, Kind, decode, encode_key, encode_value
+from millstream.registry.records import Entry, Key, Kind, Reference, decode, encode_key, encode_value
 from millstream.registry.registering import SchemaRequest
 from millstream.registry.registry import Registry
 from millstream.registry.state import RegistryState
 from millstream.registry.subjects import Subject, parse_subject
 
 SUBJECTS = ("a", "b", ":.team:a")
-SCHEMAS = ('"int"', '"string"', '["null","int"]', '{"type":"array","items":"long"}')
+SCHEMAS = (
+    '"int"',
+    '"string"',
+    '{"type":"enum","name":"n.E","symbols":["A"]}',
+    '{"type":"fixed","name":"n.E","size":2}',
+)
 CHANGES = st.one_of(
     st.tuples(st.just("register"), st.sampled_from(SUBJECTS), st.sampled_from(SCHEMAS)),
+    st.tuples(st.just("register user"), st.sampled_from(SUBJECTS), st.sampled_from([1, 2, 3, -1])),
     st.tuples(st.just("delete version"), st.sampled_from(SUBJECTS), st.integers(1, 3), st.booleans()),
     st.tuples(st.just("delete subject"), st.sampled_from(SUBJECTS), st.booleans()),
     st.tuples(st.just("config"), st.sampled_from(SUBJECTS), st.sampled_from(["NONE", "FULL"])),
@@ -74,6 +80,9 @@ def change(registry: Registry, topic: TopicInMemory, what: tuple[Any, ...]) -> N
     subject = parse_subject(what[1])
     if what[0] == "register":
         registry.register(subject, SchemaRequest(what[2]))
+    elif what[0] == "register user":
+        references = (Reference("n.E", "a", what[2]),)
+        registry.register(subject, SchemaRequest('{"type":"array","items":"n.E"}', references=references))
     elif what[0] == "delete version":
         registry.deleter.delete_version(subject, what[2], permanent=what[3])
     elif what[0] == "delete subject":
@@ -93,6 +102,9 @@ def test_compaction_changes_nothing(changes: list[tuple[Any, ...]]) -> None:
             change(registry, topic, what)
         except RegistryError as error:
             assert error.status < 500
+        for stored in topic.state.subjects():
+            for row in topic.state.versions(stored, deleted=True):
+                assert registry.parser.understands(row) is None, "what a schema refers to is there as long as it is"
         for context in topic.state.contexts():
             for schema_id, content in topic.state.contents(context):
                 assert given_ids.setdefault((context, schema_id), content.text) == content.text, "an id is for good"

@@ -31,7 +31,7 @@ class Deleter:
                 raise errors.subject_soft_deleted(str(subject))
             going = every if permanent else live
             for version in going:
-                _check_references(state, version, others_than=subject)
+                _check_references(state, version, permanent=permanent, others_than=subject)
             gone.extend(version.version for version in going)
             if permanent:
                 return _tombstones(state, going)
@@ -58,7 +58,7 @@ class Deleter:
                 raise errors.version_not_soft_deleted(str(subject), found.version)
             if not permanent and found.deleted:
                 raise errors.version_soft_deleted(str(subject), found.version)
-            _check_references(state, found)
+            _check_references(state, found, permanent=permanent)
             gone.append(found.version)
             if permanent:
                 return _tombstones(state, [found])
@@ -75,10 +75,17 @@ def _check_mode(state: RegistryState, subject: Subject) -> None:
         raise errors.not_permitted(f"subject {str(subject)!r} is in mode {mode}: PUT /mode/SUBJECT sets another")
 
 
-def _check_references(state: RegistryState, version: StoredSchema, others_than: Subject | None = None) -> None:
-    users = [user for user in state.referencing(version.subject, version.version) if user.subject != others_than]
-    if users:
-        raise errors.referenced(str(version.subject), version.version, sorted({user.id for user in users}))
+def _check_references(
+    state: RegistryState, version: StoredSchema, *, permanent: bool, others_than: Subject | None = None
+) -> None:
+    """A schema that is soft deleted still serves requests by id, so what it refers to is not deleted for good."""
+    users = state.referencing(version.subject, version.version, deleted=permanent)
+    users = [user for user in users if user.subject != others_than]
+    live, gone = (sorted({user.id for user in users if user.deleted is deleted}) for deleted in (False, True))
+    if live:
+        raise errors.referenced(str(version.subject), version.version, live)
+    if gone:
+        raise errors.referenced_by_deleted(str(version.subject), version.version, gone)
 
 
 def _tombstones(state: RegistryState, going: Iterable[StoredSchema]) -> list[Entry]:

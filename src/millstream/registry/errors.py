@@ -111,6 +111,15 @@ def referenced(subject: str, version: int, by: Sequence[int]) -> RegistryError:
     )
 
 
+def referenced_by_deleted(subject: str, version: int, by: Sequence[int]) -> RegistryError:
+    ids = ", ".join(str(schema_id) for schema_id in by)
+    return RegistryError(
+        42206,
+        f"One or more references exist to subject '{subject}' version {version}, from schemas that are soft deleted: "
+        f"delete schema ids {ids} permanently first.",
+    )
+
+
 def id_taken(schema_id: int) -> RegistryError:
     return RegistryError(
         42207, f"Schema id {schema_id} is taken by another schema in this context: import with another id."

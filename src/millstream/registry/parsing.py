@@ -9,7 +9,7 @@ from millstream.registry.formats.schema import Dependency, InvalidSchemaError, P
 from millstream.registry.formats.table import format_named
 from millstream.registry.log import SchemaLog
 from millstream.registry.records import Reference, StoredSchema
-from millstream.registry.state import reference_place
+from millstream.registry.state import LATEST, RegistryState, reference_place
 from millstream.registry.subjects import Subject
 
 _KEPT = 1_000
@@ -42,6 +42,16 @@ class SchemaParser:
                 self._parsed.popitem(last=False)
         return parsed
 
+    def pinned(self, user: Subject, references: Sequence[Reference]) -> tuple[Reference, ...]:
+        """The references with a number for "latest": what a schema means must not change with a schema it refers to."""
+        with self._log.lock:
+            return tuple(
+                reference._replace(version=referred_to(self._log.state, user, reference).version)
+                if reference.version == LATEST
+                else reference
+                for reference in references
+            )
+
     def parse_stored(self, schema: StoredSchema) -> ParsedSchema:
         return self.parse(schema.subject, schema.type, schema.text, schema.references)
 
@@ -62,19 +72,23 @@ class SchemaParser:
                 continue
             if reference.name in path:
                 raise invalid_schema(f"references go in a circle: {' → '.join((*path, reference.name))}")
-            subject, version = reference_place(user, reference.subject, reference.version)
             with self._log.lock:
-                state = self._log.state
-                versions = state.versions(subject)
-                stored = (versions[-1] if versions else None) if version == -1 else state.version(subject, version)
-            if stored is None:
-                raise invalid_schema(
-                    f"reference {reference.name!r} leads to subject {str(subject)!r} version {version}, "
-                    "which is not there: register it first"
-                )
+                stored = referred_to(self._log.state, user, reference)
             if stored.type != type_:
                 raise invalid_schema(
                     f"reference {reference.name!r} leads to a schema of type {stored.type}, not {type_}"
                 )
-            self._collect(subject, type_, stored.references, found, (*path, reference.name))
+            self._collect(stored.subject, type_, stored.references, found, (*path, reference.name))
             found[reference.name] = stored.text
+
+
+def referred_to(state: RegistryState, user: Subject, reference: Reference) -> StoredSchema:
+    """The version that a reference leads to; RegistryError 42201 if it is not there."""
+    stored = state.referred_to(user, reference)
+    if stored is None:
+        subject, version = reference_place(user, reference.subject, reference.version)
+        raise invalid_schema(
+            f"reference {reference.name!r} leads to subject {str(subject)!r} version {version}, "
+            "which is not there: register it first"
+        )
+    return stored

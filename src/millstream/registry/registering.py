@@ -10,7 +10,7 @@ from millstream.registry.formats.schema import ParsedSchema
 from millstream.registry.formats.table import format_named
 from millstream.registry.levels import Mode
 from millstream.registry.log import SchemaLog
-from millstream.registry.parsing import SchemaParser
+from millstream.registry.parsing import SchemaParser, referred_to
 from millstream.registry.records import Content, Entry, Key, Kind, Reference, StoredSchema, content_of, schema_entry
 from millstream.registry.scope import NORMALIZE, level_of, mode_of, setting
 from millstream.registry.state import RegistryState
@@ -53,7 +53,9 @@ class Registrar:
         with self._log.lock:
             normalize = normalize or bool(setting(self._log.state, subject, NORMALIZE))
         text = parsed.normalized() if normalize else parsed.canonical
-        references = tuple(sorted(request.references)) if normalize else request.references
+        references = self._parser.pinned(subject, request.references)
+        if normalize:
+            references = tuple(sorted(references))
         content = content_of(type_, text, references, request.metadata, request.rule_set)
         return Candidate(type_, parsed, content, Equivalence(self._parser, subject, parsed, content, normalize))
 
@@ -81,6 +83,8 @@ class Registrar:
             if there is not None and request.id in (None, there.id) and request.version in (None, there.version):
                 registered.append(there)
                 return []
+            for reference in candidate.content.references:
+                referred_to(state, subject, reference)  # it may have been deleted since the schema was parsed
             schema = self._new_version(state, subject, request, candidate, mode)
             registered.append(schema)
             return _entries(state, schema)
@@ -158,10 +162,14 @@ def _entries(state: RegistryState, schema: StoredSchema) -> list[Entry]:
             Entry(Key(Kind.CONTEXT, schema.subject.whole_context), {"tenant": "default", "context": context})
         )
     entries.append(schema_entry(schema))
-    # A deleted version with the same id is there for those who ask by id; the new one answers them from now on.
+    # A deleted version is kept for requests by id, which the new version serves from now on. But references go by
+    # version: one that another schema refers to, deleted or not, must stay.
     entries += [
         Entry(Key(Kind.SCHEMA, schema.subject, row.version), None)
         for row in state.versions(schema.subject, deleted=True)
-        if row.deleted and row.id == schema.id and row.version < schema.version
+        if row.deleted
+        and row.id == schema.id
+        and row.version < schema.version
+        and not state.referencing(row.subject, row.version, deleted=True)
     ]
     return entries

@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from millstream.registry.records import Content, Entry, Kind, StoredSchema, read_schema
+from millstream.registry.records import Content, Entry, Kind, Reference, StoredSchema, read_schema
 from millstream.registry.subjects import DEFAULT_CONTEXT, Subject
 
 HIGHEST_IDS = "millstream.highest.ids"
 """Field of a NOOP record: the highest id of each context so far."""
+LATEST = -1
+"""The version of a reference that means the latest one. It is stored by other registries only."""
 
 
 class RegistryState:
@@ -61,10 +63,24 @@ class RegistryState:
         """The versions of subjects that have this id, deleted or not."""
         return [self._subjects[subject][version] for subject, version in self._places.get((context, schema_id), ())]
 
+    def referred_to(self, user: Subject, reference: Reference) -> StoredSchema | None:
+        """The version that a reference leads to, deleted or not; None if there is none."""
+        subject, version = reference_place(user, reference.subject, reference.version)
+        return self._latest(subject) if version == LATEST else self.version(subject, version)
+
     def referencing(self, subject: Subject, version: int, *, deleted: bool = False) -> list[StoredSchema]:
-        """The versions that refer to this one."""
-        users = (self._subjects[user][number] for user, number in self._referenced.get((subject, version), ()))
+        """The versions that refer to this one; with those that are soft deleted if wanted."""
+        places = dict(self._referenced.get((subject, version), {}))
+        latest = self._latest(subject)
+        if latest is not None and latest.version == version:
+            places |= self._referenced.get((subject, LATEST), {})
+        users = (self._subjects[user][number] for user, number in places)
         return [user for user in users if deleted or not user.deleted]
+
+    def _latest(self, subject: Subject) -> StoredSchema | None:
+        """The last version that is not deleted; if all are, the last one."""
+        versions = self.versions(subject) or self.versions(subject, deleted=True)
+        return versions[-1] if versions else None
 
     def next_id(self, context: str) -> int:
         return self.highest_ids.get(context, 0) + 1
