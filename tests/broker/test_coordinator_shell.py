@@ -54,6 +54,9 @@ class Keys:
 
 class Log:
     log_start_offset = 0
+    recovery_point = 0
+    flush_due = False
+    config = SimpleNamespace(flush_before_ack=False)
 
     def __init__(self, failures: int = 0, end: int = 0) -> None:
         self.failures = failures

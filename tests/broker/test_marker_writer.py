@@ -20,7 +20,7 @@ class Partition:
 
     def __init__(self, *, replicated: bool = True, flushed: bool = False, refusal: ErrorCode | None = None) -> None:
         config = SimpleNamespace(flush_before_ack=flushed)
-        self.log = SimpleNamespace(config=config, flush_due=False)
+        self.log = SimpleNamespace(config=config, flush_due=False, recovery_point=0)
         self.high_watermark = 0 if replicated else 10
         self.refusal = refusal
         self.markers: list[Marker] = []

@@ -66,7 +66,7 @@ class Sleeper:
 def test_a_session_ends_although_the_clock_is_set_back_meanwhile() -> None:
     async def main() -> None:
         clock, environment = surroundings(asyncio.get_running_loop())
-        log = SimpleNamespace(log_start_offset=0, log_end_offset=0)
+        log = SimpleNamespace(log_start_offset=0, log_end_offset=0, recovery_point=0)
         partition = SimpleNamespace(leader_epoch=1, is_leader=True, log=log, high_watermark=0, topic_partition="t-0")
         state = Sleeper()
         shell = CoordinatorShell(cast(Partition, partition), state, environment)

@@ -23,6 +23,7 @@ class HeldDisk:
     """Counts the fsyncs of the topic's segments, and lets them through when it may."""
 
     def __init__(self) -> None:
+        self.topic = "data"
         self.count = 0
         self.open = threading.Event()
         self.open.set()
@@ -30,7 +31,7 @@ class HeldDisk:
         self.entered = threading.Semaphore(0)
 
     def sync(self, file: RealFile) -> None:
-        if "/data-" in file.path and file.path.endswith(".log"):
+        if f"/{self.topic}-" in file.path and file.path.endswith(".log"):
             self.count += 1
             self.entered.release()
             self.open.wait(60)
@@ -50,11 +51,16 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> HeldDisk:
 
 
 @pytest.fixture
-def address(tmp_path: Path, disk: HeldDisk) -> Iterator[str]:
+def settings() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def address(tmp_path: Path, disk: HeldDisk, settings: list[str]) -> Iterator[str]:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
-    config = load_broker_config(file=None, overrides=[], listen="127.0.0.1:0", data_dir=str(tmp_path / "data"))
+    config = load_broker_config(file=None, overrides=settings, listen="127.0.0.1:0", data_dir=str(tmp_path / "data"))
     node = Node(config, real_environment(loop), RealDisk())
 
     try:
@@ -151,3 +157,101 @@ def test_a_failed_fsync_acknowledges_nothing_and_the_partition_takes_no_more(add
         send(wire, "other")
         assert code(wire) == 0
         assert wire.fetch("data").error_code == 0
+
+
+FOR_ALL_TOPICS = ["log.flush.before.ack=true", "offsets.topic.num.partitions=1", "transaction.state.log.num.partitions=1"]
+
+
+def commit_offset(wire: Wire, offset: int) -> None:
+    partition = {
+        "partition_index": 0,
+        "committed_offset": offset,
+        "committed_leader_epoch": -1,
+        "committed_metadata": "",
+    }
+    wire.send(
+        "offset_commit",
+        8,
+        group_id="group",
+        generation_id_or_member_epoch=-1,
+        member_id="",
+        group_instance_id=None,
+        topics=[{"name": "data", "partitions": [partition]}],
+    )
+
+
+def find_coordinator(wire: Wire, kind: int, key: str) -> None:
+    """Waits until there is one."""
+    while wire.call("find_coordinator", 4, key_type=kind, coordinator_keys=[key]).coordinators[0].error_code:
+        pass
+
+
+@pytest.mark.parametrize("settings", [FOR_ALL_TOPICS])
+def test_a_committed_offset_is_acknowledged_when_it_is_on_disk(address: str, disk: HeldDisk) -> None:
+    disk.topic = "__consumer_offsets"
+    wires = [Wire(address) for _ in range(10)]
+    try:
+        wires[0].create_topic("data")
+        find_coordinator(wires[0], 0, "group")
+        commit_offset(wires[0], 1)
+        assert wires[0].receive("offset_commit", 8)[1].topics[0].partitions[0].error_code == 0
+        while disk.entered.acquire(blocking=False):
+            pass
+        disk.open.clear()
+        before = disk.count
+        for number, wire in enumerate(wires):
+            commit_offset(wire, number)
+        assert disk.entered.acquire(timeout=30)
+        assert all(map(is_silent, wires))
+        group = {"group_id": "group", "topics": [{"name": "data", "partition_indexes": [0]}]}
+        with Wire(address) as reader:
+            reader.send("offset_fetch", 8, groups=[group], require_stable=True)
+            assert is_silent(reader)  # what it would be told might be lost
+            disk.open.set()
+            row = reader.receive("offset_fetch", 8)[1].groups[0].topics[0].partitions[0]
+            assert (row.error_code, row.committed_offset) == (0, 9)
+        rows = [wire.receive("offset_commit", 8)[1].topics[0].partitions[0].error_code for wire in wires]
+        assert rows == [0] * 10
+        assert disk.count <= before + 3  # one fsync serves all that wait
+    finally:
+        for wire in wires:
+            wire.close()
+
+
+@pytest.mark.parametrize("settings", [FOR_ALL_TOPICS])
+def test_a_committed_transaction_is_acknowledged_when_that_is_on_disk(address: str, disk: HeldDisk) -> None:
+    disk.topic = "__transaction_state"
+    with Wire(address) as wire:
+        wire.create_topic("data")
+        find_coordinator(wire, 1, "writer")
+        begun = wire.call("init_producer_id", 4, transactional_id="writer", transaction_timeout_ms=60_000)
+        assert begun.error_code == 0
+        of_producer = {"producer_id": begun.producer_id, "producer_epoch": begun.producer_epoch}
+        topics = [{"name": "data", "partitions": [0]}]
+        added = wire.call(
+            "add_partitions_to_txn", 3, v3_and_below_transactional_id="writer", v3_and_below_topics=topics,
+            v3_and_below_producer_id=begun.producer_id, v3_and_below_producer_epoch=begun.producer_epoch,
+        )  # fmt: skip
+        assert added.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code == 0
+        while disk.entered.acquire(blocking=False):
+            pass
+        disk.open.clear()
+        wire.send("end_txn", 3, transactional_id="writer", committed=True, **of_producer)
+        assert disk.entered.acquire(timeout=30)
+        assert is_silent(wire)
+        disk.open.set()
+        assert wire.receive("end_txn", 3)[1].error_code == 0
+
+
+@pytest.mark.parametrize("settings", [FOR_ALL_TOPICS])
+def test_a_coordinator_whose_fsync_fails_acknowledges_nothing(address: str, disk: HeldDisk) -> None:
+    disk.topic = "__consumer_offsets"
+    with Wire(address) as wire:
+        wire.create_topic("data")
+        find_coordinator(wire, 0, "group")
+        commit_offset(wire, 1)
+        assert wire.receive("offset_commit", 8)[1].topics[0].partitions[0].error_code == 0
+        disk.fails = True
+        for offset in (2, 3):
+            commit_offset(wire, offset)
+            assert wire.receive("offset_commit", 8)[1].topics[0].partitions[0].error_code != 0

@@ -4,9 +4,10 @@ The shell lives as long as this broker leads the partition in one leader epoch. 
 appends what operations decide, replays that at once, and wakes the state machine's timers. All state is in the log; the
 shell has none.
 
-The state runs ahead of what is committed, but nobody hears of that: an answer, to a read as well, leaves only when all
-records that the state was built on by then are committed. So whatever a client was told, the next leader finds in its
-log. Where records were appended and cannot be committed here any more, the shell is given up together with its state.
+The state runs ahead of what is safe, but no client sees that: a response, to a read as well, leaves only when all
+records that the state was built on by then may be acknowledged (`acknowledgement`): committed and, where the topic asks
+for that, on disk. So the next leader, or this one after a power cut, has in its log what a client was told. Where
+records were appended and cannot be committed here any more, the shell is given up together with its state.
 
 Records of a transaction are appended in the name of its producer, and are pending until the marker comes, which the
 shell writes as well, so that the state follows the order of the log.
@@ -18,6 +19,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
+from millstream.broker.acknowledgement import may_acknowledge, when_acknowledged
 from millstream.broker.coordinator_replay import StateMachine, TransactionParticipant, replay_batches
 from millstream.broker.partition import Partition
 from millstream.broker.steady_time import SteadyTime
@@ -75,10 +77,8 @@ class CoordinatorShell:
         self.is_loaded = False
         self._alarm: asyncio.TimerHandle | None = None
         self.is_closed = False
-        self._end = 0
-        """The offset behind the last record that the state was built on."""
         self._commit: asyncio.Future[KafkaError | None] | None = None
-        """Of the last write, where it had to wait."""
+        """Of the last write that had to wait: done when all that was written up to it may be acknowledged."""
         self._waiting: dict[asyncio.Future[Any], None] = {}
         state.timers.on_earlier = self._set_alarm
 
@@ -98,8 +98,9 @@ class CoordinatorShell:
         log = self.partition.log
         position, end = log.log_start_offset, log.log_end_offset
         # All that is in the log must count before it is read. A leader that is new does not know yet how far earlier
-        # leaders committed, and what it finds behind that may have been promised to a client, or may still be lost.
-        await self._committed_up_to(end)
+        # leaders committed, and what it finds behind that may have been promised to a client, or may still be lost. The
+        # same is true of what a killed process had not flushed: a response that tells of it must survive a power cut.
+        await self._safe_up_to(end)
         while position < end and not self.is_closed:
             piece = log.read(position, _READ_BYTES, up_to=end, at_least_one=True)
             reached = await self._environment.offload(partial(self._replay, piece, position))
@@ -110,21 +111,20 @@ class CoordinatorShell:
             await self._environment.offload(self._on_replayed)
         if self.is_closed:
             raise _gone()
-        self._end = end
         self.state.loaded(self._time.now_ms())
         self.is_loaded = True
         self._set_alarm()
 
-    async def _committed_up_to(self, end: int) -> None:
-        if self.partition.high_watermark >= end:
+    async def _safe_up_to(self, end: int) -> None:
+        if may_acknowledge(self.partition, end):
             return
-        committed: asyncio.Future[KafkaError | None] = self._environment.loop.create_future()
-        self._waiting[committed] = None
-        self.partition.when_committed(end, lambda error: _resolve(committed, error))
+        safe: asyncio.Future[KafkaError | None] = self._environment.loop.create_future()
+        self._waiting[safe] = None
+        when_acknowledged(self.partition, end, lambda error: _resolve(safe, error))
         try:
-            error = await committed
+            error = await safe
         finally:
-            self._waiting.pop(committed, None)
+            self._waiting.pop(safe, None)
         if error is not None:
             raise _gone()
 
@@ -164,7 +164,7 @@ class CoordinatorShell:
         return outcome.answer
 
     async def end_transaction(self, marker: Marker) -> None:
-        """Writes the end of a transaction and applies it; returns when that is committed."""
+        """Writes the end of a transaction and applies it; returns when that may be acknowledged."""
         await self.load()
         if self.is_closed:
             raise _gone()
@@ -185,8 +185,8 @@ class CoordinatorShell:
 
     @property
     def is_settled(self) -> bool:
-        """Whether everything that the state was built on is committed."""
-        return self._end <= self.partition.high_watermark and not self.is_closed
+        """Whether everything that the state was built on may be acknowledged."""
+        return not self.is_closed and (self._commit is None or self._commit.done())
 
     async def awaited(self, answer: "R | Reply[R]") -> R:
         """The answer when it is there and may be told; KafkaError (NOT_COORDINATOR) if the shell is closed before."""
@@ -208,7 +208,7 @@ class CoordinatorShell:
         return given
 
     async def settled(self) -> None:
-        """Returns when everything that the state is built on is committed.
+        """Returns when everything that the state is built on may be acknowledged.
 
         NOT_COORDINATOR if that cannot be any more; COORDINATOR_NOT_AVAILABLE if it takes too long, which leaves open
         whether it will be.
@@ -224,13 +224,13 @@ class CoordinatorShell:
         except TimeoutError:
             raise KafkaError(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                f"{self.partition.topic_partition}: not replicated within {timeout_ms} ms",
+                f"{self.partition.topic_partition}: not replicated, or not on disk, within {timeout_ms} ms",
             ) from None
         if error is not None:
             raise _gone()
 
     def when_settled(self, action: Callable[[], None]) -> None:
-        """Does something that is seen outside once all that led to it is committed; never, if it is not."""
+        """Does something that is seen outside once all that led to it is safe; never, if it is not."""
         if self.is_settled:
             action()
         elif self._commit is not None:
@@ -284,12 +284,12 @@ class CoordinatorShell:
             # To a client, a coordinator that cannot write is one that is not there for the moment.
             code = ErrorCode.UNKNOWN_SERVER_ERROR if error.code in _TOO_LARGE else ErrorCode.COORDINATOR_NOT_AVAILABLE
             raise KafkaError(code, error.message) from error
-        self._end = end = partition.log.log_end_offset
-        if partition.high_watermark < end:
+        end = partition.log.log_end_offset
+        if not may_acknowledge(partition, end):
             commit: asyncio.Future[KafkaError | None] = self._environment.loop.create_future()
             self._commit = commit
             self._waiting[commit] = None
-            partition.when_committed(end, lambda error: self._committed(commit, error))
+            when_acknowledged(partition, end, lambda error: self._committed(commit, error))
 
     def _committed(self, commit: "asyncio.Future[KafkaError | None]", error: KafkaError | None) -> None:
         self._waiting.pop(commit, None)

@@ -229,7 +229,11 @@ class LocalPartition:
             self._start_flush()
 
     def _start_flush(self) -> None:
-        job = self.log.flush_job()
+        try:
+            job = self.log.flush_job()
+        except OSError as error:
+            self._finish_flush(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot be made durable: {error}"))
+            return
         if job is None:
             self._finish_flush(None)
             return

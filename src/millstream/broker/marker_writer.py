@@ -1,10 +1,10 @@
 """Markers at the leaders of the partitions that a transaction wrote to: appended here, and answered once committed."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Protocol
 
-from millstream.broker.commit_waiters import OnCommitted
+from millstream.broker.acknowledgement import may_acknowledge, when_acknowledged
 from millstream.broker.partition_table import PartitionTable
 from millstream.environment import Environment
 from millstream.metadata.topic_names import CONSUMER_OFFSETS_TOPIC
@@ -68,31 +68,21 @@ class MarkerWriter:
         batches wait for it, the disk. A marker that is lost after its transaction is forgotten would be missed for
         ever."""
         partition = self._partitions.find_led(at.topic, at.partition)
-        log = partition.log
         partition.check_enough_in_sync()
         end = partition.append_marker(marker, self._environment.clock.now_ms()).last_offset + 1
-        waits: list[Callable[[int, OnCommitted], object]] = []
-        if end > partition.high_watermark:
-            waits.append(partition.when_committed)
-        if log.config.flush_before_ack or log.flush_due:
-            waits.append(partition.when_flushed)
-        if not waits:
+        if may_acknowledge(partition, end):
             return None
         loop = self._environment.loop
         safe: asyncio.Future[KafkaError | None] = loop.create_future()
-        left = len(waits)
 
         def tell(error: KafkaError | None) -> None:
-            nonlocal left
-            left -= 1
-            if (error is not None or not left) and not safe.done():
+            if not safe.done():
                 timer.cancel()
                 safe.set_result(error)
 
         late = KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"the marker in {at} is not safe yet")
         timer = loop.call_later(PATIENCE_S, tell, late)
-        for wait in waits:
-            wait(end, tell)
+        when_acknowledged(partition, end, tell)
         return safe
 
     async def _end_in_groups(self, index: int, marker: Marker) -> KafkaError | None:

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+from millstream.broker.acknowledgement import may_acknowledge, when_acknowledged
 from millstream.broker.cluster_view import ClusterView
 from millstream.broker.partition import Partition
 from millstream.broker.partition_table import PartitionTable
@@ -27,7 +28,7 @@ class OwnRecords:
         self._environment = environment
 
     async def append(self, topic: str, index: int, batch: bytes | bytearray) -> None:
-        """Returns when the batch is committed; KafkaError if it is not, or if that is not known."""
+        """Returns when the batch is as safe as acks=all promises; KafkaError if it is not, or if that is not known."""
         state = self._view.image.partition(TopicPartition(TopicName(topic), index))
         if state is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"partition {index} of {topic} does not exist")
@@ -42,15 +43,17 @@ class OwnRecords:
         partition.check_enough_in_sync()
         partition.append(memoryview(batch), self._environment.clock.now_ms())
         end = partition.log.log_end_offset
-        if partition.high_watermark >= end:
+        if may_acknowledge(partition, end):
             return
-        committed: asyncio.Future[KafkaError | None] = self._environment.loop.create_future()
-        partition.when_committed(end, lambda error: None if committed.done() else committed.set_result(error))
+        safe: asyncio.Future[KafkaError | None] = self._environment.loop.create_future()
+        when_acknowledged(partition, end, lambda error: None if safe.done() else safe.set_result(error))
         try:
             async with asyncio.timeout(_PATIENCE_S):
-                error = await committed
+                error = await safe
         except TimeoutError:
-            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{partition.topic_partition} is not replicated") from None
+            raise KafkaError(
+                ErrorCode.REQUEST_TIMED_OUT, f"{partition.topic_partition} is not replicated, or not on disk"
+            ) from None
         if error is not None:
             raise error
 

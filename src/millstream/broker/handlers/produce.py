@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from millstream.api.request import ProduceResults
-from millstream.broker.commit_waiters import CommitWaiter
+from millstream.broker.acknowledgement import may_acknowledge, when_acknowledged
 from millstream.broker.handlers.guarded_produce import GuardedProduce
 from millstream.broker.handlers.transactional_produce import Outcome, TransactionalProduce, Verified, refused
 from millstream.broker.partition import Partition
@@ -48,8 +48,6 @@ class Awaited(NamedTuple):
     rows: list[PartitionResult]
     at: int
     end_offset: int
-    until_committed: bool
-    until_flushed: bool
 
 
 class ProduceHandler:
@@ -170,11 +168,8 @@ class ProduceHandler:
                     topic_results.append(_failed(partition, error))
                     continue
                 end_offset = appended[1] + 1
-                until_committed = wants_all and end_offset > partition.high_watermark
-                until_flushed = log.config.flush_before_ack or log.flush_due
-                if until_committed or until_flushed:
-                    at = len(topic_results)
-                    awaited.append(Awaited(partition, topic_results, at, end_offset, until_committed, until_flushed))
+                if not may_acknowledge(partition, end_offset, acks_all=wants_all):
+                    awaited.append(Awaited(partition, topic_results, len(topic_results), end_offset))
                 topic_results.append(
                     PartitionResult(index, 0, appended[0], appended.log_append_time, appended.log_start_offset)
                 )
@@ -188,7 +183,7 @@ class ProduceHandler:
         loop = self._environment.loop
 
         def wait(answer: Answer) -> None:
-            PendingAck(results, awaited, request.timeout_ms, answer, loop, self.waiting)
+            PendingAck(results, awaited, wants_all, request.timeout_ms, answer, loop, self.waiting)
 
         return results, wait
 
@@ -230,6 +225,7 @@ class PendingAck:
         self,
         results: Results,
         awaited: list[Awaited],
+        acks_all: bool,
         timeout_ms: int,
         answer: Answer,
         loop: asyncio.AbstractEventLoop,
@@ -239,20 +235,13 @@ class PendingAck:
         self._waiting = waiting
         waiting.add(self)
         self._answer = answer
-        self._open: dict[int, Awaited] = {}
-        self._waiters: list[CommitWaiter] = []
         self._timer = loop.call_later(max(timeout_ms, 0) / 1000, self._give_up)
         # All of them are open before the first is waited for: some may be done at once.
-        stages = [(each, flush) for each in awaited for flush in (False, True)]
-        stages = [(each, flush) for each, flush in stages if (each.until_flushed if flush else each.until_committed)]
-        self._open = {number: each for number, (each, _) in enumerate(stages)}
-        for number, (each, flush) in enumerate(stages):
-            if flush:
-                each.partition.when_flushed(each.end_offset, self._done(number))
-            else:
-                waiter = each.partition.when_committed(each.end_offset, self._done(number))
-                if waiter is not None:
-                    self._waiters.append(waiter)
+        self._open = dict(enumerate(awaited))
+        self._waiters = [
+            when_acknowledged(each.partition, each.end_offset, self._done(number), acks_all=acks_all)
+            for number, each in enumerate(awaited)
+        ]
 
     def _done(self, number: int) -> Callable[[KafkaError | None], None]:
         def callback(error: KafkaError | None) -> None:
