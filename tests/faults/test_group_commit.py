@@ -159,7 +159,11 @@ def test_a_failed_fsync_acknowledges_nothing_and_the_partition_takes_no_more(add
         assert wire.fetch("data").error_code == 0
 
 
-FOR_ALL_TOPICS = ["log.flush.before.ack=true", "offsets.topic.num.partitions=1", "transaction.state.log.num.partitions=1"]
+FOR_ALL_TOPICS = [
+    "log.flush.before.ack=true",
+    "offsets.topic.num.partitions=1",
+    "transaction.state.log.num.partitions=1",
+]
 
 
 def commit_offset(wire: Wire, offset: int) -> None:
