@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 SEEDS  ?= 200
-# Tests mostly wait, for processes and clients: three files at once, in the order of tests/conftest.py.
-PYTEST := $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
+# Tests mostly wait, for processes and clients: three files at once, in the order of tests/conftest.py. What fails is run
+# once more at the end, alone; if it passes then, a line `flaky: <tests>` names it.
+PYTEST := $(BIN)/python tools/run_tests.py -n 3 --dist loadfile --no-loadscope-reorder
 SEED   ?= 1
 
 .DEFAULT_GOAL := help
