@@ -37,10 +37,10 @@ def test_who_was_replaced_does_not_take_the_end_of_another_for_its_own() -> None
     client = run.begin()
     run.add(client, A, version=0)
     assert run.end(client, version=0) == client
-    for _ in range(2):
+    for code in (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.PRODUCER_FENCED):
         with pytest.raises(KafkaError) as refused:
             run.end(replaced)
-        assert refused.value.code == ErrorCode.PRODUCER_FENCED
+        assert refused.value.code == code
         if run.decided:
             run.complete()
         run.restart()

@@ -178,12 +178,11 @@ class TransactionCoordinator:
         self, transactional_id: str, client: ProducerIdentity, *, committed: bool, client_version: int
     ) -> ProducerIdentity:
         """Returns when the outcome is decided, with who the client is from now on; markers are written after that."""
-        return await self._run_with_id(
-            transactional_id,
-            lambda shard, now_ms, new_id: shard.end(
-                transactional_id, client, committed, client_version, now_ms, new_id
-            ),
-        )
+
+        def operation(shard: TransactionShard, now_ms: int, new_id: int | None) -> Outcome[ProducerIdentity]:
+            return shard.end(transactional_id, client, committed, client_version, now_ms, new_id)
+
+        return await self._when_ended(transactional_id, lambda: self._run_with_id(transactional_id, operation))
 
     async def describe(self, transactional_id: str) -> Transaction:
         """TRANSACTIONAL_ID_NOT_FOUND if nothing is known of it."""

@@ -44,7 +44,6 @@ class TransactionState(IntEnum):
 
 
 DECIDED = frozenset((TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT))
-COMMITTED = frozenset((TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT))
 COMPLETE = frozenset((TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT))
 
 

@@ -8,12 +8,14 @@ coordinator aborted looks the same: its client, too, may go on with the next epo
     Empty            fenced         aborts            fenced          INVALID_TXN_STATE
     CompleteAbort    as before      aborts            INVALID…        INVALID_TXN_STATE
     CompleteCommit   INVALID…       aborts            as before       INVALID_TXN_STATE
+
+While the markers of an end are being written (PrepareCommit, PrepareAbort), all of these get CONCURRENT_TRANSACTIONS,
+which clients retry. A client has its next epoch before the markers are written, so its next end may arrive then.
 """
 
 from enum import Enum
 
 from millstream.coordinator.transaction.transaction import (
-    COMMITTED,
     COMPLETE,
     EPOCH_PER_TRANSACTION,
     LARGEST_EPOCH,
@@ -32,50 +34,42 @@ class Ending(Enum):
 def ending(transaction: Transaction, client: ProducerIdentity, committed: bool, client_version: int) -> Ending:
     """What a client's wish to end the transaction comes to; KafkaError if it may not."""
     if client_version >= EPOCH_PER_TRANSACTION:
+        # Before the client is looked at: it may have its next id and epoch already, and asks for the next end.
+        _check_not_pending(transaction)
         return _with_epochs(transaction, client, committed)
     check_client(transaction, client)
+    _check_not_pending(transaction)
     if transaction.state == TransactionState.ONGOING:
         return Ending.DECIDES
-    _check_decided(transaction, committed)
     if _outcome(transaction) != committed:
         raise _invalid(transaction, committed)
     return Ending.REPEATED
 
 
 def _with_epochs(transaction: Transaction, client: ProducerIdentity, committed: bool) -> Ending:
-    again = _is_repeated(transaction, client)
-    if not again:
-        check_client(transaction, client)
-    if transaction.is_decided and not again:
-        raise _fenced(client)
-    if transaction.state == TransactionState.ONGOING:
-        return Ending.DECIDES
-    _check_decided(transaction, committed)
-    if again:
+    if _is_repeated(transaction, client):
         if _outcome(transaction) != committed:
             raise _invalid(transaction, committed)
         if transaction.producer_epoch == LARGEST_EPOCH:
             raise _fenced(client)  # that is for markers only: nobody who has it could be fenced
         return Ending.REPEATED
-    if committed:
+    check_client(transaction, client)
+    if transaction.state != TransactionState.ONGOING and committed:
         raise _invalid(transaction, committed)
     return Ending.DECIDES
 
 
 def _is_repeated(transaction: Transaction, client: ProducerIdentity) -> bool:
     """Whether the client is who it was before the last end."""
-    if transaction.state not in COMPLETE and not transaction.is_decided:
+    if transaction.state not in COMPLETE:
         return False
-    if transaction.client_version < EPOCH_PER_TRANSACTION and transaction.state in COMMITTED:
+    if transaction.client_version < EPOCH_PER_TRANSACTION and transaction.state == TransactionState.COMPLETE_COMMIT:
         return False  # by a client that kept its epoch: whoever is one behind was replaced before, and did not commit
-    raised = ProducerIdentity(client.producer_id, client.epoch + 1)
-    if transaction.is_kept:
-        return raised == transaction.client
-    if raised == transaction.producer:
-        return True
     now = transaction.producer
+    if ProducerIdentity(client.producer_id, client.epoch + 1) == now:
+        return True
     ran_out = client.epoch == LARGEST_EPOCH - 1 and now.epoch == 0
-    return transaction.state in COMPLETE and ran_out and client.producer_id == transaction.previous_producer_id
+    return ran_out and client.producer_id == transaction.previous_producer_id
 
 
 def check_client(transaction: Transaction, client: ProducerIdentity) -> None:
@@ -89,12 +83,16 @@ def check_client(transaction: Transaction, client: ProducerIdentity) -> None:
         raise _fenced(client)
 
 
-def _check_decided(transaction: Transaction, committed: bool) -> None:
-    if not transaction.is_decided:
-        return
-    if (transaction.state == TransactionState.PREPARE_COMMIT) != committed:
-        raise _invalid(transaction, committed)
-    raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, "the end of the transaction is under way")
+def _check_not_pending(transaction: Transaction) -> None:
+    """CONCURRENT_TRANSACTIONS until all markers of the last end are written: the client tries again, and is not fenced.
+
+    Whether the client repeats that end or asks for the next one is seen when the last end is complete.
+    """
+    if transaction.is_decided:
+        raise KafkaError(
+            ErrorCode.CONCURRENT_TRANSACTIONS,
+            f"the end of the last transaction of {transaction.transactional_id!r} is pending; try again",
+        )
 
 
 def _outcome(transaction: Transaction) -> bool | None:
