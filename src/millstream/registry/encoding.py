@@ -12,12 +12,13 @@ from typing import Any, Protocol
 
 import fastavro
 import referencing
+from fastavro.schema import SchemaParseException
 from google.protobuf import json_format, message_factory
 from jsonschema import Draft7Validator
 from jsonschema.validators import validator_for
 from referencing.jsonschema import DRAFT7
 
-from millstream.registry.formats.avro import RESOLVED, AvroSchema, load_json
+from millstream.registry.formats.avro import AvroSchema
 from millstream.registry.formats.json_schema import JsonSchema
 from millstream.registry.formats.protobuf import ProtobufSchema
 from millstream.registry.formats.schema import ParsedSchema
@@ -85,7 +86,10 @@ class Encoders:
 
 def _writer(parsed: ParsedSchema) -> _Writer:
     if isinstance(parsed, AvroSchema):
-        return _Avro(fastavro.parse_schema(load_json(parsed.rendered(RESOLVED))))
+        try:
+            return _Avro(fastavro.parse_schema(parsed.for_fastavro()))
+        except SchemaParseException as error:
+            raise UnfitValueError(f"the Avro schema breaks a rule: {error}"[:_MAX_REASON]) from None
     if isinstance(parsed, JsonSchema):
         return _JsonSchema(parsed)
     if isinstance(parsed, ProtobufSchema):

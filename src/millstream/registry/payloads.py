@@ -16,11 +16,12 @@ from typing import Any, Protocol
 
 import fastavro
 import orjson
+from fastavro.schema import SchemaParseException
 from google.protobuf import json_format, message_factory
 from google.protobuf.descriptor import Descriptor, FileDescriptor
 from google.protobuf.message import DecodeError
 
-from millstream.registry.formats.avro import RESOLVED, AvroSchema, load_json
+from millstream.registry.formats.avro import AvroSchema
 from millstream.registry.formats.json_schema import JsonSchema
 from millstream.registry.formats.protobuf import ProtobufSchema
 from millstream.registry.formats.schema import ParsedSchema
@@ -47,7 +48,7 @@ class PayloadReader(Protocol):
 
 def payload_reader(type_: str, parsed: ParsedSchema) -> PayloadReader:
     if isinstance(parsed, AvroSchema):
-        return _Avro(_checked(load_json(parsed.rendered(RESOLVED))))
+        return _Avro(_checked(parsed.for_fastavro()))
     if isinstance(parsed, JsonSchema):
         return _JsonSchema()
     if isinstance(parsed, ProtobufSchema):
@@ -58,7 +59,10 @@ def payload_reader(type_: str, parsed: ParsedSchema) -> PayloadReader:
 def _checked(document: Any) -> Any:
     """As fastavro takes it. Refused are arrays whose items take no bytes: three bytes could claim a billion of them."""
     names: dict[str, Any] = {}
-    parsed = fastavro.parse_schema(document, names)
+    try:
+        parsed = fastavro.parse_schema(document, names)
+    except SchemaParseException as error:
+        raise UnreadablePayloadError(f"the Avro schema breaks a rule: {error}"[:_MAX_REASON]) from None
     for schema in [parsed, *names.values()]:
         for items in _item_types(schema):
             if _takes_no_bytes(items, names, ()):

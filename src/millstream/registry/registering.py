@@ -72,6 +72,7 @@ class Registrar:
             there = self.find(subject, candidate)
             if there is not None:
                 return there
+        check_rules(candidate)
         self._parse_earlier(subject, candidate)
         registered: list[StoredSchema] = []
 
@@ -132,6 +133,13 @@ class Registrar:
         candidate.same.first(contents)
         for version in earlier:
             self._parser.understands(version)
+
+
+def check_rules(candidate: Candidate) -> None:
+    """What is stored already may be looked up whatever it is; what is new must keep the rules of its format."""
+    flaw = candidate.parsed.flaw()
+    if flaw is not None:
+        raise invalid_schema(flaw)
 
 
 def _find(versions: list[StoredSchema], candidate: Candidate) -> StoredSchema | None:

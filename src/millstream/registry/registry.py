@@ -11,7 +11,7 @@ from millstream.registry.levels import Level
 from millstream.registry.log import SchemaLog
 from millstream.registry.parsing import SchemaParser
 from millstream.registry.records import StoredSchema
-from millstream.registry.registering import Registrar, SchemaRequest
+from millstream.registry.registering import Registrar, SchemaRequest, check_rules
 from millstream.registry.scope import level_of
 from millstream.registry.settings import Settings
 from millstream.registry.subjects import DEFAULT_CONTEXT, Subject, split_context
@@ -162,6 +162,7 @@ class Registry:
         """What stands against registering the schema: compared with one version, the latest (None), or with all that
         count at the subject's level ("all"). An unknown subject has nothing to compare with."""
         candidate = self._registrar.understand(subject, request, normalize)
+        check_rules(candidate)
         with self._log.lock:
             level = level_of(self._log.state, subject)
             earlier = self._log.state.versions(subject)

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 from fastavro.schema import SchemaParseException, UnknownType, parse_schema
 
+from millstream.schemas import avro_decimal
 from millstream.schemas.errors import SchemaError
 from millstream.schemas.schema_choice import ResolvedSchema
 from millstream.schemas.spark_types import TIMESTAMP, TIMESTAMP_NTZ, list_of, struct_of
@@ -53,7 +54,7 @@ def _without_times(schema: Any) -> Any:
         return [_without_times(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    keeps = schema.get("logicalType") == "decimal" or "logicalType" not in schema
+    keeps = "logicalType" not in schema or (schema["logicalType"] == "decimal" and avro_decimal.is_valid(schema))
     return {key: _without_times(each) if key in ("type", "items", "values", "fields") else each
             for key, each in schema.items() if keeps or key != "logicalType"}  # fmt: skip
 
@@ -129,7 +130,7 @@ class _Reader:
         if kind == "map":
             return pa.map_(pa.string(), self.type_of(schema["values"], namespace, f"{path}.*", open_names))
         logical = schema.get("logicalType")
-        if kind in ("bytes", "fixed") and logical == "decimal":
+        if kind in ("bytes", "fixed") and logical == "decimal" and avro_decimal.is_valid(schema):
             self.learn(schema, namespace)
             return _decimal(schema, path)
         if kind in ("record", "error"):

@@ -26,6 +26,9 @@ class JsonSchema:
     def rendered(self, form: str) -> str:
         return self.canonical
 
+    def flaw(self) -> str | None:
+        return None  # parsing checks every rule
+
     def problems_reading(self, writer: "JsonSchema") -> list[Problem]:
         return problems_reading(self.documents, writer.documents)
 

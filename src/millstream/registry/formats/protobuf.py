@@ -32,6 +32,9 @@ class ProtobufSchema:
         self.file.CopyToProto(content)
         return base64.b64encode(content.SerializeToString(deterministic=True)).decode()
 
+    def flaw(self) -> str | None:
+        return None  # parsing checks every rule
+
     def problems_reading(self, writer: "ProtobufSchema") -> list[Problem]:
         return problems_reading(self.file, writer.file)
 

@@ -63,6 +63,10 @@ class ParsedSchema(Protocol):
     def rendered(self, form: str) -> str:
         """The text in one of the `forms` of the format."""
 
+    def flaw(self) -> str | None:
+        """A rule of the format that it breaks, so that it is not registered; None if it keeps all. A schema with a flaw
+        that is stored already is still read with."""
+
     def problems_reading(self, writer: Self) -> list[Problem]:
         """Why this schema, as the reader's, cannot read what was written with `writer`; empty if it can."""
 

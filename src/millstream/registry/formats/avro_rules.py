@@ -1,0 +1,159 @@
+"""The rules of Avro 1.12 that Java's parser enforces. A schema that breaks one is not registered: Java consumers would
+fail on its id.
+
+Stricter than Java in one thing: a default must be a value that a reader can use. Java takes enum defaults that are no
+symbols, and texts of the wrong length for fixed, and fails when the default is needed.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from millstream.registry.formats.avro_model import NO_DEFAULT, PRIMITIVES, AvroField, AvroType
+
+_ORDERS = frozenset({"ascending", "descending", "ignore"})
+_MAX_SIZE = 2**31 - 9
+"""Of fixed: the longest array that Java makes."""
+_WHOLE_NUMBERS = {"int": 2**31, "long": 2**63}
+_NO_NUMBERS = ("NaN", "Infinity", "-Infinity")
+
+
+def flaws(root: AvroType) -> Iterator[str]:
+    """What is wrong with a schema: where, and what to do. Types of other schemas were checked when they came."""
+    return _Walk().type(root, "/")
+
+
+class _Walk:
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+        self._open: list[AvroType] = []
+        """The records around: a default cannot have their fields, which are not all known yet."""
+
+    def type(self, node: AvroType, path: str) -> Iterator[str]:
+        if node.external or id(node) in self._seen:
+            around = self._open[-1].name.rpartition(".")[0] if self._open else ""
+            if around and "." not in node.name:
+                yield (
+                    f"{path}: type {node.name!r} has no namespace, so it cannot be used within namespace {around!r}: "
+                    "give it a namespace"
+                )
+            return
+        if node.kind in ("record", "enum", "fixed"):
+            self._seen.add(id(node))
+            yield from _names(node, path)
+        if node.kind == "union":
+            yield from self._union(node, path)
+        elif node.kind == "record":
+            yield from self._record(node, path)
+        elif node.kind == "enum":
+            yield from _enum(node, path)
+        elif node.kind == "fixed":
+            yield from _fixed(node, path)
+        if node.items is not None:
+            yield from self.type(node.items, _below(path, "items" if node.kind == "array" else "values"))
+
+    def _union(self, node: AvroType, path: str) -> Iterator[str]:
+        for index, branch in enumerate(node.branches):
+            if branch.kind == "union":
+                yield f"{path}: branch {index} of the union is itself a union: put its branches into the outer one"
+            yield from self.type(branch, _below(path, index))
+        for twice in _twice(branch.label for branch in node.branches if branch.kind != "union"):
+            yield f"{path}: the union has {twice} twice: a union may have each unnamed type and each name once"
+
+    def _record(self, node: AvroType, path: str) -> Iterator[str]:
+        for twice in _twice(row.name for row in node.fields):
+            yield f"{path}: record {node.name} has two fields named {twice!r}: give one of them another name"
+        self._open.append(node)
+        for row in node.fields:
+            yield from self._field(row, _below(path, row.name))
+        self._open.pop()
+
+    def _field(self, row: AvroField, path: str) -> Iterator[str]:
+        yield from _name(row.name, f"{path}: field name")
+        if row.order is not None and row.order not in _ORDERS:
+            yield f"{path}: order is {row.order!r}: it must be one of {', '.join(sorted(_ORDERS))}"
+        yield from self.type(row.type, path)
+        if row.default is not NO_DEFAULT and not self._fits(row.type, row.default):
+            yield f"{path}: the default {row.default!r} is no value of type {row.type.label}"
+
+    def _fits(self, node: AvroType, value: Any) -> bool:
+        match node.kind:
+            case "null":
+                return value is None
+            case "boolean":
+                return isinstance(value, bool)
+            case "int" | "long":
+                limit = _WHOLE_NUMBERS[node.kind]
+                return type(value) is int and -limit <= value < limit
+            case "float" | "double":
+                return type(value) in (int, float) or value in _NO_NUMBERS
+            case "string":
+                return isinstance(value, str)
+            case "bytes":
+                return _is_bytes(value)
+            case "fixed":
+                return _is_bytes(value) and len(value) == node.size
+            case "enum":
+                return value in node.symbols
+            case "array":
+                assert node.items is not None
+                return isinstance(value, list) and all(self._fits(node.items, each) for each in value)
+            case "map":
+                assert node.items is not None
+                return isinstance(value, dict) and all(self._fits(node.items, each) for each in value.values())
+            case "union":
+                return any(self._fits(branch, value) for branch in node.branches)
+        if not isinstance(value, dict) or node in self._open:
+            return False
+        values = [(row.type, value.get(row.name, row.default)) for row in node.fields]
+        return all(each is not NO_DEFAULT and self._fits(kind, each) for kind, each in values)
+
+
+def _names(node: AvroType, path: str) -> Iterator[str]:
+    if node.name in PRIMITIVES:
+        yield f"{path}: a {node.kind} cannot be named {node.name!r}, which is a primitive type"
+    namespace, dot, short = node.name.rpartition(".")
+    yield from _name(short, f"{path}: name")
+    for part in namespace.split(".") if dot else ():
+        yield from _name(part, f"{path}: a part of namespace {namespace!r}")
+    for alias in node.aliases:  # of which Java does not check the namespace
+        yield from _name(alias.rpartition(".")[2], f"{path}: alias")
+
+
+def _name(name: str, what: str) -> Iterator[str]:
+    if not name:
+        yield f"{what} is empty"
+    elif not (_is_letter(name[0]) and all(_is_letter(each) or each.isdecimal() for each in name)):
+        yield f"{what} {name!r} is illegal: use letters, digits and _, and no digit at the start"
+
+
+def _is_letter(character: str) -> bool:
+    """As Java sees it: letters of all scripts, one UTF-16 unit each."""
+    return character == "_" or (character.isalpha() and ord(character) < 0x10000)
+
+
+def _enum(node: AvroType, path: str) -> Iterator[str]:
+    for symbol in node.symbols:
+        yield from _name(symbol, f"{path}: symbol")
+    for twice in _twice(node.symbols):
+        yield f"{path}: enum {node.name} has the symbol {twice!r} twice"
+    if node.default is not NO_DEFAULT and node.default not in node.symbols:
+        yield f"{path}: the default {node.default!r} of enum {node.name} is none of its symbols"
+
+
+def _fixed(node: AvroType, path: str) -> Iterator[str]:
+    if type(node.size) is not int or not 0 <= node.size <= _MAX_SIZE:
+        yield f"{path}: the size of fixed {node.name} is {node.size!r}: it must be an integer from 0 to {_MAX_SIZE}"
+
+
+def _is_bytes(value: Any) -> bool:
+    """Bytes are texts with one character per byte."""
+    return isinstance(value, str) and all(ord(character) < 256 for character in value)
+
+
+def _twice(names: Iterable[str]) -> list[str]:
+    return [name for name, count in Counter(names).items() if count > 1]
+
+
+def _below(path: str, name: object) -> str:
+    return f"{path.rstrip('/')}/{name}"
