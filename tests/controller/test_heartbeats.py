@@ -161,6 +161,30 @@ def test_a_heartbeat_of_a_former_process_is_refused(bench: Bench) -> None:
     assert caught.value.code is ErrorCode.STALE_BROKER_EPOCH
 
 
+def test_a_forged_registration_does_not_replace_a_broker_that_sends_heartbeats(bench: Bench) -> None:
+    """The directory id and the address of a broker can be read by others."""
+    bench.join(1)
+    epoch = bench.image.brokers[BrokerId(1)].epoch
+    stranger = Peer(host="127.0.0.1", port=1, listener="CONTROLLER")
+    for _ in range(3):
+        with pytest.raises(KafkaError) as caught:
+            bench.register(1, process=2, peer=stranger)
+        assert caught.value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+        bench.pass_time(2.0)
+        bench.beat(1)
+    assert bench.image.brokers[BrokerId(1)].epoch == epoch
+
+
+def test_a_process_with_the_same_directory_waits_only_until_the_first_is_silent(bench: Bench) -> None:
+    """A machine that lost power cannot close its connection."""
+    bench.join(1)
+    stranger = Peer(host="127.0.0.1", port=1, listener="CONTROLLER")
+    with pytest.raises(KafkaError):
+        bench.register(1, process=2, peer=stranger)
+    bench.pass_time(4.1)  # twice the interval of heartbeats
+    bench.register(1, process=2, peer=stranger)
+
+
 def test_the_same_process_may_ask_twice(bench: Bench) -> None:
     assert bench.register(1) == bench.register(1)
 

@@ -92,15 +92,6 @@ def test_a_second_process_waits_until_the_first_is_gone() -> None:
     assert admit_broker(cluster.image, again, cluster.config, next_offset=50).results
 
 
-def test_a_process_that_has_the_place_of_the_first_need_not_wait() -> None:
-    """One data directory has one process, and so has one address: the first must be dead."""
-    cluster = replicated()
-    first = introduction(1, incarnation_id=UUID(int=5), log_dirs=(UUID(int=77),))
-    cluster.take(admit_broker(cluster.image, first, cluster.config, next_offset=cluster.image.offset + 1))
-    again = introduction(1, incarnation_id=UUID(int=6), log_dirs=(UUID(int=77),))
-    assert admit_broker(cluster.image, again, cluster.config, next_offset=50, session_alive=True).results
-
-
 @pytest.mark.parametrize(
     ("changes", "code", "message"),
     [

@@ -262,3 +262,11 @@ def test_nothing_is_due_while_records_are_on_their_way_to_disk() -> None:
     assert bench.replica.role == Role.UNATTACHED
     assert bench.replica.next_deadline_ms > bench.now
     assert bench.sends(Fetch) == []
+
+
+def test_a_forged_epoch_is_refused_and_not_saved() -> None:
+    bench = Bench(node_id=2)
+    answer = bench.asked(2**31 - 1, candidate=1)
+    assert (answer.error, answer.granted) == (ErrorCode.INVALID_REQUEST, False)
+    assert (bench.replica.epoch, bench.store.saves) == (0, [])
+    assert bench.asked(1, candidate=1).granted, "a real election goes on"

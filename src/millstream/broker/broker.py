@@ -32,6 +32,7 @@ from millstream.broker.handlers.transactions import TransactionHandlers
 from millstream.broker.handlers.txn_markers import TxnMarkerHandlers
 from millstream.broker.hot_keys import HotKeys
 from millstream.broker.internal_topics import InternalTopics
+from millstream.broker.known_epochs import KnownEpochs
 from millstream.broker.log_ends import LogEnds
 from millstream.broker.marker_writer import MarkerWriter
 from millstream.broker.own_records import OwnRecords
@@ -217,7 +218,8 @@ class Broker:
         txns = TransactionHandlers(self.transactions, self.groups, lambda: view.image)
         log_ends = LogEnds(view, partitions, self.peers)
         share_groups = ShareGroupHandlers(self.groups, self.share_states, self.share_persister, self.shared, log_ends)
-        share_state = ShareStateHandlers(self.share_coordinator)
+        known_epochs = KnownEpochs(lambda: view.image)
+        share_state = ShareStateHandlers(self.share_coordinator, known_epochs)
         self.share_fetch = ShareFetchHandlers(
             self.shared,
             environment,
@@ -247,7 +249,7 @@ class Broker:
             "describe_transactions": txns.describe_transactions,
             "list_transactions": txns.list_transactions,
             "offset_for_leader_epoch": offsets.offset_for_leader_epoch,
-            "write_txn_markers": TxnMarkerHandlers(self.marker_writer).write_txn_markers,
+            "write_txn_markers": TxnMarkerHandlers(self.marker_writer, known_epochs).write_txn_markers,
             "describe_producers": ProducerHandlers(partitions, self.replicas).describe_producers,
             "describe_configs": configs.describe_configs,
             "describe_log_dirs": log_dirs.describe_log_dirs,

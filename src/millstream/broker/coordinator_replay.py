@@ -4,13 +4,17 @@ A record of a transaction counts when the transaction's marker says so. Compacti
 a marker whose records are gone, records without the rest of their transaction, a batch without any record.
 """
 
+import logging
 import struct
+from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from millstream.coordinator.timers import Timers
-from millstream.records.batch import Bytes, iterate_headers
+from millstream.records.batch import BatchHeader, Bytes, iterate_headers
 from millstream.records.key_values import iterate_key_values
 
+_log = logging.getLogger("millstream.coordinator")
 _MARKER_KEY = struct.Struct(">hh")
 """Version and type of a control record."""
 _ABORT, _COMMIT = 0, 1
@@ -43,29 +47,51 @@ class TransactionParticipant(Protocol):
 
 
 def replay_batches(data: Bytes, position: int, state: StateMachine, participant: TransactionParticipant | None) -> int:
-    """Replays the whole batches in `data`; returns the offset behind the last of them, `position` if there is none."""
+    """Replays the whole batches in `data`; returns the offset behind the last of them, `position` if there is none.
+
+    A record that cannot be read is reported and passed over. It may be from a newer version, or a client may have
+    written it. Without it one group or transaction may be missing; a log that cannot be loaded would lose all of them.
+    """
     view = memoryview(data)
-    replay = state.replay
     for at, header in iterate_headers(view):
         position = header.last_offset + 1
         if not header.record_count:
             continue
-        batch = view[at : at + header.size]
-        if header.is_control:
-            if participant is not None:
-                outcome = _outcome(next(iterate_key_values(header, batch))[0])
-                if outcome is not None:
-                    participant.end_transaction(header.producer_id, outcome)
-        elif not header.is_transactional:
-            for key, value in iterate_key_values(header, batch):
-                if key is not None:
-                    replay(key, value)
-        elif participant is not None:
-            producer_id, epoch = header.producer_id, header.producer_epoch
-            for key, value in iterate_key_values(header, batch):
-                if key is not None:
-                    participant.replay_pending(producer_id, epoch, key, value)
+        try:
+            _replay_batch(header, view[at : at + header.size], state, participant)
+        except Exception as error:
+            _report(f"{header.base_offset}-{header.last_offset}", error)
     return position
+
+
+def _replay_batch(
+    header: BatchHeader, batch: Bytes, state: StateMachine, participant: TransactionParticipant | None
+) -> None:
+    if header.is_control:
+        if participant is not None:
+            outcome = _outcome(next(iterate_key_values(header, batch))[0])
+            if outcome is not None:
+                participant.end_transaction(header.producer_id, outcome)
+        return
+    replay: Callable[[bytes, bytes | None], None]
+    if not header.is_transactional:
+        replay = state.replay
+    elif participant is not None:
+        replay = partial(participant.replay_pending, header.producer_id, header.producer_epoch)
+    else:
+        return
+    for place, (key, value) in enumerate(iterate_key_values(header, batch)):
+        if key is None:
+            continue
+        try:
+            replay(key, value)
+        except Exception as error:
+            # Compaction may have removed records before this one, so the offset is the lowest that it can have.
+            _report(str(header.base_offset + place), error)
+
+
+def _report(offsets: str, error: Exception) -> None:
+    _log.warning("coordinator_record_passed_over offset=%s error=%s: %s", offsets, type(error).__name__, error)
 
 
 def _outcome(key: bytes | None) -> bool | None:

@@ -129,6 +129,14 @@ class ReplicaManager:
         broker = self._broker(broker_id)
         return broker is not None and -1 < broker_epoch < broker.epoch
 
+    def is_of_the_future(self, broker_id: int, broker_epoch: int) -> bool:
+        """Whether a broker epoch is higher than any that the metadata has for this broker.
+
+        The metadata of this node may be behind, so the request may be right a moment later. It may also be forged.
+        """
+        broker = self._broker(broker_id)
+        return broker_epoch > (broker.epoch if broker is not None else -1)
+
     def state_elsewhere(self, topic: bytes, by_id: bool, index: int) -> PartitionState | None:
         """A partition as the metadata has it, for a client that asks a node which has no replica of it."""
         if by_id:

@@ -62,16 +62,21 @@ class BrokerSessions:
     ) -> bool:
         """Whether the process that registered last is still there.
 
-        One whose connection has ended is not: a node that was killed and comes back at once need not wait for a session
-        of its own to run out. That holds for a process which comes with the same disk; one with another may have a
-        living broker's number by mistake, and must not drive it out when a connection breaks. Nor is one there that did
-        not soon turn to a controller that took over, as brokers do. Should it live after all, it learns that its epoch
-        is over.
+        `same_disk`: the process that registers now has the data directory of the earlier one. A directory has one
+        process, so the earlier one is probably dead, and the new one need not wait until its session ends. It is proof
+        only together with silence, because a directory id can be copied or forged:
+
+        - the connection of the earlier process has ended, or this controller has not heard from it at all: dead;
+        - it has been silent for `takeover_timeout_s`: dead. A process that lives sends heartbeats more often.
+
+        A process with another directory may have a living broker's number by mistake. It waits for the whole session,
+        or for `takeover_timeout_s` where the earlier process did not turn to this controller after it took over.
         """
         session = self._sessions.get(broker_id)
-        if session is None or (session.connection_lost and same_disk):
+        if session is None or (same_disk and (session.connection_lost or not session.heard)):
             return False
-        return now_s - session.last_contact_s < (timeout_s if session.heard else takeover_timeout_s)
+        is_brief = same_disk or not session.heard
+        return now_s - session.last_contact_s < (takeover_timeout_s if is_brief else timeout_s)
 
     def expired(self, now_s: float, timeout_s: float) -> list[BrokerId]:
         return [each.broker_id for each in self._sessions.values() if now_s - each.last_contact_s >= timeout_s]

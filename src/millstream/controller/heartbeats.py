@@ -127,7 +127,7 @@ class Heartbeats:
                     loop.time(),
                     self._timeout_s,
                     self._takeover_timeout_s,
-                    same_disk=earlier is not None and earlier.log_dirs == introduction.log_dirs,
+                    same_disk=earlier is not None and _same_disk(earlier, introduction),
                 ),
             )
             session = self._sessions.begin(broker_id, decision.results[0].broker_epoch, loop.time())
@@ -143,7 +143,8 @@ class Heartbeats:
         heartbeat = Heartbeat(
             broker_id=BrokerId(request.broker_id),
             broker_epoch=request.broker_epoch,
-            current_metadata_offset=request.current_metadata_offset,
+            # No broker has applied more than there is; a number beyond would count for all later records too.
+            current_metadata_offset=min(request.current_metadata_offset, self._controller.next_offset - 1),
             want_fence=request.want_fence,
             want_shut_down=request.want_shut_down,
         )
@@ -284,6 +285,10 @@ class Heartbeats:
         task = self._environment.loop.create_task(work)
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
+
+
+def _same_disk(earlier: BrokerRegistration, introduction: BrokerIntroduction) -> bool:
+    return bool(introduction.log_dirs) and earlier.log_dirs == introduction.log_dirs
 
 
 def _inter_broker_endpoint(broker: BrokerRegistration, config: BrokerConfig) -> Endpoint:

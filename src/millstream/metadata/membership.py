@@ -97,7 +97,7 @@ def admit_broker(
     _check_introduction(image, broker)
     if earlier is not None and earlier.incarnation_id == broker.incarnation_id:
         return _amended(earlier, broker)
-    if earlier is not None and session_alive and not (earlier.in_controlled_shutdown or _succeeds(broker, earlier)):
+    if earlier is not None and session_alive and not earlier.in_controlled_shutdown:
         raise KafkaError(
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,
             f"Another broker is running with node.id={broker.broker_id}; give each its own number. If this is the same "
@@ -122,13 +122,6 @@ def admit_broker(
         )
     )
     return Decision(tuple(records), (BrokerAdmission(broker_epoch=broker_epoch),))
-
-
-def _succeeds(broker: BrokerIntroduction, earlier: BrokerRegistration) -> bool:
-    """Whether the new process can only run because the earlier one is dead: it has its data directories, each of which
-    one process locks, and listens where that one did."""
-    has_places = bool(broker.log_dirs) and broker.log_dirs == earlier.log_dirs
-    return has_places and broker.end_points == earlier.end_points
 
 
 def process_heartbeat(

@@ -97,7 +97,10 @@ class SocketNetwork:
         return SocketListening(listening, self._loop)
 
     async def connect(self, host: str, port: int) -> SocketTransport:
-        found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        try:
+            found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except (ValueError, OverflowError) as error:  # not a name that could be looked up, not a port
+            raise OSError(f"{host!r} with port {port} is not an address: {error}") from None
         failure: OSError | None = None
         for family, kind, protocol, _, address in found:
             sock = socket.socket(family, kind, protocol)

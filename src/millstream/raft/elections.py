@@ -103,7 +103,7 @@ class Elections(ReplicaCore):
         return answer
 
     def _vote(self, request: Vote, now_ms: int) -> VoteAnswer:
-        error = self._voter_only_error(request.cluster_id, request.voter, request.candidate.id, request.epoch)
+        error = self._voter_only_error(request.cluster_id, request.voter, request.candidate.id, request.epoch, now_ms)
         if request.epoch < 0 or request.log_end.epoch > request.epoch or request.candidate.directory_id is None:
             error = error or ErrorCode.INVALID_REQUEST
         granted = False

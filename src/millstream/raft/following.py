@@ -209,7 +209,7 @@ class Following(Elections):
         self._raise_high_watermark(receiving.snapshot.offset)
 
     def begin_quorum_epoch(self, request: BeginQuorumEpoch, now_ms: int) -> QuorumEpochAnswer:
-        error = self._voter_only_error(request.cluster_id, request.voter, request.leader_id, request.epoch)
+        error = self._voter_only_error(request.cluster_id, request.voter, request.leader_id, request.epoch, now_ms)
         if error is None and request.epoch == self.epoch and self.leader_id not in (None, request.leader_id):
             error = ErrorCode.INVALID_REQUEST
         if error is None:
@@ -220,7 +220,7 @@ class Following(Elections):
         return self._quorum_epoch_answer(error)
 
     def end_quorum_epoch(self, request: EndQuorumEpoch, now_ms: int) -> QuorumEpochAnswer:
-        error = self._voter_only_error(request.cluster_id, self._key, request.leader_id, request.epoch)
+        error = self._voter_only_error(request.cluster_id, self._key, request.leader_id, request.epoch, now_ms)
         if error is None and request.epoch == self.epoch and self.leader_id not in (None, request.leader_id):
             error = ErrorCode.INVALID_REQUEST
         if error is None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from random import Random
 
 from millstream.model.errors import ErrorCode
+from millstream.raft.epoch_pace import EpochPace
 from millstream.raft.events import (
     Event,
     HighWatermarkAdvanced,
@@ -95,6 +96,7 @@ class ReplicaCore(ABC):
         self._next_token = 0
         self._lost_elections = 0
         self._stopping = False
+        self._epoch_pace = EpochPace(now_ms)
         self._high_watermark = log.start.offset
         saved = store.load() or QuorumState()
         if log.end.epoch > saved.epoch:
@@ -258,7 +260,7 @@ class ReplicaCore(ABC):
     # --- Whose requests are taken
 
     def _voter_only_error(
-        self, cluster_id: str | None, voter: ReplicaKey, sender_id: int, epoch: int
+        self, cluster_id: str | None, voter: ReplicaKey, sender_id: int, epoch: int, now_ms: int
     ) -> ErrorCode | None:
         """Why a request between voters is refused.
 
@@ -270,7 +272,9 @@ class ReplicaCore(ABC):
             return ErrorCode.INVALID_VOTER_KEY
         if sender_id == self._key.id:
             return ErrorCode.INCONSISTENT_VOTER_SET
-        return ErrorCode.FENCED_LEADER_EPOCH if epoch < self.epoch else None
+        if epoch < self.epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        return None if self._epoch_pace.admits(epoch - self.epoch, now_ms) else ErrorCode.INVALID_REQUEST
 
     def _is_other_cluster(self, cluster_id: str | None) -> bool:
         return None not in (cluster_id, self.cluster_id) and cluster_id != self.cluster_id

@@ -53,6 +53,7 @@ class FetchHandler:
         """Answers through `deliver`, now or later; returns what waits, so that it can be given up."""
         try:
             self._check_cluster(request)
+            self._check_replica(request)
             session = self.sessions.resolve(request, version, self.environment.loop.time())
         except KafkaError as error:
             deliver([], error.code, 0)
@@ -66,6 +67,14 @@ class FetchHandler:
             known = self.cluster.cluster_id()
             if known is not None and request.cluster_id != known.encode():
                 raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID, f"this is cluster {known}")
+
+    def _check_replica(self, request: FetchRequest) -> None:
+        """Refuses a broker epoch that does not exist: if it were noted, the real follower would count as an older one."""
+        broker_id, broker_epoch = request.replica_id, request.replica_epoch
+        if broker_id >= 0 and self.cluster.is_of_the_future(broker_id, broker_epoch):
+            raise KafkaError(
+                ErrorCode.STALE_BROKER_EPOCH, f"broker {broker_id} is not known in epoch {broker_epoch} here; try again"
+            )
 
 
 class FetchWait:

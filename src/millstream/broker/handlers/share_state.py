@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from millstream.api.request import Context, Response
+from millstream.broker.known_epochs import KnownEpochs
 from millstream.broker.share_coordinator import ShareCoordinator
 from millstream.coordinator.group import LONGEST_TEXT
 from millstream.coordinator.share.record_state import RecordState, StateBatch
@@ -19,8 +20,9 @@ _STATES = frozenset(RecordState) - {RecordState.ACQUIRED}
 
 
 class ShareStateHandlers:
-    def __init__(self, coordinator: ShareCoordinator) -> None:
+    def __init__(self, coordinator: ShareCoordinator, epochs: KnownEpochs) -> None:
         self._coordinator = coordinator
+        self._epochs = epochs
 
     async def initialize_share_group_state(self, request: Message, context: Context) -> Response:
         return await _each(request, self._initialize)
@@ -33,6 +35,7 @@ class ShareStateHandlers:
         return await _each(request, self._read)
 
     async def _read(self, key: ShareKey, row: Message) -> dict[str, Any]:
+        self._epochs.check_share_leader(key, row.leader_epoch)
         state = await self._coordinator.read(key, row.leader_epoch)
         return {
             "state_epoch": state.state_epoch,
@@ -52,6 +55,7 @@ class ShareStateHandlers:
         return await _each(request, self._write)
 
     async def _write(self, key: ShareKey, row: Message) -> dict[str, Any]:
+        self._epochs.check_share_leader(key, row.leader_epoch)
         batches = [
             StateBatch(each.first_offset, each.last_offset, each.delivery_state, each.delivery_count)
             for each in row.state_batches

@@ -1,6 +1,9 @@
 """WriteTxnMarkers (27): a transaction coordinator, or whoever ends a hanging transaction, has markers written here."""
 
+from collections.abc import Awaitable
+
 from millstream.api.request import Context, Response
+from millstream.broker.known_epochs import KnownEpochs
 from millstream.broker.marker_writer import MarkerWriter
 from millstream.model.errors import ErrorCode
 from millstream.model.identifiers import TopicName, TopicPartition
@@ -9,18 +12,30 @@ from millstream.protocol.schema import Message
 
 
 class TxnMarkerHandlers:
-    def __init__(self, writer: MarkerWriter) -> None:
+    def __init__(self, writer: MarkerWriter, epochs: KnownEpochs) -> None:
         self._writer = writer
+        self._epochs = epochs
 
     async def write_txn_markers(self, request: Message, context: Context) -> Response:
         """Answers for each producer; the first error of a partition stands, should there be several markers for it."""
-        appended = [(row, self._writer.write(_marker(row), _partitions(row))) for row in request.markers]
+        highest = self._epochs.highest_coordinator_epoch()
+        appended = [(row, self._written(row, highest)) for row in request.markers]
         results: dict[int, dict[TopicPartition, ErrorCode]] = {}
         for row, outcome in appended:
             known = results.setdefault(row.producer_id, {})
             for at, error in (await outcome).items():
                 known[at] = known.get(at) or error
         return {"markers": [_row(producer_id, outcomes) for producer_id, outcomes in results.items()]}
+
+    def _written(self, row: Message, highest: int) -> Awaitable[dict[TopicPartition, ErrorCode]]:
+        if row.coordinator_epoch > highest:
+            return _refused(row)
+        return self._writer.write(_marker(row), _partitions(row))
+
+
+async def _refused(row: Message) -> dict[TopicPartition, ErrorCode]:
+    """For a coordinator epoch that is not known here: coordinators, Kafka's too, send the marker again after this."""
+    return dict.fromkeys(_partitions(row), ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
 def _marker(row: Message) -> Marker:
