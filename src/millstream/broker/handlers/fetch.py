@@ -69,7 +69,7 @@ class FetchHandler:
                 raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID, f"this is cluster {known}")
 
     def _check_replica(self, request: FetchRequest) -> None:
-        """Refuses a broker epoch that does not exist: if it were noted, the real follower would count as an older one."""
+        """Refuses a broker epoch that does not exist: once noted, it would make the real follower an older one."""
         broker_id, broker_epoch = request.replica_id, request.replica_epoch
         if broker_id >= 0 and self.cluster.is_of_the_future(broker_id, broker_epoch):
             raise KafkaError(
