@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from millstream.broker import refused_batches, sequence_gaps
-from millstream.broker.handlers.guarded_produce import GuardedProduce
+from millstream.broker.handlers.opened_produce import OpenedProduce
 from millstream.broker.handlers.produce import ProduceHandler
 from millstream.broker.partition import Partition
 from millstream.broker.partition_table import PartitionTable
@@ -25,6 +25,7 @@ from millstream.model.identifiers import TopicName, TopicPartition
 from millstream.net.network import SocketNetwork
 from millstream.protocol.produce import PartitionData, ProduceRequest
 from millstream.records.batch import MAX_SEQUENCE, is_behind
+from millstream.records.opening import OpeningLimits
 from millstream.runtime.disk import RealDisk
 from millstream.storage.log_directory import LogDirectory
 from millstream.storage.producer_state import ProducerState
@@ -70,8 +71,8 @@ class Node:
         table = PartitionTable()
         table.add(self.partition)
         nothing: Any = SimpleNamespace(state_elsewhere=lambda *at: None)
-        guarded = GuardedProduce(SchemaGuard(MetadataImage(), nothing), nothing, environment)
-        self.handler = ProduceHandler(table, environment, nothing, nothing, guarded)
+        opening = OpenedProduce(table, SchemaGuard(MetadataImage(), nothing), nothing, environment, OpeningLimits)
+        self.handler = ProduceHandler(table, environment, nothing, nothing, opening)
 
     def _open(self) -> Any:
         return self.logs.create(AT, UUID(int=9), LogConfig(), 0)

@@ -13,7 +13,7 @@ import pytest
 
 from millstream.api.request import ProduceResults
 from millstream.broker.handlers import transactional_produce
-from millstream.broker.handlers.guarded_produce import GuardedProduce
+from millstream.broker.handlers.opened_produce import OpenedProduce
 from millstream.broker.handlers.produce import ProduceHandler
 from millstream.broker.handlers.transactional_produce import TransactionalProduce
 from millstream.broker.partition import Partition
@@ -28,6 +28,7 @@ from millstream.model.identifiers import TopicName, TopicPartition
 from millstream.model.transactions import Marker
 from millstream.net.network import SocketNetwork
 from millstream.protocol.produce import PartitionData, ProduceRequest
+from millstream.records.opening import OpeningLimits
 from millstream.runtime.disk import RealDisk
 from millstream.storage.log_directory import LogDirectory
 from tests import wire as wires
@@ -103,8 +104,8 @@ class World:
         self.coordinator = Coordinator()
         nowhere: Any = SimpleNamespace(state_elsewhere=lambda *at: None)
         self.transactional = TransactionalProduce(table, self.coordinator, environment, lambda: self.is_enabled)
-        guarded = GuardedProduce(SchemaGuard(MetadataImage(), nowhere), nowhere, environment)
-        self.handler = ProduceHandler(table, environment, nowhere, self.transactional, guarded)
+        opening = OpenedProduce(table, SchemaGuard(MetadataImage(), nowhere), nowhere, environment, OpeningLimits)
+        self.handler = ProduceHandler(table, environment, nowhere, self.transactional, opening)
         self.partitions = [table.find("t", index) for index in range(3)]
 
     def _opener(self, index: int) -> Callable[[], Any]:

@@ -19,6 +19,7 @@ from millstream.api.request import (
     ProduceResults,
     ProduceService,
     Response,
+    TurnTaker,
 )
 from millstream.measures import REQUEST_SECONDS, Histogram
 from millstream.model.errors import ErrorCode
@@ -140,11 +141,9 @@ class Dispatcher:
         request = produce_codec.parse(buffer, position, end, version)
         results, wait = produce.append(request, version, buffer, by_broker=by_broker)
         if request.acks == 0:
-            for _, rows in results:
-                for row in rows:
-                    if row.error:
-                        # No answer was asked for, so a closed connection is the only way to tell; as in Kafka.
-                        raise Refused(f"produce with acks=0 failed: {ErrorCode(row.error).name}: {row.message}")
+            if isinstance(wait, TurnTaker):
+                return self._produce_without_answer(wait, begun, peer)
+            _refuse_failed(results)
             self._produce_durations.observe(self._now() - begun)
             return None
         if wait is not None:
@@ -155,10 +154,30 @@ class Dispatcher:
                 pending.resolve(self._produce_response(final, version, flexible, correlation_id, peer))
 
             wait(answer)
+            if isinstance(wait, TurnTaker):
+                pending.turn = wait
             return pending
         response = self._produce_response(results, version, flexible, correlation_id, peer)
         self._produce_durations.observe(self._now() - begun)
         return response
+
+    def _produce_without_answer(self, wait: TurnTaker, begun: float, peer: Peer) -> Pending:
+        pending = Pending()
+        pending.turn = wait
+
+        def taken(final: ProduceResults) -> None:
+            self._produce_durations.observe(self._now() - begun)
+            try:
+                _refuse_failed(final)
+            except Refused as refusal:
+                self.refused += 1
+                _log.warning("request_refused peer=%s:%d reason=%s", peer.host, peer.port, refusal)
+                pending.fail()
+            else:
+                pending.resolve(None)
+
+        wait(taken)
+        return pending
 
     def _handle_fetch(
         self,
@@ -265,6 +284,14 @@ class Dispatcher:
 
         task.add_done_callback(finished)
         return pending
+
+
+def _refuse_failed(results: ProduceResults) -> None:
+    """No answer was asked for, so a closed connection is the only way to tell; as in Kafka."""
+    for _, rows in results:
+        for row in rows:
+            if row.error:
+                raise Refused(f"produce with acks=0 failed: {ErrorCode(row.error).name}: {row.message}")
 
 
 def _text(buffer: bytearray, start: int, end: int) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from millstream.net.service import Peer
+from millstream.net.service import Peer, Turn
 from millstream.protocol import fetch as fetch_codec
 from millstream.protocol import produce as produce_codec
 from millstream.protocol.fetch import ResponseParts
@@ -60,6 +60,15 @@ FetchTopics = list[tuple[bytes, list[fetch_codec.PartitionResult]]]
 
 BROKER_CLIENT_ID = "millstream-broker-"
 """How the client ids begin that brokers use among each other."""
+
+
+class TurnTaker(Turn):
+    """A way to wait for the results of a request that was not looked into yet: its connection waits with it."""
+
+    __slots__ = ()
+
+    def __call__(self, answer: "Callable[[ProduceResults], None]") -> None:
+        raise NotImplementedError
 
 
 class ProduceService(Protocol):

@@ -17,10 +17,10 @@ from millstream.broker.handlers.cluster import ClusterHandlers
 from millstream.broker.handlers.consumer_groups import ConsumerGroupHandlers
 from millstream.broker.handlers.fetch import FetchHandler
 from millstream.broker.handlers.group_admin import GroupAdminHandlers
-from millstream.broker.handlers.guarded_produce import GuardedProduce
 from millstream.broker.handlers.log_dirs import LogDirHandlers
 from millstream.broker.handlers.offset_commits import OffsetCommitHandlers
 from millstream.broker.handlers.offsets import OffsetHandlers
+from millstream.broker.handlers.opened_produce import OpenedProduce
 from millstream.broker.handlers.produce import ProduceHandler
 from millstream.broker.handlers.producer_ids import ProducerIdHandlers
 from millstream.broker.handlers.producers import ProducerHandlers
@@ -50,7 +50,7 @@ from millstream.broker.transaction_coordinator import TransactionCoordinator
 from millstream.broker.transaction_markers import TransactionMarkers
 from millstream.broker.transaction_verification import TransactionVerification
 from millstream.broker.transactional_offsets import TransactionalOffsets
-from millstream.config.table import network, node, share, transactions
+from millstream.config.table import log, network, node, share, transactions
 from millstream.controller.handlers.described_configs import DescribedConfigs
 from millstream.controller.handlers.features import features_to_tell
 from millstream.environment import Environment
@@ -58,6 +58,7 @@ from millstream.metadata.image import MetadataDelta
 from millstream.protocol import fetch as fetch_codec
 from millstream.protocol import produce as produce_codec
 from millstream.quorum.metadata_log import METADATA_PARTITION
+from millstream.records.opening import OpeningLimits
 from millstream.storage.cleaner.log_cleaner import LogCleaner
 from millstream.storage.cleaner.settings import cleaner_settings
 from millstream.storage.job import Job
@@ -118,7 +119,9 @@ class Broker:
         self.group_lag = GroupLag(view, self.partitions, self.peers, self.groups, environment)
         schemas = RegisteredSchemas(view, self.peers, environment, view.config[node.SCHEMAS_TOPIC])
         self.schema_guard = SchemaGuard(view.image, schemas)
-        self._guarded = GuardedProduce(self.schema_guard, schemas, environment)
+        self.opened_produce = OpenedProduce(
+            self.partitions, self.schema_guard, schemas, environment, self._opening_limits
+        )
         view.subscribe(self._follow)
         self.apis = self._make_apis()
         self.dispatcher = self._make_dispatcher()
@@ -129,6 +132,10 @@ class Broker:
         view = self.view
         listener = view.config.inter_broker_listener
         return PeerRequests(view.node_id, lambda: view.image, listener, self._environment)
+
+    def _opening_limits(self) -> OpeningLimits:
+        config = self.view.config
+        return OpeningLimits(config[log.BATCH_MAX_DECOMPRESSED_BYTES], config[log.BATCH_MAX_RECORDS])
 
     # Following the metadata
 
@@ -148,7 +155,7 @@ class Broker:
         self.transactions.close()
         self.share_states.close()
         self.shared.close()
-        self._guarded.close()
+        self.opened_produce.close()
         self._transactional.close()
         self.verification.close()
         self.share_coordinator.close()
@@ -303,7 +310,7 @@ class Broker:
             lambda: self.view.config[transactions.TRANSACTION_PARTITION_VERIFICATION_ENABLE],
         )
         self.produce = ProduceHandler(
-            self.partitions, self._environment, self.replicas, self._transactional, self._guarded
+            self.partitions, self._environment, self.replicas, self._transactional, self.opened_produce
         )
         return Dispatcher(
             self.apis,

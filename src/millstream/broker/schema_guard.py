@@ -5,7 +5,7 @@ and the four bytes of an id that is registered under the topic's subject, `TOPIC
 not looked at. A null has no schema, and passes.
 """
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Mapping, Set
 from typing import NamedTuple, Protocol
 
 from millstream.config.errors import ConfigError
@@ -14,12 +14,12 @@ from millstream.config.table import topic as settings
 from millstream.metadata.image import MetadataDelta, MetadataImage, ResourceType
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import TopicName
-from millstream.protocol.produce import ProduceRequest
-from millstream.records.record import Record, read_batches
+from millstream.records.batch import BatchHeader
+from millstream.records.compiled import schema_faults
+from millstream.records.walking import NO_ID
 
 MOST_TOLD = 1000
 """Of how many records of a batch it is told what is wrong with them."""
-_PREFIX = 5
 
 
 class Schemas(Protocol):
@@ -46,8 +46,12 @@ class Guarded(NamedTuple):
     values: bool
 
 
-Verdicts = dict[tuple[bytes, int], KafkaError | None]
-"""By topic, as the request names it, and partition: what is wrong with its batches."""
+class WantedSchemas(NamedTuple):
+    """The ids that are registered for one topic, sorted; None where nothing is asked of keys, or of values."""
+
+    topic: str
+    keys: tuple[int, ...] | None
+    values: tuple[int, ...] | None
 
 
 class SchemaGuard:
@@ -71,52 +75,19 @@ class SchemaGuard:
         for name in delta.created:
             self._look_at(image, name)
 
-    def judge(self, request: ProduceRequest, buffer: bytearray) -> Verdicts | None:
-        """None if the request has nothing for a guarded topic."""
-        topics = self._topics
-        if not any(topic in topics for topic, _ in request.topics):
-            return None
-        whole = memoryview(buffer)
-        return {
-            (topic, index): self._fault(topics[topic], whole[start:end])
-            for topic, datas in request.topics
-            if topic in topics
-            for index, start, end in datas
-        }
-
-    def check(self, topic: bytes, index: int, batches: memoryview, verdicts: Verdicts | None) -> None:
-        """Raises what `judge` found, or would find if it was not asked."""
+    def wanted(self, topic: bytes) -> "WantedSchemas | None":
+        """What the records for a topic must begin with, as far as is known by now; None if it is not guarded."""
         guarded = self._topics.get(topic)
         if guarded is None:
-            return
-        key = topic, index
-        fault = verdicts[key] if verdicts and key in verdicts else self._fault(guarded, batches)
-        if fault is not None:
-            raise fault
-
-    def _fault(self, guarded: Guarded, batches: memoryview) -> KafkaError | None:
-        faults: list[tuple[int, str]] = []
-        only_unknown = True
-        number = -1
-        known_of = {
-            part: self._schemas.ids(f"{guarded.name}-{part}")
-            for part, wanted in (("key", guarded.keys), ("value", guarded.values))
-            if wanted
-        }
-        try:
-            for header, records in read_batches(batches):
-                for record in records if not header.is_control else ():
-                    number += 1
-                    for text, unknown in _faults(record, guarded.name, known_of):
-                        only_unknown = only_unknown and unknown
-                        if len(faults) < MOST_TOLD:
-                            faults.append((number, text))
-        except KafkaError as error:
-            return error
-        if not faults:
             return None
-        kind = UnknownSchemaError if only_unknown else InvalidRecordsError
-        return kind(faults[0][1], tuple(faults))
+        return WantedSchemas(
+            guarded.name,
+            self._ids(guarded.name, "key") if guarded.keys else None,
+            self._ids(guarded.name, "value") if guarded.values else None,
+        )
+
+    def _ids(self, topic: str, part: str) -> tuple[int, ...]:
+        return tuple(sorted(self._schemas.ids(f"{topic}-{part}")))
 
     def _look_at(self, image: MetadataImage, name: str) -> None:
         self._forget(name)
@@ -143,22 +114,25 @@ def _is_set(overrides: Mapping[str, str], setting: Setting[bool]) -> bool:
         return False
 
 
-def _faults(record: Record, topic: str, known_of: Mapping[str, Set[int]]) -> Iterator[tuple[str, bool]]:
-    """What is wrong, and whether that is only that an id is not known."""
-    for part, known in known_of.items():
-        data = record.key if part == "key" else record.value
-        if data is None:
-            continue
-        if len(data) < _PREFIX or data[0] != 0:
-            yield (
-                (
-                    f"the {part} carries no schema id: write it with a serializer of the schema registry, "
-                    f"or turn off millstream.{part}.schema.validation of topic {topic}"
-                ),
-                False,
-            )
-        elif (schema_id := int.from_bytes(data[1:_PREFIX])) not in known:
-            yield (
-                f"schema id {schema_id} is not registered under subject {topic}-{part}: register it there",
-                True,
-            )
+def schema_fault(header: BatchHeader, records: memoryview, wanted: WantedSchemas) -> InvalidRecordsError | None:
+    """What is wrong with the records of an opened batch, whose lengths were checked."""
+    faults: list[tuple[int, str]] = []
+    only_unknown = True
+    for part, of_keys, known in (("key", True, wanted.keys), ("value", False, wanted.values)):
+        if known is not None:
+            found, unknown = schema_faults(records, 0, header.record_count, of_keys, known, MOST_TOLD)
+            only_unknown = only_unknown and unknown
+            faults += ((number, _text(part, wanted.topic, schema_id)) for number, schema_id in found)
+    if not faults:
+        return None
+    faults = sorted(faults, key=lambda fault: fault[0])[:MOST_TOLD]
+    return (UnknownSchemaError if only_unknown else InvalidRecordsError)(faults[0][1], tuple(faults))
+
+
+def _text(part: str, topic: str, schema_id: int) -> str:
+    if schema_id == NO_ID:
+        return (
+            f"the {part} carries no schema id: write it with a serializer of the schema registry, "
+            f"or turn off millstream.{part}.schema.validation of topic {topic}"
+        )
+    return f"schema id {schema_id} is not registered under subject {topic}-{part}: register it there"

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from millstream.net.plain_http import METHODS, HttpExchange, HttpService
 from millstream.net.request_memory import RequestMemory
-from millstream.net.service import Part, Parts, Peer, Pending, Refused, Service
+from millstream.net.service import Part, Parts, Peer, Pending, Refused, Service, Turn
 from millstream.net.transport import Transport
 
 SCRATCH_BYTES = 64 << 10
@@ -67,6 +67,7 @@ class Connection:
         "_rest",
         "_shared",
         "_transport",
+        "_turn",
         "_unsent",
         "closed",
         "last_active",
@@ -91,6 +92,7 @@ class Connection:
         self._corked = False
         self._blocked = False  # the peer takes no more for now
         self._paused = False
+        self._turn: Turn | None = None  # the request that was read last waits for it
         self._http: HttpExchange | None = None
         transport.watch_readable(self._on_readable)
 
@@ -204,6 +206,10 @@ class Connection:
         if isinstance(answer, Pending):
             self._answers.append(answer)
             answer.when_resolved(self._send_resolved)
+            if answer.turn is not None and not answer.turn.is_over:
+                self._turn = answer.turn
+                self._turn.when_over(self._turn_is_over)
+                self._pause()
             if answer.resolved:
                 self._send_resolved()
         elif answer is not None:
@@ -224,10 +230,15 @@ class Connection:
             self._shared.pauses += 1
             self._transport.watch_readable(None)
 
+    def _turn_is_over(self) -> None:
+        self._turn = None
+        self._resume()
+
     def _resume(self) -> None:
         if (
             not self._paused
             or self.closed
+            or self._turn is not None
             or len(self._answers) >= self._shared.max_waiting_answers
             or self._unsent > self._shared.max_unsent_bytes
         ):

@@ -43,10 +43,29 @@ class Peer:
             callback()
 
 
+class Turn:
+    """The turn of a request that must wait before work on it begins. Its connection is not read on until that is over,
+    so that a connection waits for one turn at a time."""
+
+    __slots__ = ("_on_over", "is_over")
+
+    def __init__(self) -> None:
+        self.is_over = False
+        self._on_over: Callable[[], None] | None = None
+
+    def when_over(self, callback: Callable[[], None]) -> None:
+        self._on_over = callback
+
+    def turn_is_over(self) -> None:
+        self.is_over = True
+        if self._on_over is not None:
+            self._on_over()
+
+
 class Pending:
     """A response that will come later; the connection keeps its place in the order of answers."""
 
-    __slots__ = ("_on_resolved", "abandoned", "failed", "held_bytes", "on_abandon", "parts", "resolved")
+    __slots__ = ("_on_resolved", "abandoned", "failed", "held_bytes", "on_abandon", "parts", "resolved", "turn")
 
     def __init__(self) -> None:
         self.resolved = False
@@ -55,6 +74,8 @@ class Pending:
         self.held_bytes = 0
         """What the connection counts for an answer that is ready and has to wait for its turn."""
         self.parts: Parts | None = None
+        self.turn: Turn | None = None
+        """Until it is over, nothing more is read of the connection."""
         self.on_abandon: Callable[[], None] | None = None
         self._on_resolved: Callable[[], None] | None = None
 

@@ -29,7 +29,8 @@ from millstream.records.batch import (
     is_plausible,
     read_header,
 )
-from millstream.records.compression import MAX_DECOMPRESSED_BYTES
+from millstream.records.compression import MAX_DECOMPRESSED_BYTES, MOST_GROWTH
+from millstream.records.opening import MINIMUM_RECORD_BYTES, is_possible_count
 from millstream.storage.producer_state import NO_TRANSACTION, ProducerState, WrittenBatch
 from millstream.storage.verification import Verifications
 
@@ -39,8 +40,7 @@ Header = tuple[int, ...]
 LOG_APPEND_TIME = "LogAppendTime"
 _REFUSED_ATTRIBUTES = CONTROL_BIT | LOG_APPEND_TIME_BIT
 _LAST_CODEC = 4
-MINIMUM_RECORD_BYTES = 7
-"""A length, attributes, and deltas of one byte each; no key, no value, no headers."""
+_MOST_RECORDS = MAX_DECOMPRESSED_BYTES // MINIMUM_RECORD_BYTES
 _FOREVER = 1 << 64
 
 _unpack_from = HEADER.unpack_from
@@ -80,7 +80,8 @@ def admit(
         or attributes & _REFUSED_ATTRIBUTES
         or attributes & CODEC_MASK > _LAST_CODEC
         or count != delta + 1
-        or count * MINIMUM_RECORD_BYTES > (MAX_DECOMPRESSED_BYTES if attributes & CODEC_MASK else length)
+        or count * MINIMUM_RECORD_BYTES > (length - MINIMUM_LENGTH) * MOST_GROWTH[attributes & CODEC_MASK]
+        or count > _MOST_RECORDS
         or delta < 0
         or max_timestamp > latest
         or (base_timestamp < earliest and base_timestamp != NO_TIMESTAMP)
@@ -192,8 +193,10 @@ def refusal(batch: Bytes, config: LogConfig, now_ms: int) -> KafkaError:
             ErrorCode.INVALID_RECORD,
             f"the batch says {header.record_count} records and a last offset delta of {header.last_offset_delta}",
         )
-    if header.record_count * MINIMUM_RECORD_BYTES > (MAX_DECOMPRESSED_BYTES if header.codec else header.length):
-        return KafkaError(ErrorCode.INVALID_RECORD, f"{header.record_count} records cannot be in so few bytes")
+    if not is_possible_count(header):
+        return KafkaError(
+            ErrorCode.INVALID_RECORD, f"{header.record_count} records cannot be in {header.size - HEADER_SIZE} bytes"
+        )
     if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
         return KafkaError(ErrorCode.INVALID_RECORD, "a producer id comes with an epoch and a sequence")
     if header.has_log_append_time:

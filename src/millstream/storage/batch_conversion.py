@@ -4,6 +4,8 @@ This is off the usual path: `message.timestamp.type=CreateTime` with `compressio
 offsets and leader epoch are stamped later, by the append itself.
 """
 
+from typing import NamedTuple
+
 from millstream.config.log_config import LogConfig
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.records.batch import (
@@ -16,11 +18,12 @@ from millstream.records.batch import (
     MAX_TIMESTAMP,
     MAX_TIMESTAMP_START,
     PLACEMENT,
+    BatchHeader,
     Bytes,
     read_header,
     seal,
 )
-from millstream.records.compression import CODEC_BY_NAME, Codec, DecompressionFailedError, compress, decompress
+from millstream.records.compression import CODEC_BY_NAME, Codec, DecompressionFailedError, compress, decompressed
 from millstream.storage.batch_admission import LOG_APPEND_TIME
 
 PRODUCER_COMPRESSION = "producer"
@@ -30,26 +33,52 @@ def wants_conversion(config: LogConfig) -> bool:
     return config.message_timestamp_type == LOG_APPEND_TIME or config.compression_type != PRODUCER_COMPRESSION
 
 
+class Recompression(NamedTuple):
+    """What the topic wants its batches compressed with."""
+
+    codec: Codec
+    level: int | None
+
+
+def recompression_of(config: LogConfig) -> Recompression | None:
+    """None if batches stay compressed as they were sent."""
+    if config.compression_type == PRODUCER_COMPRESSION:
+        return None
+    codec = CODEC_BY_NAME[config.compression_type]
+    return Recompression(codec, _level(codec, config))
+
+
+def recompress(batch: Bytes, header: BatchHeader, records: Bytes, wanted: Recompression) -> bytearray:
+    """The batch with its records, which were decompressed already, in another codec; its checksum made anew."""
+    changed = bytearray(memoryview(batch)[:HEADER_SIZE])
+    changed += compress(wanted.codec, records, wanted.level)
+    PLACEMENT.pack_into(changed, 0, header.base_offset, len(changed) - LOG_OVERHEAD, header.leader_epoch)
+    ATTRIBUTES.pack_into(changed, ATTRIBUTES_START, header.attributes & ~CODEC_MASK | wanted.codec)
+    seal(changed, 0, len(changed))
+    return changed
+
+
 def convert(batch: Bytes, config: LogConfig, now_ms: int) -> bytearray:
-    """The batch as the topic wants it, its checksum made anew. It was validated before."""
+    """The batch as the topic wants it, its checksum made anew. It was validated before.
+
+    Batches of clients have their codec already when they come here (`broker.batch_opening`): then only the time of the
+    append is put in. What is recompressed here is the broker's own.
+    """
     header = read_header(batch)
-    attributes = header.attributes
-    codec = attributes & CODEC_MASK
-    changed = bytearray(batch)
-    wanted = codec if config.compression_type == PRODUCER_COMPRESSION else CODEC_BY_NAME[config.compression_type]
-    if wanted != codec:
+    wanted = recompression_of(config)
+    if wanted is not None and wanted.codec != header.codec:
         try:
-            records = decompress(Codec(codec), memoryview(batch)[HEADER_SIZE:])
+            with decompressed(Codec(header.codec), memoryview(batch)[HEADER_SIZE:]) as records:
+                changed = recompress(batch, header, records, wanted)
         except DecompressionFailedError as error:
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"the records cannot be decompressed: {error}") from error
-        changed[HEADER_SIZE:] = compress(Codec(wanted), records, _level(Codec(wanted), config))
-        attributes = attributes & ~CODEC_MASK | wanted
-        PLACEMENT.pack_into(changed, 0, header.base_offset, len(changed) - LOG_OVERHEAD, header.leader_epoch)
+    else:
+        changed = bytearray(batch)
     if config.message_timestamp_type == LOG_APPEND_TIME:
-        attributes |= LOG_APPEND_TIME_BIT
+        (attributes,) = ATTRIBUTES.unpack_from(changed, ATTRIBUTES_START)
+        ATTRIBUTES.pack_into(changed, ATTRIBUTES_START, attributes | LOG_APPEND_TIME_BIT)
         MAX_TIMESTAMP.pack_into(changed, MAX_TIMESTAMP_START, now_ms)
-    ATTRIBUTES.pack_into(changed, ATTRIBUTES_START, attributes)
-    seal(changed, 0, len(changed))
+        seal(changed, 0, len(changed))
     return changed
 
 

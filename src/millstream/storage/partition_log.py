@@ -26,7 +26,7 @@ from millstream.storage.batch_admission import (
     read_headers,
     too_large,
 )
-from millstream.storage.batch_conversion import convert, wants_conversion
+from millstream.storage.batch_conversion import convert, recompression_of, wants_conversion
 from millstream.storage.disk import Disk
 from millstream.storage.file_cache import FileCache
 from millstream.storage.file_names import LEADER_EPOCHS
@@ -85,6 +85,7 @@ class PartitionLog:
         "is_placed",
         "log_end_offset",
         "log_start_offset",
+        "opens_batches",
         "producers",
         "recovery_point",
         "segments",
@@ -157,6 +158,7 @@ class PartitionLog:
     def config(self, config: LogConfig) -> None:
         self._config = config
         self._converts = wants_conversion(config)
+        self.opens_batches = "compact" in config.cleanup_policy or recompression_of(config) is not None
 
     @property
     def size_bytes(self) -> int:
@@ -229,18 +231,7 @@ class PartitionLog:
         """
         config = self._config
         log_append_time = now_ms if config.message_timestamp_type == LOG_APPEND_TIME else NO_APPEND_TIME
-        try:
-            header, repeated = admit(batch, config, self.producers, now_ms, origin)
-            if header[5] & TRANSACTIONAL_BIT and header[9] >= 0:
-                repeated = admit_transactional(header, self.producers, self.verifications, guard, needs_guard)
-        except KafkaError as error:
-            if self._write_failed and error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-                # The batch before it is the one that found no room. Its producer sends both again, in order; told that
-                # they are out of order it would begin a new epoch, and send again what other partitions have already.
-                raise KafkaError(
-                    ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition}: what comes before could not be written"
-                ) from error
-            raise
+        header, repeated = self._admit(batch, now_ms, origin, guard, needs_guard)
         if repeated is not None:
             return self._repeated(repeated, log_append_time)
         if self._converts:
@@ -262,6 +253,33 @@ class PartitionLog:
             self.producers.append(producer_id, epoch, sequence, delta, last_offset, timestamp, transactional)
         self.log_end_offset = last_offset + 1
         return Appended(base_offset, last_offset, log_append_time, self.log_start_offset, False)
+
+    def judge(self, batch: memoryview, now_ms: int) -> None:
+        """Raises what `append` would refuse a client's batch for by its header, checksum and sequence."""
+        self._admit(batch, now_ms, Origin.CLIENT, None, None)
+
+    def _admit(
+        self,
+        batch: bytearray | memoryview,
+        now_ms: int,
+        origin: Origin,
+        guard: VerificationGuard | None,
+        needs_guard: bool | None,
+    ) -> tuple[Header, WrittenBatch | None]:
+        """As `admit`; of batches in a transaction no more than the header is judged where `needs_guard` is None."""
+        try:
+            header, repeated = admit(batch, self._config, self.producers, now_ms, origin)
+            if header[5] & TRANSACTIONAL_BIT and header[9] >= 0 and needs_guard is not None:
+                repeated = admit_transactional(header, self.producers, self.verifications, guard, needs_guard)
+            return header, repeated
+        except KafkaError as error:
+            if self._write_failed and error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+                # The batch before it is the one that found no room. Its producer sends both again, in order; told that
+                # they are out of order it would begin a new epoch, and send again what other partitions have already.
+                raise KafkaError(
+                    ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition}: what comes before could not be written"
+                ) from error
+            raise
 
     def append_marker(
         self,

@@ -1,9 +1,9 @@
 """Produce: append each partition's batches to its log, and answer as `acks` asks.
 
 The append itself happens while the request's buffer is at hand; only the answer may wait: for the in-sync replicas with
-acks=all, for an fsync in group-commit mode. Differences from Kafka: batches are not opened, but for compacted topics
-and for those that ask for schemas (`guarded_produce`), so a fault inside a batch whose CRC is right is the consumer's
-to find (docs/DESIGN.md, decision 2); and who waits for replicas is told at once, not after the timeout, that too few
+acks=all, for an fsync in group-commit mode. Differences from Kafka: batches are not opened, but for topics that need it
+(`opened_produce`), so a fault inside a batch whose CRC is right is the consumer's to find (docs/DESIGN.md, decision 2);
+and who waits for replicas is told at once, not after the timeout, that too few
 are left. What is of a transaction goes through `transactional_produce` first. What comes behind a refused batch of its
 producer is refused as well (`refused_batches`), and so is what a new leader gets before that which went to the old one
 (`sequence_gaps`), where Kafka might take it.
@@ -15,19 +15,19 @@ from typing import NamedTuple, Protocol
 
 from millstream.api.request import ProduceResults
 from millstream.broker.acknowledgement import may_acknowledge, when_acknowledged
-from millstream.broker.handlers.guarded_produce import GuardedProduce
+from millstream.broker.batch_opening import Opened
+from millstream.broker.handlers.opened_produce import OpenedBatches, OpenedProduce
 from millstream.broker.handlers.transactional_produce import Outcome, TransactionalProduce, Verified, refused
 from millstream.broker.partition import Partition
 from millstream.broker.partition_table import PartitionTable
 from millstream.broker.refused_batches import RefusedBatches
-from millstream.broker.schema_guard import InvalidRecordsError, Verdicts
+from millstream.broker.schema_guard import InvalidRecordsError
 from millstream.broker.sequence_gaps import SequenceGaps
 from millstream.environment import Environment
 from millstream.metadata.image import PartitionState
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.protocol.produce import FIRST_WITH_TOPIC_ID, PartitionResult, ProduceRequest
 from millstream.records.batch import ATTRIBUTES_START, TRANSACTIONAL_BIT
-from millstream.records.record import read_batches
 
 Results = ProduceResults
 Answer = Callable[[Results], None]
@@ -57,9 +57,9 @@ class ProduceHandler:
         environment: Environment,
         cluster: Elsewhere,
         transactional: TransactionalProduce,
-        guarded: GuardedProduce,
+        opening: OpenedProduce,
     ) -> None:
-        self._guarded = guarded
+        self._opening = opening
         self._partitions = partitions
         self._environment = environment
         self._cluster = cluster
@@ -80,26 +80,13 @@ class ProduceHandler:
                 ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks} is not a choice: use 0, 1 or all (-1)"
             )
             return refused(request, error), None
-        if self._guarded and not by_broker:
 
-            def append(request: ProduceRequest, buffer: bytearray, verdicts: Verdicts | None) -> Outcome:
-                return self._append_now(request, version, buffer, by_broker, verdicts)
+        def append(request: ProduceRequest, buffer: bytearray, opened: OpenedBatches) -> Outcome:
+            if request.transactional_id is not None:
+                return self._transactional.append(request, version, buffer, _Appender(self, opened))
+            return self._append(request, version, buffer, by_broker, None, opened)
 
-            return self._guarded.take(request, buffer, append, self.refuse)
-        return self._append_now(request, version, buffer, by_broker, None)
-
-    def _append_now(
-        self, request: ProduceRequest, version: int, buffer: bytearray, by_broker: bool, verdicts: Verdicts | None
-    ) -> Outcome:
-        if request.transactional_id is not None:
-            return self._transactional.append(request, version, buffer, self)
-        return self._append(request, version, buffer, by_broker, None, verdicts)
-
-    def append_verified(
-        self, request: ProduceRequest, version: int, buffer: bytearray, verified: Verified
-    ) -> tuple[Results, Callable[[Answer], None] | None]:
-        """Appends what a transaction's coordinator was asked about, as far as that is needed."""
-        return self._append(request, version, buffer, False, verified, None)
+        return self._opening.take(request, version, buffer, append, self.refuse, by_broker=by_broker)
 
     def refuse(self, request: ProduceRequest, buffer: bytearray, error: KafkaError) -> Results:
         """Refuses a request as a whole, and all that its producer has sent behind it."""
@@ -116,8 +103,9 @@ class ProduceHandler:
         buffer: bytearray,
         by_broker: bool,
         verified: Verified | None,
-        verdicts: Verdicts | None,
+        opened: OpenedBatches,
     ) -> Outcome:
+        """`opened` is what was found in the batches that had to be opened, by their number in the request."""
         results: Results = []
         awaited: list[Awaited] = []
         by_id = version >= FIRST_WITH_TOPIC_ID
@@ -125,11 +113,13 @@ class ProduceHandler:
         now_ms = self._environment.clock.now_ms()
         whole = memoryview(buffer)
         wants_all = request.acks == -1
-        earlier, guard = self._refused, self._guarded.guard
+        earlier, guard = self._refused, self._opening.guard
+        number = -1
         for topic, datas in request.topics:
             known = topics.get(topic)
             topic_results: list[PartitionResult] = []
             for index, start, end in datas:
+                number += 1
                 partition = known.get(index) if known is not None else None
                 if partition is None:
                     row = self._not_here(topic, by_id, index, known is None)
@@ -145,23 +135,22 @@ class ProduceHandler:
                     log = partition.log
                     if wants_all:
                         partition.check_enough_in_sync()
-                    if "compact" in log.config.cleanup_policy:
-                        _check_keys(whole[start:end])
-                    if guard and not by_broker:
-                        guard.check(topic, index, whole[start:end], verdicts)
+                    batch = whole[start:end]
                     if earlier:
                         earlier.check(topic, index, whole[start:end], log.producers)
                     if partition.new_leader_until and partition.is_new_leader:
                         self._gaps.check(topic, index, whole[start:end], log.producers)
+                    if log.opens_batches or guard:
+                        batch = self._as_opened(topic, partition, by_broker, batch, opened.get(number))
                     if verified is not None:
-                        appended = verified.append(partition, whole[start:end], now_ms)
+                        appended = verified.append(partition, batch, now_ms)
                     elif end - start > _FLAGS and buffer[start + _FLAGS] & TRANSACTIONAL_BIT:
                         raise KafkaError(
                             ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
                             "a batch of a transaction comes with a transactional id",
                         )
                     else:
-                        appended = partition.append(whole[start:end], now_ms)
+                        appended = partition.append(batch, now_ms)
                 except KafkaError as error:
                     earlier.note(topic, index, whole[start:end], error.code)
                     self.errors[error.code] = self.errors.get(error.code, 0) + 1
@@ -187,6 +176,21 @@ class ProduceHandler:
 
         return results, wait
 
+    def _as_opened(
+        self, topic: bytes, partition: Partition, by_broker: bool, batch: memoryview, opened: Opened | None
+    ) -> memoryview:
+        """The batch as the topic takes it; raises what was found to be wrong with it."""
+        if opened is None:
+            if self._opening.missing(topic, partition, by_broker):
+                raise KafkaError(
+                    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                    "settings or leaders changed while the batch waited: send it again",
+                )
+            return batch
+        if opened.fault is not None:
+            raise opened.fault
+        return batch if opened.converted is None else memoryview(opened.converted)
+
     def _not_here(self, topic: bytes, by_id: bool, index: int, topic_unknown: bool) -> PartitionResult:
         state = self._cluster.state_elsewhere(topic, by_id, index)
         if state is not None:
@@ -211,11 +215,20 @@ def _failed(partition: Partition, error: KafkaError) -> PartitionResult:
     return PartitionResult(index, error.code, message=error.message, current_leader=leader)
 
 
-def _check_keys(batches: memoryview) -> None:
-    """Compaction keeps the latest record of each key, so there must be one. No other topic has its batches opened."""
-    for _, records in read_batches(batches):
-        if any(record.key is None for record in records):
-            raise KafkaError(ErrorCode.INVALID_RECORD, "a compacted topic takes only records with a key")
+class _Appender:
+    """Takes a request of a transaction whose batches were opened, as far as that was needed."""
+
+    __slots__ = ("_handler", "_opened")
+
+    def __init__(self, handler: ProduceHandler, opened: OpenedBatches) -> None:
+        self._handler = handler
+        self._opened = opened
+
+    def append_verified(self, request: ProduceRequest, version: int, buffer: bytearray, verified: Verified) -> Outcome:
+        return self._handler._append(request, version, buffer, False, verified, self._opened)
+
+    def refuse(self, request: ProduceRequest, buffer: bytearray, error: KafkaError) -> Results:
+        return self._handler.refuse(request, buffer, error)
 
 
 class PendingAck:

@@ -118,10 +118,13 @@ class _Batches:
 
 
 class _Waiting:
-    __slots__ = ("answer", "batches", "buffer", "request", "size", "version")
+    __slots__ = ("answer", "appender", "batches", "buffer", "request", "size", "version")
 
-    def __init__(self, request: ProduceRequest, version: int, buffer: bytearray, batches: _Batches) -> None:
+    def __init__(
+        self, request: ProduceRequest, version: int, buffer: bytearray, batches: _Batches, appender: Appender
+    ) -> None:
         self.version = version
+        self.appender = appender
         self.batches = batches
         self.request, self.buffer = copied(request, buffer)
         self.size = len(self.buffer)
@@ -164,7 +167,7 @@ class TransactionalProduce:
             self._begin(batches, version, verified)
             if not verified.guarded():
                 return appender.append_verified(request, version, buffer, verified)
-        waiting = _Waiting(request, version, buffer, batches)
+        waiting = _Waiting(request, version, buffer, batches, appender)
         if self._waiting_bytes + waiting.size > MOST_WAITING_BYTES:
             too_much = KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS, "too many requests wait for their transaction coordinators: try again"
@@ -175,7 +178,7 @@ class TransactionalProduce:
             queue.append(waiting)
         else:
             self._queues[batches.producer_id] = deque((waiting,))
-            task = asyncio.ensure_future(self._work(batches.producer_id, appender), loop=self._environment.loop)
+            task = asyncio.ensure_future(self._work(batches.producer_id), loop=self._environment.loop)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         return [], waiting.wait
@@ -244,7 +247,7 @@ class TransactionalProduce:
 
     # Those who wait
 
-    async def _work(self, producer_id: int, appender: Appender) -> None:
+    async def _work(self, producer_id: int) -> None:
         """Brings the requests of a producer into the log, as long as there are any."""
         queue = self._queues[producer_id]
         try:
@@ -253,7 +256,7 @@ class TransactionalProduce:
                 verdicts = await self._verify(together)
                 for waiting, verified in zip(together, verdicts, strict=True):
                     queue.popleft()
-                    self._append(waiting, verified, appender)
+                    self._append(waiting, verified)
         finally:
             # Nobody else may come to wait behind a task that is gone.
             del self._queues[producer_id]
@@ -302,12 +305,12 @@ class TransactionalProduce:
                     verified.refuse(partition, _refusal(error, first.version))
         return verdicts
 
-    def _append(self, waiting: _Waiting, verified: Verified, appender: Appender) -> None:
+    def _append(self, waiting: _Waiting, verified: Verified) -> None:
         self._waiting_bytes -= waiting.size
         answer = waiting.answer
         assert answer is not None, "whoever is told to wait does so"
         try:
-            results, wait = appender.append_verified(waiting.request, waiting.version, waiting.buffer, verified)
+            results, wait = waiting.appender.append_verified(waiting.request, waiting.version, waiting.buffer, verified)
         except Exception:
             _log.exception("produce_failed transactional_id=%s", waiting.batches.transactional_id)
             unknown = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "see the broker's log")

@@ -380,6 +380,24 @@ MAX_OPEN_FILES = integer(
     "How many log files are kept open at once; more are opened and closed as they are used. Millstream's own.",
     allowed=between(16, INT_MAX),
 )
+BATCH_MAX_DECOMPRESSED_BYTES = integer(
+    "millstream.batch.max.decompressed.bytes",
+    128 << 20,
+    "The most bytes that the records of one batch may become when the broker opens it. It does so for compacted "
+    "topics, topics with schema validation or a codec of their own, and share groups with key order or delays; other "
+    "batches stay closed. A larger batch is refused with MESSAGE_TOO_LARGE. Millstream's own.",
+    unit="bytes",
+    allowed=between(1 << 20, 256 << 20),
+    update=_DYNAMIC,
+)
+BATCH_MAX_RECORDS = integer(
+    "millstream.batch.max.records",
+    1_000_000,
+    "The most records of one batch where the broker opens it (see `millstream.batch.max.decompressed.bytes`). A batch "
+    "with more is refused with MESSAGE_TOO_LARGE. Millstream's own.",
+    allowed=between(1000, INT_MAX),
+    update=_DYNAMIC,
+)
 HOT_KEYS_ENABLE = boolean(
     "millstream.hot.keys.enable",
     True,

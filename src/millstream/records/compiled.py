@@ -1,0 +1,19 @@
+"""Which walk over records is used: the compiled one where it was built, else the one in plain Python.
+
+`MILLSTREAM_PURE=1` forces the plain one. Both pass the same tests.
+"""
+
+import os
+
+from millstream.records.walking import check_records, schema_faults
+
+__all__ = ["IS_COMPILED", "check_records", "schema_faults"]
+
+IS_COMPILED = False
+if os.environ.get("MILLSTREAM_PURE", "") in ("", "0"):
+    try:
+        from millstream.records._walking import check_records, schema_faults
+
+        IS_COMPILED = True
+    except ImportError:
+        pass  # it was not built: the other does the same, more slowly
