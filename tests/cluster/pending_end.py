@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from tests.broker.transaction_parity import PATIENCE_S, Client, Talk, set_version
 from tests.wire import Wire
@@ -102,7 +102,7 @@ class PendingTalk(Talk):
             label, text = label.replace(name, label_of), text.replace(name, label_of)
         super().note(label, text)
 
-    short: dict[str, str] = {}
+    short: ClassVar[dict[str, str]] = {}
     """What names are written as: the numbers in them are different in each run."""
 
 

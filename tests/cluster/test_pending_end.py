@@ -1,4 +1,4 @@
-"""While the end of a transaction is pending, Millstream responds as Apache Kafka 4.3.1 did; no Kafka is needed for this.
+"""While the end of a transaction is pending, Millstream responds as Apache Kafka 4.3.1 did; no Kafka is needed.
 
 The responses of Kafka are in `pending_end.golden`; `pending_end` says how they were recorded.
 """
