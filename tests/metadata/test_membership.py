@@ -1,5 +1,6 @@
 """Brokers register, are fenced and unfenced, shut down, and leave."""
 
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -16,6 +17,7 @@ from millstream.metadata.membership import (
     unregister_broker,
 )
 from millstream.metadata.records import (
+    LOST_DIRECTORY,
     NO_LEADER,
     BrokerRegistrationChangeRecord,
     Endpoint,
@@ -24,7 +26,7 @@ from millstream.metadata.records import (
 )
 from millstream.metadata.topics import NewTopic
 from millstream.model.errors import ErrorCode, KafkaError
-from millstream.model.identifiers import BrokerId
+from millstream.model.identifiers import BrokerId, TopicName
 from tests.metadata.cluster import Cluster, introduction
 
 ONE = BrokerId(1)
@@ -32,7 +34,7 @@ TWO = BrokerId(2)
 
 
 def beat(
-    cluster: Cluster, number: int = 1, *, offset: int | None = None, others_know: bool = True, **wishes: bool
+    cluster: Cluster, number: int = 1, *, offset: int | None = None, others_know: bool = True, **wishes: Any
 ) -> HeartbeatAnswer:
     heartbeat = Heartbeat(
         broker_id=BrokerId(number),
@@ -184,6 +186,27 @@ def test_who_leads_nothing_may_stop_at_once(wishes: dict[str, bool]) -> None:
     answer = beat(cluster, **wishes)
     assert (answer.should_shut_down, answer.is_fenced) == (True, True)
     assert cluster.image.brokers[ONE].fenced
+
+
+def test_a_broker_whose_log_directory_failed_leads_nothing_until_it_registers_again() -> None:
+    disk = UUID(int=77)
+    cluster = replicated()
+    cluster.restart(1, clean=True, disk=disk)
+    answer = beat(cluster, want_fence=True, want_shut_down=True, offline_log_dirs=(disk,))
+    assert answer.is_fenced and answer.should_shut_down
+    for partition in cluster.image.topics[TopicName("a")].partitions:
+        assert partition.leader in (TWO, 3) and ONE not in partition.isr
+    registered = cluster.image.brokers[ONE]
+    assert registered.fenced and registered.has_lost_its_disk and registered.log_dirs == (LOST_DIRECTORY,)
+    assert beat(cluster).is_fenced, "a heartbeat that was under way before does not let it in again"
+    cluster.restart(1, clean=False, disk=disk)
+    assert cluster.image.brokers[ONE].active and not cluster.image.brokers[ONE].has_lost_its_disk
+
+
+def test_a_directory_that_is_not_the_brokers_own_does_not_count() -> None:
+    cluster = replicated()
+    assert not beat(cluster, offline_log_dirs=(UUID(int=99),)).is_fenced
+    assert not cluster.image.brokers[ONE].has_lost_its_disk
 
 
 def test_heartbeats_of_who_is_no_member() -> None:

@@ -41,6 +41,7 @@ class FaultyDisk(RealDisk):
     __slots__ = ("broken", "cold", "opened", "room", "sync_fails", "synced")
 
     def __init__(self) -> None:
+        super().__init__()
         self.room: int | None = None
         self.broken = False
         self.sync_fails = False

@@ -61,6 +61,7 @@ from millstream.quorum.metadata_log import METADATA_PARTITION
 from millstream.records.opening import OpeningLimits
 from millstream.storage.cleaner.log_cleaner import LogCleaner
 from millstream.storage.cleaner.settings import cleaner_settings
+from millstream.storage.directory_health import DirectoryFailure
 from millstream.storage.job import Job
 from millstream.storage.log_directory import LogDirectory
 
@@ -172,15 +173,15 @@ class Broker:
         self.hot_keys.tick()
         self.cleaner.tick()
 
-    def broken_log(self) -> str | None:
-        """Which log takes no more writes, if one does not and there are others to lead in this node's place.
+    def broken_log(self) -> DirectoryFailure | None:
+        """A log that takes no more writes until it is opened anew, if there is one.
 
-        It would lead its partition, or stand in its in-sync set, without ever taking a record again.
+        This node would lead its partition, or be in its in-sync set, without ever taking a record again.
         """
-        if not any(other.active and other.id != self.view.node_id for other in self.view.image.brokers.values()):
-            return None
         broken = next((log for log in self.logs.loaded() if log.failure is not None), None)
-        return None if broken is None else f"{broken.topic_partition}: {broken.failure}"
+        if broken is None:
+            return None
+        return DirectoryFailure(broken.directory, f"{broken.topic_partition}: {broken.failure}", False)
 
     def _checkpoint(self) -> None:
         job = self.logs.checkpoint_job(self._environment.clock.now_ms())
@@ -218,9 +219,7 @@ class Broker:
         classic = ClassicGroupHandlers(self.groups)
         consumer = ConsumerGroupHandlers(self.groups)
         group_admin = GroupAdminHandlers(self.groups)
-        log_dirs = LogDirHandlers(
-            partitions, environment, view.config.data_dir, lambda: view.image.cordoned(view.node_id)
-        )
+        log_dirs = LogDirHandlers(partitions, environment, self.logs.health, lambda: view.image.cordoned(view.node_id))
         producer_ids = ProducerIdHandlers(self.producer_ids, self.transactions)
         txns = TransactionHandlers(self.transactions, self.groups, lambda: view.image)
         log_ends = LogEnds(view, partitions, self.peers)

@@ -95,6 +95,28 @@ class BrokerLifecycle:
         except TimeoutError:
             _log.warning("controlled_shutdown_cut_short after_s=%g", timeout_s)
 
+    async def give_up_directory(self, timeout_s: float) -> bool:
+        """Tells the controller that the log directory has failed, so that others lead; whether it knows in time."""
+        if self._task is not None:
+            self._task.cancel()
+        if self.broker_epoch < 0:
+            return False
+        self.is_fenced = True
+        fields = {
+            "broker_id": self._view.node_id,
+            "broker_epoch": self.broker_epoch,
+            "current_metadata_offset": self._view.image.offset,
+            "want_fence": True,
+            "want_shut_down": True,
+            "offline_log_dirs": [self._directory_id],
+        }
+        try:
+            answer = await self._link.request("broker_heartbeat", fields, timeout_s=timeout_s)
+        except KafkaError as error:
+            _log.warning("failed_directory_not_told error=%s", error)
+            return False
+        return answer.error_code == ErrorCode.NONE and bool(answer.should_shut_down)
+
     def close(self) -> None:
         if self._task is not None:
             self._task.cancel()

@@ -98,7 +98,7 @@ def status(
     """Show the quorum, the brokers, and the partitions that are not as they should be.
 
     Exits with 0 if all is well, and with 8 if a broker is fenced or silent,
-    a voter is behind, or a partition is offline, under-replicated or under
+    its log directory is offline, a voter is behind, or a partition is offline, under-replicated or under
     min.insync.replicas.
 
     \b

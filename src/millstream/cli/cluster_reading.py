@@ -24,6 +24,8 @@ _CORDON, _ALL_DIRECTORIES = "cordoned.log.dirs", "*"
 _TOPICS_PER_REQUEST = 500
 _QUORUM_S = 10.0
 """How long to wait for the quorum's leader: longer than an election takes."""
+_FENCED_S = 2.0
+"""How long a fenced broker may take to say what is wrong with it. Most do not run."""
 
 Place = tuple[str, int]
 """Topic and partition."""
@@ -116,6 +118,8 @@ class Cluster:
     """Brokers that should answer and do not."""
     cordoned: list[int] = field(default_factory=list)
     """Brokers that get no new replicas, since they are to be emptied."""
+    offline_directories: dict[int, list[str]] = field(default_factory=dict)
+    """Log directories that have failed, by broker."""
 
     @property
     def live(self) -> list[Broker]:
@@ -138,7 +142,7 @@ class Cluster:
         return max(held, default=0)
 
     def bytes_on(self, number: int) -> int | None:
-        if number in self.silent or self.broker(number).fenced:
+        if number in self.silent or number in self.offline_directories or self.broker(number).fenced:
             return None
         return sum(size for (_, _, at), size in self.sizes.items() if at == number)
 
@@ -159,6 +163,7 @@ class ClusterAdmin:
 
     def __init__(self, connection: "Connection") -> None:
         self._timeout = connection.timeout
+        self._connection = connection
         self._wire = wire_cluster(connection)
 
     def call(self, api: str, **fields: Any) -> Message:
@@ -175,15 +180,17 @@ class ClusterAdmin:
         sizes: dict[tuple[str, int, int], int] = {}
         silent: list[int] = []
         cordoned: list[int] = []
+        offline: dict[int, list[str]] = {}
         for broker in brokers:
-            if broker.fenced:
-                continue
             try:
                 directories = self._directories(broker)
             except WireError:
-                silent.append(broker.id)
+                if not broker.fenced:
+                    silent.append(broker.id)
                 continue
             for directory in directories:
+                if directory.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
+                    offline.setdefault(broker.id, []).append(directory.log_dir)
                 if getattr(directory, "is_cordoned", False) and broker.id not in cordoned:
                     cordoned.append(broker.id)
                 for topic in directory.topics:
@@ -191,7 +198,15 @@ class ClusterAdmin:
                         sizes[topic.name, row.partition_index, broker.id] = row.partition_size
         names = list(dict.fromkeys(partition.topic for partition in partitions))
         return Cluster(
-            cluster_id, self._quorum_if_led(), brokers, partitions, self._min_in_sync(names), sizes, silent, cordoned
+            cluster_id,
+            self._quorum_if_led(),
+            brokers,
+            partitions,
+            self._min_in_sync(names),
+            sizes,
+            silent,
+            cordoned,
+            offline,
         )
 
     def _quorum_if_led(self) -> Quorum:
@@ -264,7 +279,11 @@ class ClusterAdmin:
         return Quorum(row.leader_id, row.leader_epoch, row.high_watermark, sorted(found, key=_voters_first), addresses)
 
     def _directories(self, broker: Broker) -> list[Message]:
-        return list(self._wire.call("describe_log_dirs", node=broker.id, once=True, topics=None).results)
+        if not broker.fenced:
+            return list(self._wire.call("describe_log_dirs", node=broker.id, once=True, topics=None).results)
+        within_s = min(self._timeout, _FENCED_S)  # the metadata does not name it any more
+        with wire_cluster(self._connection, only=broker.address) as alone:
+            return list(alone.call("describe_log_dirs", once=True, within_s=within_s, topics=None).results)
 
     def _min_in_sync(self, topics: Sequence[str]) -> dict[str, int]:
         found: dict[str, int] = {}

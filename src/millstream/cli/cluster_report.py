@@ -35,6 +35,7 @@ class Health:
         self.under_replicated = [each for each in partitions if each.is_under_replicated]
         self.fenced = [broker.id for broker in cluster.brokers if broker.fenced]
         self.silent = cluster.silent
+        self.offline_directories = cluster.offline_directories
         self.lagging_voters = [
             node.id for node in cluster.quorum.voters if node.behind_ms is None or node.behind_ms > _BEHIND_MS
         ]
@@ -45,7 +46,9 @@ class Health:
     @property
     def is_well(self) -> bool:
         missing = (self.offline, self.under_min_in_sync, self.under_replicated, self.fenced, self.silent)
-        return not any(missing) and not self.lagging_voters and not self.no_quorum_leader
+        return (
+            not any(missing) and not self.offline_directories and not self.lagging_voters and not self.no_quorum_leader
+        )
 
     def problem(self, partition: Partition) -> str:
         if partition in self.offline:
@@ -79,12 +82,15 @@ def broker_rows(cluster: Cluster) -> list[dict[str, Any]]:
             "leaders": leaders[broker.id],
             "replicas": replicas[broker.id],
             "bytes": cluster.bytes_on(broker.id),
+            "offline_log_dirs": cluster.offline_directories.get(broker.id, []),
         }
         for broker in cluster.brokers
     ]
 
 
 def _state(broker: Broker, cluster: Cluster) -> str:
+    if broker.id in cluster.offline_directories:
+        return "disk offline"
     if broker.fenced:
         return "fenced"
     if broker.id in cluster.silent:
@@ -220,8 +226,14 @@ def _advice(cluster: Cluster, health: Health) -> list[str]:
         lines.append(
             "the metadata quorum has no leader: start most of its controllers; the rest is what was known last"
         )
-    if health.fenced:
-        numbers = ", ".join(map(str, health.fenced))
+    for number, directories in health.offline_directories.items():
+        lines.append(
+            f"broker {number}: log directory {', '.join(directories)} is offline: its disk fails. Look at the disk and "
+            "the broker's log; the broker comes back by itself when the disk works again."
+        )
+    fenced = [number for number in health.fenced if number not in health.offline_directories]
+    if fenced:
+        numbers = ", ".join(map(str, fenced))
         lines.append(f"fenced: {numbers}. Start what has stopped; `millstream broker drain ID` gives up what is lost.")
     if health.silent:
         lines.append(f"no answer from {', '.join(map(str, health.silent))} at the address it advertises")

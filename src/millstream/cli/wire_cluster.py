@@ -27,14 +27,17 @@ _MEANINGS = {
 }
 
 
-def wire_cluster(connection: "Connection") -> "Cluster":
-    """With the user's settings (-X); one answer may take all the time that the command has."""
+def wire_cluster(connection: "Connection", *, only: str | None = None) -> "Cluster":
+    """With the user's settings (-X); one answer may take all the time that the command has.
+
+    `only` is the address of one broker to ask, which need not be in the metadata.
+    """
     from millstream.wire import Cluster
 
     settings = {name: str(value) for name, value in connection.settings.items()}
     if not {_REQUEST_TIMEOUT, "socket.timeout.ms"} & settings.keys():
         settings[_REQUEST_TIMEOUT] = str(max(1, int(connection.timeout * 1000)))
-    return Cluster(connection.bootstrap, settings, client_id=CLIENT_ID, timeout_s=connection.timeout)
+    return Cluster(only or connection.bootstrap, settings, client_id=CLIENT_ID, timeout_s=connection.timeout)
 
 
 def exit_code(error: "WireError") -> int:

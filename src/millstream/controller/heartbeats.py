@@ -147,7 +147,10 @@ class Heartbeats:
             current_metadata_offset=min(request.current_metadata_offset, self._controller.next_offset - 1),
             want_fence=request.want_fence,
             want_shut_down=request.want_shut_down,
+            offline_log_dirs=tuple(request.offline_log_dirs),
         )
+        if heartbeat.offline_log_dirs:
+            _log.warning("broker_lost_its_disk broker=%d epoch=%d", heartbeat.broker_id, heartbeat.broker_epoch)
 
         def process(image: MetadataImage, config: BrokerConfig, _: Any) -> Decision[HeartbeatAnswer]:
             others_know = self._sessions.others_know(image, heartbeat.broker_id)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from millstream.config.table import cluster
-from millstream.metadata.records import NO_LEADER, Endpoint, SupportedFeature
+from millstream.metadata.records import LOST_DIRECTORY, NO_LEADER, Endpoint, SupportedFeature
 from millstream.model.identifiers import BrokerId, TopicId, TopicName, TopicPartition
 
 _EMPTY: Mapping[Any, Any] = MappingProxyType({})
@@ -54,6 +54,11 @@ class BrokerRegistration:
     def active(self) -> bool:
         """Whether it may lead partitions and be in sync."""
         return not self.fenced and not self.in_controlled_shutdown
+
+    @property
+    def has_lost_its_disk(self) -> bool:
+        """Whether it said that its log directory has failed; a new registration ends this."""
+        return LOST_DIRECTORY in self.log_dirs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from millstream.metadata.features import SUPPORTED_FEATURES, check_feature_suppo
 from millstream.metadata.image import BrokerRegistration, MetadataImage, ResourceType, TopicImage
 from millstream.metadata.partition_change import PartitionChanger
 from millstream.metadata.records import (
+    LOST_DIRECTORY,
     NO_LEADER,
     BrokerRegistrationChangeRecord,
     ConfigRecord,
@@ -61,6 +62,8 @@ class Heartbeat:
     """The last metadata record that the broker has applied."""
     want_fence: bool = False
     want_shut_down: bool = False
+    offline_log_dirs: tuple[UUID, ...] = ()
+    """Log directories that have failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +137,8 @@ def process_heartbeat(
     """
     broker = registered(image, heartbeat.broker_id, heartbeat.broker_epoch)
     caught_up = heartbeat.current_metadata_offset >= broker.epoch
+    if set(heartbeat.offline_log_dirs) & set(broker.log_dirs):
+        return _without_its_disk(image, broker, heartbeat, config, caught_up)
     records: tuple[MetadataRecord, ...] = ()
     fenced, shutting_down, stop = broker.fenced, broker.in_controlled_shutdown, False
     if broker.fenced:
@@ -161,6 +166,30 @@ def process_heartbeat(
         in_controlled_shutdown=shutting_down and not fenced,
     )
     return Decision(records, (answer,))
+
+
+def _without_its_disk(
+    image: MetadataImage, broker: BrokerRegistration, heartbeat: Heartbeat, config: BrokerConfig, caught_up: bool
+) -> Decision[HeartbeatAnswer]:
+    """Others lead from now on, and the broker is in no ISR. It registers anew when its disk works again.
+
+    Its process counts as shutting down, so no heartbeat that comes late unfences it.
+    """
+    online = tuple(each for each in broker.log_dirs if each not in heartbeat.offline_log_dirs)
+    records: list[MetadataRecord] = [] if broker.fenced else list(_taken_out(image, config, broker.id))
+    records.append(
+        BrokerRegistrationChangeRecord(
+            broker_id=broker.id,
+            broker_epoch=broker.epoch,
+            fenced=1,
+            in_controlled_shutdown=1,
+            log_dirs=online or (LOST_DIRECTORY,),
+        )
+    )
+    answer = HeartbeatAnswer(
+        is_caught_up=caught_up, is_fenced=True, should_shut_down=True, in_controlled_shutdown=False
+    )
+    return Decision(tuple(records), (answer,))
 
 
 def fence_broker(image: MetadataImage, broker_id: BrokerId, config: BrokerConfig) -> Decision[BrokerDeparture]:

@@ -199,7 +199,9 @@ class PartitionChanger:
 def directory_of(image: MetadataImage, broker_id: int) -> UUID:
     """The directory of a new replica: the broker's one, or left to it if it has several."""
     broker = image.brokers.get(BrokerId(broker_id))
-    return broker.log_dirs[0] if broker is not None and len(broker.log_dirs) == 1 else UNASSIGNED_DIRECTORY
+    if broker is None or len(broker.log_dirs) != 1 or broker.has_lost_its_disk:
+        return UNASSIGNED_DIRECTORY
+    return broker.log_dirs[0]
 
 
 def _completed(

@@ -8,6 +8,8 @@ from millstream.model.identifiers import BrokerId, TopicId, TopicName
 NO_LEADER = -1
 NO_LEADER_CHANGE = -2
 UNASSIGNED_DIRECTORY = UUID(int=1)
+LOST_DIRECTORY = UUID(int=2)
+"""Stands for the directories of a broker that has none left which works."""
 """Kafka's way to say that a replica's directory has not been chosen yet."""
 
 

@@ -6,6 +6,10 @@ from millstream.metrics.subject import ObservedNode, Subject, Turns
 BROKERS = gauge(
     "millstream_cluster_brokers", "Registered brokers: active, fenced (silent or starting), stopping.", "state"
 )
+DISKS_LOST = gauge(
+    "millstream_cluster_brokers_with_offline_log_directory",
+    "Brokers that left the cluster because their log directory failed, and are not back yet.",
+)
 TOPICS = gauge("millstream_cluster_topics", "Topics, internal ones included.")
 PARTITIONS = gauge("millstream_cluster_partitions", "Partitions.")
 OFFLINE = gauge("millstream_cluster_offline_partitions", "Partitions without a leader: nobody can write or read them.")
@@ -25,6 +29,7 @@ async def collect(node: ObservedNode, page: Page, turns: Turns) -> None:
         states["active" if broker.active else "fenced" if broker.fenced else "stopping"] += 1
     for state, count in states.items():
         page.add(BROKERS, count, state)
+    page.add(DISKS_LOST, sum(broker.has_lost_its_disk for broker in image.brokers.values()))
     partitions = offline = not_preferred = reassigning = 0
     for topic in image.topics.values():
         for partition in topic.partitions:
@@ -44,4 +49,4 @@ async def collect(node: ObservedNode, page: Page, turns: Turns) -> None:
     page.add(REASSIGNING, reassigning)
 
 
-CLUSTER = Subject("cluster", (BROKERS, TOPICS, PARTITIONS, OFFLINE, NOT_PREFERRED, REASSIGNING), collect)
+CLUSTER = Subject("cluster", (BROKERS, DISKS_LOST, TOPICS, PARTITIONS, OFFLINE, NOT_PREFERRED, REASSIGNING), collect)

@@ -24,6 +24,11 @@ FILES = gauge("process_open_fds", "Open file descriptors: sockets and segments."
 MAX_FILES = gauge("process_max_fds", "How many there may be.")
 DISK_TOTAL = gauge("millstream_disk_total_bytes", "Size of the file system that the data directory is on.", "directory")
 DISK_FREE = gauge("millstream_disk_free_bytes", "What is free there for this process.", "directory")
+DIRECTORY_OFFLINE = gauge(
+    "millstream_log_directory_offline",
+    "1 while the disk of the log directory fails (Kafka: OfflineLogDirectoryCount); a full disk does not count.",
+    "directory",
+)
 LOOP_LAG = histogram(
     "millstream_event_loop_lag_seconds",
     "How late a timer of the event loop is, looked at four times a second: what every request may have to wait.",
@@ -44,6 +49,8 @@ async def collect(node: ObservedNode, page: Page, turns: Turns) -> None:
     roles = [name for name, has in (("broker", config.is_broker), ("controller", config.is_controller)) if has]
     page.add(NODE, 1, str(config.node_id), ",".join(roles), cluster_id)
     page.add(READY, why_not_ready(node) is None)
+    if node.directory is not None:
+        page.add(DIRECTORY_OFFLINE, node.directory.failure is not None, node.directory.root)
     if node.probe is None:
         return
     reading = await node.probe.read()
@@ -79,6 +86,7 @@ PROCESS = Subject(
         MAX_FILES,
         DISK_TOTAL,
         DISK_FREE,
+        DIRECTORY_OFFLINE,
         LOOP_LAG,
         COLLECTIONS,
         SYNCS,

@@ -14,6 +14,8 @@ def why_not_ready(node: ObservedNode) -> str | None:
     """
     if node.is_stopping:
         return "stopping: what this node led goes to others"
+    if node.offline is not None:
+        return f"log directory offline: {node.offline.reason}; others take over until the disk works again"
     quorum = node.quorum
     if quorum is None or not quorum.is_started:
         return "starting: the metadata log is being opened"

@@ -15,6 +15,7 @@ from millstream.metrics.process_reading import ProcessProbe
 from millstream.net.listener import Listener
 from millstream.quorum.metadata_loader import MetadataLoader
 from millstream.quorum.metadata_quorum import MetadataQuorum
+from millstream.storage.directory_health import DirectoryFailure, DirectoryHealth
 
 _TURN_SECONDS = 0.001
 """A page is made in turns of about this length: others go on in between."""
@@ -29,6 +30,8 @@ class ObservedNode(Protocol):
     lifecycle: BrokerLifecycle | None
     broker: Broker | None
     is_stopping: bool
+    directory: DirectoryHealth | None
+    offline: DirectoryFailure | None
     probe: ProcessProbe | None
 
     @property

@@ -11,12 +11,13 @@ import mmap
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import Lock
+from typing import Concatenate, ParamSpec, TypeVar
 
 from millstream.measures import PAUSE_SECONDS, Histogram
 from millstream.records.batch import Bytes
-from millstream.storage.disk import DirectoryEntry
+from millstream.storage.disk import DirectoryEntry, OnError
 
 _PAGE_BYTES = 4096
 RESIDENCY_STEP_BYTES = 128 * 1024
@@ -49,14 +50,19 @@ SYNC_DURATIONS = SyncDurations()
 """Of this process: files know nothing of the disk they were opened by."""
 
 
+def _unheard(error: OSError, path: str, reading: bool) -> None:
+    """The file or disk belongs to no node."""
+
+
 class RealFile:
     """One descriptor, closed when the object goes."""
 
-    __slots__ = ("_can_probe", "_fd", "_path")
+    __slots__ = ("_can_probe", "_fd", "_on_error", "_path")
 
-    def __init__(self, path: str, flags: int = _OPEN_FLAGS) -> None:
+    def __init__(self, path: str, flags: int = _OPEN_FLAGS, on_error: OnError = _unheard) -> None:
         self._fd = -1  # so that __del__ is safe when open raises
         self._path = path
+        self._on_error = on_error
         self._can_probe = bool(_NOWAIT) and _preadv is not None
         self._fd = os.open(path, flags, 0o644)
 
@@ -72,41 +78,57 @@ class RealFile:
         return self._fd
 
     def read_at(self, position: int, length: int) -> bytes:
-        data = _pread(self._fd, length, position)
-        if len(data) == length or not data:
-            return data
-        parts = [data]
-        done = len(data)
-        while done < length:
-            data = _pread(self._fd, length - done, position + done)
-            if not data:
-                break
-            parts.append(data)
-            done += len(data)
-        return b"".join(parts)
+        try:
+            data = _pread(self._fd, length, position)
+            if len(data) == length or not data:
+                return data
+            parts = [data]
+            done = len(data)
+            while done < length:
+                data = _pread(self._fd, length - done, position + done)
+                if not data:
+                    break
+                parts.append(data)
+                done += len(data)
+            return b"".join(parts)
+        except OSError as error:
+            self._on_error(error, self._path, True)
+            raise
 
     def write_at(self, position: int, data: Bytes) -> None:
-        length = len(data)
-        done = _pwrite(self._fd, data, position)
-        if done == length:
-            return
-        # A short write: the disk is nearly full, or the write passes what one call can take. The next call says which.
-        view = memoryview(data)
-        while done < length:
-            written = _pwrite(self._fd, view[done:], position + done)
-            if written == 0:
-                raise OSError(errno.EIO, "the disk took no more bytes", self._path)
-            done += written
+        try:
+            length = len(data)
+            done = _pwrite(self._fd, data, position)
+            if done == length:
+                return
+            # A short write: the disk is nearly full, or it passes what one call can take. The next call says which.
+            view = memoryview(data)
+            while done < length:
+                written = _pwrite(self._fd, view[done:], position + done)
+                if written == 0:
+                    raise OSError(errno.EIO, "the disk took no more bytes", self._path)
+                done += written
+        except OSError as error:
+            self._on_error(error, self._path, False)
+            raise
 
     def size(self) -> int:
         return _fstat(self._fd).st_size
 
     def truncate(self, size: int) -> None:
-        os.ftruncate(self._fd, size)
+        try:
+            os.ftruncate(self._fd, size)
+        except OSError as error:
+            self._on_error(error, self._path, False)
+            raise
 
     def sync(self) -> None:
         begun = time.perf_counter()
-        os.fdatasync(self._fd)
+        try:
+            os.fdatasync(self._fd)
+        except OSError as error:
+            self._on_error(error, self._path, False)
+            raise
         SYNC_DURATIONS.observe(begun)
 
     def is_resident(self, position: int, length: int) -> bool:
@@ -147,48 +169,83 @@ class RealLock:
         self._file = None
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _heard(
+    reading: bool,
+) -> "Callable[[Callable[Concatenate[RealDisk, str, P], R]], Callable[Concatenate[RealDisk, str, P], R]]":
+    """Has a method tell `on_error` of the errors it raises."""
+
+    def decorate(method: "Callable[Concatenate[RealDisk, str, P], R]") -> "Callable[Concatenate[RealDisk, str, P], R]":
+        def watched(self: "RealDisk", path: str, /, *args: P.args, **kwargs: P.kwargs) -> R:
+            try:
+                return method(self, path, *args, **kwargs)
+            except OSError as error:
+                self.on_error(error, path, reading)
+                raise
+
+        return watched
+
+    return decorate
+
+
 class RealDisk:
     """Storage's `Disk` on the operating system."""
 
-    __slots__ = ()
+    __slots__ = ("on_error",)
 
+    def __init__(self) -> None:
+        self.on_error: OnError = _unheard
+
+    @_heard(reading=True)
     def open(self, path: str) -> RealFile:
-        return RealFile(path)
+        return RealFile(path, on_error=self.on_error)
 
+    @_heard(reading=False)
     def create(self, path: str) -> RealFile:
-        return RealFile(path, _CREATE_FLAGS)
+        return RealFile(path, _CREATE_FLAGS, self.on_error)
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
 
+    @_heard(reading=True)
     def file_size(self, path: str) -> int:
         return os.stat(path).st_size
 
+    @_heard(reading=True)
     def modified_ns(self, path: str) -> int:
         return os.stat(path).st_mtime_ns
 
+    @_heard(reading=True)
     def list(self, path: str) -> Sequence[DirectoryEntry]:
         with os.scandir(path) as entries:
             return [DirectoryEntry(entry.name, entry.is_dir()) for entry in entries]
 
+    @_heard(reading=False)
     def make_directory(self, path: str) -> None:
         os.makedirs(path, exist_ok=True)
 
+    @_heard(reading=False)
     def rename(self, old: str, new: str) -> None:
         os.rename(old, new)
 
+    @_heard(reading=False)
     def remove(self, path: str) -> None:
         try:
             os.unlink(path)
         except FileNotFoundError:
             pass
 
+    @_heard(reading=False)
     def remove_directory(self, path: str) -> None:
         try:
             shutil.rmtree(path)
         except FileNotFoundError:
             pass
 
+    @_heard(reading=False)
     def sync_directory(self, path: str) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         begun = time.perf_counter()
@@ -198,6 +255,7 @@ class RealDisk:
             _close(fd)
         SYNC_DURATIONS.observe(begun)
 
+    @_heard(reading=False)
     def sync_filesystem(self, path: str) -> None:
         # The standard library has only sync(), which waits for every other file system too.
         syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
@@ -211,6 +269,7 @@ class RealDisk:
         finally:
             _close(fd)
 
+    @_heard(reading=True)
     def read_bytes(self, path: str) -> bytes:
         with open(path, "rb") as file:
             return file.read()
@@ -218,6 +277,7 @@ class RealDisk:
     def write_bytes(self, path: str, data: bytes) -> None:
         self.create(path).write_at(0, data)
 
+    @_heard(reading=False)
     def write_atomically(self, path: str, data: bytes, *, durable: bool = True) -> None:
         temporary = path + ".tmp"
         file = self.create(temporary)
@@ -229,6 +289,7 @@ class RealDisk:
         if durable:
             self.sync_directory(os.path.dirname(path))
 
+    @_heard(reading=True)
     def map(self, path: str) -> memoryview:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:

@@ -6,8 +6,8 @@ this at once, and goes the same way.
 """
 
 import asyncio
+import contextlib
 import logging
-import math
 import os
 import socket
 from collections.abc import Callable, Iterable
@@ -19,7 +19,7 @@ from millstream.broker.lifecycle import BrokerLifecycle
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.errors import ConfigError
 from millstream.config.listeners import Listener as ListenerConfig
-from millstream.config.table import cluster, network, node
+from millstream.config.table import cluster, node
 from millstream.config.table import log as log_settings
 from millstream.controller.controller_role import ControllerRole
 from millstream.controller.leader_watch import LeaderWatch
@@ -29,13 +29,15 @@ from millstream.metadata.records import Endpoint
 from millstream.metrics.endpoints import NodeEndpoints
 from millstream.metrics.process_reading import ProcessProbe
 from millstream.net.held_requests import HeldRequests
-from millstream.net.listener import DEFAULT_REQUEST_MEMORY_BYTES, ConnectionLimits, Listener
+from millstream.net.listener import Listener
 from millstream.net.service import Service
 from millstream.quorum.metadata_loader import MetadataLoader
 from millstream.quorum.metadata_quorum import MetadataQuorum
 from millstream.quorum.opening import open_quorum
 from millstream.raft.voter_set import Endpoint as VoterEndpoint
+from millstream.runtime.binding import bind
 from millstream.runtime.identity import Identity, claim_directory, keep_cluster_id, random_uuid, short_uuid
+from millstream.storage.directory_health import DirectoryFailure, DirectoryHealth, try_directory
 from millstream.storage.disk import Disk
 from millstream.storage.log_directory import DirectoryInUseError, LogDirectory
 
@@ -45,6 +47,9 @@ _STOP_FLUSH_BYTES = 128 << 20
 _STOP_FLUSH_SECONDS = 1.0
 _HAND_OVER_SECONDS = 10.0
 """How long a broker that is told to stop waits for others to take over what it leads."""
+_TELLING_SECONDS = 1.0
+"""How long a broker whose disk has failed tries to tell the controller. What it leads takes no writes meanwhile."""
+_DIRECTORY_CHECK_SECONDS = 1.0
 
 
 class Node:
@@ -74,6 +79,13 @@ class Node:
         self.broker: Broker | None = None
         self._maintenance: asyncio.TimerHandle | None = None
         self._learned: asyncio.Event | None = None
+        self.directory: DirectoryHealth | None = None
+        self.offline: DirectoryFailure | None = None
+        """Why this node has left its work to others: its log directory has failed."""
+        self.controller_knows = False
+        """Whether it has told the controller so."""
+        self._giving_up: asyncio.Task[None] | None = None
+        self._directory_check: asyncio.TimerHandle | None = None
         self.failure: asyncio.Future[str] = environment.loop.create_future()
         """Done, with one line for a person, when the node cannot go on; whoever runs it should stop it then."""
 
@@ -153,6 +165,7 @@ class Node:
         # Clients hear only of brokers that are not fenced, and some never ask again when they hear of none.
         while not view.serves_here:
             await self._next_change()
+        logs.health.is_well_again()  # what failed while it started was tried again since, or will be
         _serve(self._listeners, self.broker.dispatcher)
         self._held.give_to(self.broker.dispatcher)
         self._schedule_maintenance()
@@ -168,6 +181,8 @@ class Node:
             checkpoint_interval_ms=config[log_settings.LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS],
             retention_check_interval_ms=config[log_settings.LOG_RETENTION_CHECK_INTERVAL_MS],
         )
+        self.directory = logs.health
+        self.directory.on_failure = self._directory_failed
         try:
             logs.take()
         except DirectoryInUseError as error:
@@ -183,19 +198,7 @@ class Node:
     def _bind(self, wanted: Iterable[ListenerConfig], into: list[Listener]) -> tuple[Endpoint, ...]:
         """Binds first, so that the addresses are known to whoever must tell them; nobody is answered yet."""
         config = self._config
-        ports: dict[str, int] = {}
-        for each in wanted:
-            listener = Listener(each.name, _limits(config), self._environment.network, self._loop)
-            try:
-                _, ports[each.name] = listener.bind(each.host, each.port)
-            except OSError as error:
-                raise ConfigError(
-                    f"cannot listen on {each.host or '*'}:{each.port}: {error.strerror or error}; "
-                    "choose another with --listen HOST:PORT (port 0 picks a free one)",
-                    name="listeners",
-                ) from None
-            listener.http = self._endpoints
-            into.append(listener)
+        ports = bind(wanted, into, config, self._environment, self._endpoints)
         return tuple(
             Endpoint(name=shown.name, host=shown.host, port=shown.port)
             for shown in config.advertised(ports, socket.gethostname(), wanted)
@@ -247,8 +250,74 @@ class Node:
         )
 
     def _fail(self, message: str) -> None:
-        if not self.failure.done():
+        if not self.failure.done() and not self._gives_up_directory():
             self.failure.set_result(message)
+
+    # A log directory that fails
+
+    def _directory_failed(self) -> None:
+        """Called in the thread that met the error."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the node is gone
+            self._loop.call_soon_threadsafe(self._look_at_directory)
+
+    def _look_at_directory(self) -> None:
+        """After a failure: leaves the work to others; where there are none, goes on and waits for a better disk."""
+        if self._directory_check is not None:
+            self._directory_check.cancel()
+            self._directory_check = None
+        if self._logs is None or self.directory is None or self.directory.failure is None or self._gives_up_directory():
+            return
+        attempt = self._environment.offload(self._try_directory)
+        attempt.add_done_callback(self._tried_directory)
+
+    def _try_directory(self) -> OSError | None:
+        assert self.directory is not None
+        failure = self.directory.failure
+        return None if failure is None else try_directory(self._disk, self._root, failure)
+
+    def _tried_directory(self, attempt: "asyncio.Future[OSError | None]") -> None:
+        if self._logs is None or attempt.cancelled():
+            return
+        assert self.directory is not None
+        broken = self.broker.broken_log() if self.broker is not None else None
+        if attempt.result() is None and broken is None:
+            self.directory.is_well_again()
+        else:
+            self._directory_check = self._loop.call_later(_DIRECTORY_CHECK_SECONDS, self._look_at_directory)
+
+    def _gives_up_directory(self) -> bool:
+        """Whether this node leaves its work to others now, or does already, since its directory has failed."""
+        if self._giving_up is not None:
+            return True
+        failure = self.directory.failure if self.directory is not None else None
+        if failure is None or self.is_stopping or self.failure.done() or not self._others_can_stand_in():
+            return False
+        self._giving_up = self._loop.create_task(self._give_up_directory(failure))
+        return True
+
+    def _others_can_stand_in(self) -> bool:
+        """Whether every role of this node is some other node's, too."""
+        quorum, loader, config = self.quorum, self.loader, self._config
+        if quorum is None or loader is None or not quorum.is_started:
+            return False
+        if config.is_controller and quorum.is_voter and len(quorum.voters) == 1:
+            return False
+        brokers = loader.image.brokers.values()
+        return not config.is_broker or any(other.active and other.id != config.node_id for other in brokers)
+
+    async def _give_up_directory(self, failure: DirectoryFailure) -> None:
+        """Tells the others, who take over at once. Where that fails, the end of this node's connections tells them."""
+        assert self.quorum is not None
+        self.offline = failure
+        if self.quorum.is_leader:
+            # It cannot commit anything more, and who leads next it cannot learn: its vote must be on disk.
+            await self.quorum.stop()
+        elif self.lifecycle is not None:
+            self.controller_knows = await self.lifecycle.give_up_directory(_TELLING_SECONDS)
+        if not self.failure.done():
+            self.failure.set_result(
+                f"log directory {self._root} is offline: {failure.reason}; the other nodes take over: look at the disk"
+            )
 
     # Running
 
@@ -262,7 +331,7 @@ class Node:
             self.broker.maintain()
             broken = self.broker.broken_log()
             if broken is not None:
-                self._fail(f"{broken}; the other brokers take over: look at the disk, then start this node again")
+                self.broker.logs.health.fail(broken)
         except Exception:
             _log.exception("maintenance_failed")
         self._schedule_maintenance()
@@ -283,6 +352,10 @@ class Node:
         """The same without a word to anybody."""
         if self._maintenance is not None:
             self._maintenance.cancel()
+        if self._directory_check is not None:
+            self._directory_check.cancel()
+        if self._giving_up is not None:
+            self._giving_up.cancel()
         self._endpoints.close()
         for listener in self.listeners:
             listener.close()
@@ -303,10 +376,11 @@ class Node:
         if self._logs is not None:
             # After an unclean stop, a start that did not come to register has not told the controller of it yet.
             registered = self.broker is not None or self._logs.started_clean or not self._config.is_broker
+            is_usable = self._logs.health.failure is None
             self._logs.close(
                 self._environment.clock.now_ms(),
-                _FlushBudget(self._loop.time).allows,
-                may_be_clean=registered,
+                _FlushBudget(self._loop.time).allows if is_usable else lambda size: False,
+                may_be_clean=registered and is_usable,
                 broker_epoch=broker_epoch if broker_epoch >= 0 else self._logs.previous_broker_epoch,
             )
             self._logs = None
@@ -333,22 +407,3 @@ class _FlushBudget:
 def _serve(listeners: Iterable[Listener], service: Service) -> None:
     for listener in listeners:
         listener.serve(service)
-
-
-def _idle_seconds(setting_ms: int) -> float:
-    return setting_ms / 1000 if setting_ms >= 0 else math.inf
-
-
-def _limits(config: BrokerConfig) -> ConnectionLimits:
-    request_bytes = config[network.QUEUED_MAX_REQUEST_BYTES]
-    return ConnectionLimits(
-        max_frame_bytes=config[network.SOCKET_REQUEST_MAX_BYTES],
-        request_memory_bytes=request_bytes if request_bytes > 0 else DEFAULT_REQUEST_MEMORY_BYTES,
-        max_connections=config[network.MAX_CONNECTIONS],
-        max_connections_per_address=config[network.MAX_CONNECTIONS_PER_IP],
-        max_connections_of_address=config.connection_limits,
-        max_idle_seconds=_idle_seconds(config[network.CONNECTIONS_MAX_IDLE_MS]),
-        send_buffer_bytes=config[network.SOCKET_SEND_BUFFER_BYTES],
-        receive_buffer_bytes=config[network.SOCKET_RECEIVE_BUFFER_BYTES],
-        backlog=config[network.SOCKET_LISTEN_BACKLOG_SIZE],
-    )

@@ -10,13 +10,21 @@ from collections.abc import Callable
 
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.errors import ConfigError
+from millstream.config.table import cluster
+from millstream.environment import Environment
+from millstream.model.errors import KafkaError
 from millstream.runtime.disk import RealDisk
 from millstream.runtime.node import Node
+from millstream.runtime.offline_node import OfflineNode
 from millstream.runtime.process_probe import ProcessWatch
 from millstream.runtime.world import real_environment
 
 _log = logging.getLogger("millstream.node")
 _SWITCH_SECONDS = 0.0005
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
+"""Between attempts to use a log directory again that has failed. Each failure doubles the pause."""
+_STEADY_S = 600.0
+"""After so long without a failure the pauses begin anew."""
 
 
 def run(config: BrokerConfig, ready: Callable[[str], None], leaving: Callable[[], None]) -> int:
@@ -35,37 +43,95 @@ def run(config: BrokerConfig, ready: Callable[[str], None], leaving: Callable[[]
     try:
         # The loop's own signal handling works only while it runs, so the start runs inside it too: a signal that comes
         # during a long recovery, or right after the ready line, is not lost.
-        loop.run_until_complete(_live(Node(config, environment, RealDisk(), watch), ready, leaving, loop))
+        loop.run_until_complete(_Lives(config, environment, watch, ready, leaving).run())
     finally:
         watch.close()
         loop.close()
     return 0
 
 
-async def _live(
-    node: Node, ready: Callable[[str], None], leaving: Callable[[], None], loop: asyncio.AbstractEventLoop
-) -> None:
-    stopping = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    await asyncio.sleep(0)
-    asked_to_stop = asyncio.ensure_future(stopping.wait())
-    try:
-        starting = asyncio.ensure_future(node.start())
-        await asyncio.wait((starting, asked_to_stop), return_when=asyncio.FIRST_COMPLETED)
-        if not starting.done():
-            starting.cancel()
-            return
-        address = starting.result()
-        _calm_garbage_collector()
-        ready(address)
-        await asyncio.wait((asked_to_stop, node.failure), return_when=asyncio.FIRST_COMPLETED)
-        if node.failure.done():
-            raise ConfigError(node.failure.result())
-    finally:
-        asked_to_stop.cancel()
-        await loop.run_in_executor(None, leaving)
+class _Lives:
+    """A node, and the next one when its log directory works again after a failure; until it is asked to stop."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        environment: Environment,
+        watch: ProcessWatch,
+        ready: Callable[[str], None],
+        leaving: Callable[[], None],
+    ) -> None:
+        self._config = config
+        self._environment = environment
+        self._watch = watch
+        self._ready = ready
+        self._leaving = leaving
+        self._loop = environment.loop
+        self._was_ready = False
+        self._pause_s = _FIRST_PAUSE_S
+        self._running: Node | OfflineNode | None = None
+
+    async def run(self) -> None:
+        stopping = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, stopping.set)
+        await asyncio.sleep(0)
+        asked_to_stop = asyncio.ensure_future(stopping.wait())
+        living = asyncio.ensure_future(self._live())
+        try:
+            await asyncio.wait((living, asked_to_stop), return_when=asyncio.FIRST_COMPLETED)
+            if living.done():
+                living.result()
+        finally:
+            asked_to_stop.cancel()
+            living.cancel()
+            await self._loop.run_in_executor(None, self._leaving)
+            if isinstance(self._running, Node):
+                await self._running.stop()
+            elif self._running is not None:
+                self._running.close()
+
+    async def _live(self) -> None:
+        while True:
+            node = self._running = Node(self._config, self._environment, RealDisk(), self._watch)
+            begun_s = self._loop.time()
+            try:
+                address = await node.start()
+                self._announce(address)
+                message = await node.failure
+                if node.offline is None:
+                    raise ConfigError(message)
+            except (ConfigError, KafkaError, OSError):
+                if not self._was_ready or node.directory is None or node.directory.failure is None:
+                    raise
+            if self._loop.time() - begun_s > _STEADY_S:
+                self._pause_s = _FIRST_PAUSE_S
+            await self._wait_for_disk(node)
+
+    async def _wait_for_disk(self, node: Node) -> None:
+        failure = node.offline or (node.directory.failure if node.directory is not None else None)
+        assert failure is not None
+        _log.error("node_offline reason=%s: the other nodes take over until the disk works again", failure.reason)
+        apis = node.broker.apis if node.broker is not None else ()
         await node.stop()
+        offline = self._running = OfflineNode(
+            self._config, self._environment, RealDisk(), failure, apis=apis, probe=self._watch
+        )
+        # The controller that does not know yet that this broker is gone finds out by its refused connections.
+        session_s = self._config[cluster.BROKER_SESSION_TIMEOUT_MS] / 1000
+        try:
+            await offline.wait_until_usable(self._pause_s, silent_seconds=0.0 if node.controller_knows else session_s)
+        finally:
+            offline.close()
+        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+
+    def _announce(self, address: str) -> None:
+        if self._was_ready:
+            _log.info("node_online again")
+            return
+        self._was_ready = True
+        _calm_garbage_collector()
+        self._ready(address)
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

@@ -4,7 +4,7 @@ A `File` closes when its last reference goes, so a reader in flight keeps an evi
 counts. All paths are strings; every failure is an OSError.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from millstream.records.batch import Bytes
@@ -57,7 +57,14 @@ class DirectoryLock(Protocol):
     def release(self) -> None: ...
 
 
+OnError = Callable[[OSError, str, bool], None]
+"""Takes an error, the path of the file or directory, and whether it was being read."""
+
+
 class Disk(Protocol):
+    on_error: OnError
+    """Called with every error before it is raised, in the thread that meets it."""
+
     def open(self, path: str) -> File:
         """An existing file, for reading and writing."""
         ...

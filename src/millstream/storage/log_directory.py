@@ -16,6 +16,7 @@ from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import TopicPartition
 from millstream.storage.checkpoint import encode_topic_id
 from millstream.storage.checkpointer import Checkpointer
+from millstream.storage.directory_health import DirectoryHealth
 from millstream.storage.disk import DirectoryLock, Disk
 from millstream.storage.file_cache import FileCache
 from millstream.storage.file_names import (
@@ -61,6 +62,8 @@ class LogDirectory:
         retention_check_interval_ms: int = 0,
     ) -> None:
         self.root = root
+        self.health = DirectoryHealth(root)
+        disk.on_error = self.health.note
         self._disk = disk
         self._cache = FileCache(disk, max_open_files)
         self._producer_id_expiration_ms = producer_id_expiration_ms

@@ -1,4 +1,4 @@
-"""DescribeLogDirs (35): how much each partition holds on this node's disk."""
+"""DescribeLogDirs (35): how much each partition holds on this node's disk, and whether that disk works."""
 
 import asyncio
 import os
@@ -10,20 +10,29 @@ from millstream.broker.partition_table import PartitionTable
 from millstream.environment import Environment
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.protocol.schema import Message
+from millstream.storage.directory_health import DirectoryHealth
 
 _TURN = 200  # partitions looked at before others get a turn
+_UNKNOWN_BYTES = -1
 
 
 class LogDirHandlers:
     def __init__(
-        self, partitions: PartitionTable, environment: Environment, directory: str, is_cordoned: Callable[[], bool]
+        self,
+        partitions: PartitionTable,
+        environment: Environment,
+        health: DirectoryHealth,
+        is_cordoned: Callable[[], bool],
     ) -> None:
         self._partitions = partitions
         self._is_cordoned = is_cordoned
         self._environment = environment
-        self._directory = os.path.abspath(directory)
+        self._health = health
+        self._directory = health.root
 
     async def describe_log_dirs(self, request: Message, context: Context) -> Response:
+        if self._health.failure is not None:
+            return offline_directory(self._directory)
         wanted = None
         if request.topics is not None:
             wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
@@ -52,3 +61,16 @@ class LogDirHandlers:
                 }
             ]
         }
+
+
+def offline_directory(directory: str) -> Response:
+    """What is said of a directory that has failed: nothing in it counts."""
+    row = {
+        "error_code": ErrorCode.KAFKA_STORAGE_ERROR,
+        "log_dir": directory,
+        "topics": [],
+        "total_bytes": _UNKNOWN_BYTES,
+        "usable_bytes": _UNKNOWN_BYTES,
+        "is_cordoned": False,
+    }
+    return {"results": [row]}

@@ -3,7 +3,8 @@
 A power cut keeps what was synced, and any part of what was not: single pages, parts of a page at a sector's boundary,
 garbage where a new page was never written, file sizes old or new, and a prefix of each directory's latest changes
 (renames are atomic, and changes of one directory keep their order, as journals do). A process that is only killed
-loses nothing. Faults: no room, write errors, fsyncs that fail and drop the pages, death at the nth operation.
+loses nothing. Faults: no room, write errors, torn writes, fsyncs that fail and drop the pages, death at the nth
+operation.
 """
 
 import errno
@@ -11,7 +12,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from millstream.records.batch import Bytes
-from millstream.storage.disk import DirectoryEntry
+from millstream.storage.disk import DirectoryEntry, OnError
 from millstream.storage.file_names import CLEANED_SUFFIX, LOG_SUFFIX
 
 SECTOR_BYTES = 512
@@ -159,6 +160,8 @@ class SimulatedDisk:
         self.room: int | None = None
         """Bytes that files may still grow by; None where there is no end."""
         self.writes_fail = False
+        self.writes_tear = False
+        """Whether of each write only a part arrives, before it fails."""
         self.syncs_fail = False
         self.slowness = 1.0
         self.locks: dict[str, DiskSession] = {}
@@ -186,7 +189,7 @@ class SimulatedDisk:
     def heal(self) -> None:
         """Ends all faults."""
         self.room = None
-        self.writes_fail = self.syncs_fail = False
+        self.writes_fail = self.writes_tear = self.syncs_fail = False
         self.slowness = 1.0
         self._die_in = None
 
@@ -264,7 +267,10 @@ class SimulatedFile:
             inode.write(position, memoryview(data)[: disk.randomness.randrange(fits + 1)])
             disk.die()
         if disk.writes_fail:
-            raise OSError(errno.EIO, "input/output error", self._path)
+            raise session.failed(self._path)
+        if disk.writes_tear:
+            inode.write(position, memoryview(data)[: disk.randomness.randrange(fits + 1)])
+            raise session.failed(self._path)
         growth = position + len(data) - len(inode.content)
         if disk.room is not None and growth > 0:
             short = max(0, growth - disk.room)
@@ -293,7 +299,7 @@ class SimulatedFile:
             self._session.disk.die()
         if self._session.disk.syncs_fail:
             self._inode.forget_dirty()
-            raise OSError(errno.EIO, "input/output error", self._path)
+            raise self._session.failed(self._path)
         self._inode.sync()
 
     def is_resident(self, position: int, length: int) -> bool:
@@ -314,6 +320,13 @@ class DiskSession:
         self.disk = disk
         self.now_ns = now_ns
         self.alive = True
+        self.on_error: OnError = lambda error, path, reading: None
+
+    def failed(self, path: str) -> OSError:
+        """The error of a device that does not work, of which the process is told."""
+        error = OSError(errno.EIO, "input/output error", path)
+        self.on_error(error, path, False)
+        return error
 
     def end(self) -> None:
         self.alive = False
@@ -439,13 +452,13 @@ class DiskSession:
         self._change(path)
         directory = self._directory(path)
         if self.disk.syncs_fail:
-            raise OSError(errno.EIO, "input/output error", path)
+            raise self.failed(path)
         directory.sync()
 
     def sync_filesystem(self, path: str) -> None:
         self._change(path)
         if self.disk.syncs_fail:
-            raise OSError(errno.EIO, "input/output error", path)
+            raise self.failed(path)
         self.disk.root.sync_all()
 
     def read_bytes(self, path: str) -> bytes:
