@@ -67,6 +67,7 @@ INVALID: list[tuple[Any, str]] = [
     (record(field("int", default="x")), "default 'x' is no value of type int"),
     (record(field("int", default=2**31)), "no value of type int"),
     (record(field(["null", "int"], default="x")), "no value of type union"),
+    (record(field(["double"], default="NaN")), "no value of type union"),
     (record(field(ENUM, default="C")), "no value of type E"),
     (record(field({"type": "fixed", "name": "F", "size": 2}, default="a")), "no value of type F"),
     (record(field({"type": "array", "items": "int"}, default=["x"])), "no value of type array"),

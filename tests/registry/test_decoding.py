@@ -8,18 +8,21 @@ from collections.abc import Callable
 from decimal import Decimal
 from io import BytesIO
 from typing import Any
+from urllib.request import Request, urlopen
 
 import fastavro
 import orjson
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millstream.gateway.server import Gateway
 from millstream.registry.decoding import Decoded, Decoder, guessed
 from millstream.registry.registering import SchemaRequest
 from millstream.registry.registry import Registry
 from millstream.registry.subjects import Subject, parse_subject
-from millstream.schemas import framing
+from millstream.schemas import framing, make_format
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -189,3 +192,36 @@ def test_an_unknown_id_is_asked_for_again_later(start_registry: Callable[[], Reg
     assert decoder.decode(data).kind == "binary"
     now = 10.0
     assert decoder.decode(data) == Decoded("avro", "there", 1)
+
+
+GROUPS = """
+syntax = "proto2";
+message Order {
+  repeated group Item = 1 { required string name = 1; optional int32 count = 2; }
+  optional int32 total = 3;
+}
+"""
+ORDER_BYTES = b"\x0b\x0a\x01a\x10\x02\x0c" + b"\x0b\x0a\x01b\x0c" + b"\x18\x02"
+"""As any Protobuf library writes it: two groups, which have a start and an end instead of a length, and the total."""
+ORDER = {"item": [{"name": "a", "count": 2}, {"name": "b"}], "total": 2}
+
+
+def test_groups_of_proto2(registry: Registry) -> None:
+    schema_id = register(registry, "groups", GROUPS, "PROTOBUF")
+    assert "repeated group Item = 1 {" in registry.by_id(schema_id).text
+    found = Decoder(registry).decode(framing.prefix(schema_id) + b"\x00" + ORDER_BYTES)
+    assert found == Decoded("protobuf", ORDER, schema_id)
+
+
+def test_groups_as_columns(gateway: Gateway) -> None:
+    url = gateway.url
+    body = json.dumps({"schemaType": "PROTOBUF", "schema": GROUPS}).encode()
+    headers = {"Content-Type": "application/json"}
+    with urlopen(Request(f"{url}/subjects/groups-value/versions", body, headers)) as response:
+        schema_id = json.load(response)["id"]
+    form = make_format("protobuf", topic="groups", registry_url=url)
+    record = framing.prefix(schema_id) + b"\x00" + ORDER_BYTES
+    rows, errors = form.decode(pa.array([record]))
+    assert errors.to_pylist() == [None]
+    assert rows.to_pylist() == [{"item": [{"name": "a", "count": 2}, {"name": "b", "count": None}], "total": 2}]
+    assert form.encode(rows).to_pylist() == [record]

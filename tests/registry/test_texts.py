@@ -1,9 +1,11 @@
 """The texts in which schemas are stored: the same for the same schema, and complete."""
 
+import base64
 import json
 from typing import Any
 
 import pytest
+from google.protobuf import descriptor_pb2
 
 from millstream.registry.formats.schema import Dependency, InvalidSchemaError
 from millstream.registry.formats.table import FORMATS
@@ -47,6 +49,24 @@ message M {
 }
 extend M { optional int32 e = 101; }
 """
+GROUPS = """
+syntax = "proto2";
+package p;
+message M {
+  extensions 100 to 200;
+  message Before {}
+  repeated group Item = 1 [deprecated = true] { required int32 a = 1; message Within {} optional group Deep = 2 {} }
+  message Between {}
+  oneof choice { group Pick = 7 { optional string s = 1; } int32 n = 8; }
+  message After {}
+}
+extend M { optional group Extra = 101 { optional int32 q = 1; } }
+message Last { extend M { optional group Inner = 102 { optional M m = 1; } } }
+extend M { optional int32 plain = 103; }
+"""
+DELIMITED = (
+    'edition = "2023"; message M { message A { int32 x = 1; } A a = 1 [features.message_encoding = DELIMITED]; }'
+)
 EDITION = 'edition = "2023"; message M { int32 a = 1 [features.field_presence = IMPLICIT]; reserved foo; }'
 CONFLUENTS = (
     'syntax = "proto3"; import "confluent/meta.proto"; message M { int32 a = 1 [(confluent.field_meta).doc = "x"]; }'
@@ -55,8 +75,8 @@ CONFLUENTS = (
 
 @pytest.mark.parametrize(
     ("text", "dependencies"),
-    [(EVERYTHING, [MONEY]), (PROTO_2, []), (EDITION, []), (CONFLUENTS, [])],
-    ids=["proto3", "proto2", "editions", "confluent's options"],
+    [(EVERYTHING, [MONEY]), (PROTO_2, []), (GROUPS, []), (EDITION, []), (DELIMITED, []), (CONFLUENTS, [])],
+    ids=["proto3", "proto2", "groups", "editions", "delimited messages", "confluent's options"],
 )
 def test_protobuf_text_is_complete(text: str, dependencies: list[Dependency]) -> None:
     schema = PROTOBUF.parse(text, dependencies)
@@ -65,6 +85,15 @@ def test_protobuf_text_is_complete(text: str, dependencies: list[Dependency]) ->
     assert again.rendered("serialized") == schema.rendered("serialized"), "nothing is lost on the way"
     assert PROTOBUF.parse(schema.rendered("serialized"), dependencies).canonical == schema.canonical
     assert "comment" not in schema.canonical
+
+
+def test_a_group_that_no_text_can_say_is_refused() -> None:
+    content = descriptor_pb2.FileDescriptorProto.FromString(
+        base64.b64decode(PROTOBUF.parse(GROUPS, []).rendered("serialized"))
+    )
+    content.message_type[0].field[0].name = "other"
+    with pytest.raises(InvalidSchemaError, match="group 'other'"):
+        PROTOBUF.parse(base64.b64encode(content.SerializeToString()).decode(), [])
 
 
 def test_protobuf_imports_as_descriptors() -> None:

@@ -7,6 +7,8 @@ from google.protobuf import descriptor_pb2, message_factory, text_format
 from google.protobuf.descriptor import FieldDescriptor, FileDescriptor
 from google.protobuf.message import Message
 
+from millstream.registry.formats.schema import InvalidSchemaError
+
 _Field: TypeAlias = descriptor_pb2.FieldDescriptorProto
 _SCALARS = {
     number: name.removeprefix("TYPE_").lower()
@@ -48,13 +50,12 @@ class ProtoPrinter:
         if options:
             yield ""
             yield from (f"option {name} = {value};" for name, value in options)
-        for message in self._ordered(file.message_type, "name"):
-            yield ""
-            yield from self._message(message, f".{file.package}" if file.package else "", "")
+        scope = _Scope(f".{file.package}" if file.package else "", file.message_type, (), file.extension)
+        yield from self._nested(scope, len(scope.messages), "")
         for enum in self._ordered(file.enum_type, "name"):
             yield ""
             yield from self._enum(enum, "")
-        yield from self._extensions(file.extension, "")
+        yield from self._extensions(scope, "")
         for service in self._ordered(file.service, "name"):
             yield ""
             yield from self._service(service)
@@ -66,9 +67,12 @@ class ProtoPrinter:
         return list(rows)
 
     def _message(self, message: descriptor_pb2.DescriptorProto, scope: str, indent: str) -> Iterator[str]:
-        path, inner = f"{scope}.{message.name}", indent + _INDENT
-        maps = {f"{path}.{nested.name}": nested for nested in message.nested_type if nested.options.map_entry}
         yield f"{indent}message {message.name} {{"
+        yield from self._body(message, f"{scope}.{message.name}", indent + _INDENT)
+        yield f"{indent}}}"
+
+    def _body(self, message: descriptor_pb2.DescriptorProto, path: str, inner: str) -> Iterator[str]:
+        scope = _Scope(path, message.nested_type, message.field, message.extension)
         yield from (f"{inner}option {name} = {value};" for name, value in self._options(message.options))
         yield from self._reserved(message.reserved_range, message.reserved_name, inner, exclusive=True, top=_MAX_FIELD)
         for row in message.extension_range:
@@ -76,44 +80,60 @@ class ProtoPrinter:
         shown: set[int] = set()
         for field in self._ordered(message.field, "number"):
             if not field.HasField("oneof_index") or field.proto3_optional:
-                yield self._field(field, maps, inner)
+                yield from self._nested(scope, scope.place(field), inner)
+                yield from self._field(field, scope, inner)
             elif field.oneof_index not in shown:
                 shown.add(field.oneof_index)
-                yield from self._oneof(message, field.oneof_index, maps, inner)
-        for nested in message.nested_type:
-            if not nested.options.map_entry:
-                yield ""
-                yield from self._message(nested, path, inner)
+                yield from self._oneof(message, field.oneof_index, scope, inner)
+        yield from self._nested(scope, len(scope.messages), inner)
         for enum in message.enum_type:
             yield ""
             yield from self._enum(enum, inner)
-        yield from self._extensions(message.extension, inner)
-        yield f"{indent}}}"
+        yield from self._extensions(scope, inner)
+
+    def _nested(self, scope: "_Scope", before: int, indent: str) -> Iterator[str]:
+        """The messages that come before this place and were not printed yet. Their order counts: it is how records say
+        which message they are; and the message of a group stands where the group does."""
+        for message in scope.next_messages(before):
+            extension = scope.extension_of(message)
+            yield ""
+            if extension is None:
+                yield from self._message(message, scope.path, indent)
+            else:
+                yield from self._extend([extension], scope, indent)
 
     def _oneof(
-        self, message: descriptor_pb2.DescriptorProto, index: int, maps: dict[str, Any], indent: str
+        self, message: descriptor_pb2.DescriptorProto, index: int, scope: "_Scope", indent: str
     ) -> Iterator[str]:
         oneof = message.oneof_decl[index]
+        fields = [field for field in message.field if field.HasField("oneof_index") and field.oneof_index == index]
+        yield from self._nested(scope, max(scope.place(field) for field in fields), indent)
         yield f"{indent}oneof {oneof.name} {{"
         yield from (f"{indent}{_INDENT}option {name} = {value};" for name, value in self._options(oneof.options))
-        for field in self._ordered(message.field, "number"):
-            if field.HasField("oneof_index") and field.oneof_index == index:
-                yield self._field(field, maps, indent + _INDENT, label=False)
+        for field in self._ordered(fields, "number"):
+            yield from self._field(field, scope, indent + _INDENT, label=False)
         yield f"{indent}}}"
 
-    def _field(self, field: _Field, maps: dict[str, Any], indent: str, *, label: bool = True) -> str:
-        entry = maps.get(field.type_name)
+    def _field(self, field: _Field, scope: "_Scope", indent: str, *, label: bool = True) -> Iterator[str]:
+        kind, name = _type(field), field.name
+        group = scope.message_of(field) if field.type == _Field.TYPE_GROUP else None
+        entry = scope.map_entry(field)
+        if group is not None:
+            kind, name = "group", group.name
         if entry is not None:
             kind = f"map<{_type(entry.field[0])}, {_type(entry.field[1])}>"
-        else:
-            kind = self._label(field) + _type(field) if label else _type(field)
+        elif label:
+            kind = self._label(field) + kind
         details = [(name, value) for name, value in self._options(field.options)]
         if field.HasField("default_value"):
             details.insert(0, ("default", _default(field)))
         if field.json_name and field.json_name != _camel_case(field.name):
             details.insert(0, ("json_name", _quoted(field.json_name)))
         shown = f" [{', '.join(f'{name} = {value}' for name, value in details)}]" if details else ""
-        return f"{indent}{kind} {field.name} = {field.number}{shown};"
+        yield f"{indent}{kind} {name} = {field.number}{shown}{';' if group is None else ' {'}"
+        if group is not None:
+            yield from self._body(group, f"{scope.path}.{group.name}", indent + _INDENT)
+            yield f"{indent}}}"
 
     def _label(self, field: _Field) -> str:
         if field.label == _Field.LABEL_REPEATED:
@@ -149,15 +169,21 @@ class ProtoPrinter:
             yield f"{_INDENT}}}"
         yield "}"
 
-    def _extensions(self, fields: Iterable[_Field], indent: str) -> Iterator[str]:
+    def _extensions(self, scope: "_Scope", indent: str) -> Iterator[str]:
+        """Those that are no groups, which were printed among the messages."""
         extended: dict[str, list[_Field]] = {}
-        for field in fields:
-            extended.setdefault(field.extendee, []).append(field)
-        for extendee, members in extended.items():
+        for field in scope.extensions:
+            if field.type != _Field.TYPE_GROUP:
+                extended.setdefault(field.extendee, []).append(field)
+        for members in extended.values():
             yield ""
-            yield f"{indent}extend {extendee} {{"
-            yield from (self._field(field, {}, indent + _INDENT) for field in members)
-            yield f"{indent}}}"
+            yield from self._extend(members, scope, indent)
+
+    def _extend(self, members: list[_Field], scope: "_Scope", indent: str) -> Iterator[str]:
+        yield f"{indent}extend {members[0].extendee} {{"
+        for field in members:
+            yield from self._field(field, scope, indent + _INDENT)
+        yield f"{indent}}}"
 
     def _reserved(
         self, ranges: Iterable[Any], names: Iterable[str], indent: str, *, exclusive: bool, top: int
@@ -193,6 +219,53 @@ class ProtoPrinter:
         parsed: Message = message_factory.GetMessageClass(known)()
         parsed.ParseFromString(options.SerializeToString())
         return parsed
+
+
+class _Scope:
+    """What a file or a message defines: which of its messages are those of map entries and of groups."""
+
+    def __init__(
+        self,
+        path: str,
+        messages: Iterable[descriptor_pb2.DescriptorProto],
+        fields: Iterable[_Field],
+        extensions: Iterable[_Field],
+    ) -> None:
+        self.path = path
+        self.messages = list(messages)
+        self.extensions = list(extensions)
+        self._places = {f"{path}.{message.name}": place for place, message in enumerate(self.messages)}
+        self._groups = {field.type_name for field in fields if field.type == _Field.TYPE_GROUP}
+        self._extended = {field.type_name: field for field in self.extensions if field.type == _Field.TYPE_GROUP}
+        self._printed = 0
+
+    def place(self, field: _Field) -> int:
+        """Where the message of a group is; 0 for other fields, which no message must come before."""
+        return self._places.get(field.type_name, 0) if field.type == _Field.TYPE_GROUP else 0
+
+    def next_messages(self, before: int) -> Iterator[descriptor_pb2.DescriptorProto]:
+        while self._printed < before:
+            message = self.messages[self._printed]
+            self._printed += 1
+            if not message.options.map_entry and f"{self.path}.{message.name}" not in self._groups:
+                yield message
+
+    def extension_of(self, message: descriptor_pb2.DescriptorProto) -> _Field | None:
+        return self._extended.get(f"{self.path}.{message.name}")
+
+    def message_of(self, group: _Field) -> descriptor_pb2.DescriptorProto:
+        """A descriptor may say what no text can: a group is named after its message, which stands beside it."""
+        place = self._places.get(group.type_name)
+        if place is None or self.messages[place].name.lower() != group.name:
+            raise InvalidSchemaError(
+                f"group {group.name!r} in {self.path or 'the file'} has the type {group.type_name}: its type must be a "
+                "message of the same name beside it"
+            )
+        return self.messages[place]
+
+    def map_entry(self, field: _Field) -> descriptor_pb2.DescriptorProto | None:
+        place = self._places.get(field.type_name)
+        return self.messages[place] if place is not None and self.messages[place].options.map_entry else None
 
 
 def _option_value(field: FieldDescriptor, value: Any) -> str:

@@ -16,11 +16,9 @@ SERIALIZED = "serialized"
 
 class ProtobufSchema:
     def __init__(self, file: FileDescriptor) -> None:
+        """InvalidSchemaError if no text says the same."""
         self.file = file
-
-    @property
-    def canonical(self) -> str:
-        return ProtoPrinter(self.file).text()
+        self.canonical = ProtoPrinter(file).text()
 
     def normalized(self) -> str:
         return ProtoPrinter(self.file).text(sorted_=True)

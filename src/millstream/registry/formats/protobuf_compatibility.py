@@ -94,9 +94,10 @@ class _Comparison:
         return found
 
     def _field(self, reader: FieldDescriptor, writer: FieldDescriptor, path: str) -> list[Problem]:
-        if reader.message_type is not None and writer.message_type is not None:
+        groups = [field.type == _F.TYPE_GROUP for field in (reader, writer)]
+        if reader.message_type is not None and writer.message_type is not None and groups[0] == groups[1]:
             return self._messages(reader, writer, path)
-        if (reader.message_type is None) != (writer.message_type is None):
+        if (reader.message_type is None) != (writer.message_type is None) or groups[0] != groups[1]:
             return [
                 Problem(
                     "FIELD_KIND_CHANGED",
@@ -168,6 +169,7 @@ def _together(oneof: OneofDescriptor, written: dict[int, FieldDescriptor], path:
 def _shown(field: FieldDescriptor) -> str:
     many = "repeated " if field.is_repeated else ""
     if field.message_type is not None:
+        many += "group " if field.type == _F.TYPE_GROUP else ""
         return "a map" if field.message_type.GetOptions().map_entry else f"{many}{field.message_type.full_name}"
     kind = field.enum_type.full_name if field.enum_type is not None else _NAMES[field.type]
     return f"{many}{kind}"
