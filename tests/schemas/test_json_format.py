@@ -185,6 +185,100 @@ def test_json_schema_to_types() -> None:
     )
 
 
+REQUIRED = {
+    "type": "object",
+    "definitions": {
+        "part": {
+            "type": "object",
+            "required": ["no"],
+            "properties": {"no": {"type": "integer"}, "x": {"type": "string"}},
+        }
+    },
+    "properties": {
+        "id": {"type": "integer"},
+        "note": {"type": ["string", "null"]},
+        "nick": {"type": "string"},
+        "level": {"type": "integer", "default": 1},
+        "part": {"oneOf": [{"type": "null"}, {"$ref": "#/definitions/part"}]},
+        "parts": {"type": "array", "items": {"$ref": "#/definitions/part"}},
+    },
+    "required": ["id", "note", "level"],
+    "allOf": [{"required": ["nick"]}, {"$ref": "#"}],
+}
+COMPLETE = {"id": 1, "note": "n", "nick": "x", "level": 2, "part": {"no": 1}, "parts": [{"no": 2, "x": "y"}]}
+
+
+def without(name: str) -> dict[str, Any]:
+    return {key: value for key, value in COMPLETE.items() if key != name}
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        (without("id"), "id is missing, and the schema requires it"),
+        (COMPLETE | {"id": None}, "id is null, which the schema does not allow"),
+        (without("note"), "note is missing"),
+        (COMPLETE | {"note": None}, None),
+        (without("nick"), "nick is missing"),
+        (without("level"), None),
+        (without("part"), None),
+        (COMPLETE | {"part": None}, None),
+        (COMPLETE | {"part": {"x": "y"}}, "part.no is missing"),
+        (COMPLETE | {"parts": [{"no": 1}, {"x": "y"}]}, "parts[].no is missing"),
+        (COMPLETE | {"parts": [None]}, "parts has a null in it"),
+        (COMPLETE | {"parts": None}, None),
+        (None, "the record is null, which the schema does not allow"),
+    ],
+)
+def test_a_record_without_a_required_property_is_a_bad_record(record: Any, reason: str | None) -> None:
+    values = pa.array([orjson.dumps(COMPLETE), None, orjson.dumps(record), orjson.dumps(COMPLETE)])
+    for form in (json_format(json.dumps(REQUIRED)), pickle.loads(pickle.dumps(json_format(json.dumps(REQUIRED))))):
+        for rows, errors in (form.decode(values), form._decode_singly(values)):
+            assert errors.is_null().to_pylist() == [True, True, reason is None, True]
+            assert rows.is_valid().to_pylist() == [True, False, reason is None, True]
+            assert reason is None or reason in errors[2].as_py()
+
+
+def test_a_required_property_without_a_column_and_a_map() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}, "m": {"type": "object", "additionalProperties": {"type": "integer"}}},
+        "required": ["other"],
+    }
+    records = [b'{"other": [], "m": {"x": 1}}', b'{"a": 1}', b'{"other": 1, "m": {"x": null}}']
+    _, errors = json_format(json.dumps(schema)).decode(pa.array(records))
+    assert [error and error.split(",")[0] for error in errors.to_pylist()] == [
+        None, "other is missing", "m has a null in it"
+    ]  # fmt: skip
+
+
+def test_alternatives_require_what_each_of_them_requires() -> None:
+    kinds = {"a": {"type": "integer"}, "b": {"type": "integer"}}
+    schema = {"anyOf": [{"type": "object", "properties": kinds, "required": each} for each in (["a"], ["a", "b"])]}
+    _, errors = json_format(json.dumps(schema)).decode(pa.array([b'{"a": 1}', b'{"b": 1}']))
+    assert errors.is_null().to_pylist() == [True, False]
+
+
+REQUIRED_RECORDS = st.fixed_dictionaries(
+    {},
+    optional={
+        "id": st.sampled_from([1, None]), "note": st.sampled_from(["n", None]), "nick": st.sampled_from(["x", None]),
+        "part": st.sampled_from([None, {}, {"no": 1}, {"no": None}]),
+        "parts": st.sampled_from([None, [], [{"no": 1}], [{}], [None]]),
+    },
+)  # fmt: skip
+
+
+@given(st.lists(st.none() | REQUIRED_RECORDS, min_size=1, max_size=6))
+@settings(max_examples=60)
+def test_both_ways_of_reading_agree_on_what_is_required(records: list[Any]) -> None:
+    form = json_format(json.dumps(REQUIRED))
+    values = pa.array([None if record is None else orjson.dumps(record) for record in records], pa.binary())
+    rows, errors = form.decode(values)
+    singly, reasons = form._decode_singly(values)
+    assert errors.to_pylist() == reasons.to_pylist() and rows.to_pylist() == singly.to_pylist()
+
+
 @pytest.mark.parametrize(
     ("schema", "reason"),
     [

@@ -164,3 +164,13 @@ def test_schemas_that_are_no_columns(text: str, message: str | None, reason: str
     options = {"schema": text} if message is None else {"schema": text, "message": message}
     with pytest.raises(SchemaError, match=reason):
         make_format("protobuf", options=options).arrow_type()
+
+
+def test_a_record_without_a_required_field_is_a_bad_record() -> None:
+    text = (
+        'syntax = "proto2"; message M { required int32 a = 1; optional N n = 2; message N { required int32 b = 1; } }'
+    )
+    form = make_format("protobuf", options={"schema": text})
+    rows, errors = form.decode(pa.array([b"\x08\x05", b"", b"\x08\x05\x12\x00"]))
+    assert rows.to_pylist() == [{"a": 5, "n": None}, None, None]
+    assert errors.to_pylist() == [None, "a is missing, and required", "n.b is missing, and required"]

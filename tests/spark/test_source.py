@@ -230,6 +230,23 @@ def test_programs_of_the_page_run(spark: SparkSession, broker: EmbeddedBroker, t
     assert bad.value is None and bad._error.startswith("value: no JSON")
 
 
+def test_a_record_without_a_required_property_is_a_bad_record(topic: Callable[..., Topic]) -> None:
+    orders = topic()
+    orders.produce('{"id": "a", "amount": 1.5}', '{"amount": 2.5}', '{"id": null}')
+    schema = {
+        "type": "object",
+        "properties": {"id": {"type": "string"}, "amount": {"type": "number"}},
+        "required": ["id"],
+    }
+    rows = orders.read(valueFormat="json", valueSchema=json.dumps(schema)).orderBy("offset").collect()
+    assert [row.value and row.value.id for row in rows] == ["a", None, None]
+    assert [row._error and row._error.split(",")[0] for row in rows] == [
+        None,
+        "value: id is missing",
+        "value: id is null",
+    ]
+
+
 @pytest.fixture
 def apache_kafka(tmp_path: Path) -> Iterator[ApacheKafkaBroker]:
     with ApacheKafkaBroker(resolve(), tmp_path / "kafka") as running:

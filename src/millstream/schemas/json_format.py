@@ -17,6 +17,7 @@ import pyarrow.json
 from millstream.schemas import framing, json_schema
 from millstream.schemas.assembly import MISFITS, Row, assemble, binary_values, rows_of, with_times
 from millstream.schemas.errors import EncodingError
+from millstream.schemas.json_required import NOTHING, Check, checker, is_certain
 from millstream.schemas.json_values import MisfitError, converter
 from millstream.schemas.schema_choice import SchemaChoice
 from millstream.schemas.spark_types import parse_struct, struct_of
@@ -36,12 +37,15 @@ class JsonFormat:
         self._bare = False
         """The schema is no object but a single value: a column named `key` or `value`."""
         self._convert: Any = None
+        self._rule = NOTHING
+        self._nullable = True
+        self._check: Check | None = None
         self._writing: tuple[pa.DataType, bytes] | None = None
         self._calls = 0
         self._singly_until = 0
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_convert": None}
+        return {**self.__dict__, "_convert": None, "_check": None}
 
     def arrow_type(self) -> pa.StructType:
         if self._type is None:
@@ -49,7 +53,7 @@ class JsonFormat:
             if given is not None and not json_schema.is_json_schema(given):
                 self._type = parse_struct(given)
             else:
-                kind = json_schema.column_type(self._choice.reader())
+                kind, self._rule, self._nullable = json_schema.column_of(self._choice.reader())
                 self._bare = not pa.types.is_struct(kind)
                 self._type = struct_of([(self._choice.role, kind)]) if self._bare else kind
         return self._type
@@ -68,7 +72,7 @@ class JsonFormat:
         """Halved around what Arrow's reader does not like: one bad record must not slow down all around it."""
         quick = self._decode_together(values)
         if quick is not None:
-            return [(quick, pa.nulls(len(values), pa.string()))]
+            return [self._with_required(quick, values)]
         if len(values) <= _SINGLY:
             rows, errors = self._decode_singly(values)
             if errors.null_count > len(values) // 2:  # good records that only the slow way can read: no use in trying
@@ -109,21 +113,40 @@ class JsonFormat:
         places = pc.subtract(pc.cumulative_sum(values.is_valid().cast(pa.int64())), 1)
         return rows.take(pc.if_else(values.is_valid(), places, pa.scalar(None, pa.int64())))
 
+    def _with_required(self, rows: pa.Array, values: pa.Array) -> tuple[pa.Array, pa.Array]:
+        """Rows that lack what the schema requires are null, with the reason."""
+        if is_certain(rows, self._rule):
+            return rows, pa.nulls(len(values), pa.string())
+        texts = (None if data is None else self._without_prefix(data) for data in values.to_pylist())
+        errors = pa.array([None if text is None else self._missing(orjson.loads(text)) for text in texts], pa.string())
+        places = pc.if_else(errors.is_null(), pa.array(range(len(rows)), pa.int64()), pa.scalar(None, pa.int64()))
+        return rows.take(places), errors
+
+    def _missing(self, parsed: Any) -> str | None:
+        if parsed is None and not self._nullable:
+            return "the record is null, which the schema does not allow"
+        if self._check is None:
+            self._check = checker(self._rule)
+        return self._check(parsed)
+
+    def _without_prefix(self, data: bytes) -> bytes:
+        framed = self._choice.client is not None and data[:1] == _PREFIX_BYTE
+        return data[framing.PREFIX.size :] if framed else data
+
     def _decode_singly(self, values: pa.Array) -> tuple[pa.Array, pa.Array]:
         kind = self.arrow_type()
         if self._convert is None:
             self._convert = converter(kind)
         rows: list[Row] = []
         errors: list[str | None] = []
-        registered = self._choice.client is not None
         for data in binary_values(values):
             row, error = None, None
             if data is not None:
-                if registered and data[:1] == _PREFIX_BYTE:
-                    data = data[framing.PREFIX.size :]
                 try:
-                    parsed = orjson.loads(data)
+                    parsed = orjson.loads(self._without_prefix(data))
                     row = self._convert({self._choice.role: parsed} if self._bare else parsed)
+                    error = self._missing(parsed)
+                    row = row if error is None else None
                 except MisfitError as misfit:
                     error = str(misfit)
                 except orjson.JSONDecodeError as broken:

@@ -6,11 +6,14 @@ schemas without a type are refused with their path: a column has one type.
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
+from functools import reduce
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from millstream.schemas.errors import SchemaError
+from millstream.schemas.json_required import NOTHING, Rule, both, either, of_object
 from millstream.schemas.schema_choice import ResolvedSchema
 from millstream.schemas.spark_types import TIMESTAMP, list_of, struct_of
 
@@ -27,10 +30,19 @@ def is_json_schema(text: str) -> bool:
     return isinstance(parsed, dict) and parsed.get("type") != "struct"
 
 
-def column_type(schema: ResolvedSchema) -> pa.DataType:
+class Column(NamedTuple):
+    type: pa.DataType
     """A struct for an object, else what the schema says."""
+    rule: Rule
+    """What must be there."""
+    nullable: bool
+
+
+def column_of(schema: ResolvedSchema) -> Column:
     documents = {"": _parse(schema.text), **{name: _parse(text) for name, text in schema.references}}
-    return _Reader(documents).type_of(documents[""], "", "$", ())
+    reader = _Reader(documents)
+    kind = reader.type_of(documents[""], "", "$", ())
+    return Column(kind, *reader.rule_of(documents[""], ""))
 
 
 def _parse(text: str) -> Any:
@@ -107,6 +119,10 @@ class _Reader:
     def _referred(self, ref: str, document: str, path: str, open_refs: tuple[str, ...]) -> pa.DataType:
         if ref in open_refs:
             raise SchemaError(f"The JSON Schema contains itself at {path} ({ref}); columns cannot.")
+        found, target = self._target(ref, document, path)
+        return self.type_of(found, target, path, (*open_refs, ref))
+
+    def _target(self, ref: str, document: str, path: str) -> tuple[Any, str]:
         name, _, pointer = ref.partition("#")
         target = name or document
         if target not in self._documents:
@@ -117,7 +133,57 @@ class _Reader:
             if not isinstance(found, dict) or key not in found:
                 raise SchemaError(f"The JSON Schema refers to {ref!r} at {path}, which is not there.")
             found = found[key]
-        return self.type_of(found, target, path, (*open_refs, ref))
+        return found, target
+
+    def rule_of(self, schema: Any, document: str, open_refs: tuple[str, ...] = ()) -> tuple[Rule, bool]:
+        """What must be there, and whether null may be; of a schema that has a type."""
+        if not isinstance(schema, dict) or schema.get("$ref") in open_refs:
+            return NOTHING, True
+        if "$ref" in schema:
+            ref = str(schema["$ref"])
+            return self.rule_of(*self._target(ref, document, "$"), (*open_refs, ref))
+        for union in ("oneOf", "anyOf"):
+            if union in schema:
+                found = [self.rule_of(each, document, open_refs) for each in schema[union] if each != {"type": "null"}]
+                nullable = len(found) < len(schema[union]) or any(null for _, null in found)
+                return both(
+                    reduce(either, [rule for rule, _ in found]), self._own_rule(schema, document, open_refs)
+                ), nullable
+        rule, nullable = self._own_rule(schema, document, open_refs), _may_be_null(schema)
+        for part in schema.get("allOf", ()):
+            more, also = self.rule_of(part, document, open_refs)
+            rule, nullable = both(rule, more), nullable and also
+        return rule, nullable
+
+    def _own_rule(self, schema: Mapping[str, Any], document: str, open_refs: tuple[str, ...]) -> Rule:
+        """Of what stands in the schema itself. A required property with a default may be missing: the registry counts
+        it as there when it compares schemas."""
+        properties = schema.get("properties") or {}
+        inner = {name: self.rule_of(each, document, open_refs) for name, each in properties.items()}
+        required = {
+            name: inner[name][1] if name in inner else True
+            for name in schema.get("required") or ()
+            if not _has_default(properties.get(name))
+        }
+        rule = of_object(required, {name: each for name, (each, _) in inner.items()})
+        element = (
+            schema.get("items") if "items" in schema else None if properties else schema.get("additionalProperties")
+        )
+        if isinstance(element, dict):
+            items, nullable = self.rule_of(element, document, open_refs)
+            rule = replace(rule, items=None if items.says_nothing else items, items_nullable=nullable)
+        return rule
+
+
+def _may_be_null(schema: Mapping[str, Any]) -> bool:
+    kinds = schema.get("type")
+    if kinds is not None and kinds != "null" and "null" not in kinds:
+        return False
+    return None in schema["enum"] if "enum" in schema else schema.get("const") is None
+
+
+def _has_default(schema: Any) -> bool:
+    return isinstance(schema, dict) and "default" in schema
 
 
 def schema_text(kind: pa.DataType, title: str) -> str:

@@ -66,7 +66,12 @@ class ProtobufFormat:
             if data is not None:
                 try:
                     payload = self._payload(data) if registered else data
-                    row = self._read(self._class.FromString(payload))
+                    message = self._class.FromString(payload)
+                    if not message.IsInitialized():  # with fields that are required, in proto2
+                        raise _BadRecordError(
+                            f"{', '.join(message.FindInitializationErrors())} is missing, and required"
+                        )
+                    row = self._read(message)
                 except DecodeError as bad:
                     error = f"no Protobuf of its schema: {bad}"
                 except (framing.UnframedError, _BadRecordError, json_format.Error, ValueError, OverflowError) as bad:
