@@ -91,6 +91,11 @@ class Cluster:
         rows = self._partitions(self._metadata(topic))
         return {row.partition_index: row.leader_id for row in rows if row.error_code == 0 and row.leader_id > 0}
 
+    def elect_preferred_leaders(self, topic: str, partitions: int) -> None:
+        """Every partition is led by its first replica again; all must be in sync."""
+        wanted = [{"topic": topic, "partitions": list(range(partitions))}]
+        self._ask_anyone("elect_leaders", 2, election_type=0, topic_partitions=wanted, timeout_ms=20_000)
+
     def controller(self) -> int:
         """The node that leads the metadata quorum."""
         wanted = [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]

@@ -50,16 +50,52 @@ class LeapingLoop(asyncio.SelectorEventLoop):
 
 
 class FakeTransport:
-    def close(self) -> None:
+    """A stream to a process that answers ApiVersions, or to one that is stopped: the kernel takes what is sent."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, responds: bool) -> None:
+        self._loop = loop
+        self._responds = responds
+        self._arrived = bytearray()
+        self._on_readable: Callable[[], None] | None = None
+
+    def send(self, data: memoryview) -> int:
+        if self._responds:
+            schema = response_schema("api_versions")
+            api_keys = [{"api_key": 18, "min_version": 0, "max_version": 3}]
+            body = bytes(data[8:12]) + schema.encode({"error_code": 0, "api_keys": api_keys}, 3)
+            self._arrived += len(body).to_bytes(4, "big") + body
+            self._loop.call_soon(self._tell)
+        return len(data)
+
+    def receive_into(self, buffer: memoryview) -> int:
+        if not self._arrived:
+            raise BlockingIOError
+        count = min(len(buffer), len(self._arrived))
+        buffer[:count] = self._arrived[:count]
+        del self._arrived[:count]
+        return count
+
+    def watch_readable(self, callback: Callable[[], None] | None) -> None:
+        self._on_readable = callback
+
+    def watch_writable(self, callback: Callable[[], None] | None) -> None:
         return
+
+    def _tell(self) -> None:
+        if self._on_readable is not None:
+            self._on_readable()
+
+    def close(self) -> None:
+        self._on_readable = None
 
 
 class FakeNetwork:
-    """Connections to ports: made, unless they are in `refused` or `unreachable`."""
+    """Connections to ports: made, unless they are in `refused` or `unreachable`; nobody responds at `stopped` ones."""
 
     def __init__(self) -> None:
         self.refused: set[int] = set()
         self.unreachable: set[int] = set()
+        self.stopped: set[int] = set()
         self.probed: list[int] = []
 
     def listen(self, host: str, port: int, **_: Any) -> Listening:
@@ -71,7 +107,7 @@ class FakeNetwork:
             raise ConnectionRefusedError(f"{host}:{port}")
         if port in self.unreachable:
             await asyncio.sleep(3600)
-        return FakeTransport()  # type: ignore[return-value]
+        return FakeTransport(asyncio.get_running_loop(), responds=port not in self.stopped)  # type: ignore[return-value]
 
 
 class FakeQuorum:
@@ -142,7 +178,8 @@ class Bench:
         self.controller = ActiveController(
             self.config, self.quorum, self.quorum, self.environment, new_cluster_id=lambda: CLUSTER_ID
         )
-        self.heartbeats = Heartbeats(self.controller, self.environment)
+        self.last_leader: tuple[int, float] | None = None
+        self.heartbeats = Heartbeats(self.controller, self.environment, last_leader=lambda: self.last_leader)
         self.peers: dict[int, Peer] = {}
         self.controller.leading(1)
         self.pass_time(0)

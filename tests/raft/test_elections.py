@@ -1,9 +1,10 @@
 """Votes: who asks, who is given one, and what is on disk before it is said."""
 
 from millstream.model.errors import ErrorCode
+from millstream.raft.elections import ELECTION_BACKOFF_MS
 from millstream.raft.events import BecameLeader, LeaderChanged, Refused
 from millstream.raft.log import LeaderChangeRecord, QuorumState
-from millstream.raft.messages import NO_LEADER, Fetch, LogPosition, Vote, VoteAnswer
+from millstream.raft.messages import NO_LEADER, Fetch, FetchAnswer, LogPosition, Vote, VoteAnswer
 from millstream.raft.roles import Role
 from millstream.raft.voter_set import ReplicaKey
 from tests.raft.bench import SETTINGS, Bench
@@ -270,3 +271,31 @@ def test_a_forged_epoch_is_refused_and_not_saved() -> None:
     assert (answer.error, answer.granted) == (ErrorCode.INVALID_REQUEST, False)
     assert (bench.replica.epoch, bench.store.saves) == (0, [])
     assert bench.asked(1, candidate=1).granted, "a real election goes on"
+
+
+def split_vote_after_a_lost_leader(leader_vote: VoteAnswer | None = None) -> Bench:
+    """The leader, node 3, hangs; nodes 1 and 2 ask for votes at the same time, and each votes for itself."""
+    bench = Bench(saved=QuorumState(epoch=1, leader_id=3))
+    fetch = next(send for send in bench.sends(Fetch) if send.peer.id == 3)
+    bench.answer(fetch, FetchAnswer(leader_id=3, leader_epoch=1, high_watermark=0))
+    bench.after(SETTINGS.fetch_timeout_ms + 1)
+    assert bench.replica.role == Role.PROSPECTIVE
+    bench.grant()
+    assert bench.replica.role == Role.CANDIDATE
+    for send in bench.sends(Vote):
+        if send.peer.id == 2:
+            bench.answer(send, VoteAnswer(leader_epoch=2, granted=False))
+        elif leader_vote is not None:
+            bench.answer(send, leader_vote)
+    return bench
+
+
+def test_a_split_vote_is_not_left_to_a_leader_that_hangs() -> None:
+    bench = split_vote_after_a_lost_leader()
+    assert bench.replica.role == Role.CANDIDATE
+    bench.after(2 * ELECTION_BACKOFF_MS + 1)
+    assert bench.replica.role == Role.PROSPECTIVE, "it waited for the whole election timeout"
+
+
+def test_the_vote_of_the_lost_leader_counts_if_it_comes() -> None:
+    assert split_vote_after_a_lost_leader(VoteAnswer(leader_epoch=2, granted=True)).replica.is_leader

@@ -17,6 +17,7 @@ from millstream.testing.simulation.invariants import (
     HighWatermarksOnlyGrow,
     InSyncLogsAgree,
     InSyncReplicasLive,
+    NobodyIsFenced,
     OneLeaderPerLeaderEpoch,
     OneQuorumLeaderPerEpoch,
     all_invariants,
@@ -193,6 +194,15 @@ def test_in_sync_replicas_live() -> None:
         invariant.check(sight(ImageSight(1, 1, image(isr=(1,), fenced=(1,)))))
     with pytest.raises(Violation, match=r"in-sync replicas \(1, 4\)"):
         invariant.check(sight(ImageSight(1, 1, image(isr=(1, 4)))))
+
+
+def test_nobody_is_fenced() -> None:
+    invariant = NobodyIsFenced()
+    invariant.check(sight(ImageSight(1, 1, image(isr=(1,), fenced=(2, 3)))))
+    invariant.check(sight(ImageSight(1, 1, image(isr=(1, 2), fenced=(3,)))))
+    invariant.check(sight(ImageSight(2, 1, image(isr=(1,), fenced=(2, 3)))))  # it is behind
+    with pytest.raises(Violation, match="broker 2 is fenced, as node 1 has it"):
+        invariant.check(sight(ImageSight(1, 1, image(isr=(1,), fenced=(2, 3)))))
 
 
 def test_every_invariant_is_in_the_list() -> None:

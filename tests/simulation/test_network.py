@@ -2,9 +2,11 @@
 
 import asyncio
 import hashlib
+from collections.abc import Callable
 
 import pytest
 
+from millstream.net.network import CONNECT_TIMEOUT_S, UNACKNOWLEDGED_S
 from millstream.runtime.disk import RealDisk
 from millstream.storage.slice import Slice
 from millstream.testing.simulation.machine import Process
@@ -164,58 +166,100 @@ def test_a_killed_process_says_goodbye(world: World) -> None:
     assert state(client) == "broken"
 
 
-def test_a_machine_without_power_says_nothing_until_it_is_back(world: World) -> None:
+def test_a_machine_without_power_says_nothing(world: World) -> None:
     serve(world)
     (client,) = connected(world)
     world.machine("server").kill(power_lost=True)
     client.send(b"anybody there?")
-    world.run(60.0)
+    world.run(UNACKNOWLEDGED_S - 0.1)
     assert state(client) == "silent"
+    world.run(1.2)
+    assert state(client) == "broken", "the kernel has given up"
+
+
+def test_a_machine_that_comes_back_in_time_knows_nothing_of_the_stream(world: World) -> None:
     serve(world)
-    world.run(2.0)
+    (client,) = connected(world)
+    world.machine("server").kill(power_lost=True)
+    client.send(b"anybody there?")
+    world.run(0.5)
+    serve(world)
+    world.run(1.5)
     assert state(client) == "broken"
 
 
-def test_connecting_to_a_dead_machine_hangs_and_succeeds_when_it_is_back(world: World) -> None:
+def attempts(world: World, blocked: Callable[[], None]) -> list[SimulatedTransport | OSError]:
+    """What comes of attempts to connect, one after the other."""
+    found: list[SimulatedTransport | OSError] = []
+
+    async def main(process: Process) -> None:
+        blocked()
+        while not found or isinstance(found[-1], OSError):
+            try:
+                found.append(await process.network.connect("server", 9092))
+            except OSError as error:
+                found.append(error)
+
+    world.run_on("client", main)
+    return found
+
+
+def test_an_attempt_to_connect_to_a_dead_machine_is_given_up(world: World) -> None:
     serve(world)
-    world.machine("server").kill(power_lost=True)
-    clients = connected(world)
-    world.run(1.0)
-    assert clients == []
+    found = attempts(world, lambda: world.machine("server").kill(power_lost=True))
+    world.run(CONNECT_TIMEOUT_S + 0.5)
+    assert [type(each) for each in found] == [TimeoutError]
     (sink,) = serve(world)
-    world.run(10.0)
-    assert len(clients) == len(sink.accepted) == 1
+    world.run(CONNECT_TIMEOUT_S)
+    assert len(found) == 3 and len(sink.accepted) == 1
 
 
 @pytest.mark.parametrize("blocked", [("client", "server"), ("server", "client")])
 def test_a_one_way_partition_keeps_connections_from_being_made(world: World, blocked: tuple[str, str]) -> None:
     serve(world)
-    world.fabric.attach("client", world.run_on("client", _idle).loop)
-    world.machine("client").kill()
-    world.fabric.block(*blocked)
-    clients = connected(world)
+    found = attempts(world, lambda: world.fabric.block(*blocked))
     world.run(5.0)
-    assert clients == []
+    assert {type(each) for each in found} == {TimeoutError}
     world.fabric.heal(*blocked)
-    world.run(10.0)
-    assert len(clients) == 1
+    world.run(CONNECT_TIMEOUT_S + 0.1)
+    assert isinstance(found[-1], SimulatedTransport)
 
 
 async def _idle(process: Process) -> None:
     return
 
 
-def test_a_partition_stalls_streams_and_loses_nothing(world: World) -> None:
+def test_a_short_partition_stalls_streams_and_loses_nothing(world: World) -> None:
     (sink,) = serve(world)
     (client,) = connected(world, b"before ")
     world.fabric.block("client", "server")
     client.send(b"during ")
-    world.run(30.0)
+    world.run(2.0)
     assert sink.received == b"before "
     world.fabric.heal("client", "server")
     client.send(b"after")
-    world.run(1.0)
+    world.run(0.5)
+    assert sink.received == b"before ", "the kernel repeats after 0.2, 0.6, 1.4 and 3 s"
+    world.run(1.5)
     assert sink.received == b"before during after"
+
+
+@pytest.mark.parametrize("blocked", [("client", "server"), ("server", "client")])
+def test_in_a_long_partition_the_end_that_connected_gives_up_and_the_other_does_not(
+    world: World, blocked: tuple[str, str]
+) -> None:
+    (sink,) = serve(world)
+    (client,) = connected(world, b"before ")
+    world.fabric.block(*blocked)
+    world.run(UNACKNOWLEDGED_S + 1.1)
+    assert state(client) == "broken"
+    client.close()
+    world.fabric.heal(*blocked)
+    world.run(5.0)
+    assert not sink.ended and sink.broken is None
+    sink.accepted[0].send(b"are you there?")
+    world.run(1.0)
+    assert isinstance(sink.broken, ConnectionResetError)
 
 
 def test_without_acknowledgements_a_sender_gets_only_so_far(world: World) -> None:
@@ -226,7 +270,8 @@ def test_without_acknowledgements_a_sender_gets_only_so_far(world: World) -> Non
     with pytest.raises(BlockingIOError):
         while True:
             sent += client.send(b"x" * 1000)
-            world.run(0.1)
+            world.run(0.001)
+    world.run(0.1)
     assert len(sink.received) == sent
     world.fabric.heal("server", "client")
     assert client.send(b"x") == 1

@@ -8,6 +8,7 @@ from millstream.broker.partition import Partition
 from millstream.broker.refused_batches import RefusedBatches
 from millstream.broker.sequence_gaps import SequenceGaps
 from millstream.broker.transaction_markers import TransactionMarkers
+from millstream.controller.broker_sessions import BrokerSession
 from millstream.coordinator.group_shard import GroupShard
 from millstream.coordinator.transaction.transaction import Transaction, TransactionState
 from millstream.coordinator.transaction.transaction_shard import TransactionShard
@@ -150,6 +151,15 @@ def _abort_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CleanedTransactions, "__init__", forgetful)
 
 
+def _take_silence_for_death(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A controller that neither probes nor waits longer where everything is late."""
+
+    def is_suspect(self: BrokerSession, now_s: float, suspect_s: float, lateness_s: float) -> bool:
+        return now_s - self.last_contact_s >= suspect_s / 2
+
+    monkeypatch.setattr(BrokerSession, "is_suspect", is_suspect)
+
+
 LONG = pytest.mark.slow
 """Those that need ten seeds and more."""
 
@@ -180,6 +190,7 @@ LONG = pytest.mark.slow
         (_lose_offsets_of_transactions, Scenario.TRANSACTIONS, {"OffsetsAgreeWithOutput", "EachInputOnce"}),
         (_clean_what_is_open, Scenario.TRANSACTIONS, {"CleaningKeepsTheLast"}),
         (_abort_for_ever, Scenario.TRANSACTIONS, {"CleaningKeepsTheLast"}),
+        (_take_silence_for_death, Scenario.BUSY, {"NobodyIsFenced"}),
     ],
 )
 def test_a_planted_bug_is_found(

@@ -47,6 +47,13 @@ def test_leaders_that_are_cut_off() -> None:
 
 
 @pytest.mark.timeout(300)
+def test_load_alone_gets_nobody_fenced() -> None:
+    results = list(run_seeds(range(1, 7), Options(scenario=Scenario.BUSY), processes=os.cpu_count() or 1))
+    assert [str(each.violation) for each in results if not each.ok] == []
+    assert all(each.faults.get("too much to do") and each.faults.get("hiccup") for each in results)
+
+
+@pytest.mark.timeout(300)
 def test_five_nodes() -> None:
     results = list(run_seeds(range(1, 9), Options(nodes=5), processes=os.cpu_count() or 1))
     assert [str(each.violation) for each in results if not each.ok] == []

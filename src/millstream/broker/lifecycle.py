@@ -12,6 +12,7 @@ from uuid import UUID
 
 from millstream.broker.cluster_view import ClusterView
 from millstream.broker.controller_link import ControllerLink
+from millstream.config.liveness import heartbeat_interval_s
 from millstream.config.table import cluster, node
 from millstream.environment import Environment
 from millstream.metadata.features import SUPPORTED_FEATURES
@@ -314,7 +315,7 @@ class BrokerLifecycle:
             return 0.0
         if self._leaving:
             return _LEAVING_INTERVAL_S
-        return self._view.config[cluster.BROKER_HEARTBEAT_INTERVAL_MS] / 1000
+        return heartbeat_interval_s(self._view.config)
 
     async def _until_able(self) -> None:
         """Mostly it is only a moment, which saves the controller a heartbeat that asks to be fenced."""

@@ -33,6 +33,8 @@ from millstream.replication.follower import FollowerPosition, PartitionFollower,
 
 FIRST_BACKOFF_S = 0.02
 """Doubled up to `replica.fetch.backoff.ms`. When a leader has changed, one of us may not have heard of it yet."""
+_LONGEST_RECONNECT_S = 0.25
+"""The longest pause before a leader that could not be reached is tried again: replication goes on soon after a cut."""
 _LATEST, _EARLIEST = -1, -2
 _LARGEST_EPOCH = (1 << 31) - 1
 _THROTTLE_PAUSE_S = 0.2
@@ -162,7 +164,7 @@ class ReplicaFetcher:
                 _log.info("fetch_failed leader=%d error=%s", self.leader_id, error)
                 self._hang_up()
                 await self._pause(backoff_s)
-                backoff_s = min(2 * backoff_s, self._longest_backoff_s())
+                backoff_s = min(2 * backoff_s, self._longest_backoff_s(), _LONGEST_RECONNECT_S)
             except Exception:
                 _log.exception("fetcher_failed leader=%d", self.leader_id)
                 self._hang_up()

@@ -63,6 +63,10 @@ class BrokerConfig:
     def __getitem__(self, setting: Setting[T]) -> T:
         return self.values[setting.name]  # type: ignore[no-any-return]
 
+    def is_set(self, setting: Setting[Any]) -> bool:
+        """Whether the value was written somewhere, and is not just the default."""
+        return any(setting.name in layer for layer in self.layers.values())
+
     @property
     def node_id(self) -> BrokerId:
         broker_id = self[node.BROKER_ID]

@@ -1,9 +1,23 @@
-"""Which brokers are heard of: one session for each, kept alive by heartbeats. Pure: the time is an argument."""
+"""Which brokers are heard of: one session for each, kept alive by heartbeats. Pure: the time is an argument.
 
+A broker that is not heard of for the session timeout is given up. One that does not respond to probes either is given
+up much sooner, after a patience that grows where heartbeats came late before, or where the controller itself was late.
+"""
+
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from millstream.metadata.image import MetadataImage
 from millstream.model.identifiers import BrokerId
+
+_GAPS = 2
+"""Patience is this many of the longest recent pauses between two heartbeats."""
+_GAP_HALF_LIFE_S = 20.0
+_LATENESSES = 5
+"""Patience grows by this many times the controller's own average lateness: brokers may be as late, and later."""
+_PROBED_S = 0.3
+"""How long probes must have gone without a response, however long the broker has been silent before."""
 
 
 @dataclass(slots=True)
@@ -21,6 +35,25 @@ class BrokerSession:
     """False from a controller's takeover until the broker says something."""
     connection_lost: bool = False
     """Whether it has ended, and nothing was heard since."""
+    longest_gap_s: float = 0.0
+    """The longest recent pause between two heartbeats; less, the longer it is ago."""
+    responded_s: float = -math.inf
+    """When the broker last responded to a probe."""
+    probed_since_s: float | None = None
+    """Since when probes are under way; None while there are none."""
+
+    def silence_s(self, now_s: float) -> float:
+        """How long neither a heartbeat nor a response to a probe has come."""
+        return now_s - max(self.last_contact_s, self.responded_s)
+
+    def patience_s(self, suspect_s: float, lateness_s: float) -> float:
+        """How long a silence may be before it means something."""
+        return max(suspect_s + _LATENESSES * lateness_s, _GAPS * self.longest_gap_s)
+
+    def is_suspect(self, now_s: float, suspect_s: float, lateness_s: float) -> bool:
+        if self.probed_since_s is None or now_s - self.probed_since_s < _PROBED_S + _LATENESSES * lateness_s:
+            return False
+        return self.silence_s(now_s) >= self.patience_s(suspect_s, lateness_s)
 
 
 class BrokerSessions:
@@ -39,11 +72,17 @@ class BrokerSessions:
         session = self._sessions.get(broker_id)
         if session is None or session.broker_epoch != broker_epoch:
             session = self.begin(broker_id, broker_epoch, now_s)
+        elif session.heard:
+            gap_s = now_s - session.last_contact_s
+            session.longest_gap_s = max(gap_s, session.longest_gap_s * 0.5 ** (gap_s / _GAP_HALF_LIFE_S))
         session.last_contact_s = now_s
         session.heard = True
         session.connection_lost = False
         session.metadata_offset = max(session.metadata_offset, metadata_offset)
         return session
+
+    def __iter__(self) -> Iterator[BrokerSession]:
+        return iter(tuple(self._sessions.values()))
 
     def end(self, broker_id: BrokerId) -> None:
         self._sessions.pop(broker_id, None)
@@ -80,11 +119,6 @@ class BrokerSessions:
 
     def expired(self, now_s: float, timeout_s: float) -> list[BrokerId]:
         return [each.broker_id for each in self._sessions.values() if now_s - each.last_contact_s >= timeout_s]
-
-    def start_anew(self, now_s: float) -> None:
-        """Gives every broker as much time as if it had just been heard of."""
-        for session in self._sessions.values():
-            session.last_contact_s = now_s
 
     def next_expiry_s(self, timeout_s: float) -> float | None:
         """When the next session runs out, if nothing is heard until then."""

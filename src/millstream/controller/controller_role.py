@@ -40,7 +40,7 @@ class ControllerRole:
         self._quorum = quorum
         self._loader = loader
         self.active = ActiveController(config, quorum, loader, environment, new_cluster_id=new_cluster_id)
-        self._heartbeats = Heartbeats(self.active, environment)
+        self._heartbeats = Heartbeats(self.active, environment, last_leader=lambda: quorum.last_leader)
         self._upkeep = Upkeep(self.active, loader, environment)
         quorum.subscribe(self.active)
         self.apis = ControllerApis(self.active, self._handlers(), QuorumHandlers(quorum).apis())

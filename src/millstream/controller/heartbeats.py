@@ -1,22 +1,26 @@
 """Brokers come, live and go: registrations and heartbeats heard, the silent fenced, the dead fenced at once.
 
-A broker that is not heard of for `broker.session.timeout.ms` is fenced. Mostly it is quicker: when the connection of
-its heartbeats breaks, its address is probed, and if nobody listens there the process is gone. Anything else (no answer,
-no way to get there, a listener that answers) proves nothing, and the session decides. A controller that takes over
-knows of no contacts: all sessions start anew, and every address is probed, for the node that led before may have been
-a broker too.
+A broker that is not heard of for `broker.session.timeout.ms` is fenced. Mostly it is quicker. When the connection of
+its heartbeats breaks, or when heartbeats stay away, its address is probed. If nobody listens there the process is gone,
+and it is fenced at once. If it responds, it lives, and the session decides. If it does not respond, it hangs or is cut
+off, and it is fenced after `millstream.broker.suspect.after.ms` (ADR 23). A controller that takes over knows of no
+contacts: all sessions start anew, and every address is probed. Of the node that led before it knows when it was last
+heard of.
 """
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from millstream.api.request import Context, Response
 from millstream.config.broker_config import BrokerConfig
+from millstream.config.liveness import suspect_after_s
 from millstream.config.table import cluster
 from millstream.controller.active_controller import ActiveController
+from millstream.controller.attention import STEP_S, Attention
 from millstream.controller.broker_sessions import BrokerSession, BrokerSessions
+from millstream.controller.probes import Finding, probe
 from millstream.environment import Environment
 from millstream.metadata.decision import Decision
 from millstream.metadata.image import BrokerRegistration, MetadataImage
@@ -37,10 +41,9 @@ from millstream.model.identifiers import BrokerId
 from millstream.net.service import Peer
 from millstream.protocol.schema import Message
 
-_PROBE_TIMEOUT_S = 1.0
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
-_DEAF_S = 1.0
+_SHORTEST_STEP_S = 0.001
 _RETRY_S = 0.5
 """Pause before a fencing that could not be written is tried again."""
 
@@ -48,14 +51,26 @@ _log = logging.getLogger("millstream.controller")
 
 
 class Heartbeats:
-    def __init__(self, controller: ActiveController, environment: Environment) -> None:
+    def __init__(
+        self,
+        controller: ActiveController,
+        environment: Environment,
+        *,
+        last_leader: Callable[[], tuple[int, float] | None] = lambda: None,
+    ) -> None:
+        """`last_leader` says which other node led the quorum last, and when it last responded, in the loop's time."""
         self._controller = controller
         self._environment = environment
+        self._last_leader = last_leader
+        self._leader_heard: tuple[tuple[int, float], float] | None = None
+        """What `last_leader` said when it last said something new, and when that was, in the time that counts."""
         self._sessions = BrokerSessions()
-        self._timer: asyncio.TimerHandle | None = None
+        self._attention = Attention(environment.loop.time())
         self._tasks: dict[asyncio.Task[None], None] = {}
+        self._timer: asyncio.TimerHandle | None = None
         controller.on_leading.append(self._begin)
-        controller.on_resigned.append(self._end)
+        controller.on_resigned.append(self._sessions.clear)
+        self._schedule()
 
     @property
     def _timeout_s(self) -> float:
@@ -66,29 +81,39 @@ class Heartbeats:
         """Brokers turn to a new controller at once; if that got lost, with the next heartbeat."""
         return min(self._timeout_s, 2 * self._controller.config[cluster.BROKER_HEARTBEAT_INTERVAL_MS] / 1000)
 
+    @property
+    def _now_s(self) -> float:
+        """The time of all sessions: that in which this process ran."""
+        return self._attention.now_s(self._environment.loop.time())
+
     def close(self) -> None:
-        self._end()
+        self._sessions.clear()
+        if self._timer is not None:
+            self._timer.cancel()
         for task in tuple(self._tasks):
             task.cancel()
 
-    # Taking over and giving up
+    # Taking over
 
     def _begin(self) -> None:
-        now_s = self._environment.loop.time()
-        own_id = self._controller.config.node_id
+        now_s, own_id = self._now_s, self._controller.config.node_id
+        self._note_leader()
         for broker in self._controller.image.brokers.values():
             # The broker of this process is heard of at once, or has yet to register: then its former self is dead. (A
             # process that is no broker any more may still have one in the metadata.)
             if broker.fenced or (broker.id == own_id and self._controller.config.is_broker):
                 continue
-            self._start(self._probe(self._sessions.begin(broker.id, broker.epoch, now_s, heard=False)))
+            session = self._sessions.begin(broker.id, broker.epoch, now_s, heard=False)
+            if self._leader_heard is not None and self._leader_heard[0][0] == broker.id:
+                session.last_contact_s = min(now_s, self._leader_heard[1])
+            self._start_probe(session)
         self._schedule()
 
-    def _end(self) -> None:
-        self._sessions.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+    def _note_leader(self) -> None:
+        """Keeps in mind when the leader of the quorum was last heard of: should it be lost, its broker is lost too."""
+        known = self._last_leader()
+        if known is not None and (self._leader_heard is None or self._leader_heard[0] != known):
+            self._leader_heard = known, self._now_s
 
     # What brokers say
 
@@ -113,7 +138,7 @@ class Heartbeats:
             log_dirs=tuple(request.log_dirs),
             previous_broker_epoch=request.previous_broker_epoch,
         )
-        broker_id, loop = introduction.broker_id, self._environment.loop
+        broker_id = introduction.broker_id
 
         def admit(image: MetadataImage, config: BrokerConfig, _: Any) -> Decision[BrokerAdmission]:
             earlier = image.brokers.get(broker_id)
@@ -124,13 +149,13 @@ class Heartbeats:
                 next_offset=self._controller.next_offset,
                 session_alive=self._sessions.is_alive(
                     broker_id,
-                    loop.time(),
+                    self._now_s,
                     self._timeout_s,
                     self._takeover_timeout_s,
                     same_disk=earlier is not None and _same_disk(earlier, introduction),
                 ),
             )
-            session = self._sessions.begin(broker_id, decision.results[0].broker_epoch, loop.time())
+            session = self._sessions.begin(broker_id, decision.results[0].broker_epoch, self._now_s)
             self._watch(session, context.peer)
             return decision
 
@@ -158,7 +183,7 @@ class Heartbeats:
             session = self._sessions.touch(
                 heartbeat.broker_id,
                 heartbeat.broker_epoch,
-                self._environment.loop.time(),
+                self._now_s,
                 heartbeat.current_metadata_offset,
             )
             self._watch(session, context.peer)
@@ -198,41 +223,42 @@ class Heartbeats:
             current = self._sessions.get(session.broker_id)
             if current is session and session.connection is peer:
                 session.connection_lost = True
-                self._start(self._probe(session))
+                self._start_probe(session)
 
         if peer.closed:
             closed()
         else:
             peer.on_close.add(closed)
 
+    def _start_probe(self, session: BrokerSession) -> None:
+        if session.probed_since_s is None:
+            session.probed_since_s = self._now_s
+            self._start(self._probe(session))
+
     async def _probe(self, session: BrokerSession) -> None:
-        """Fences the broker if nobody listens at its address; looks again until it is heard of, or its time is up.
+        """Looks again and again until the broker is heard of or given up. One whose address refuses is fenced here.
 
         A process that is being ended may for a moment have closed its connection and yet have its listener.
         """
         last_contact_s = session.last_contact_s
+        client_id = f"controller-{self._controller.config.node_id}"
         pause_s = _FIRST_PAUSE_S
-        while self._sessions.get(session.broker_id) is session and session.last_contact_s == last_contact_s:
-            broker = self._registration(session)
-            if broker is None or broker.fenced:
-                return
-            refused = await self._refuses(_inter_broker_endpoint(broker, self._controller.config))
-            if refused and session.last_contact_s == last_contact_s:
-                await self._fence(session.broker_id, session.broker_epoch, "nobody listens at its address")
-                return
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-
-    async def _refuses(self, endpoint: Endpoint) -> bool:
         try:
-            async with asyncio.timeout(_PROBE_TIMEOUT_S):
-                transport = await self._environment.network.connect(endpoint.host, endpoint.port)
-        except ConnectionRefusedError:
-            return True
-        except OSError:
-            return False  # it may be cut off from here and yet live
-        transport.close()
-        return False
+            while self._sessions.get(session.broker_id) is session and session.last_contact_s == last_contact_s:
+                broker = self._registration(session)
+                if broker is None or broker.fenced:
+                    return
+                endpoint = _inter_broker_endpoint(broker, self._controller.config)
+                finding = await probe(endpoint, self._environment, client_id=client_id)
+                if finding is Finding.RESPONDS:
+                    session.responded_s = self._now_s
+                elif finding is Finding.REFUSES and session.last_contact_s == last_contact_s:
+                    await self._fence(session.broker_id, session.broker_epoch, "nobody listens at its address")
+                    return
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        finally:
+            session.probed_since_s = None
 
     def _registration(self, session: BrokerSession) -> BrokerRegistration | None:
         if not self._controller.is_active:
@@ -243,23 +269,44 @@ class Heartbeats:
     def _schedule(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
+        wait_s = STEP_S
         expiry_s = self._sessions.next_expiry_s(self._timeout_s)
-        if expiry_s is not None and self._controller.is_active:
-            self._timer = self._environment.loop.call_at(expiry_s, self._expire)
+        if expiry_s is not None:
+            wait_s = max(_SHORTEST_STEP_S, min(wait_s, expiry_s - self._now_s))
+        self._timer = self._environment.loop.call_later(wait_s, self._tick)
 
-    def _expire(self) -> None:
-        now_s = self._environment.loop.time()
-        late_s = now_s - (self._sessions.next_expiry_s(self._timeout_s) or now_s)
-        if late_s > _DEAF_S:
-            # It was this process that did not run: what the brokers said meanwhile is yet to be read.
-            self._sessions.start_anew(now_s)
+    def _tick(self) -> None:
+        now_s = self._attention.tick(self._environment.loop.time())
+        self._note_leader()
+        if self._controller.is_active:
+            self._look_at_sessions(now_s)
+        self._schedule()
+
+    def _look_at_sessions(self, now_s: float) -> None:
         for broker_id in self._sessions.expired(now_s, self._timeout_s):
             session = self._sessions.get(broker_id)
             assert session is not None
-            self._sessions.end(broker_id)
-            self._start(self._fence(broker_id, session.broker_epoch, "its session timed out"))
-        self._schedule()
+            self._give_up(session, "its session timed out")
+        suspect_s = suspect_after_s(self._controller.config)
+        if suspect_s is None:
+            return
+        lateness_s = self._attention.lateness_s
+        for session in self._sessions:
+            if session.broker_id == self._controller.config.node_id and self._controller.config.is_broker:
+                continue  # it is this process
+            if session.is_suspect(now_s, suspect_s, lateness_s):
+                silence_s, gap_s = session.silence_s(now_s), session.longest_gap_s
+                self._give_up(
+                    session,
+                    f"it has not responded for {silence_s:.1f} s (its heartbeats came at most {gap_s:.1f} s apart, the "
+                    f"controller was {lateness_s:.2f} s late)",
+                )
+            elif session.silence_s(now_s) >= session.patience_s(suspect_s, lateness_s) / 2:
+                self._start_probe(session)
+
+    def _give_up(self, session: BrokerSession, reason: str) -> None:
+        self._sessions.end(session.broker_id)
+        self._start(self._fence(session.broker_id, session.broker_epoch, reason))
 
     async def _fence(self, broker_id: BrokerId, broker_epoch: int, reason: str) -> None:
         def fence(image: MetadataImage, config: BrokerConfig, _: Any) -> Decision[BrokerDeparture]:

@@ -7,6 +7,15 @@ from typing import Protocol
 
 from millstream.net.transport import SocketTransport, Transport
 
+CONNECT_TIMEOUT_S = 1.0
+"""How long one attempt to connect may take. The kernel repeats a lost first packet after 1, 2, 4, … s; after a long cut
+a new attempt gets through sooner than the next repetition of an old one."""
+UNACKNOWLEDGED_S = 3.0
+"""How long bytes may stay unacknowledged by the other kernel before a connection to another node counts as broken.
+Left to itself TCP repeats them for a quarter of an hour, less and less often: after a long cut, minutes apart."""
+_KEEP_ALIVE_S = 1
+"""After how long without bytes the other kernel is asked whether it still has the connection; and how often."""
+
 
 class Listening(Protocol):
     """An address that was taken; who connects waits until `accept` is called."""
@@ -35,7 +44,8 @@ class Network(Protocol):
 
     async def connect(self, host: str, port: int) -> Transport:
         """A stream to that address. ConnectionRefusedError says that nobody listens there; other OSErrors, that it
-        cannot be reached. Waits as long as the system does: callers set their own limit."""
+        cannot be reached, or not within CONNECT_TIMEOUT_S. A stream whose other end cannot be reached breaks after
+        about UNACKNOWLEDGED_S, also when nothing is being sent."""
         ...
 
 
@@ -106,7 +116,9 @@ class SocketNetwork:
             sock = socket.socket(family, kind, protocol)
             sock.setblocking(False)
             try:
-                await self._loop.sock_connect(sock, address)
+                async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                    await self._loop.sock_connect(sock, address)
+                _break_when_unreachable(sock)
                 return SocketTransport(sock, self._loop)
             except OSError as error:
                 sock.close()
@@ -115,3 +127,18 @@ class SocketNetwork:
                 sock.close()
                 raise
         raise failure or OSError(f"{host} has no address")
+
+
+def _break_when_unreachable(sock: socket.socket) -> None:
+    """Linux has all of these; where one is missing, a cut is noticed later."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    unacknowledged_ms = int(UNACKNOWLEDGED_S * 1000)
+    for name, value in (
+        ("TCP_KEEPIDLE", _KEEP_ALIVE_S),
+        ("TCP_KEEPINTVL", _KEEP_ALIVE_S),
+        ("TCP_KEEPCNT", int(UNACKNOWLEDGED_S / _KEEP_ALIVE_S)),
+        ("TCP_USER_TIMEOUT", unacknowledged_ms),
+    ):
+        option = getattr(socket, name, None)
+        if option is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)

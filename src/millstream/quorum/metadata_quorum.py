@@ -105,6 +105,12 @@ class MetadataQuorum:
         return self._raft.leader_id
 
     @property
+    def last_leader(self) -> tuple[int, float] | None:
+        """The other node that this one last knew to lead, and when it last responded, in seconds of the loop's time."""
+        heard = self._replica.leader_heard if self._replica is not None else None
+        return (heard[0], heard[1] / 1000) if heard is not None else None
+
+    @property
     def epoch(self) -> int:
         return self._raft.epoch
 

@@ -65,8 +65,16 @@ class Elections(ReplicaCore):
                         candidate.gives_up_ms = now_ms + self._election_backoff()
                 else:
                     self._ask_for_votes(now_ms)
+                    self._hurry(candidate, now_ms)
             case _:
                 raise AssertionError("votes are counted by those who asked for them")
+
+    def _hurry(self, candidate: Candidate, now_ms: int) -> None:
+        """A split vote that only the lost leader could decide: it may hang, and is not waited for as long as others."""
+        if candidate.hurried or self._leader_heard is None or not candidate.ballot.is_split(self._leader_heard[0]):
+            return
+        candidate.hurried = True
+        candidate.gives_up_ms = min(candidate.gives_up_ms, now_ms + self._election_backoff())
 
     def _election_backoff(self) -> int:
         self._lost_elections += 1

@@ -117,6 +117,7 @@ class Following(Elections):
 
     def _heard_leader(self, follower: Follower, now_ms: int) -> None:
         follower.heard = True
+        self._leader_heard = follower.leader_id, now_ms
         follower.fetch_timeout_ms = now_ms + self._settings.fetch_timeout_ms
         follower.election_ms = None
         self._lost_elections = 0

@@ -97,6 +97,8 @@ class ReplicaCore(ABC):
         self._lost_elections = 0
         self._stopping = False
         self._epoch_pace = EpochPace(now_ms)
+        self._leader_heard: tuple[int, int] | None = None
+        """The last leader that this replica followed, and when it last responded."""
         self._high_watermark = log.start.offset
         saved = store.load() or QuorumState()
         if log.end.epoch > saved.epoch:
@@ -135,6 +137,11 @@ class ReplicaCore(ABC):
     @property
     def leader_id(self) -> int | None:
         return self._state.leader_id
+
+    @property
+    def leader_heard(self) -> tuple[int, int] | None:
+        """The last leader that this replica followed, and when it last responded to a fetch."""
+        return self._leader_heard
 
     @property
     def leader_endpoints(self) -> tuple[Endpoint, ...]:

@@ -58,6 +58,12 @@ class Ballot:
         expected = [node_id for node_id in self.unanswered if node_id not in self.gone]
         return len(self.granting) + len(expected) < self.voters.majority
 
+    def is_split(self, lost_leader_id: int) -> bool:
+        """Whether somebody has refused, and all who may still grant are not enough without the lost leader."""
+        expected = [node_id for node_id in self.unanswered if node_id not in self.gone and node_id != lost_leader_id]
+        has_refusal = len(self.granting) < len(self.votes)
+        return has_refusal and len(self.granting) + len(expected) < self.voters.majority
+
     @property
     def granting(self) -> tuple[int, ...]:
         return tuple(sorted(node_id for node_id, granted in self.votes.items() if granted))
@@ -87,6 +93,8 @@ class Candidate:
     ballot: Ballot
     gives_up_ms: int
     lost: bool = False
+    hurried: bool = False
+    """Whether it gives up sooner than usual because the vote is split."""
 
 
 @dataclass(slots=True)

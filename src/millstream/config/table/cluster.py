@@ -105,10 +105,23 @@ BROKER_HEARTBEAT_INTERVAL_MS = integer(
 BROKER_SESSION_TIMEOUT_MS = integer(
     "broker.session.timeout.ms",
     9000,
-    "How long the controller waits for a silent broker before it gives its partitions to others. A broker whose "
-    "address refuses connections is given up at once.",
+    "How long the controller waits for a broker without heartbeats before it gives its partitions to others. It waits "
+    "less for one that does not respond at all (millstream.broker.suspect.after.ms), and not at all for one whose "
+    "address refuses connections.",
     unit="ms",
     allowed=at_least(1),
+    importance=Importance.MEDIUM,
+)
+MILLSTREAM_BROKER_SUSPECT_AFTER_MS = integer(
+    "millstream.broker.suspect.after.ms",
+    2000,
+    "How long the controller waits for a broker that sends no heartbeats and does not respond to a request either, "
+    "before it gives its partitions to others. Brokers send four heartbeats in this time unless "
+    "broker.heartbeat.interval.ms is set. The wait is longer where heartbeats or the controller itself are late, and "
+    "never longer than broker.session.timeout.ms. 0 waits for the session in every case, as Kafka does; so does "
+    "setting broker.session.timeout.ms and not this.",
+    unit="ms",
+    allowed=at_least(0),
     importance=Importance.MEDIUM,
 )
 INITIAL_BROKER_REGISTRATION_TIMEOUT_MS = integer(

@@ -18,8 +18,9 @@ _DATA = "/data"
 _RESTART_SECONDS = 1.0
 _SETTINGS = {
     "controller.listener.names": "CONTROLLER",
-    "broker.heartbeat.interval.ms": "500",
+    "broker.heartbeat.interval.ms": "250",
     "broker.session.timeout.ms": "3000",
+    "millstream.broker.suspect.after.ms": "1000",
     "replica.lag.time.max.ms": "3000",
     "replica.fetch.wait.max.ms": "400",
     "replica.fetch.backoff.ms": "200",
@@ -39,9 +40,10 @@ _SETTINGS = {
 }
 """Shorter times than Kafka's defaults, so that more happens in a run; their proportions are much the same."""
 
-KAFKA_TIMES = {
-    "broker.heartbeat.interval.ms": "2000",
+DEFAULT_TIMES = {
+    "broker.heartbeat.interval.ms": "500",
     "broker.session.timeout.ms": "9000",
+    "millstream.broker.suspect.after.ms": "2000",
     "controller.quorum.fetch.timeout.ms": "2000",
     "controller.quorum.election.timeout.ms": "1000",
     "controller.quorum.election.backoff.max.ms": "1000",

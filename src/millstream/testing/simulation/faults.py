@@ -30,6 +30,8 @@ class Fault(StrEnum):
     RESTART = "restart"
     PAUSE = "pause"
     SLOW_PROCESSOR = "slow processor"
+    BUSY = "too much to do"
+    HICCUP = "hiccup"
     ISOLATE = "isolate"
     CUT_OFF = "cut off"
     PARTITION = "partition"
@@ -81,6 +83,8 @@ TRANSACTION_WEIGHTS = {**_WEIGHTS, Fault.KILL_IN_DECISION: 12}
 """Coordinators go at the worst moment."""
 FAILOVER_WEIGHTS = {Fault.CUT_OFF: 1}
 """Leaders that are gone for the others, and not for their clients."""
+BUSY_WEIGHTS = {Fault.BUSY: 1, Fault.HICCUP: 4}
+"""Machines that have more to do than they can, and nothing else."""
 BLACKOUT_WEIGHTS = {
     Fault.BLACKOUT: 6,
     Fault.KILL: 1,
@@ -115,6 +119,7 @@ class Pace:
 
 
 USUAL_PACE = Pace((0.5, 1.0, 2.0, 4.0), (0.05, 0.3, 1.0, 2.5, 6.0))
+BUSY_PACE = Pace((0.1, 0.5), (5.0,))
 FAILOVER_PACE = Pace((0.5,), (5.0,))
 """One after the other, and each until somebody else leads."""
 
@@ -131,7 +136,7 @@ def make_plan(
     kind also meets a cluster that is well otherwise. `likely` says what may happen, and how likely it is."""
     randomness = random.Random(f"{seed}/plan")
     kinds = list(likely or _WEIGHTS)
-    if randomness.random() < 0.4:
+    if randomness.random() < 0.4 and likely is not BUSY_WEIGHTS:
         kinds = randomness.sample(kinds, randomness.randint(1, min(3, len(kinds))))
     weights = [(likely or _WEIGHTS)[kind] for kind in kinds]
     mean_gap = randomness.choice(pace.mean_gaps)
@@ -210,6 +215,8 @@ class Saboteur:
             Fault.RESTART: self._restart,
             Fault.PAUSE: self._pause,
             Fault.SLOW_PROCESSOR: self._slow_processor,
+            Fault.BUSY: self._overload,
+            Fault.HICCUP: self._hiccup,
             Fault.ISOLATE: self._isolate,
             Fault.CUT_OFF: self._cut_off,
             Fault.PARTITION: self._partition,
@@ -449,6 +456,24 @@ class Saboteur:
 
         self._later(seconds, undo, f"nodes {nodes} are quick again")
         return f"nodes {nodes}, {factor} times, for {seconds:.1f} s"
+
+    def _overload(self, seconds: float) -> str:
+        """Of all machines, or of one: callbacks take so long that requests wait for one another."""
+        factor = self._randomness.choice((100, 400, 1500, 3000))
+        nodes = [self._any_node()] if self._randomness.random() < 0.3 else list(self._cluster.machines)
+        for node_id, machine in self._cluster.machines.items():
+            machine.slowness = factor if node_id in nodes else 1.0
+        return f"nodes {nodes}, {factor} times"
+
+    def _hiccup(self, seconds: float) -> str | None:
+        """Others have the processor for a moment."""
+        machine = self._cluster.machines[self._any_node()]
+        if machine.process is None or machine.process.loop.paused:
+            return None
+        pause = self._randomness.choice((0.05, 0.2, 0.5, 0.8)) * self._randomness.uniform(0.5, 1.0)
+        machine.pause()
+        self._cluster.scheduler.after(pause, machine.resume)
+        return f"{machine.name} for {pause:.2f} s"
 
     def _any_node(self) -> int:
         return self._choose(list(self._cluster.machines))

@@ -237,6 +237,25 @@ class InSyncReplicasLive:
                     )
 
 
+class NobodyIsFenced:
+    """Where nothing is wrong but that machines have too much to do, a broker that was let in stays in."""
+
+    def __init__(self) -> None:
+        self._serving: set[tuple[int, int]] = set()
+
+    def check(self, sight: Sight) -> None:
+        for seen in sight.images:
+            for number, broker in seen.image.brokers.items():
+                if not broker.fenced:
+                    self._serving.add((seen.node_id, number))
+                elif (seen.node_id, number) in self._serving:
+                    raise Violation(
+                        type(self).__name__,
+                        f"broker {number} is fenced, as node {seen.node_id} has it at metadata offset "
+                        f"{seen.image.offset}",
+                    )
+
+
 def all_invariants(
     logs: CommittedLogs | None = None, left_out: Iterable[str] = (), *, records_may_be_lost: bool = False
 ) -> list[Invariant]:

@@ -2,6 +2,8 @@
 
 Streams behave as TCP shows them to a program: bytes arrive in order or the stream breaks. So the loss of a packet is a
 delay, a partition is silence, and a message that is "lost" is one whose stream broke, before it was delivered or after.
+After a partition, bytes that were under way come with the kernel's next repetition, and those are further and further
+apart. The end that connected notices after UNACKNOWLEDGED_S that the other cannot be reached; the other does not.
 A host has one address, its name. What one process opens goes with it (`Attachment`): when it is killed the kernel says
 goodbye to its peers; when the machine loses power, nobody does.
 """
@@ -14,13 +16,16 @@ import zlib
 from collections import deque
 from collections.abc import Callable
 
+from millstream.net.network import CONNECT_TIMEOUT_S, UNACKNOWLEDGED_S
 from millstream.net.service import FilePart
 from millstream.testing.simulation.loop import SimulatedLoop
 from millstream.testing.simulation.scheduler import Scheduler
 
 _WINDOWS = (4 << 10, 64 << 10, 256 << 10)
 _SPLIT_CHANCE = 0.05
-_SYN_RETRIES = 6
+_FIRST_REPETITION_SECONDS = 0.2
+_LONGEST_REPETITION_SECONDS = 120.0
+_KEEP_ALIVE_SECONDS = 1.0
 _FIRST_EPHEMERAL_PORT = 40_000
 _MOMENT = struct.Struct(">d")
 
@@ -43,7 +48,7 @@ class Link:
         self.bytes_per_second = 100e6
         self.slowness = 1.0
         """By how much a delay spike makes it slower."""
-        self.blocked = False
+        self.blocked_since: float | None = None
         self._busy_until = 0.0
         self.stalled: list[Callable[[], None]] = []
         """What waits for the link to be whole again."""
@@ -54,8 +59,12 @@ class Link:
         jitter = self.randomness.expovariate(2.0)
         return self._busy_until - now + self.base_seconds * self.slowness * (1.0 + min(jitter, 10.0))
 
+    @property
+    def blocked(self) -> bool:
+        return self.blocked_since is not None
+
     def heal(self) -> None:
-        self.blocked = False
+        self.blocked_since = None
         stalled, self.stalled = self.stalled, []
         for resume in stalled:
             resume()
@@ -100,7 +109,10 @@ class Fabric:
     def block(self, source: str, target: str) -> None:
         """Nothing gets from one host to the other until `heal`."""
         assert source != target
-        self.link(source, target).blocked = True
+        link = self.link(source, target)
+        if not link.blocked:
+            link.blocked_since = self.scheduler.now
+            self._let_go({source, target})
 
     def heal(self, source: str, target: str) -> None:
         self.link(source, target).heal()
@@ -116,6 +128,13 @@ class Fabric:
 
     def power_off(self, host: str) -> None:
         self._powered[host] = False
+        self._let_go({host})
+
+    def _let_go(self, hosts: set[str]) -> None:
+        """Those who connected to, from or between these hosts may find after a while that nobody can be reached."""
+        for stream in self.streams():
+            if hosts <= {stream.host, stream.peer_host}:
+                stream.watch_reach()
 
     # For transports
 
@@ -174,7 +193,9 @@ class Attachment:
         established: asyncio.Future[SimulatedTransport] = self.loop.create_future()
         if not self.fabric.knows(host):
             raise OSError(errno.EHOSTUNREACH, f"there is no host {host}")
-        _Handshake(self, host, port, established).knock()
+        handshake = _Handshake(self, host, port, established)
+        handshake.knock()
+        self.fabric.scheduler.after(CONNECT_TIMEOUT_S, handshake.give_up)
         try:
             return await established
         except asyncio.CancelledError:
@@ -205,7 +226,7 @@ class Attachment:
 
 
 class _Handshake:
-    """One attempt to connect, with the retries that a kernel makes."""
+    """One attempt to connect. What is lost is not repeated in time."""
 
     def __init__(
         self, client: Attachment, host: str, port: int, established: "asyncio.Future[SimulatedTransport]"
@@ -215,30 +236,23 @@ class _Handshake:
         self._host = host
         self._port = port
         self._established = established
-        self._attempt = 0
         self._there = self._fabric.link(client.host, host)
         self._back = self._fabric.link(host, client.host)
 
     def knock(self) -> None:
         if self._established.done() or not self._client.alive:
             return
-        scheduler = self._fabric.scheduler
-        if self._attempt >= _SYN_RETRIES:
-            self._established.set_exception(TimeoutError(errno.ETIMEDOUT, "connection timed out"))
-            return
         if self._there.blocked or not self._fabric.is_powered(self._host):
-            self._again()
             return
+        scheduler = self._fabric.scheduler
         scheduler.after(self._there.delay(scheduler.now, 60), self._arrive)
 
-    def _again(self) -> None:
-        """What was sent is lost; the kernel tries again after 1, 2, 4, … seconds."""
-        self._fabric.scheduler.after(2.0**self._attempt, self.knock)
-        self._attempt += 1
+    def give_up(self) -> None:
+        if not self._established.done() and self._client.alive:
+            self._established.set_exception(TimeoutError(errno.ETIMEDOUT, "connection timed out"))
 
     def _arrive(self) -> None:
         if not self._fabric.is_powered(self._host) or self._back.blocked:
-            self._again()
             return
         scheduler = self._fabric.scheduler
         listening = self._fabric.listener_at(self._host, self._port)
@@ -254,6 +268,7 @@ class _Handshake:
         server = SimulatedTransport(listening.attachment, self._client.host, self._fabric.next_port(), is_client=False)
         client.join(server)
         server.join(client)
+        client.watch_reach()
         scheduler = self._fabric.scheduler
         scheduler.after(self._there.delay(scheduler.now, 60), listening.arrive, server)
         self._established.set_result(client)
@@ -327,6 +342,7 @@ class SimulatedTransport:
         self._fabric = attachment.fabric
         self._loop = attachment.loop
         self._link = attachment.fabric.link(attachment.host, peer_host)
+        self._back = attachment.fabric.link(peer_host, attachment.host)
         self._peer: SimulatedTransport | None = None
         self._orphaned = False
         """The process that had it is gone."""
@@ -345,6 +361,9 @@ class SimulatedTransport:
         self._queue: deque[tuple[float, bytes | _Mark]] = deque()
         self._last_arrival = 0.0
         self._is_carrying = False
+        self._stalled_since = 0.0
+        self._has_given_up = False
+        """The kernel has dropped the stream without a word to the other end."""
         self._acknowledgement_held = 0
         self._on_writable: Callable[[], None] | None = None
         self._is_write_due = False
@@ -426,6 +445,29 @@ class SimulatedTransport:
                 end._post(_RESET)
                 end._is_cut = True
 
+    def watch_reach(self) -> None:
+        """Something between the two may be broken: looks in a while whether it still is."""
+        if self._since_when_unreachable() is not None:
+            uncertainty = self._link.randomness.uniform(0.0, _KEEP_ALIVE_SECONDS)
+            self._fabric.scheduler.after(UNACKNOWLEDGED_S + uncertainty, self._give_up)
+
+    def _since_when_unreachable(self) -> float | None:
+        moments = [link.blocked_since for link in (self._link, self._back) if link.blocked_since is not None]
+        if not self._fabric.is_powered(self.peer_host):
+            return 0.0
+        return min(moments, default=None)
+
+    def _give_up(self) -> None:
+        since = self._since_when_unreachable()
+        if self._closed or self._orphaned or self._broken is not None:
+            return
+        if since is not None and self._fabric.scheduler.now - since >= UNACKNOWLEDGED_S:
+            self._has_given_up = True
+            self._queue.clear()
+            self._broken = TimeoutError(errno.ETIMEDOUT, "connection timed out")
+            self._tell_writable()
+            self._tell_readable()
+
     def lose_tail(self) -> None:
         """Keeps a random part of what is under way."""
         randomness = self._link.randomness
@@ -453,7 +495,8 @@ class SimulatedTransport:
         self._on_readable = self._on_writable = None
         self._arrived.clear()
         self._attachment.transports.pop(self, None)
-        self._post(mark)
+        if not self._has_given_up:
+            self._post(mark)
 
     def _check_open(self) -> None:
         if self._closed or self._orphaned:
@@ -479,7 +522,8 @@ class SimulatedTransport:
             return
         if self._link.blocked:
             self._is_carrying = True
-            self._link.stalled.append(self._retransmit)
+            self._stalled_since = self._fabric.scheduler.now
+            self._link.stalled.append(self._repeat)
             return
         if not self._fabric.is_powered(self.peer_host):
             # Sent again and again until somebody is there to say that the stream is unknown.
@@ -490,9 +534,14 @@ class SimulatedTransport:
         self.peer.take(item)
         self._carry()
 
-    def _retransmit(self) -> None:
-        """The link is whole again: the kernel notices at its next try."""
-        self._fabric.scheduler.after(self._link.randomness.uniform(0.01, 0.4), self._deliver)
+    def _repeat(self) -> None:
+        """The link is whole again: the kernel notices when it next repeats what was lost, after 0.2, 0.4, 0.8, … s."""
+        now = self._fabric.scheduler.now
+        due, pause = self._stalled_since, _FIRST_REPETITION_SECONDS
+        while due < now:
+            due += pause * self._link.randomness.uniform(0.9, 1.1)
+            pause = min(2 * pause, _LONGEST_REPETITION_SECONDS)
+        self._fabric.scheduler.at(due, self._deliver)
 
     def take(self, item: bytes | _Mark) -> None:
         """Something has arrived."""

@@ -7,7 +7,8 @@
 
 Other scenarios: in `forming` the faults begin with the nodes' first start, on empty disks; in `blackout` all machines
 lose power at once, and what counts is the metadata; `transactions` is trouble with more of them; in `failover` leaders
-are out of reach for so long that others take over, and producers have much under way.
+are out of reach for so long that others take over, and producers have much under way; in `busy` nothing is wrong but
+that machines have too much to do, and nobody may be fenced for it.
 
 Two runs of one seed are the same, event for event; `Result.fingerprint` says so.
 """
@@ -28,12 +29,14 @@ from millstream.model.identifiers import BrokerId, TopicName
 from millstream.runtime.node import Node
 from millstream.testing.history.checker import check
 from millstream.testing.history.recorder import Recorder
-from millstream.testing.simulation.cluster import KAFKA_TIMES, Cluster
+from millstream.testing.simulation.cluster import DEFAULT_TIMES, Cluster
 from millstream.testing.simulation.committed_log import CommittedLogs
 from millstream.testing.simulation.committed_reader import CommittedReader
 from millstream.testing.simulation.compaction_invariants import CleaningKeepsTheLast
 from millstream.testing.simulation.faults import (
     BLACKOUT_WEIGHTS,
+    BUSY_PACE,
+    BUSY_WEIGHTS,
     FAILOVER_PACE,
     FAILOVER_WEIGHTS,
     FORMING_WEIGHTS,
@@ -42,7 +45,7 @@ from millstream.testing.simulation.faults import (
     Saboteur,
     make_plan,
 )
-from millstream.testing.simulation.invariants import CommittedMetadataStays, all_invariants
+from millstream.testing.simulation.invariants import CommittedMetadataStays, NobodyIsFenced, all_invariants
 from millstream.testing.simulation.machine import Machine, Process
 from millstream.testing.simulation.pipelining_producer import PipeliningProducer
 from millstream.testing.simulation.scheduler import Scheduler
@@ -65,6 +68,8 @@ _STEP_SECONDS = 0.05
 _FORM_SECONDS = 30.0
 _REPAIR_SECONDS = 40.0
 _AUDIT_SECONDS = 20.0
+_BUSY_SECONDS = 20.0
+"""Silences are measured in seconds: a run with too much to do lasts longer than others."""
 _QUIET_BEFORE = 1.0
 _QUIET_AFTER = 0.3
 _WITH_TRANSACTIONS = 0.67
@@ -78,6 +83,7 @@ class Scenario(StrEnum):
     BLACKOUT = "blackout"
     TRANSACTIONS = "transactions"
     FAILOVER = "failover"
+    BUSY = "busy"
 
 
 _LIKELY = {
@@ -85,8 +91,10 @@ _LIKELY = {
     Scenario.BLACKOUT: BLACKOUT_WEIGHTS,
     Scenario.TRANSACTIONS: TRANSACTION_WEIGHTS,
     Scenario.FAILOVER: FAILOVER_WEIGHTS,
+    Scenario.BUSY: BUSY_WEIGHTS,
 }
 """Which faults, where not all alike."""
+_PACES = {Scenario.FAILOVER: FAILOVER_PACE, Scenario.BUSY: BUSY_PACE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +211,8 @@ class Simulation:
         self._invariants = all_invariants(logs, (_PASSING,), records_may_be_lost=lost)
         if not lost:
             self._invariants += [*self._transactions.all, self._cleaning]
+        if self._scenario is Scenario.BUSY:
+            self._invariants.append(NobodyIsFenced())
 
     # What may be wrong
 
@@ -321,8 +331,10 @@ class Simulation:
 
     def _make_trouble(self) -> None:
         begin, seconds = self._scheduler.now, self._options.trouble_seconds
+        if self._scenario is Scenario.BUSY:
+            seconds = max(seconds, _BUSY_SECONDS)
         likely = _LIKELY.get(self._scenario)
-        pace = FAILOVER_PACE if self._scenario is Scenario.FAILOVER else USUAL_PACE
+        pace = _PACES.get(self._scenario, USUAL_PACE)
         plan = make_plan(self._seed, begin=begin, end=begin + seconds, likely=likely, pace=pace)
         saboteur = Saboteur(self.cluster, self._seed, plan)
         saboteur.begin()
@@ -523,7 +535,9 @@ def _scenario(seed: str) -> Scenario:
 
 def _settings(randomness: random.Random, scenario: Scenario) -> dict[str, str]:
     """Some settings that change what happens differ from run to run."""
-    usual = KAFKA_TIMES if scenario is Scenario.FORMING and randomness.random() < 0.5 else {}
+    usual = DEFAULT_TIMES if scenario is Scenario.FORMING and randomness.random() < 0.5 else {}
+    if scenario is Scenario.BUSY:
+        usual = DEFAULT_TIMES
     return {
         **usual,
         "log.flush.offset.checkpoint.interval.ms": str(randomness.choice((2_000, 60_000))),

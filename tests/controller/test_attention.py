@@ -1,0 +1,35 @@
+"""The time in which a process ran, and by how much it was late."""
+
+import pytest
+
+from millstream.controller.attention import STEP_S, Attention
+
+
+def test_time_passes_as_long_as_the_process_runs() -> None:
+    attention = Attention(100.0)
+    for number in range(1, 11):
+        assert attention.tick(100.0 + number * STEP_S) == pytest.approx(number * STEP_S)
+    assert attention.now_s(100.0 + 10.5 * STEP_S) == pytest.approx(10.5 * STEP_S)
+    assert attention.lateness_s == pytest.approx(0.0)
+
+
+def test_time_in_which_the_process_did_not_run_does_not_count() -> None:
+    attention = Attention(0.0)
+    assert attention.now_s(60.0) == pytest.approx(3 * STEP_S)
+    assert attention.tick(60.0) == pytest.approx(3 * STEP_S)
+    assert attention.tick(60.0 + STEP_S) == pytest.approx(4 * STEP_S)
+
+
+def test_lateness_is_that_of_many_ticks() -> None:
+    attention = Attention(0.0)
+    now_s = 30.0
+    attention.tick(now_s)
+    assert attention.lateness_s < 0.05, "one long pause says little"
+    for _ in range(300):
+        now_s += STEP_S + 0.3
+        attention.tick(now_s)
+    assert attention.lateness_s == pytest.approx(0.3, rel=0.1)
+    for _ in range(300):
+        now_s += STEP_S
+        attention.tick(now_s)
+    assert attention.lateness_s < 0.01
