@@ -1,9 +1,9 @@
 """`python -m benchmarks.failover`: SIGSTOP, isolation, mute and deaf, of a leader and of the controller.
 
-    python -m benchmarks.failover --rounds 5                 # medians of five of each fault
-    python -m benchmarks.failover --only stop --victim leader
-    python -m benchmarks.failover --overload 60              # three times more to do than the machine can
-    python -m benchmarks.failover --system kafka             # the same against Apache Kafka
+python -m benchmarks.failover --rounds 5                 # medians of five of each fault
+python -m benchmarks.failover --only stop --victim leader
+python -m benchmarks.failover --overload 60              # three times more to do than the machine can
+python -m benchmarks.failover --system kafka             # the same against Apache Kafka
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ def test_a_controller_that_runs_late_blames_the_brokers_later(bench: Bench) -> N
     bench.network.stopped.add(port_of(2))
     for _ in range(4):
         bench.loop.clock_of_selector.now_s += 1  # somebody else had the processor
-        bench.pass_time(0.3)
+        bench.pass_time(0.1)
     assert bench.fenced() == set(), "the controller had little time to listen in"
     beat_for(bench, 8, every_s=0.5)
     assert bench.fenced() == {2}
