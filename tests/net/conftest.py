@@ -11,7 +11,7 @@ import uvloop
 
 from millstream.net.listener import ConnectionLimits, Listener
 from millstream.net.network import SocketNetwork
-from millstream.net.service import Parts, Peer, Pending, Refused
+from millstream.net.service import Parts, Peer, Pending, Refused, Turn
 from tests.wire import Wire
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
@@ -33,6 +33,7 @@ class Words:
 
     seen: list[bytes] = field(default_factory=list)
     waiting: dict[bytes, Pending] = field(default_factory=dict)
+    turns: dict[bytes, Turn] = field(default_factory=dict)
     abandoned: list[bytes] = field(default_factory=list)
     file: object = None
     file_length: int = 0
@@ -57,6 +58,11 @@ class Words:
                 return pending
             case b"file":
                 return (struct.pack(">i", self.file_length), FileStretch(self.file, 0, self.file_length))
+            case b"turn":
+                pending = Pending()
+                pending.turn = self.turns[rest] = Turn()
+                pending.resolve((struct.pack(">i", len(rest)) + rest,))
+                return pending
             case _:
                 raise Refused("what?")
 

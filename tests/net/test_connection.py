@@ -1,12 +1,15 @@
 """Connections over real sockets: order, pipelining, backpressure, and frames that come in any shape."""
 
+import itertools
 import os
 import socket
 import struct
+import threading
 from pathlib import Path
 
 import pytest
 
+from millstream.net.connection import TURN_REQUESTS
 from millstream.runtime.disk import RealDisk
 from tests.net.conftest import NUMBER, RunningListener, Start, frame
 from tests.wire import Closed, Wire
@@ -25,6 +28,51 @@ def test_answers_keep_the_order_of_requests_while_the_first_one_waits(start: Sta
     running.answer(b"b", b"second")
     running.answer(b"a", b"first")
     assert [wire.receive_raw() for _ in range(4)] == [b"first", b"1", b"second", b"2"]
+
+
+def test_one_connection_does_not_keep_the_others_from_their_turns(start: Start) -> None:
+    running = start()
+    first, second = running.connect(), running.connect()
+    for wire in (first, second):
+        wire.send_raw(frame(b"say ready"))
+        assert wire.receive_raw() == b"ready"
+    running.service.seen.clear()
+    arrived = threading.Event()
+    running.loop.call_soon_threadsafe(arrived.wait, 30)  # the loop stands still until all of it has arrived
+    count = 1000
+    for name, wire in ((b"a", first), (b"b", second)):
+        wire.send_raw(b"".join(frame(b"say %s%d" % (name, number)) for number in range(count)))
+    arrived.set()
+    for name, wire in ((b"a", first), (b"b", second)):
+        assert [wire.receive_raw() for _ in range(count)] == [b"%s%d" % (name, number) for number in range(count)]
+    whose = [text[4:5] for text in running.service.seen]
+    runs = [len(list(run)) for _, run in itertools.groupby(whose)]
+    assert len(whose) == 2 * count
+    assert max(runs[:10]) <= TURN_REQUESTS, "neither has more than its budget while the other waits"
+
+
+def test_a_connection_whose_request_waits_for_its_turn_is_not_read_on(start: Start) -> None:
+    running = start()
+    wire, other = running.connect(), running.connect()
+    wire.send_raw(frame(b"turn a") + frame(b"say 1") + frame(b"turn b") + frame(b"say 2"))
+    running.until(lambda: b"a" in running.service.turns)
+    other.send_raw(frame(b"say other"))
+    assert other.receive_raw() == b"other"
+    assert running.service.seen == [b"turn a", b"say other"]
+    running.on_loop(lambda: running.service.turns[b"a"].turn_is_over())
+    assert [wire.receive_raw(), wire.receive_raw(), wire.receive_raw()] == [b"a", b"1", b"b"]
+    running.on_loop(lambda: running.service.turns[b"b"].turn_is_over())
+    assert wire.receive_raw() == b"2"
+
+
+def test_a_connection_may_end_while_its_request_waits_for_its_turn(start: Start) -> None:
+    running = start()
+    wire = running.connect()
+    wire.send_raw(frame(b"turn a") + frame(b"say 1"))
+    running.until(lambda: b"a" in running.service.turns)
+    running.on_loop(lambda: next(iter(running.listener.connections)).close())
+    running.on_loop(lambda: running.service.turns[b"a"].turn_is_over())
+    assert running.service.seen == [b"turn a"]
 
 
 def test_an_answer_that_is_ready_leaves_while_a_later_one_waits(start: Start) -> None:

@@ -24,6 +24,7 @@ from millstream.api.request import (
 from millstream.measures import REQUEST_SECONDS, Histogram
 from millstream.model.errors import ErrorCode
 from millstream.net.service import Parts, Peer, Pending, Refused
+from millstream.net.turn_watch import LONG_TURN_SECONDS, TurnWatch
 from millstream.protocol import fetch as fetch_codec
 from millstream.protocol import produce as produce_codec
 from millstream.protocol.compact import skip_tags
@@ -38,6 +39,7 @@ _SMALL_REQUEST_BYTES = 16 << 20
 _REQUEST_HEAD = struct.Struct(">hhih")
 _RESPONSE_HEAD = struct.Struct(">ii")
 _SIZE = struct.Struct(">i")
+_KEY = struct.Struct(">h")
 _BROKER_CLIENT_ID = BROKER_CLIENT_ID.encode()
 _log = logging.getLogger("millstream.broker")
 
@@ -64,10 +66,14 @@ class Dispatcher:
         self._loop = loop
         self._tasks: set[asyncio.Future[Response]] = set()
         self._now = stopwatch or loop.time
+        self.turns = TurnWatch(self._now)
         self.durations: dict[str, Histogram] = {}
         """From the whole request to its answer, waiting included, by API: those that were ever asked for."""
         self._produce_durations = self._durations_of("produce") if produce is not None else Histogram(())
         self._fetch_durations = self._durations_of("fetch") if fetch is not None else Histogram(())
+        for name, service in (("produce", produce), ("fetch", fetch)):
+            if service is not None:
+                self.turns.expect(name)
         self.refused = 0
         """Requests that were not well formed, or not of an API and version that was offered."""
 
@@ -78,6 +84,7 @@ class Dispatcher:
         return found
 
     def handle(self, buffer: bytearray, start: int, end: int, peer: Peer) -> Parts | Pending | None:
+        begun = self._now()
         try:
             return self._handle(buffer, start, end, peer)
         except MalformedMessage as error:
@@ -90,6 +97,16 @@ class Dispatcher:
             self.refused += 1
             _log.exception("handler_failed peer=%s:%d", peer.host, peer.port)
             raise Refused("internal error, see the log") from None
+        finally:
+            if self._now() - begun > LONG_TURN_SECONDS:
+                self.turns.ended(begun, self._name(buffer, start), peer)
+
+    def _name(self, buffer: bytearray, start: int) -> str:
+        (key,) = _KEY.unpack_from(buffer, start)
+        if key in (PRODUCE_KEY, FETCH_KEY):
+            return "produce" if key == PRODUCE_KEY else "fetch"
+        api = self._apis.get(key)
+        return "unknown" if api is None else api.name
 
     def _handle(self, buffer: bytearray, start: int, end: int, peer: Peer) -> Parts | Pending | None:
         if end - start < _REQUEST_HEAD.size:
@@ -258,6 +275,8 @@ class Dispatcher:
             durations.observe(self._now() - begun)
             return response
         pending = Pending()
+        if asyncio.iscoroutine(answer):
+            answer = self.turns.over(answer, api.name, context.peer)
         task = asyncio.ensure_future(answer, loop=self._loop)
         self._tasks.add(task)
 
@@ -274,6 +293,7 @@ class Dispatcher:
             if error is not None:
                 pending.fail()
                 return
+            encoding = self._now()
             try:
                 parts = encode_response(api.name, done.result(), version, correlation_id)
             except Exception:
@@ -281,6 +301,7 @@ class Dispatcher:
                 pending.fail()
             else:
                 pending.resolve(parts)
+            self.turns.ended(encoding, api.name, context.peer)
 
         task.add_done_callback(finished)
         return pending

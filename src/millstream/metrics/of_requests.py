@@ -28,6 +28,13 @@ WAITING = gauge(
     "Requests that wait: Produce for replicas or the disk, fetches for something to read.",
     "api",
 )
+LONG_TURNS = histogram(
+    "millstream_event_loop_long_turn_seconds",
+    "Turns of the event loop above 50 ms that worked on a request of this API: nothing else was served meanwhile. The "
+    "log names the peer.",
+    "server",
+    "api",
+)
 
 
 async def collect(node: ObservedNode, page: Page, turns: Turns) -> None:
@@ -40,6 +47,8 @@ async def collect(node: ObservedNode, page: Page, turns: Turns) -> None:
     for server, dispatcher in servers.items():
         for api, found in sorted(dispatcher.durations.items()):
             page.add_histogram(DURATION, found, server, kafka_name(api))
+        for api, found in sorted(dispatcher.turns.long_turns.items()):
+            page.add_histogram(LONG_TURNS, found, server, kafka_name(api))
         page.add(REFUSED, dispatcher.refused, server)
         await turns.pause()
     if broker is None:
@@ -58,4 +67,4 @@ def kafka_name(api: str) -> str:
     return "".join(word.capitalize() for word in api.split("_"))
 
 
-REQUESTS = Subject("requests", (DURATION, REFUSED, ERRORS, WAITING), collect)
+REQUESTS = Subject("requests", (DURATION, LONG_TURNS, REFUSED, ERRORS, WAITING), collect)

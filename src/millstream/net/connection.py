@@ -1,13 +1,15 @@
 """One client's connection: frames in, answers out in the order of the requests.
 
 Requests are pipelined: each is handed to the service as soon as it is complete, even while earlier ones wait (a long
-poll, an fsync), but answers leave in order. Everything is bounded: answers that wait, bytes not yet taken by the peer,
+poll, an fsync), but answers leave in order. A connection has a budget for each turn of the event loop; what has arrived
+beyond it goes on when the others had theirs. Everything is bounded: answers that wait, bytes not yet taken by the peer,
 the size of a frame, the memory for frames that arrive in pieces. Past a bound the socket is simply not read.
 """
 
 import logging
 import struct
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 from millstream.net.plain_http import METHODS, HttpExchange, HttpService
@@ -17,6 +19,10 @@ from millstream.net.transport import Transport
 
 SCRATCH_BYTES = 64 << 10
 """One read takes at most this much at once, so that one busy connection cannot keep the loop from the others."""
+
+TURN_REQUESTS = 64
+TURN_SECONDS = 0.002
+"""So much of one connection is handled in one turn of the event loop; then the others have theirs."""
 
 _PATIENCE_SECONDS = 10.0
 _SLOWEST_BYTES_PER_SECOND = 32 << 10
@@ -47,6 +53,10 @@ class Shared(Protocol):
 
     def now(self) -> float: ...
 
+    def stopwatch(self) -> float: ...
+
+    def call_soon(self, callback: Callable[[], None]) -> object: ...
+
     def forget(self, connection: "Connection") -> None: ...
 
 
@@ -69,6 +79,7 @@ class Connection:
         "_transport",
         "_turn",
         "_unsent",
+        "_yielded",
         "closed",
         "last_active",
         "peer",
@@ -92,6 +103,7 @@ class Connection:
         self._corked = False
         self._blocked = False  # the peer takes no more for now
         self._paused = False
+        self._yielded = False  # what has arrived goes on in the next turn of the loop
         self._turn: Turn | None = None  # the request that was read last waits for it
         self._http: HttpExchange | None = None
         transport.watch_readable(self._on_readable)
@@ -142,7 +154,9 @@ class Connection:
 
     def _take(self, buffer: bytearray, position: int, end: int) -> None:
         """Handles the frames in buffer[position:end] and keeps what is left over."""
-        largest = self._shared.max_frame_bytes
+        shared = self._shared
+        largest = shared.max_frame_bytes
+        left, until = TURN_REQUESTS, shared.stopwatch() + TURN_SECONDS
         self._corked = True
         while end - position >= 4 and not self._paused and not self.closed:
             (size,) = _SIZE.unpack_from(buffer, position)
@@ -163,6 +177,10 @@ class Connection:
                 break
             self._handle(buffer, start, start + size)
             position = start + size
+            left -= 1
+            if (left <= 0 or shared.stopwatch() > until) and position < end and not self._paused and not self.closed:
+                self._yield()
+                break
             if self._unsent > self._shared.max_unsent_bytes:
                 # A few small requests can have large answers: they leave before more are made.
                 if not self._blocked:
@@ -174,6 +192,24 @@ class Connection:
         if position < end:
             self._rest = bytes(buffer[position:end])
         self._uncork()
+
+    def _yield(self) -> None:
+        """Lets the other connections have their turns before what has arrived already goes on."""
+        self._yielded = True
+        self._transport.watch_readable(None)
+        self._shared.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._yielded = False
+        if not self._paused and not self.closed:
+            self._take_rest()
+
+    def _take_rest(self) -> None:
+        rest, self._rest = self._rest, b""
+        if rest:
+            self._take(bytearray(rest), 0, len(rest))
+        if not self._paused and not self._yielded and not self.closed:
+            self._transport.watch_readable(self._on_readable)
 
     def _begins_http(self, buffer: bytearray, position: int, end: int) -> bool:
         """Whether this is no frame but a request of HTTP; if so, the rest of the connection is its."""
@@ -244,11 +280,8 @@ class Connection:
         ):
             return
         self._paused = False
-        rest, self._rest = self._rest, b""
-        if rest:
-            self._take(bytearray(rest), 0, len(rest))
-        if not self._paused and not self.closed:
-            self._transport.watch_readable(self._on_readable)
+        if not self._yielded:
+            self._take_rest()
 
     # Writing
 

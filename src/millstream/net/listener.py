@@ -4,7 +4,7 @@ import asyncio
 import errno
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from millstream.net.connection import SCRATCH_BYTES, Connection
@@ -42,7 +42,17 @@ class Listener:
 
     service: Service
 
-    def __init__(self, name: str, limits: ConnectionLimits, network: Network, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        name: str,
+        limits: ConnectionLimits,
+        network: Network,
+        loop: asyncio.AbstractEventLoop,
+        stopwatch: Callable[[], float] | None = None,
+    ) -> None:
+        """`stopwatch` measures turns of the loop, whose own time may stand still during one."""
+        self.stopwatch = stopwatch or loop.time
+        self.call_soon = loop.call_soon
         self.name = name
         self.limits = limits
         self.memory = RequestMemory(limits.request_memory_bytes)

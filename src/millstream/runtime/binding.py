@@ -23,7 +23,8 @@ def bind(
     is taken."""
     ports: dict[str, int] = {}
     for each in wanted:
-        listener = Listener(each.name, _limits(config), environment.network, environment.loop)
+        stopwatch = environment.stopwatch
+        listener = Listener(each.name, _limits(config), environment.network, environment.loop, stopwatch)
         try:
             _, ports[each.name] = listener.bind(each.host, each.port)
         except OSError as error:
