@@ -1,7 +1,7 @@
 """Broker → Spark → table → another engine: the same rows, exactly once."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from millstream.client import Message, connect
+from millstream.lake.errors import StaleWriteError
 from millstream.lake.options import parse_options
 from millstream.lake.table import open_table
 from millstream.testing import EmbeddedBroker
@@ -23,7 +24,7 @@ from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, Not
 from pyspark.sql.types import LongType, StructType, TimestampType
 
 from millstream.lake.spark_reader import PruningTableReader
-from millstream.lake.spark_writer import StreamTableWriter
+from millstream.lake.spark_writer import BatchTableWriter, StreamTableWriter
 
 pytestmark = [
     pytest.mark.timeout(900),
@@ -142,6 +143,83 @@ def test_a_topic_becomes_a_table_exactly_once(
     assert some.columns == ["offset", "value"] and some.count() == count + 10
 
 
+def test_a_checkpoint_older_than_the_table_loses_nothing(
+    spark: SparkSession,  # noqa: F811
+    broker: EmbeddedBroker,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    """A batch that is planned again has other rows than the one that was written under its id: it is refused, by all
+    formats; and so is one that is older than the last, as a topic does it. `files` has no offsets that we know."""
+    with connect(broker.bootstrap_servers) as client:
+        client.create_topic("lake-older", partitions=1)
+    (tmp_path / "in").mkdir()
+
+    def give(numbers: range) -> None:
+        (tmp_path / "in" / f"{numbers.start}.txt").write_text("\n".join(f"v{number}" for number in numbers))
+        with connect(broker.bootstrap_servers) as client:
+            client.publish_many("lake-older", [Message(f"v{number}".encode()) for number in numbers])
+
+    def run(names: Iterable[str], checkpoint: str = "checkpoint", **options: str) -> dict[str, str]:
+        """Runs all at once; what each failed with."""
+        queries = {}
+        for name in names:
+            rows = _stream(spark, broker, "lake-older", **options).select("value")
+            if name == "files":
+                limit = "1" if options else "1000"
+                rows = spark.readStream.option("maxFilesPerTrigger", limit).text(str(tmp_path / "in"))
+            writer = rows.writeStream.format("millstream-table").option("checkpointLocation", place(checkpoint, name))
+            writer = writer.option("tableFormat", "parquet" if name == "files" else name)
+            queries[name] = writer.trigger(availableNow=True).start(str(tmp_path / "tables" / name))
+        failures = {}
+        for name, query in queries.items():
+            try:
+                assert query.awaitTermination(240)
+            except StreamingQueryException as error:
+                failures[name] = str(error)
+        return failures
+
+    def place(checkpoint: str, name: str) -> str:
+        return str(tmp_path / checkpoint / name)
+
+    def found(name: str) -> list[int]:
+        rows = rows_of(open_table(parse_options({"path": str(tmp_path / "tables" / name)})))
+        return sorted(int((row["value"] if name == "files" else row["value"].decode())[1:]) for row in rows)
+
+    def lose(batch: int) -> None:
+        """The checkpoint as it was before the batch, which is also what a power cut may leave."""
+        for name in ("offsets", "commits", "sources/0"):
+            for file in (tmp_path / "checkpoint").glob(f"*/{name}/*"):
+                if file.name.strip(".").removesuffix(".crc") == str(batch):
+                    file.unlink()
+
+    everything = (*FORMATS, "files")
+    give(range(100))
+    give(range(100, 200))
+    assert run(everything, maxOffsetsPerTrigger="100") == {}
+    lose(1)
+    give(range(200, 300))
+    refused = run(everything)
+    for name in everything:
+        assert "was written already, with other input" in refused.get(name, "no error"), name
+        assert found(name) == list(range(200)), name
+    lose(1)
+    lose(0)
+    too_old = run(everything)
+    for name in everything:
+        assert "batch 0 of query" in too_old.get(name, "no error"), name
+        assert "is older than batch 1" in too_old[name], name
+        assert found(name) == list(range(200)), name
+        assert len(list((tmp_path / "tables" / name).glob("**/part-*"))) == 2, name  # what was refused is deleted
+    # What the errors say to do.
+    starting = '{"lake-older":{"0":200}}'
+    for name in FORMATS:
+        assert f"startingOffsets={starting}" in refused[name], name
+        assert f"startingOffsets={starting}" in too_old[name], name
+    assert run(FORMATS, "new checkpoint", startingOffsets=starting) == {}
+    for name in FORMATS:
+        assert found(name) == list(range(300)), name
+
+
 def _new(path: Path, places: set[tuple[int, int]]) -> list[dict[str, Any]]:
     rows = rows_of(open_table(parse_options({"path": str(path)})), columns=["partition", "offset"])
     return [row for row in rows if (row["partition"], row["offset"]) not in places]
@@ -177,6 +255,43 @@ def test_a_driver_that_dies_between_files_and_commit(
     assert open_table(options).vacuum(timedelta(0)) >= 1
     assert not any((tmp_path / "t" / file.path).exists() for file in dead.files)
     assert len(rows_of(open_table(options))) == 100
+
+
+@pytest.mark.parametrize("table_format", FORMATS)
+def test_a_batch_without_rows_is_compared_too(tmp_path: Path, table_format: str) -> None:
+    """Otherwise the next batch would write again what is there under the number of this one."""
+    schema = StructType().add("id", LongType())
+    options = parse_options({"path": str(tmp_path / "t"), "tableFormat": table_format, "txnAppId": "query"})
+    writer = StreamTableWriter(options, schema, replace=False)
+    rows = [pa.record_batch({"id": pa.array(range(10))})]
+    writer.commit([writer.write(iter([]))], 0)  # not in the table, and nothing to compare with
+    writer.commit([writer.write(iter(rows))], 0)
+    writer.commit([writer.write(iter(rows))], 0)
+    with pytest.raises(StaleWriteError, match=r"with other input: 10 rows .* then, 0 rows"):
+        writer.commit([writer.write(iter([]))], 0)
+    writer.commit([writer.write(iter([]))], 1)
+    assert len(rows_of(open_table(options))) == 10
+
+
+def test_a_numbered_write_with_other_rows_is_refused(tmp_path: Path) -> None:
+    schema = StructType().add("id", LongType())
+    given = {"path": str(tmp_path / "t"), "txnAppId": "import", "txnVersion": "1"}
+
+    def write(*numbers: int, **more: str) -> None:
+        writer = BatchTableWriter(parse_options(given | more), schema, replace=False)
+        # In two tasks, and in the other order: what counts is which rows they are.
+        tasks = [writer.write(iter([pa.record_batch({"id": pa.array([number])})])) for number in numbers]
+        writer.commit([*tasks])
+
+    write(1, 2)
+    write(2, 1)
+    with pytest.raises(StaleWriteError, match="txnVersion 1 of txnAppId import was written already, with other rows"):
+        write(1, 3)
+    write(1, 3, checkReplays="false")
+    write(3, 4, txnVersion="2")
+    with pytest.raises(StaleWriteError, match="txnVersion 1 of txnAppId import is older than 2"):
+        write(1, 2)
+    assert sorted(row["id"] for row in rows_of(open_table(parse_options(given)))) == [1, 2, 3, 4]
 
 
 def test_moves_that_a_dead_driver_left_are_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,10 @@ from pyspark.sql.datasource import GreaterThan
 
 from millstream.lake import parquet_log
 from millstream.lake.conditions import Condition, from_spark
-from millstream.lake.errors import LakeOptionError, NoTableError, SchemaChangeError
+from millstream.lake.errors import LakeOptionError, NoTableError, SchemaChangeError, StaleWriteError
 from millstream.lake.options import HELP, parse_options
 from millstream.lake.table import AppTransaction, open_table
+from millstream.spark.batch_input import BatchInput
 from tests.lake.conftest import RECORDS, opened, records, rows_of, written
 
 
@@ -44,6 +45,48 @@ def test_a_batch_is_committed_once(tmp_path: Path, table_format: str) -> None:
     assert replay.commit(written(replay, records(10, 1)), AppTransaction("query-1", 1), replace=False)
     assert replay.commit(written(replay, records(11, 1)), AppTransaction("query-2", 0), replace=False)
     assert _offsets(replay) == list(range(12))
+
+
+def test_a_number_means_the_same_rows(tmp_path: Path, table_format: str) -> None:
+    table = opened(tmp_path / "t", table_format)
+    ends = BatchInput.of_offsets(["0 to 10"], ['{"orders":{"0":10}}'])
+    assert table.commit(written(table, records(0, 10)), AppTransaction("q", 0x8001, ends), replace=False)
+    assert table.commit(written(table, records(10, 1)), AppTransaction("other", 0), replace=False)
+    table.optimize(128 << 20, [], lambda _now, _total: None)
+    again = opened(tmp_path / "t", table_format)
+    assert again.newest_write("none") is None
+    assert not again.commit([], AppTransaction("q", 0x8001, ends), replace=False)
+    assert not again.commit([], AppTransaction("q", 0x8001), replace=False)  # the user wants it not compared
+    longer = BatchInput.of_offsets(["0 to 20"], ['{"orders":{"0":20}}'])
+    rows = BatchInput.of_rows(10, 4711)
+    for given, shown in ((longer, 'end at {"orders":{"0":20}} now'), (rows, "10 rows with the mark")):
+        with pytest.raises(StaleWriteError) as refused:
+            again.commit([], AppTransaction("q", 0x8001, given), replace=False)
+        assert "batch 32769 of query q was written already, with other input" in str(refused.value)
+        assert shown in str(refused.value)
+        assert 'startingOffsets={"orders":{"0":10}}, which is where the output ends' in str(refused.value)
+    with pytest.raises(StaleWriteError, match="batch 32768 of query q is older than batch 32769"):
+        again.commit([], AppTransaction("q", 0x8000, ends), replace=False)
+    with pytest.raises(StaleWriteError, match="txnVersion 3 of txnAppId q is older than 32769"):
+        again.commit([], AppTransaction("q", 3, rows, is_stream=False), replace=False)
+    assert _offsets(again) == list(range(11))
+
+
+def test_a_write_without_its_input_is_known_by_its_number(
+    tmp_path: Path, table_format: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As an earlier version wrote it: before the first one with an input, and after it."""
+    table = opened(tmp_path / "t", table_format)
+    given = BatchInput.of_rows(10, 4711)
+    for number, kept in ((0, None), (1, given), (2, None)):
+        assert table.commit(written(table, records(number, 1)), AppTransaction("q", number, kept), replace=False)
+        replayed = AppTransaction("q", number, BatchInput.of_rows(5, 1))
+        if kept is None:
+            assert not table.commit([], replayed, replace=False)
+            assert f"an earlier version wrote batch {number}, its input is not compared" in caplog.text
+        else:
+            with pytest.raises(StaleWriteError):
+                table.commit([], replayed, replace=False)
 
 
 def test_two_drivers_with_the_same_batch(tmp_path: Path, table_format: str) -> None:
@@ -146,7 +189,8 @@ def test_a_long_log_is_read_from_its_checkpoint_and_trimmed(tmp_path: Path, monk
     monkeypatch.setattr(parquet_log, "CHECKPOINT_EVERY", 10)
     table = opened(tmp_path / "t", "parquet")
     for number in range(25):
-        table.commit(written(table, records(number, 1)), AppTransaction("q", number), replace=False)
+        given = BatchInput.of_rows(1, number)
+        table.commit(written(table, records(number, 1)), AppTransaction("q", number, given), replace=False)
     logs = tmp_path / "t" / "_millstream_log"
     assert len(list(logs.glob("*.checkpoint.json"))) == 2
     (logs / f"{3:020d}.json").unlink()  # not needed any more
@@ -155,7 +199,10 @@ def test_a_long_log_is_read_from_its_checkpoint_and_trimmed(tmp_path: Path, monk
     again.vacuum(timedelta(0))
     assert sorted(each.name for each in logs.iterdir())[0].startswith(f"{20:020d}")
     again = opened(tmp_path / "t", "parquet")
-    assert _offsets(again) == list(range(25)) and not again.commit([], AppTransaction("q", 9), replace=False)
+    assert _offsets(again) == list(range(25))
+    assert not again.commit([], AppTransaction("q", 24, BatchInput.of_rows(1, 24)), replace=False)
+    with pytest.raises(StaleWriteError, match="batch 24 of query q was written already, with other input"):
+        again.commit([], AppTransaction("q", 24, BatchInput.of_rows(1, 25)), replace=False)
     assert _offsets(again.at_version("21")) == list(range(21))
     with pytest.raises(NoTableError, match="no version 9"):
         again.at_version("9")

@@ -1,6 +1,8 @@
 """`.write` and `.writeStream.format("millstream")` in Spark: columns, partitions, headers, errors, exactly once."""
 
+import json
 import re
+import shutil
 import time
 from collections.abc import Iterator
 from itertools import count
@@ -9,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -174,7 +176,7 @@ def check_restarts(sink: Sink, spark: SparkSession, checkpoint: Path) -> None:
             .load()
         )
         query = (
-            rows.selectExpr("key", "value")
+            rows.selectExpr("uuid() as key", "value")  # other rows each time: what counts is where they are from
             .writeStream.format("millstream")
             .options(**sink.options({}))
             .option("checkpointLocation", str(checkpoint))
@@ -229,3 +231,90 @@ def test_a_stream_at_least_once_needs_no_transactions(sink: Sink, spark: SparkSe
         "list_transactions", state_filters=[], producer_id_filters=[], duration_filter=-1, transactional_id_pattern=None
     )
     assert not [row for row in answer.transaction_states if query.id in row.transactional_id]
+
+
+class Run:
+    """A query from a topic, or from text files, into a sink; its checkpoint can be put back to an older state."""
+
+    def __init__(self, sink: Sink, directory: Path, *, files: bool = False) -> None:
+        self._sink, self._directory, self._files = sink, directory, files
+        self._source = Sink(sink.spark, sink.cluster)
+        self.checkpoint = directory / "checkpoint"
+        (directory / "in").mkdir()
+
+    def give(self, numbers: range) -> None:
+        if self._files:
+            (self._directory / "in" / f"{numbers.start}.txt").write_text("\n".join(map(str, numbers)))
+            return
+        rows = self._sink.spark.range(numbers.start, numbers.stop)
+        self._source.write(rows.selectExpr("string(id) as key", "string(id) as value"))
+
+    def run(self, **more: str) -> None:
+        reader = self._sink.spark.readStream
+        if self._files:
+            rows = reader.text(str(self._directory / "in"))
+        else:
+            given = {"subscribe": self._source.topic, "startingOffsets": more.pop("startingOffsets", "earliest")}
+            bootstrap = self._sink.cluster.bootstrap
+            rows = reader.format("millstream").options(**given, **{"kafka.bootstrap.servers": bootstrap}).load()
+        given = self._sink.options({"checkpointLocation": str(self.checkpoint), **more})
+        query = rows.selectExpr("value").writeStream.format("millstream").options(**given)
+        assert query.trigger(availableNow=True).start().awaitTermination(200)
+
+    def keep(self) -> None:
+        shutil.copytree(self.checkpoint, self._directory / "kept")
+
+    def restore(self) -> None:
+        shutil.rmtree(self.checkpoint)
+        shutil.copytree(self._directory / "kept", self.checkpoint)
+
+    def forget_last_commit(self) -> None:
+        last = max(int(each.name) for each in (self.checkpoint / "commits").iterdir() if each.name.isdigit())
+        for name in (str(last), f".{last}.crc"):
+            (self.checkpoint / "commits" / name).unlink(missing_ok=True)
+
+    def written(self) -> list[int]:
+        return sorted(map(int, self._sink.values()))
+
+
+def test_a_checkpoint_older_than_the_topic_loses_nothing(sink: Sink, spark: SparkSession, tmp_path: Path) -> None:
+    """The batch that is planned again has other rows than the one that was written under its id."""
+    run = Run(sink, tmp_path)
+    run.give(range(100))
+    run.run()
+    run.keep()
+    run.give(range(100, 200))
+    run.run()
+    run.restore()
+    run.give(range(200, 300))
+    with pytest.raises(StreamingQueryException) as raised:
+        run.run()
+    assert "batch 1 of query" in str(raised.value)
+    assert "was written already, with other input" in str(raised.value)
+    assert run.written() == list(range(200))
+    # What the error says to do.
+    starting = re.search(r"startingOffsets=(\{.*?\}\})", str(raised.value))
+    assert starting is not None
+    assert sum(next(iter(json.loads(starting[1]).values())).values()) == 200
+    run.checkpoint = tmp_path / "new checkpoint"
+    run.run(startingOffsets=starting[1])
+    assert run.written() == list(range(300))
+
+
+def test_a_source_without_known_offsets_is_told_by_its_rows(sink: Sink, spark: SparkSession, tmp_path: Path) -> None:
+    run = Run(sink, tmp_path, files=True)
+    run.give(range(100))
+    run.run()
+    run.keep()
+    run.give(range(100, 200))
+    run.run()
+    run.forget_last_commit()
+    run.run()  # the same rows: they count as written
+    assert run.written() == list(range(200))
+    run.restore()
+    run.give(range(200, 300))
+    with pytest.raises(StreamingQueryException, match="was written already, with other input"):
+        run.run()
+    assert run.written() == list(range(200))
+    run.run(checkReplays="false")  # the user wants it so
+    assert run.written() == list(range(200))

@@ -14,6 +14,7 @@ import pytest
 
 from millstream.columnar import ArrowEncoder, stamp
 from millstream.records.compression import Codec
+from millstream.spark.batch_input import BatchInput
 from millstream.spark.connections import cluster_of
 from millstream.spark.decisions import Decider, Decision, FencedError, task_prefix
 from millstream.spark.errors import SinkError
@@ -163,6 +164,29 @@ def test_a_driver_dies_after_the_decision(broker: str, ended: int, replay_sees_i
     assert query.settled() == expected(0, 1)
 
 
+@pytest.mark.parametrize("batch", [1, 0])
+def test_a_batch_with_other_input_is_refused_and_what_was_decided_is_finished(broker: str, batch: int) -> None:
+    """The driver died right after its decision, and comes back with an older checkpoint. What it had decided would
+    hold up readers: no driver with that checkpoint would ever end it."""
+    query = Query(broker)
+    query.driver().commit(0, query.split(0, "zeroth", 3), BatchInput.of_rows(12, 0))
+    dying = query.driver()
+    dying._transactions = DyingTransactions(query.cluster)
+    with pytest.raises(CrashError):
+        dying.commit(1, query.split(1, "first", 3), BatchInput.of_rows(12, 1))
+    given = BatchInput.of_rows(20, 2)
+    writes = [TaskWrite(query.sink, batch, "second", 0, None), query.task(batch, "second", 9, ["other"])]
+    driver = query.driver()
+    with pytest.raises(SinkError, match="with other input" if batch else "is older than batch 1"):
+        driver.commit(batch, writes, given)
+    driver.abort(batch, writes)  # as Spark does then
+    assert query.settled() == expected(0, 1)
+    query.driver().commit(1, [TaskWrite(query.sink, 1, "third", 0, None)], BatchInput.of_rows(12, 1))  # the same
+    query.driver().commit(1, [TaskWrite(query.sink, 1, "fourth", 0, None)])  # not compared
+    query.driver().commit(2, query.split(2, "fifth", 3), BatchInput.of_rows(12, 2))
+    assert query.settled() == expected(0, 1, 2)
+
+
 def test_abort_after_a_commit_that_failed_halfway_keeps_what_was_decided(broker: str) -> None:
     """Spark calls abort with the same messages when commit raises."""
     query = Query(broker)
@@ -278,8 +302,8 @@ def test_transactions_that_time_out_after_the_decision_are_written_again() -> No
 class Careless(SinkSettler):
     """Ends the transactions of a batch without recording the decision first: the mistake these tests must find."""
 
-    def _decide(self, batch: int, attempt: str, transactions: list) -> Decision:  # type: ignore[type-arg]
-        return Decision(batch, attempt, tuple(transactions))
+    def _decide(self, wanted: Decision) -> Decision:
+        return wanted
 
 
 def test_a_sink_that_does_not_record_its_decision_is_found_out(broker: str) -> None:

@@ -4,6 +4,7 @@ A write carries (query id, batch id) as the application's transaction, which Del
 purpose: a batch that is there already is recognised, and of two drivers with the same batch one fails.
 """
 
+import json
 import math
 import time
 from collections.abc import Sequence
@@ -27,7 +28,15 @@ from millstream.lake.scan import FileScan, Scan, TableFile
 from millstream.lake.schema_evolution import never, storable
 from millstream.lake.storage import Storage, delta_storage_options
 from millstream.lake.table import AppTransaction, LakeTable, Progress, Rewritten, TableVersion
+from millstream.spark.batch_input import MARK_DIGITS, BatchInput, WrittenBatch
 
+INPUT_PREFIX: Final = "millstream.input."
+"""With this before the app's id, Delta keeps the mark of the newest write's input: in the same commit, and as long as
+the number of the write itself, also when the log has been cleaned up."""
+INPUT_METADATA: Final = "millstream.input"
+HISTORY_SEARCHED: Final = 1000
+_MARK_BITS: Final = MARK_DIGITS * 4
+_NUMBER_BITS: Final = 0x7FFF
 PARTITION_PROPERTY: Final = "millstream.partitionBy"
 ATTEMPTS: Final = 20
 UNREADABLE_FEATURES: Final = frozenset({"deletionVectors", "columnMapping", "v2Checkpoint", "variantType"})
@@ -116,16 +125,26 @@ class DeltaLakeTable(LakeTable):
                     return
         raise CommitConflictError(f"{self.name}: columns could not be added, others write all the time: {last}")
 
-    def is_committed(self, transaction: AppTransaction) -> bool:
-        newest = self._delta.transaction_version(transaction.app)
-        return newest is not None and newest >= transaction.number
+    def newest_write(self, app: str) -> WrittenBatch | None:
+        number = self._delta.transaction_version(app)
+        if number is None:
+            return None
+        kept = self._delta.transaction_version(INPUT_PREFIX + app)
+        mark = None if kept is None else _mark_in(kept, number)
+        return WrittenBatch(number, None if mark is None else self._input(mark))
+
+    def _input(self, mark: str) -> BatchInput:
+        """With what the log still tells of it: commits are forgotten in time, marks are not."""
+        for entry in self._delta.history(HISTORY_SEARCHED):
+            if mark in (kept := str(entry.get(INPUT_METADATA, ""))):
+                found = BatchInput.from_json(json.loads(kept))
+                if found is not None and found.mark == mark:
+                    return found
+        return BatchInput("input", mark)
 
     def commit(self, files: Sequence[WrittenFile], transaction: AppTransaction | None, *, replace: bool) -> bool:
         adds: list[AddAction | RemoveAction] = [self._add_action(file) for file in files]
-        properties = CommitProperties(
-            custom_metadata={"engine": "millstream"},
-            app_transactions=[Transaction(transaction.app, transaction.number)] if transaction else None,
-        )
+        properties = _commit_properties(transaction)
         for attempt in range(ATTEMPTS):
             self.refresh()
             if transaction and self.is_committed(transaction):
@@ -247,6 +266,29 @@ class DeltaLakeTable(LakeTable):
         # `full`: also files that no version ever had, which is what a killed task leaves behind.
         hours = max(0, math.ceil(older_than.total_seconds() / 3600))  # the library counts in these: rather too many
         return len(self._delta.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True))
+
+
+def _commit_properties(transaction: AppTransaction | None) -> CommitProperties:
+    metadata = {"engine": "millstream"}
+    if transaction is None:
+        return CommitProperties(custom_metadata=metadata)
+    ids = [Transaction(transaction.app, transaction.number)]
+    if transaction.input is not None:
+        metadata[INPUT_METADATA] = json.dumps(transaction.input.to_json())
+        ids.append(Transaction(INPUT_PREFIX + transaction.app, _kept_mark(transaction.input.mark, transaction.number)))
+    return CommitProperties(custom_metadata=metadata, app_transactions=ids)
+
+
+def _kept_mark(mark: str, number: int) -> int:
+    """The mark as Delta can keep it, a number of 63 bits; with the last bits of the write that it belongs to."""
+    return (number & _NUMBER_BITS) << _MARK_BITS | int(mark, 16)
+
+
+def _mark_in(kept: int, number: int) -> str | None:
+    """None if it belongs to another write: an earlier version of Millstream has written since, and keeps no marks."""
+    if kept >> _MARK_BITS != number & _NUMBER_BITS:
+        return None
+    return f"{kept & ((1 << _MARK_BITS) - 1):0{MARK_DIGITS}x}"
 
 
 def _upper(bound: Any) -> Any:

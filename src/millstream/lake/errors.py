@@ -17,5 +17,10 @@ class SchemaChangeError(LakeError):
     """Rows do not fit the table, and the table may not or cannot change so that they would."""
 
 
+class StaleWriteError(LakeError):
+    """A write whose number was used for other rows, or is older than the newest: it is not in the table, and may not be
+    counted as if it were."""
+
+
 class CommitConflictError(LakeError):
     """Other writers were faster again and again; nothing of this commit is in the table."""

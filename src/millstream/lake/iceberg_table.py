@@ -5,6 +5,7 @@ there is recognised whatever became of its snapshot. The library's own retries a
 that property again, and of two drivers with the same batch both would win.
 """
 
+import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -29,8 +30,11 @@ from millstream.lake.scan import BATCH_ROWS, Scan, TableFile
 from millstream.lake.schema_evolution import can_hold, conform, storable
 from millstream.lake.storage import Storage
 from millstream.lake.table import AppTransaction, LakeTable, Progress, Rewritten, TableVersion
+from millstream.spark.batch_input import BatchInput, WrittenBatch
 
 BATCH_PROPERTY: Final = "millstream.batch."
+INPUT_PROPERTY: Final = "millstream.input."
+"""What the batch under BATCH_PROPERTY was made of."""
 ATTEMPTS: Final = 50
 NO_SNAPSHOT: Final = "0"
 """The version of a table that nothing was ever written to."""
@@ -161,9 +165,14 @@ class IcebergLakeTable(LakeTable):
                 self.refresh()
         raise CommitConflictError(f"{self.name}: the schema could not be changed, others write all the time: {last}")
 
-    def is_committed(self, transaction: AppTransaction) -> bool:
-        newest = self._iceberg.properties.get(BATCH_PROPERTY + transaction.app)
-        return newest is not None and int(newest) >= transaction.number
+    def newest_write(self, app: str) -> WrittenBatch | None:
+        newest = self._iceberg.properties.get(BATCH_PROPERTY + app)
+        if newest is None:
+            return None
+        kept = json.loads(self._iceberg.properties.get(INPUT_PROPERTY + app, "{}"))
+        # It belongs to another batch if an earlier version of Millstream has written since, which keeps no input.
+        document = kept["input"] if kept.get("batch") == int(newest) else None
+        return WrittenBatch(int(newest), BatchInput.from_json(document))
 
     def commit(self, files: Sequence[WrittenFile], transaction: AppTransaction | None, *, replace: bool) -> bool:
         summary = (
@@ -174,7 +183,7 @@ class IcebergLakeTable(LakeTable):
             if transaction is not None:
                 if self.is_committed(transaction):
                     return False
-                change.set_properties({BATCH_PROPERTY + transaction.app: str(transaction.number)})
+                change.set_properties(_batch_properties(transaction))
             update = change.update_snapshot(snapshot_properties=summary)
             old = self.scan().files if replace else []
             with update.overwrite() if old else update.merge_append() as producer:
@@ -317,6 +326,14 @@ class IcebergLakeTable(LakeTable):
                 entries = manifest.fetch_manifest_entry(io, discard_deleted=True)
                 needed.update(self.storage.relative(entry.data_file.file_path) for entry in entries)
         return needed
+
+
+def _batch_properties(transaction: AppTransaction) -> dict[str, str]:
+    kept = {"batch": transaction.number, "input": transaction.input.to_json() if transaction.input else None}
+    return {
+        BATCH_PROPERTY + transaction.app: str(transaction.number),
+        INPUT_PROPERTY + transaction.app: json.dumps(kept),
+    }
 
 
 def _values(record: Any) -> list[Any]:

@@ -25,6 +25,7 @@ HELP: Final[dict[str, str]] = {
     "version": "Reading: the table as it was at this version (Iceberg: snapshot id). Default: the newest.",
     "splitSize": "Reading: about how many bytes of files one task reads. Default: 128MB.",
     "txnAppId": "With txnVersion: a write that is recognised when it is repeated. Streams: in place of the query's id.",
+    "checkReplays": "Whether a batch that comes again must have the input it was written with. Default: true.",
     "txnVersion": "Batch writes: the number of this write under txnAppId; it must grow.",
     "s3.endpoint": "The store's URL, for stores other than AWS.",
     "s3.region": "Default: AWS_REGION, else us-east-1.",
@@ -35,8 +36,9 @@ HELP: Final[dict[str, str]] = {
 }
 """Every option and what it means; docs and the command line show this table."""
 
-_OF_SPARK: Final = frozenset({"checkpointlocation", "queryname"})
-"""Spark hands these to the sink among the others; they are not for us."""
+_CHECKPOINT: Final = "checkpointlocation"
+_OF_SPARK: Final = frozenset({_CHECKPOINT, "queryname"})
+"""Spark hands these to the sink among the others."""
 
 _UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
 DEFAULT_FILE_SIZE: Final = 128 << 20
@@ -71,6 +73,9 @@ class TableOptions:
     split_size: int = DEFAULT_FILE_SIZE
     txn_app_id: str | None = None
     txn_version: int | None = None
+    check_replays: bool = True
+    checkpoint: str | None = None
+    """Spark's, which says what a batch reads."""
     s3: S3Options = field(default_factory=S3Options)
 
     @property
@@ -108,6 +113,8 @@ def parse_options(given: Mapping[str, str]) -> TableOptions:
         split_size=_size(values, "splitSize"),
         txn_app_id=values.get("txnAppId") or None,
         txn_version=_whole(values, "txnVersion"),
+        check_replays=_flag(values, "checkReplays", default=True),
+        checkpoint=next((value for name, value in given.items() if name.lower() == _CHECKPOINT), None),
         s3=S3Options(
             endpoint=values.get("s3.endpoint"),
             region=values.get("s3.region"),

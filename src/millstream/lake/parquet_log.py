@@ -8,7 +8,7 @@ and holds what changed: files added and removed, the schema, the newest transact
 import base64
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from millstream.lake.errors import LakeError
 from millstream.lake.storage import Storage
+from millstream.spark.batch_input import BatchInput
 
 LOG_DIRECTORY: Final = "_millstream_log"
 CHECKPOINT_EVERY: Final = 50
@@ -52,6 +53,8 @@ class LogState:
     partition_by: str
     files: dict[str, LoggedFile] = field(default_factory=dict)
     apps: dict[str, int] = field(default_factory=dict)
+    inputs: dict[str, BatchInput] = field(default_factory=dict)
+    """What the newest write of each app was made of, where that is known."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ class LogEntry:
     added: Sequence[LoggedFile] = ()
     removed: Sequence[str] = ()
     app: tuple[str, int] | None = None
+    input: BatchInput | None = None
 
     def document(self) -> dict[str, Any]:
         return {
@@ -75,8 +79,12 @@ class LogEntry:
             "partitionBy": self.partition_by,
             "add": [file.document() for file in self.added],
             "remove": list(self.removed),
-            "app": None if self.app is None else {"id": self.app[0], "number": self.app[1]},
+            "app": None if self.app is None else self._app_document(*self.app),
         }
+
+    def _app_document(self, app: str, number: int) -> dict[str, Any]:
+        document = {"id": app, "number": number}
+        return document if self.input is None else {**document, "input": self.input.to_json()}
 
     @staticmethod
     def parse(data: bytes, path: str) -> "LogEntry":
@@ -91,6 +99,7 @@ class LogEntry:
                 [LoggedFile(**file) for file in document["add"]],
                 document["remove"],
                 None if app is None else (app["id"], app["number"]),
+                None if app is None else BatchInput.from_json(app.get("input")),
             )
         except (ValueError, KeyError, TypeError, pa.ArrowInvalid) as error:
             raise LakeError(f"{path} is not an entry of a table's log: {error}") from error
@@ -170,6 +179,7 @@ class ParquetLog:
                 document["partitionBy"],
                 {file.path: file for file in files},
                 document["apps"],
+                _inputs_from(document.get("inputs", {})),
             )
         except (ValueError, KeyError, TypeError) as error:
             raise LakeError(
@@ -202,7 +212,17 @@ def _apply(state: LogState | None, version: int, entry: LogEntry) -> LogState:
     files = {path: file for path, file in state.files.items() if path not in gone} if gone else dict(state.files)
     files |= {file.path: file for file in entry.added}
     apps = state.apps if entry.app is None else {**state.apps, entry.app[0]: entry.app[1]}
-    return replace(state, version=version, schema=entry.schema or state.schema, files=files, apps=apps)
+    inputs = state.inputs
+    if entry.app is not None:
+        inputs = {app: each for app, each in inputs.items() if app != entry.app[0]}
+        if entry.input is not None:
+            inputs[entry.app[0]] = entry.input
+    return replace(state, version=version, schema=entry.schema or state.schema, files=files, apps=apps, inputs=inputs)
+
+
+def _inputs_from(document: Mapping[str, Any]) -> dict[str, BatchInput]:
+    parsed = {app: BatchInput.from_json(each) for app, each in document.items()}
+    return {app: each for app, each in parsed.items() if each is not None}
 
 
 def _checkpoint(state: LogState) -> dict[str, Any]:
@@ -211,4 +231,5 @@ def _checkpoint(state: LogState) -> dict[str, Any]:
         "partitionBy": state.partition_by,
         "files": [file.document() for file in state.files.values()],
         "apps": state.apps,
+        "inputs": {app: each.to_json() for app, each in state.inputs.items()},
     }

@@ -27,6 +27,7 @@ from millstream.lake.scan import FileScan, Scan, TableFile
 from millstream.lake.schema_evolution import can_hold
 from millstream.lake.storage import Storage
 from millstream.lake.table import AppTransaction, LakeTable, Progress, Rewritten, TableVersion
+from millstream.spark.batch_input import WrittenBatch
 
 STAGED: Final = ".staged"
 REMOVED: Final = ".removed"
@@ -106,20 +107,20 @@ class ParquetLakeTable(LakeTable):
             return
         self._state = state
 
-    def is_committed(self, transaction: AppTransaction) -> bool:
-        newest = self._state.apps.get(transaction.app)
-        return newest is not None and newest >= transaction.number
+    def newest_write(self, app: str) -> WrittenBatch | None:
+        number = self._state.apps.get(app)
+        return None if number is None else WrittenBatch(number, self._state.inputs.get(app))
 
     def commit(self, files: Sequence[WrittenFile], transaction: AppTransaction | None, *, replace: bool) -> bool:
         added = [self._logged(file) for file in files]
         for attempt in range(ATTEMPTS):
             self.refresh()
-            if transaction and self.is_committed(transaction):
-                self._finish_moves()
+            if transaction and self._is_finished(transaction):
                 return False
             removed = list(self._state.files) if replace else []
             app = (transaction.app, transaction.number) if transaction else None
-            entry = LogEntry("replace" if replace else "append", now(), None, None, added, removed, app)
+            given = transaction.input if transaction else None
+            entry = LogEntry("replace" if replace else "append", now(), None, None, added, removed, app, given)
             state = self._log.append(self._state, entry)
             if state is not None:
                 self._state = state
@@ -127,6 +128,12 @@ class ParquetLakeTable(LakeTable):
                 return True
             time.sleep(min(1.0, 0.01 * 2 ** min(attempt, 7)))
         raise CommitConflictError(f"{self.name}: {ATTEMPTS} attempts to commit lost against other writers")
+
+    def _is_finished(self, transaction: AppTransaction) -> bool:
+        newest = self.newest_write(transaction.app)
+        if newest is not None and newest.number >= transaction.number:
+            self._finish_moves()  # of what is in the table, whether it is this write or not
+        return self.is_committed(transaction)
 
     def _move(self, removed: Iterable[str], added: Iterable[str]) -> None:
         """Bring the names of files in line with the log; what is done already is no error."""

@@ -4,6 +4,7 @@ A batch of a stream is (query id, batch id); Spark repeats a batch under the sam
 knows the newest one it has. So a batch is in the table once, whatever was killed when.
 """
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -14,9 +15,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from millstream.lake.data_files import FileLayout, WrittenFile, write_files
-from millstream.lake.errors import LakeError
+from millstream.lake.errors import LakeError, StaleWriteError
 from millstream.lake.options import TableOptions
 from millstream.lake.table import AppTransaction, open_or_create, open_table
+from millstream.spark.batch_input import BatchInput
+from millstream.spark.checkpoint_input import CheckpointOffsets, input_of_rows
+from millstream.spark.row_digest import Digesting, RowDigest
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,10 @@ class FilesWritten(WriterCommitMessage):
 
     app: str | None
     files: tuple[WrittenFile, ...]
+    digest: RowDigest | None = None
+    """Of the rows, where nothing else says which input they are."""
+    query: str | None = None
+    """Spark's id of the streaming query."""
 
 
 class _TableWriter:
@@ -35,15 +43,25 @@ class _TableWriter:
         self._replace = replace
         self._layout: FileLayout = open_or_create(options, to_arrow_schema(rows, timezone="UTC")).layout()
 
-    def _write(self, batches: Iterator[pa.RecordBatch], app: str | None, label: str) -> FilesWritten:
-        return FilesWritten(app, tuple(write_files(batches, self._layout, label)))
+    def _write(self, batches: Iterator[pa.RecordBatch], label: str, *, digested: bool) -> FilesWritten:
+        if not digested:
+            return FilesWritten(None, tuple(write_files(batches, self._layout, label)))
+        digesting = Digesting(batches)
+        return FilesWritten(None, tuple(write_files(digesting, self._layout, label)), digesting.digest)
 
     def _commit(self, messages: Sequence[FilesWritten | None], transaction: AppTransaction | None) -> None:
         files = [file for message in messages if message is not None for file in message.files]
         if not files and not self._replace:
+            if transaction is not None:
+                open_table(self._options).is_committed(transaction)  # no rows now, but some under this number before?
             return
         table = open_table(self._options)
-        if not table.commit(files, transaction, replace=self._replace):
+        try:
+            is_new = table.commit(files, transaction, replace=self._replace)
+        except StaleWriteError:
+            table.discard(file.path for file in files)
+            raise
+        if not is_new:
             table.discard(file.path for file in files)
 
     def _abort(self, messages: Sequence[FilesWritten | None]) -> None:
@@ -59,6 +77,10 @@ class _TableWriter:
 class StreamTableWriter(_TableWriter, DataSourceStreamArrowWriter):
     """Of a streaming query: exactly once."""
 
+    def __init__(self, options: TableOptions, rows: StructType, *, replace: bool) -> None:
+        super().__init__(options, rows, replace=replace)
+        self._offsets = CheckpointOffsets.find(options.checkpoint) if options.check_replays else None
+
     def write(self, iterator: Iterator[pa.RecordBatch]) -> FilesWritten:
         context = TaskContext.get()
         query = None if context is None else context.getLocalProperty("sql.streaming.queryId")
@@ -66,14 +88,26 @@ class StreamTableWriter(_TableWriter, DataSourceStreamArrowWriter):
         if app is None:
             raise LakeError("Spark did not say which streaming query this is; set the option txnAppId")
         batch = "" if context is None else context.getLocalProperty("streaming.sql.batchId") or ""
-        return self._write(iterator, app, f"{app[:8]}-{batch}")
+        digested = self._options.check_replays and not self._knows_offsets_of(query)
+        written = self._write(iterator, f"{app[:8]}-{batch}", digested=digested)
+        return dataclasses.replace(written, app=app, query=query)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         known = [message for message in messages if isinstance(message, FilesWritten)]
         apps = {message.app for message in known if message.app is not None}
         if len(apps) > 1:
             raise LakeError(f"one batch with files of several queries: {', '.join(sorted(apps))}")
-        self._commit(known, AppTransaction(apps.pop(), batchId) if apps else None)
+        self._commit(known, AppTransaction(apps.pop(), batchId, self._input(known, batchId)) if apps else None)
+
+    def _input(self, messages: Sequence[FilesWritten], batch: int) -> BatchInput | None:
+        if not self._options.check_replays:
+            return None
+        if self._offsets is not None and self._knows_offsets_of(messages[0].query):
+            return self._offsets.input_of(batch)
+        return input_of_rows([message.digest for message in messages])
+
+    def _knows_offsets_of(self, query: str | None) -> bool:
+        return self._offsets is not None and self._offsets.query == query
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         self._abort([message if isinstance(message, FilesWritten) else None for message in messages])
@@ -83,14 +117,19 @@ class BatchTableWriter(_TableWriter, DataSourceArrowWriter):
     """Of `df.write`: one commit; with txnAppId and txnVersion it may be repeated."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> FilesWritten:
-        return self._write(iterator, None, "batch")
+        digested = self._options.check_replays and self._options.txn_app_id is not None
+        return self._write(iterator, "batch", digested=digested)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         app, number = self._options.txn_app_id, self._options.txn_version
         if app is not None and number is None:
             raise LakeError("txnAppId needs txnVersion in a batch write")
-        transaction = None if app is None or number is None else AppTransaction(app, number)
-        self._commit([message for message in messages if isinstance(message, FilesWritten)], transaction)
+        known = [message for message in messages if isinstance(message, FilesWritten)]
+        transaction = None
+        if app is not None and number is not None:
+            given = input_of_rows([message.digest for message in known]) if self._options.check_replays else None
+            transaction = AppTransaction(app, number, given, is_stream=False)
+        self._commit(known, transaction)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         self._abort([message if isinstance(message, FilesWritten) else None for message in messages])

@@ -1,5 +1,6 @@
 """What all lake tables can do, whatever their format; and finding the table that a user's options name."""
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -10,12 +11,15 @@ import pyarrow as pa
 
 from millstream.lake.conditions import Condition
 from millstream.lake.data_files import FileLayout, WrittenFile
-from millstream.lake.errors import LakeOptionError, NoTableError, SchemaChangeError
+from millstream.lake.errors import LakeOptionError, NoTableError, SchemaChangeError, StaleWriteError
 from millstream.lake.options import TableOptions
 from millstream.lake.partitioning import Partitioning
 from millstream.lake.scan import Scan
 from millstream.lake.schema_evolution import Widening, evolve, storable
 from millstream.lake.storage import Storage
+from millstream.spark.batch_input import BatchInput, WrittenBatch, refusal, refusal_of_write
+
+log = logging.getLogger("millstream.lake")
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,9 @@ class AppTransaction:
 
     app: str
     number: int
+    input: BatchInput | None = None
+    """What the rows were made of; None: not compared with what is there under this number."""
+    is_stream: bool = True
 
 
 @dataclass(frozen=True)
@@ -99,13 +106,26 @@ class LakeTable(ABC):
         """Commit a new schema (as `row_schema`), which `evolve` has found possible."""
 
     @abstractmethod
+    def newest_write(self, app: str) -> WrittenBatch | None:
+        """The newest write of an app that is in the version which this object shows."""
+
     def is_committed(self, transaction: AppTransaction) -> bool:
-        """Whether this write, or a later one of the same app, is in the table."""
+        """Whether this very write is in the table. StaleWriteError if a later one is, or one with other input."""
+        newest = self.newest_write(transaction.app)
+        if newest is None or newest.number < transaction.number:
+            return False
+        explain = refusal if transaction.is_stream else refusal_of_write
+        why = explain(transaction.app, transaction.number, transaction.input, newest)
+        if why is not None:
+            raise StaleWriteError(f"{self.name}: {why}")
+        if transaction.input is not None and newest.input is None:
+            log.warning("%s: an earlier version wrote batch %d, its input is not compared", self.name, newest.number)
+        return True
 
     @abstractmethod
     def commit(self, files: Sequence[WrittenFile], transaction: AppTransaction | None, *, replace: bool) -> bool:
         """Add files in one step, in place of all others with `replace`. False if the transaction was committed before;
-        then nothing changes. Concurrent writers are no obstacle."""
+        then nothing changes. StaleWriteError: nothing changes either. Concurrent writers are no obstacle."""
 
     @abstractmethod
     def scan(self, columns: Sequence[str] | None = None, conditions: Sequence[Condition] = ()) -> Scan:

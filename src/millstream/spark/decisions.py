@@ -14,6 +14,7 @@ from typing import Any
 from millstream.columnar import ArrowDecoder
 from millstream.records.compression import Codec
 from millstream.records.record import Record, build_batch
+from millstream.spark.batch_input import BatchInput, WrittenBatch
 from millstream.spark.errors import SinkError
 from millstream.wire import EARLIEST, LATEST, Cluster, ErrorCode, RefusedError, TopicPartition
 from millstream.wire.patience import Patience
@@ -56,6 +57,12 @@ class Decision:
     attempt: str
     """Which execution of the batch it was; any execution of a batch has the same rows."""
     transactions: tuple[TaskTransaction, ...]
+    input: BatchInput | None = None
+    """What the batch was made of; None if the user does not want it compared, or an earlier version decided."""
+
+    @property
+    def written(self) -> WrittenBatch:
+        return WrittenBatch(self.batch, self.input)
 
 
 def task_prefix(sink: str) -> str:
@@ -227,7 +234,8 @@ def _written_to(written: Mapping[TopicPartition, Written]) -> dict[str, list[lis
 
 def _decision_to(decision: Decision) -> dict[str, Any]:
     rows = [[*_list_of(each.identity), _written_to(each.written)] for each in decision.transactions]
-    return {"format": _FORMAT, "batch": decision.batch, "attempt": decision.attempt, "transactions": rows}
+    value = {"format": _FORMAT, "batch": decision.batch, "attempt": decision.attempt, "transactions": rows}
+    return value if decision.input is None else value | {"input": decision.input.to_json()}
 
 
 def _decision_from(value: Mapping[str, Any]) -> Decision:
@@ -240,7 +248,7 @@ def _decision_from(value: Mapping[str, Any]) -> Decision:
             for partition, first, last, records in rows
         }
         transactions.append(TaskTransaction(Identity(transactional_id, producer_id, epoch), written))
-    return Decision(value["batch"], value["attempt"], tuple(transactions))
+    return Decision(value["batch"], value["attempt"], tuple(transactions), BatchInput.from_json(value.get("input")))
 
 
 def _check_format(value: Mapping[str, Any]) -> None:

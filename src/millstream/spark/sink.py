@@ -13,6 +13,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from millstream.spark.batch_input import BatchInput
+from millstream.spark.checkpoint_input import CheckpointOffsets, input_of_rows
 from millstream.spark.connections import cluster_of
 from millstream.spark.decisions import over_id, task_prefix
 from millstream.spark.errors import OptionError, SinkError
@@ -47,16 +49,25 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         super().__init__(options, schema, overwrite, streaming=True)
+        location = next((value for name, value in options.items() if name.lower() == "checkpointlocation"), None)
+        self._offsets = CheckpointOffsets.find(location) if self._options.check_replays else None
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWrite:
         if not self._options.exactly_once:
             return self._write_plainly(iterator)
-        return write_in_transaction(self._options, self._attempt, self._shape.transform(), iterator)
+        query = self._offsets.query if self._offsets is not None else None
+        return write_in_transaction(self._options, self._attempt, self._shape.transform(), iterator, query)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         writes = _writes(messages)
         if self._options.exactly_once and writes:
-            settler_of(self._options, writes[0].sink).commit(batchId, writes)
+            given = self._input(batchId, writes) if self._options.check_replays else None
+            settler_of(self._options, writes[0].sink).commit(batchId, writes, given)
+
+    def _input(self, batch: int, writes: Sequence[TaskWrite]) -> BatchInput:
+        if self._offsets is not None and self._offsets.query == writes[0].sink:
+            return self._offsets.input_of(batch)
+        return input_of_rows([each.digest for each in writes])
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         writes = _writes(messages)

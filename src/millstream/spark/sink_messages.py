@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pyspark.sql.datasource import WriterCommitMessage
 
 from millstream.spark.decisions import TaskTransaction
+from millstream.spark.row_digest import RowDigest
 
 
 @dataclass
@@ -16,3 +17,5 @@ class TaskWrite(WriterCommitMessage):
     attempt: str
     rows: int
     transaction: TaskTransaction | None
+    digest: RowDigest | None = None
+    """Of the rows that Spark gave, where nothing else says which input they are."""

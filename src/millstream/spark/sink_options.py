@@ -102,6 +102,15 @@ WRITE_OPTIONS = OptionTable(
         Option("schema.registry.basic.auth.user.info", "user:password", "", "both", "Who asks it.", text),
         Option("schema.registry.bearer.auth.token", "token", "", "both", "Who asks it, by token.", text),
         Option("schema.registry.ssl.ca.location", "path", "", "both", "PEM file of certificates to trust.", text),
+        Option(
+            "checkReplays",
+            "true or false",
+            "true",
+            "stream",
+            "Exactly once: whether a batch that comes again must have the input it was written with. false: its id is "
+            "enough, and other rows under it are dropped; for queries that give other rows when they are run again.",
+            flag,
+        ),
         Option("includeHeaders", "true or false", "", "both", "No effect: a column `headers` is always written.", flag),
         Option("checkpointLocation", "path", "", "stream", "Spark's own: what makes a query the same one again.", text),
         Option("queryName", "name", "", "stream", "Spark's own: what the query is called.", text),
@@ -133,6 +142,7 @@ class WriteOptions:
     max_request_bytes: int
     delivery_timeout_s: float
     transaction_timeout_ms: int | None
+    check_replays: bool
     value: Typing
     key: Typing
     registry: Registry
@@ -167,6 +177,7 @@ def parse_write_options(options: Mapping[str, str], *, streaming: bool) -> Write
         max_request_bytes=values.get("kafka.max.request.size", 1 << 20),
         delivery_timeout_s=values.get("kafka.delivery.timeout.ms", 120_000) / 1000,
         transaction_timeout_ms=values.get("kafka.transaction.timeout.ms"),
+        check_replays=values.get("checkReplays", True),
         value=_typing(values, "value"),
         key=_typing(values, "key"),
         registry=Registry(

@@ -7,7 +7,9 @@ The argument is in docs/spark-sink.md.
 import logging
 import os
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 
+from millstream.spark.batch_input import BatchInput, refusal
 from millstream.spark.connections import cluster_of
 from millstream.spark.decisions import Decider, Decision, FencedError, TaskTransaction, task_prefix
 from millstream.spark.errors import SinkError
@@ -31,11 +33,18 @@ class SinkSettler:
         self._decider = Decider(cluster, sink)
         self._transactions = Transactions(cluster, timeout_ms=options.transaction_timeout_ms)
 
-    def commit(self, batch: int, writes: Sequence[TaskWrite]) -> None:
-        """Makes the batch committed: with these writes, or as it was decided before."""
+    def commit(self, batch: int, writes: Sequence[TaskWrite], given: BatchInput | None = None) -> None:
+        """Makes the batch committed: with these writes, or as it was decided before with the same input."""
         attempt = writes[0].attempt
-        decision = self._decide(batch, attempt, [each.transaction for each in writes if each.transaction is not None])
+        transactions = tuple(each.transaction for each in writes if each.transaction is not None)
+        decision = self._decide(Decision(batch, attempt, transactions, given))
         self._finish(decision)
+        if (why := refusal(self._sink, batch, given, decision.written)) is not None:
+            raise SinkError(why)  # what was decided is finished all the same: it would hold up readers
+        if given is not None and decision.input is None:
+            log.warning(
+                "batch %d of query %s: an earlier version decided it, its input is not compared", batch, self._sink
+            )
         if decision.attempt != attempt:
             self._abort(_own(writes) - _ids(decision))
         self._sweep(set())  # all that was decided is ended, so whatever is open now is of no use
@@ -48,7 +57,9 @@ class SinkSettler:
         self._abort(_own(writes) - kept)
         self._sweep(kept)
 
-    def _decide(self, batch: int, attempt: str, transactions: list[TaskTransaction]) -> Decision:
+    def _decide(self, wanted: Decision) -> Decision:
+        """Records what is wanted, unless this batch or a later one is decided: then that decision."""
+        batch = wanted.batch
         known = self._decider.log.decision
         looked = False
         for _ in range(_TRIES):
@@ -57,21 +68,14 @@ class SinkSettler:
                 self._decider.take_over()
                 looked = True
             known = self._decider.log.decision
-            if known is not None and known.batch == batch:
+            if known is not None and known.batch >= batch:
                 return known
-            if known is not None and known.batch > batch:
-                raise SinkError(
-                    f"batch {batch} of query {self._sink} is older than batch {known.batch}, which has been written "
-                    "already: is another run of this query active, or is its checkpoint a copy of an older one? To "
-                    "process again what was processed, start with a new checkpoint"
-                )
-            decision = Decision(batch, attempt, tuple(transactions))
             try:
-                self._decider.record(decision)
+                self._decider.record(wanted)
             except FencedError as error:
                 log.warning("somebody else decides for query %s (%s); looking again", self._sink, error)
                 continue
-            return decision
+            return wanted
         raise SinkError(f"other runs of query {self._sink} keep taking it over: stop all but one")
 
     def _finish(self, decision: Decision) -> None:
@@ -103,7 +107,7 @@ class SinkSettler:
         for number, each in enumerate(lost):
             identity = self._transactions.take(f"{task_prefix(self._sink)}restored-{number}")
             restored.append(write_again(self._cluster, self._transactions, each, identity))
-        replaced = Decision(decision.batch, decision.attempt, tuple(restored))
+        replaced = replace(decision, transactions=tuple(restored))
         try:
             if not self._decider.in_charge:
                 self._decider.take_over()

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from uuid import uuid4
 
@@ -13,6 +13,7 @@ from millstream.columnar import stamp
 from millstream.spark.connections import cluster_of
 from millstream.spark.decisions import DecisionLog, TaskTransaction, over_id, task_prefix
 from millstream.spark.errors import SinkError
+from millstream.spark.row_digest import Digesting
 from millstream.spark.sink_messages import TaskWrite
 from millstream.spark.sink_options import WriteOptions
 from millstream.spark.sink_rows import RowRouter
@@ -92,12 +93,29 @@ def _idempotent_stamps(cluster: Cluster, options: WriteOptions) -> _Stamps:
 
 
 def write_in_transaction(
-    options: WriteOptions, attempt: str, transform: Transform, batches: Iterator[pa.RecordBatch]
+    options: WriteOptions,
+    attempt: str,
+    transform: Transform,
+    batches: Iterator[pa.RecordBatch],
+    known_query: str | None = None,
 ) -> TaskWrite:
-    """Writes rows of a micro-batch, and leaves their transaction open; or nothing if the batch is decided already."""
+    """Writes rows of a micro-batch, and leaves their transaction open; or nothing if the batch is decided already.
+
+    `known_query` is the one whose offsets the driver can read; rows of others are digested.
+    """
     here = TaskPlace.here()
+    if not options.check_replays or here.sink == known_query:
+        return _write_once(options, here, attempt, transform, batches)
+    digesting = Digesting(batches)
+    written = _write_once(options, here, attempt, transform, iter(digesting))
+    return replace(written, digest=digesting.digest)
+
+
+def _write_once(
+    options: WriteOptions, here: TaskPlace, attempt: str, transform: Transform, batches: Iterator[pa.RecordBatch]
+) -> TaskWrite:
     if _is_decided(options, here):
-        for _ in batches:  # a batch that is replayed: its rows are there
+        for _ in batches:  # a batch that is replayed: the driver finds out whether its rows are there
             pass
         return TaskWrite(here.sink, here.batch, attempt, 0, None)
     return write_open(options, _transactions_of(options), here, attempt, transform, batches, two_phase=True)
