@@ -279,6 +279,14 @@ class ApacheKafkaBroker:
 
     def format(self) -> None:
         """Write server.properties and format the data directory (a JVM start of its own, so not part of `start`)."""
+        self.write_settings()
+        alone = () if self.voters else ("--standalone",)
+        arguments = ("format", *alone, "-t", CLUSTER_ID, "-c", str(self.properties_file))
+        formatted = self.distribution.run(STORAGE_TOOL, *arguments, performance=QUICK_START_OPTIONS)
+        if formatted.returncode != 0:
+            raise RuntimeError(f"formatting Apache Kafka's storage failed: {formatted.stdout}{formatted.stderr}")
+
+    def write_settings(self) -> None:
         chosen_port, chosen_controller_port = free_ports(2)
         self.port = self.port or chosen_port
         controller = self.voters.get(self.node_id, f"{self.host}:{chosen_controller_port}")
@@ -300,11 +308,6 @@ class ApacheKafkaBroker:
             **self.settings,
         }
         self.properties_file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
-        alone = () if self.voters else ("--standalone",)
-        arguments = ("format", *alone, "-t", CLUSTER_ID, "-c", str(self.properties_file))
-        formatted = self.distribution.run(STORAGE_TOOL, *arguments, performance=QUICK_START_OPTIONS)
-        if formatted.returncode != 0:
-            raise RuntimeError(f"formatting Apache Kafka's storage failed: {formatted.stdout}{formatted.stderr}")
 
     def start(self) -> None:
         """Start the process and wait until it answers."""

@@ -145,3 +145,51 @@ def test_the_lock_is_exclusive_and_dies_with_its_process(disk: RealDisk, tmp_pat
     again = disk.lock(path)
     assert again is not None
     again.release()
+
+
+def in_a_process(program: str, path: str) -> str:
+    """What a process prints that has `path` as its argument."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program, path], check=True, env=environment, capture_output=True, text=True
+    )
+    return done.stdout.strip()
+
+
+_POSIX_LOCK = (
+    "import fcntl, sys; file = open(sys.argv[1], 'r+')\n"
+    "try: fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB); print('free')\n"
+    "except OSError: print('held')"
+)
+
+
+def test_the_lock_excludes_posix_locks(disk: RealDisk, tmp_path: Path) -> None:
+    path = str(tmp_path / ".lock")
+    held = disk.lock(path)
+    assert held is not None
+    assert in_a_process(_POSIX_LOCK, path) == "held"
+    # A second attempt in this process must not take the first one's lock away.
+    assert disk.lock(path) is None
+    assert disk.lock(str(tmp_path / "." / ".lock")) is None
+    assert in_a_process(_POSIX_LOCK, path) == "held"
+    held.release()
+    assert in_a_process(_POSIX_LOCK, path) == "free"
+
+
+def test_a_posix_lock_excludes_this_one(disk: RealDisk, tmp_path: Path) -> None:
+    path = tmp_path / ".lock"
+    path.touch()
+    holder = (
+        "import fcntl, sys; file = open(sys.argv[1], 'r+'); fcntl.lockf(file, fcntl.LOCK_EX);"
+        "print('held', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", holder, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        assert disk.lock(str(path)) is None
+        process.communicate()
+    taken = disk.lock(str(path))
+    assert taken is not None
+    del taken  # without a release, as when its owner fails
+    assert in_a_process(_POSIX_LOCK, str(path)) == "free"

@@ -120,26 +120,37 @@ def _partition_head() -> bytes:
 def decode_record(value: bytes | memoryview) -> MetadataRecord:
     """The metadata record in a log record's value; CorruptMetadataError if it is none that we know."""
     cursor = Cursor(value)
+    schema, version, build = _read_head(cursor)
     try:
-        frame_version = read_unsigned_varint(cursor)
-        api_key = read_unsigned_varint(cursor)
-        version = read_unsigned_varint(cursor)
-        if frame_version != FRAME_VERSION:
-            raise CorruptMetadataError(
-                f"metadata record with frame version {frame_version}; only {FRAME_VERSION} is known"
-            )
-        known = _decoders().get(api_key)
-        if known is None:
-            raise CorruptMetadataError(f"metadata record of unknown type {api_key}; was it written by another program?")
-        schema, build = known
-        if version not in schema.versions:
-            raise CorruptMetadataError(f"metadata record {schema.name} of unknown version {version}")
         message = schema.read(cursor, version)
     except MalformedMessage as error:
         raise CorruptMetadataError(f"metadata record cannot be read: {error}") from None
     if cursor.position != cursor.end:
         raise CorruptMetadataError(f"metadata record {schema.name} has {cursor.end - cursor.position} bytes too many")
     return build(message)
+
+
+def check_known(value: bytes | memoryview) -> None:
+    """CorruptMetadataError if the record is of a type or version that we do not know. Quicker than to decode it."""
+    _read_head(Cursor(value))
+
+
+def _read_head(cursor: Cursor) -> tuple[Schema, int, Callable[[Any], MetadataRecord]]:
+    try:
+        frame_version = read_unsigned_varint(cursor)
+        api_key = read_unsigned_varint(cursor)
+        version = read_unsigned_varint(cursor)
+    except MalformedMessage as error:
+        raise CorruptMetadataError(f"metadata record cannot be read: {error}") from None
+    if frame_version != FRAME_VERSION:
+        raise CorruptMetadataError(f"metadata record with frame version {frame_version}; only {FRAME_VERSION} is known")
+    known = _decoders().get(api_key)
+    if known is None:
+        raise CorruptMetadataError(f"metadata record of unknown type {api_key}; was it written by another program?")
+    schema, build = known
+    if version not in schema.versions:
+        raise CorruptMetadataError(f"metadata record {schema.name} of unknown version {version}")
+    return schema, version, build
 
 
 def _names(kind: type[Any]) -> tuple[str, ...]:

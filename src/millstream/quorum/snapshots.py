@@ -7,10 +7,11 @@ written under another name and put in place when it is whole and on stable stora
 
 import logging
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
-from millstream.metadata.record_codec import decode_record, encode_record
+from millstream.metadata.record_codec import check_known, decode_record, encode_record
 from millstream.metadata.records import CorruptMetadataError, MetadataRecord
 from millstream.model.errors import KafkaError
 from millstream.quorum.control_records import (
@@ -60,12 +61,14 @@ class Snapshots:
     def load(self) -> None:
         """Finds the snapshots that are there, and removes what a crash left of those that were not finished."""
         for name, is_directory in self._disk.list(self._directory):
-            if is_directory:
-                continue
-            if name.endswith((PART_SUFFIX, DELETED_SUFFIX)):
+            if not is_directory and name.endswith((PART_SUFFIX, DELETED_SUFFIX)):
                 self._disk.remove(f"{self._directory}/{name}")
-            elif (match := _NAME.fullmatch(name)) is not None:
-                self._ids.append(LogPosition(int(match[1]), int(match[2])))
+        self.find()
+
+    def find(self) -> None:
+        """Finds the snapshots that are there, and changes nothing."""
+        matches = (_NAME.fullmatch(name) for name, is_directory in self._disk.list(self._directory) if not is_directory)
+        self._ids = [LogPosition(int(match[1]), int(match[2])) for match in matches if match is not None]
         self._ids.sort(key=_order)
 
     @property
@@ -103,6 +106,11 @@ class Snapshots:
         """All of it, checked; CorruptMetadataError if it is not a whole snapshot."""
         path = self.path(snapshot_id)
         return decode_snapshot(self._disk.read_bytes(path), path)
+
+    def check(self, snapshot_id: LogPosition) -> None:
+        """CorruptMetadataError if it is not a whole snapshot, or has records that are not known."""
+        path = self.path(snapshot_id)
+        decode_snapshot(self._disk.read_bytes(path), path, check_known)
 
     def write(self, snapshot_id: LogPosition, content: SnapshotContent, now_ms: int) -> int:
         """Writes a snapshot; returns its size when it is on stable storage. It is known after `add`. May block."""
@@ -205,8 +213,8 @@ def encode_snapshot(content: SnapshotContent, epoch: int, now_ms: int) -> Iterat
     yield _control_batch([SnapshotFooter()], offset, epoch, now_ms)
 
 
-def decode_snapshot(data: bytes, where: str) -> SnapshotContent:
-    """The content of a file's bytes; `where` is for the error message."""
+def decode_snapshot(data: bytes, where: str, decode: Callable[[bytes], Any] = decode_record) -> SnapshotContent:
+    """The content of a file's bytes; `where` is for the error message, `decode` is called with each record."""
     header: SnapshotHeader | None = None
     kraft_version, voters = 0, None
     records: list[MetadataRecord] = []
@@ -214,11 +222,11 @@ def decode_snapshot(data: bytes, where: str) -> SnapshotContent:
     try:
         for batch, rows in read_batches(data):
             if has_footer:
-                raise CorruptMetadataError(f"{where} goes on after its end")
+                raise CorruptMetadataError("it goes on after its end")
             if not batch.is_control:
                 if header is None:
-                    raise CorruptMetadataError(f"{where} does not begin with a snapshot's header")
-                records += [decode_record(row.value or b"") for row in rows]
+                    raise CorruptMetadataError("it does not begin with a snapshot's header")
+                records += [decode(row.value or b"") for row in rows]
                 continue
             for control in map(decode_control, rows):
                 match control:
@@ -232,6 +240,8 @@ def decode_snapshot(data: bytes, where: str) -> SnapshotContent:
                         has_footer = True
     except KafkaError as error:
         raise CorruptMetadataError(f"{where} is damaged: {error.message}") from None
+    except CorruptMetadataError as error:
+        raise CorruptMetadataError(f"{where}: {error}") from None
     if header is None or not has_footer:
         raise CorruptMetadataError(f"{where} is not whole: it has no {'header' if header is None else 'footer'}")
     return SnapshotContent(header.last_contained_log_timestamp, kraft_version, voters, tuple(records))

@@ -160,13 +160,24 @@ class RealFile:
 class RealLock:
     """An advisory lock: the kernel drops it when the process dies, so a stale lock file never blocks a start."""
 
-    __slots__ = ("_file",)
+    __slots__ = ("_file", "_held")
 
-    def __init__(self, file: RealFile) -> None:
+    def __init__(self, file: RealFile, held: tuple[int, int]) -> None:
         self._file: RealFile | None = file
+        self._held = held
+
+    def __del__(self) -> None:
+        self.release()
 
     def release(self) -> None:
-        self._file = None
+        if self._file is not None:
+            self._file = None
+            _HELD.discard(self._held)
+
+
+_HELD: set[tuple[int, int]] = set()
+"""The files that this process has locked, by device and inode."""
+_LOCKS = Lock()
 
 
 P = ParamSpec("P")
@@ -300,9 +311,28 @@ class RealDisk:
             _close(fd)
 
     def lock(self, path: str) -> RealLock | None:
-        file = RealFile(path, _OPEN_FLAGS | os.O_CREAT)
-        try:
-            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return None
-        return RealLock(file)
+        """Two kinds of lock, since each is blind to the other: Java's brokers take POSIX locks."""
+        with _LOCKS:
+            # A POSIX lock is lost when its process closes any descriptor of the file: one that is held is not opened.
+            if _is_held(path):
+                return None
+            file = RealFile(path, _OPEN_FLAGS | os.O_CREAT)
+            try:
+                fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.lockf(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno in (errno.EAGAIN, errno.EACCES):
+                    return None
+                raise
+            about = _fstat(file.fileno())
+            held = about.st_dev, about.st_ino
+            _HELD.add(held)
+            return RealLock(file, held)
+
+
+def _is_held(path: str) -> bool:
+    try:
+        about = os.stat(path)
+    except FileNotFoundError:
+        return False
+    return (about.st_dev, about.st_ino) in _HELD

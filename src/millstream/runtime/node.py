@@ -31,6 +31,7 @@ from millstream.metrics.process_reading import ProcessProbe
 from millstream.net.held_requests import HeldRequests
 from millstream.net.listener import Listener
 from millstream.net.service import Service
+from millstream.quorum.inspection import inspect_metadata
 from millstream.quorum.metadata_loader import MetadataLoader
 from millstream.quorum.metadata_quorum import MetadataQuorum
 from millstream.quorum.opening import open_quorum
@@ -188,6 +189,7 @@ class Node:
         except DirectoryInUseError as error:
             raise ConfigError(f"{error}: stop it first, or use another --data-dir", name="log.dirs") from None
         self._logs = logs
+        inspect_metadata(self._disk, self._root)
         # Before anything is repaired: another node's directory is not ours to touch.
         self._identity = claim_directory(
             self._disk, self._root, config.node_id, config[node.CLUSTER_ID], self._environment.randomness
