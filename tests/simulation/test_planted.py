@@ -16,6 +16,7 @@ from millstream.model.transactions import Marker
 from millstream.quorum.metadata_log import MetadataLog
 from millstream.quorum.quorum_state import QuorumStateFile
 from millstream.replication.follower import PartitionFollower
+from millstream.runtime.node import Node
 from millstream.storage.cleaner.transactions import CleanedTransactions
 from millstream.storage.partition_log import PartitionLog
 from millstream.storage.transaction_index import AbortedTransaction
@@ -62,6 +63,11 @@ def _let_batches_overtake(monkeypatch: pytest.MonkeyPatch) -> None:
 def _take_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it was once, and is in Kafka."""
     monkeypatch.setattr(SequenceGaps, "check", lambda self, *batch: None)
+
+
+def _keep_failing_disks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was once: a leader whose writes fail keeps leading."""
+    monkeypatch.setattr(Node, "_gives_up_directory", lambda self: False)
 
 
 # Transactions
@@ -179,6 +185,7 @@ LONG = pytest.mark.slow
         (_count_unsynced_metadata, Scenario.BLACKOUT, {"CommittedMetadataStays"}),
         (_let_batches_overtake, Scenario.FAILOVER, {"AckedIsKept", "History"}),
         (_take_gaps, Scenario.FAILOVER, {"AckedIsKept", "History"}),
+        (_keep_failing_disks, Scenario.DISK, {"WritesGoOn"}),
         (_name_no_aborted_ones, Scenario.TRANSACTIONS, {"NoAbortedRead"}),
         (_everything_is_stable, Scenario.TRANSACTIONS, {"LastStableOffsetsHold", "NoAbortedRead"}),
         pytest.param(_send_markers_once, Scenario.TRANSACTIONS, {"TransactionsEnd", "Liveness"}, marks=LONG),

@@ -54,6 +54,13 @@ def test_load_alone_gets_nobody_fenced() -> None:
 
 
 @pytest.mark.timeout(300)
+def test_disks_of_leaders_that_fail() -> None:
+    results = list(run_seeds(range(1, 9), Options(scenario=Scenario.DISK), processes=os.cpu_count() or 1))
+    assert [str(each.violation) for each in results if not each.ok] == []
+    assert all(each.faults for each in results)
+
+
+@pytest.mark.timeout(300)
 def test_five_nodes() -> None:
     results = list(run_seeds(range(1, 9), Options(nodes=5), processes=os.cpu_count() or 1))
     assert [str(each.violation) for each in results if not each.ok] == []

@@ -26,7 +26,7 @@ def simulate(
         typer.Option(
             "--scenario",
             metavar="NAME",
-            help="trouble, forming, blackout, transactions or failover; else the seed chooses.",
+            help="trouble, forming, blackout, transactions, failover, busy or disk; else the seed chooses.",
         ),
     ] = "",
     trace: Annotated[bool, typer.Option("--trace", help="Print the run as a story.")] = False,

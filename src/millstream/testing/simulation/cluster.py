@@ -80,6 +80,8 @@ class Cluster:
         self._decisions = Decisions()
         self.exits: list[tuple[int, BaseException | None]] = []
         """Nodes that ended by themselves although nothing was wrong with their disks."""
+        self.failing_disk: tuple[int, float] | None = None
+        """The node whose disk fails while all else is well, and since when."""
         self.before_kill: Callable[[], None] = lambda: None
         """Called while a node that will be killed can still be looked at."""
         self.broker_epoch: Callable[[int], int] = lambda node_id: 0

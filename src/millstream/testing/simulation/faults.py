@@ -41,6 +41,8 @@ class Fault(StrEnum):
     DISK_FULL = "disk full"
     SLOW_DISK = "slow disk"
     WRITE_ERRORS = "write errors"
+    TORN_WRITES = "torn writes"
+    DISK_FAILURE = "disk failure"
     SYNC_FAILURE = "fsync failure"
     CLOCK_JUMP = "clock jump"
 
@@ -61,7 +63,8 @@ _WEIGHTS = {
     Fault.RESETS: 4,
     Fault.DISK_FULL: 2,
     Fault.SLOW_DISK: 3,
-    Fault.WRITE_ERRORS: 1,
+    Fault.WRITE_ERRORS: 2,
+    Fault.TORN_WRITES: 2,
     Fault.SYNC_FAILURE: 1,
     Fault.CLOCK_JUMP: 3,
 }
@@ -85,6 +88,8 @@ FAILOVER_WEIGHTS = {Fault.CUT_OFF: 1}
 """Leaders that are gone for the others, and not for their clients."""
 BUSY_WEIGHTS = {Fault.BUSY: 1, Fault.HICCUP: 4}
 """Machines that have more to do than they can, and nothing else."""
+DISK_WEIGHTS = {Fault.DISK_FAILURE: 1}
+"""Disks of leaders that take no more writes, one at a time, while all else is well."""
 BLACKOUT_WEIGHTS = {
     Fault.BLACKOUT: 6,
     Fault.KILL: 1,
@@ -98,6 +103,8 @@ BLACKOUT_WEIGHTS = {
 _SLOW_DISK_BEFORE_BLACKOUT = 30.0
 _WRONG_CLOCK_MS = 60_000
 _DECISION_SECONDS = 1.5
+_PATIENCE_SECONDS = 15.0
+"""A node whose log failed while it was alone leaves when another is back."""
 _CLEANED = ".log.cleaned"
 """How the names of segments end that the cleaner is copying."""
 
@@ -122,6 +129,7 @@ USUAL_PACE = Pace((0.5, 1.0, 2.0, 4.0), (0.05, 0.3, 1.0, 2.5, 6.0))
 BUSY_PACE = Pace((0.1, 0.5), (5.0,))
 FAILOVER_PACE = Pace((0.5,), (5.0,))
 """One after the other, and each until somebody else leads."""
+DISK_PACE = Pace((1.0,), (4.0, 6.0))
 
 
 def make_plan(
@@ -159,7 +167,7 @@ class Saboteur:
         self._randomness = random.Random(f"{seed}/saboteur")
         self._plan = plan
         self._is_over = False
-        self._needs_restart: set[int] = set()
+        self._had_bad_disks: set[int] = set()
         self._cut_off_until = 0.0
         self.done: dict[str, int] = {}
         """How often each fault was carried out."""
@@ -185,21 +193,9 @@ class Saboteur:
             machine.resume()
             if not machine.is_up:
                 cluster.start_node(node_id)
-        self._mend()
-
-    def _mend(self) -> None:
-        """Starts nodes anew, one after another, whose logs have failed: they take no writes until somebody does."""
-        cluster = self._cluster
-        if not self._needs_restart:
-            return
-        waiting = [node_id for node_id in cluster.machines if not cluster.is_ready(node_id)]
-        if not waiting and cluster.out_of_sync() <= self._needs_restart:
-            node_id = min(self._needs_restart)
-            self._needs_restart.discard(node_id)
-            cluster.tell("faults", f"node {node_id}, whose disk had failed, is started anew")
-            cluster.kill(node_id)
-            cluster.start_node(node_id)
-        cluster.scheduler.after(0.5, self._mend)
+        cluster.failing_disk = None
+        for node_id in self._had_bad_disks:
+            cluster.expect_exit(node_id, _PATIENCE_SECONDS)  # once there are others who take over
 
     def _carry_out(self, planned: PlannedFault) -> None:
         if self._is_over:
@@ -226,6 +222,8 @@ class Saboteur:
             Fault.DISK_FULL: self._fill_disk,
             Fault.SLOW_DISK: self._slow_disk,
             Fault.WRITE_ERRORS: self._fail_writes,
+            Fault.TORN_WRITES: self._tear_writes,
+            Fault.DISK_FAILURE: self._fail_disk,
             Fault.SYNC_FAILURE: self._fail_syncs,
             Fault.CLOCK_JUMP: self._jump_clock,
         }
@@ -345,7 +343,7 @@ class Saboteur:
             machine.disk.heal()
 
     def _may_lose_power(self) -> bool:
-        return not self._needs_restart and not self._cluster.out_of_sync()
+        return not self._had_bad_disks and not self._cluster.out_of_sync()
 
     def _kill_in_election(self, seconds: float) -> str | None:
         """Pauses the leader of the quorum, and kills a voter when the others elect another: has it kept its vote?"""
@@ -581,33 +579,44 @@ class Saboteur:
         return f"node {node_id}, {disk.slowness:g} times, for {seconds:.1f} s"
 
     def _fail_writes(self, seconds: float) -> str | None:
-        if self._cluster.is_power_loss_felt():
-            return None
-        node_id = self._any_node()
-        disk = self._cluster.machines[node_id].disk
-        disk.writes_fail = True
+        return self._break_disk(self._any_node(), seconds, "writes_fail")
 
-        def undo() -> None:
-            disk.writes_fail = False
-
-        self._later(seconds, undo, f"node {node_id} can write again")
-        self._cluster.expect_exit(node_id, seconds)
-        self._needs_restart.add(node_id)
-        return f"node {node_id} for {seconds:.1f} s"
+    def _tear_writes(self, seconds: float) -> str | None:
+        return self._break_disk(self._any_node(), seconds, "writes_tear")
 
     def _fail_syncs(self, seconds: float) -> str | None:
-        if self._cluster.is_power_loss_felt():
+        return self._break_disk(self._any_node(), seconds, "syncs_fail")
+
+    def _fail_disk(self, seconds: float) -> str | None:
+        """Breaks the disk of a leader, or of the active controller, while nothing else is wrong."""
+        cluster = self._cluster
+        nodes = [node_id for node_id in cluster.machines if cluster.leads_something(node_id)]
+        if (controller := cluster.controller()) and controller not in nodes:
+            nodes.append(controller)
+        if cluster.failing_disk is not None or not nodes or cluster.out_of_sync():
             return None
-        node_id = self._any_node()
-        disk = self._cluster.machines[node_id].disk
-        disk.syncs_fail = True
+        node_id = self._randomness.choice(nodes)
+        how = self._randomness.choice((("writes_fail",), ("writes_tear",), ("writes_fail", "syncs_fail")))
+        cluster.failing_disk = node_id, cluster.scheduler.now
+        return self._break_disk(node_id, seconds, *how)
+
+    def _break_disk(self, node_id: int, seconds: float, *how: str) -> str | None:
+        cluster = self._cluster
+        if cluster.is_power_loss_felt():
+            return None
+        disk = cluster.machines[node_id].disk
+        for fault in how:
+            setattr(disk, fault, True)
 
         def undo() -> None:
-            disk.syncs_fail = False
+            for fault in how:
+                setattr(disk, fault, False)
+            if cluster.failing_disk is not None and cluster.failing_disk[0] == node_id:
+                cluster.failing_disk = None
 
-        self._later(seconds, undo, f"node {node_id} can sync again")
-        self._cluster.expect_exit(node_id, seconds)
-        self._needs_restart.add(node_id)
+        self._later(seconds, undo, f"the disk of node {node_id} is well again")
+        cluster.expect_exit(node_id, seconds)
+        self._had_bad_disks.add(node_id)
         return f"node {node_id} for {seconds:.1f} s"
 
     def _jump_clock(self, seconds: float) -> str:

@@ -8,7 +8,8 @@
 Other scenarios: in `forming` the faults begin with the nodes' first start, on empty disks; in `blackout` all machines
 lose power at once, and what counts is the metadata; `transactions` is trouble with more of them; in `failover` leaders
 are out of reach for so long that others take over, and producers have much under way; in `busy` nothing is wrong but
-that machines have too much to do, and nobody may be fenced for it.
+that machines have too much to do, and nobody may be fenced for it; in `disk` the disks of leaders fail, one at a time,
+and writes must go on meanwhile.
 
 Two runs of one seed are the same, event for event; `Result.fingerprint` says so.
 """
@@ -37,6 +38,8 @@ from millstream.testing.simulation.faults import (
     BLACKOUT_WEIGHTS,
     BUSY_PACE,
     BUSY_WEIGHTS,
+    DISK_PACE,
+    DISK_WEIGHTS,
     FAILOVER_PACE,
     FAILOVER_WEIGHTS,
     FORMING_WEIGHTS,
@@ -63,6 +66,7 @@ from millstream.testing.simulation.transaction_workload import (
 )
 from millstream.testing.simulation.violation import Violation
 from millstream.testing.simulation.workload import Administrator, Committer, Consumer, Producer, TopicPlan, Workload
+from millstream.testing.simulation.writes_go_on import WritesGoOn
 
 _STEP_SECONDS = 0.05
 _FORM_SECONDS = 30.0
@@ -84,6 +88,7 @@ class Scenario(StrEnum):
     TRANSACTIONS = "transactions"
     FAILOVER = "failover"
     BUSY = "busy"
+    DISK = "disk"
 
 
 _LIKELY = {
@@ -92,9 +97,10 @@ _LIKELY = {
     Scenario.TRANSACTIONS: TRANSACTION_WEIGHTS,
     Scenario.FAILOVER: FAILOVER_WEIGHTS,
     Scenario.BUSY: BUSY_WEIGHTS,
+    Scenario.DISK: DISK_WEIGHTS,
 }
 """Which faults, where not all alike."""
-_PACES = {Scenario.FAILOVER: FAILOVER_PACE, Scenario.BUSY: BUSY_PACE}
+_PACES = {Scenario.FAILOVER: FAILOVER_PACE, Scenario.BUSY: BUSY_PACE, Scenario.DISK: DISK_PACE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +205,7 @@ class Simulation:
         if self._scenario is Scenario.FAILOVER:
             self.workload.patience_s = (8.0,)
         self._make_invariants()
+        self._writes_go_on = WritesGoOn(self.cluster, lambda since: self._silent(since, plain=True))
         self._leaders: dict[str, tuple[int, int]] = {}
         self._controller: tuple[int, int] | None = None
         self._consumer: Machine
@@ -358,13 +365,13 @@ class Simulation:
             raise Violation("Liveness", f"{_REPAIR_SECONDS:g} s after the last fault: {self._what_is_missing(since)}")
         self._trace.tell("repair", f"all is well after {self._scheduler.now - since:.1f} s")
 
-    def _silent(self, since: float) -> list[str]:
-        """Partitions that have taken no writes since then."""
+    def _silent(self, since: float, *, plain: bool = False) -> list[str]:
+        """Partitions that have taken no writes since then; `plain` leaves out those that only transactions write to."""
         return [
             f"{plan.name}-{number}"
             for plan, number in self._partitions()
             if self.workload.acked_at.get((plan.name, number), 0.0) <= since
-            and (plan.plain or not self.workload.may_lose_records)
+            and (plan.plain or not (plain or self.workload.may_lose_records))
         ]
 
     def _idle_ids(self, since: float) -> list[str]:
@@ -455,6 +462,7 @@ class Simulation:
         sight = look(self._scheduler.now, self.cluster.machines, self.workload.acked)
         for invariant in self._invariants:
             invariant.check(sight)
+        self._writes_go_on.check(self._scheduler.now)
         self.workload.book.changed.clear()
         for seen in sight.quorums:
             if seen.is_leader and (self._controller is None or seen.epoch > self._controller[1]):
