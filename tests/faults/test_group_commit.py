@@ -16,7 +16,7 @@ from millstream.model.errors import ErrorCode
 from millstream.runtime.disk import RealDisk, RealFile
 from millstream.runtime.node import Node
 from millstream.runtime.world import real_environment
-from tests.wire import Wire, batch
+from tests.wire import Wire, batch, values
 
 
 class HeldDisk:
@@ -112,6 +112,49 @@ def test_an_ack_waits_for_the_fsync_and_one_fsync_serves_all_who_wait(address: s
     finally:
         for wire in wires:
             wire.close()
+
+
+def test_no_reader_gets_what_is_not_on_disk(address: str, disk: HeldDisk) -> None:
+    """A power cut could take it, and what is written later in its place would be passed over."""
+    with Wire(address) as wire, Wire(address) as reader:
+        wire.create_topic("data", 1, flush_before_ack="true")
+        send(wire)
+        assert code(wire) == 0
+        disk.open.clear()
+        send(wire)
+        send(wire, acks=0)
+        assert is_silent(wire)
+        assert reader.fetch("data", 0).high_watermark == 1
+        assert values(reader.fetch("data", 0).records) == [b"value"]
+        disk.open.set()
+        assert code(wire) == 0
+        while reader.fetch("data", 0).high_watermark < 3:
+            pass
+        assert values(reader.fetch("data", 0).records) == [b"value"] * 3
+
+
+@pytest.mark.parametrize("wanted", ["true", "false"])
+def test_the_setting_may_change_while_there_are_writes(address: str, disk: HeldDisk, wanted: str) -> None:
+    with Wire(address) as wire, Wire(address) as other:
+        wire.create_topic("data", 1, flush_before_ack="true" if wanted == "false" else "false")
+        disk.open.clear()
+        if wanted == "false":
+            send(wire)
+            assert is_silent(wire)
+        configs = [{"name": "flush.before.ack", "config_operation": 0, "value": wanted}]
+        resources = [{"resource_type": 2, "resource_name": "data", "configs": configs}]
+        changed = other.call("incremental_alter_configs", 1, resources=resources, validate_only=False)
+        assert changed.responses[0].error_code == 0
+        if wanted == "true":
+            send(wire)
+            assert is_silent(wire)
+            assert other.fetch("data", 0).high_watermark == 0
+        else:
+            while other.fetch("data", 0).high_watermark < 1:  # nothing asks for the disk any more
+                pass
+        disk.open.set()
+        assert code(wire) == 0
+        assert other.fetch("data", 0).high_watermark == 1
 
 
 def test_without_it_an_ack_waits_for_no_fsync(address: str, disk: HeldDisk) -> None:

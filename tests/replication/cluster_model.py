@@ -72,6 +72,9 @@ class Broker:
     def min_in_sync(self) -> int:
         return self.model.min_in_sync
 
+    def own_end(self) -> int:
+        return self.log.log_end_offset
+
     # Metadata
 
     def learn(self) -> None:

@@ -16,8 +16,11 @@ class Log:
 
 @dataclass
 class Surroundings:
+    log: Log
     eligible: set[tuple[int, int]] = field(default_factory=lambda: {(2, 20), (3, 30)})
     min_isr: int = 1
+    flushed: int | None = None
+    """Up to where the log is on disk, where that counts."""
 
     def is_eligible(self, broker_id: int, broker_epoch: int) -> bool:
         return (broker_id, broker_epoch) in self.eligible
@@ -34,13 +37,16 @@ class Surroundings:
     def min_in_sync(self) -> int:
         return self.min_isr
 
+    def own_end(self) -> int:
+        return self.log.log_end_offset if self.flushed is None else self.flushed
+
 
 class Case:
     """Broker 1 leads, 2 and 3 follow."""
 
     def __init__(self, *, isr: tuple[int, ...] = (1, 2, 3), end: int = 0, min_isr: int = 1, committed: int = 0) -> None:
         self.log = Log(log_end_offset=end)
-        self.around = Surroundings(min_isr=min_isr)
+        self.around = Surroundings(self.log, min_isr=min_isr)
         self.now_ms = 0
         self.leader = PartitionLeader(
             1,
@@ -268,3 +274,18 @@ def test_a_replica_near_the_end_is_waited_for() -> None:
     case.now_ms = 1001
     case.leader.settings_changed(case.now_ms)
     assert case.leader.high_watermark == 15, "but not for long"
+
+
+def test_what_is_not_on_the_leaders_disk_is_not_committed_where_that_is_asked_for() -> None:
+    case = Case()
+    case.around.flushed = 0
+    case.append(3)
+    case.fetch(2, 3)
+    assert not case.fetch(3, 3)
+    assert case.leader.high_watermark == 0
+    case.around.flushed = 2
+    assert case.leader.appended(0)
+    assert case.leader.high_watermark == 2
+    case.around.flushed = None  # it is not asked for any more
+    assert case.leader.settings_changed(0)
+    assert case.leader.high_watermark == 3

@@ -1,23 +1,30 @@
 """Bugs that are planted into the product must be found, and by an invariant that is about them."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import pytest
 
+from millstream.broker import coordinator_shell
 from millstream.broker.partition import Partition
 from millstream.broker.refused_batches import RefusedBatches
+from millstream.broker.replica_roles import ReplicaRoles
+from millstream.broker.replica_surroundings import Surroundings
 from millstream.broker.sequence_gaps import SequenceGaps
 from millstream.broker.transaction_markers import TransactionMarkers
+from millstream.config.log_config import LogConfig
 from millstream.controller.broker_sessions import BrokerSession
 from millstream.coordinator.group_shard import GroupShard
 from millstream.coordinator.transaction.transaction import Transaction, TransactionState
 from millstream.coordinator.transaction.transaction_shard import TransactionShard
+from millstream.metadata.topic_names import INTERNAL_TOPICS
 from millstream.model.transactions import Marker
 from millstream.quorum.metadata_log import MetadataLog
 from millstream.quorum.quorum_state import QuorumStateFile
 from millstream.replication.follower import PartitionFollower
 from millstream.runtime.node import Node
 from millstream.storage.cleaner.transactions import CleanedTransactions
+from millstream.storage.log_directory import LogDirectory
 from millstream.storage.partition_log import PartitionLog
 from millstream.storage.transaction_index import AbortedTransaction
 from millstream.testing.simulation.simulation import Options, Scenario, simulate
@@ -68,6 +75,35 @@ def _take_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
 def _keep_failing_disks(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it was once: a leader whose writes fail keeps leading."""
     monkeypatch.setattr(Node, "_gives_up_directory", lambda self: False)
+
+
+# On a single node, without power
+
+
+def _coordinators_do_not_wait_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was once: what coordinators acknowledged was gone after a power cut."""
+    config_of = ReplicaRoles._config_of
+
+    def without_flush(self: ReplicaRoles, topic: str) -> LogConfig:
+        config = config_of(self, topic)
+        return replace(config, flush_before_ack=False) if topic in INTERNAL_TOPICS else config
+
+    monkeypatch.setattr(ReplicaRoles, "_config_of", without_flush)
+
+
+def _coordinators_acknowledge_before_the_flush(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their topics are flushed, but nothing waits for it."""
+    monkeypatch.setattr(coordinator_shell, "may_acknowledge", lambda partition, end: True)
+
+
+def _show_what_is_not_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was once: readers got records that a power cut took, and passed over what was written in their place."""
+    monkeypatch.setattr(Surroundings, "own_end", lambda self: self._log.log_end_offset)
+
+
+def _acknowledge_deletions_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was once: records that had been deleted came back."""
+    monkeypatch.setattr(LogDirectory, "when_checkpointed", lambda self, callback, begin: callback(None))
 
 
 # Transactions
@@ -186,6 +222,10 @@ LONG = pytest.mark.slow
         (_let_batches_overtake, Scenario.FAILOVER, {"AckedIsKept", "History"}),
         (_take_gaps, Scenario.FAILOVER, {"AckedIsKept", "History"}),
         (_keep_failing_disks, Scenario.DISK, {"WritesGoOn"}),
+        (_coordinators_do_not_wait_for_the_disk, Scenario.POWER, _OF_RECORDS),
+        pytest.param(_coordinators_acknowledge_before_the_flush, Scenario.POWER, _OF_RECORDS, marks=LONG),
+        (_show_what_is_not_on_disk, Scenario.POWER, {"InSyncLogsAgree", "History", "AckedIsKept"}),
+        (_acknowledge_deletions_early, Scenario.POWER, {"AckedIsKept"}),
         (_name_no_aborted_ones, Scenario.TRANSACTIONS, {"NoAbortedRead"}),
         (_everything_is_stable, Scenario.TRANSACTIONS, {"LastStableOffsetsHold", "NoAbortedRead"}),
         pytest.param(_send_markers_once, Scenario.TRANSACTIONS, {"TransactionsEnd", "Liveness"}, marks=LONG),

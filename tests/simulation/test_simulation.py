@@ -61,6 +61,14 @@ def test_disks_of_leaders_that_fail() -> None:
 
 
 @pytest.mark.timeout(300)
+def test_a_single_node_without_power() -> None:
+    results = list(run_seeds(range(1, 9), Options(scenario=Scenario.POWER), processes=os.cpu_count() or 1))
+    assert [str(each.violation) for each in results if not each.ok] == []
+    assert all("power cut within a write" in each.faults for each in results)
+    assert sum(each.committed for each in results) > 8
+
+
+@pytest.mark.timeout(300)
 def test_five_nodes() -> None:
     results = list(run_seeds(range(1, 9), Options(nodes=5), processes=os.cpu_count() or 1))
     assert [str(each.violation) for each in results if not each.ok] == []

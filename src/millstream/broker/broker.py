@@ -1,5 +1,6 @@
 """The broker as a whole: the partitions it leads, kept as the metadata says, and the table of APIs it answers."""
 
+import asyncio
 import logging
 from collections.abc import Callable
 
@@ -183,6 +184,14 @@ class Broker:
             return None
         return DirectoryFailure(broken.directory, f"{broken.topic_partition}: {broken.failure}", False)
 
+    def _remember_starts(self) -> "asyncio.Future[OSError | None]":
+        """Done when it is on disk where logs begin now."""
+        written: asyncio.Future[OSError | None] = self._environment.loop.create_future()
+        self.logs.when_checkpointed(
+            lambda failure: None if written.done() else written.set_result(failure), self._checkpoint
+        )
+        return written
+
     def _checkpoint(self) -> None:
         job = self.logs.checkpoint_job(self._environment.clock.now_ms())
         if job is not None:
@@ -198,7 +207,7 @@ class Broker:
         view, environment, partitions = self.view, self._environment, self.partitions
         topics = TopicCreator(self.link)
         configs = DescribedConfigs(view)
-        offsets = OffsetHandlers(partitions, environment, self.replicas, self._checkpoint)
+        offsets = OffsetHandlers(partitions, environment, self.replicas, self._remember_starts)
         cluster = ClusterHandlers(
             view.node_id,
             lambda: view.image,

@@ -235,6 +235,7 @@ class LocalPartition:
             self._finish_flush(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot be made durable: {error}"))
             return
         if job is None:
+            self._flushed()
             self._finish_flush(None)
             return
         self._flushing = True
@@ -245,11 +246,15 @@ class LocalPartition:
             failure = future.result()
             job.done(failure)
             if failure is None:
+                self._flushed()
                 self._finish_flush(None)
             else:
                 self._finish_flush(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot be made durable: {failure}"))
 
         future.add_done_callback(finished)
+
+    def _flushed(self) -> None:
+        """More is on disk than before."""
 
     def _finish_flush(self, error: KafkaError | None) -> None:
         waiting, self._flush_waiters = self._flush_waiters, []

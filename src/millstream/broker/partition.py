@@ -3,7 +3,9 @@
     offline ──become_leader──> leader <──become_leader / become_follower──> follower
 
 A partition is offline until the metadata gives it a role. As leader it takes writes and tells how far followers are;
-with a single replica everything appended is committed at once, and nothing is asked of anybody. As follower it takes
+with a single replica everything appended is committed at once, and nothing is asked of anybody. With `flush.before.ack`
+the leader's own log counts up to what is on disk: no reader sees a record that a power cut may take, for what is
+written later at its offset would be passed over. As follower it takes
 what its leader sends, and serves consumers up to the high watermark it was told. Both roles begin with the high
 watermark that the node knew: a record is not shown before it is known again to be committed.
 
@@ -125,13 +127,18 @@ class Partition(LocalPartition):
         assert state is not None
         # What earlier leaders wrote ends here: followers find out by this where their logs part from ours.
         log.assign_leader_epoch(self.leader_epoch)
-        if state.replicas == (self._replicas.node_id,):
+        if self._is_committed_at_once(log, state):
             log.high_watermark = None
             self.high_watermark = log.log_end_offset
             return
         log.high_watermark = self.high_watermark
         self._leader = self._new_leader(log, state)
         self._look_at_high_watermark(self._leader)
+        self._flush_to_commit(log)
+
+    def _is_committed_at_once(self, log: PartitionLog, state: PartitionState) -> bool:
+        """Whether nothing is waited for: no other replica, and not the disk."""
+        return state.replicas == (self._replicas.node_id,) and not log.config.flush_before_ack
 
     def _new_leader(self, log: PartitionLog, state: PartitionState) -> PartitionLeader:
         return PartitionLeader(
@@ -154,11 +161,11 @@ class Partition(LocalPartition):
             return
         leader = self._leader
         if leader is None:
-            if state.replicas != (self._replicas.node_id,):
+            if not self._is_committed_at_once(log, state):
                 log.high_watermark = self.high_watermark
                 self._leader = self._new_leader(log, state)
             return
-        if state.replicas == (self._replicas.node_id,):
+        if self._is_committed_at_once(log, state):
             self._leader = None
             log.high_watermark = None
             self._committed_to(log.log_end_offset)
@@ -252,6 +259,7 @@ class Partition(LocalPartition):
         if len(leader.maximal_isr) == 1:  # else the others have to have it first
             leader.appended(self._now_ms())
             self._look_at_high_watermark(leader)
+        self._flush_to_commit(log)
         if self.replica_waiters:
             for follower in tuple(self.replica_waiters):
                 follower.grown(self)
@@ -326,8 +334,24 @@ class Partition(LocalPartition):
         if follower is not None and int(at * 1000) > follower.fetched_ms:
             follower.level(int(at * 1000))
 
+    def _flush_to_commit(self, log: PartitionLog) -> None:
+        if log.config.flush_before_ack and log.recovery_point < log.log_end_offset and not self._flushing:
+            self._start_flush()
+
+    def _flushed(self) -> None:
+        leader = self._leader
+        if leader is not None:
+            leader.appended(self._now_ms())
+            self._look_at_high_watermark(leader)
+            self._flush_to_commit(self.log)  # what came meanwhile
+
     def check_in_sync_set(self) -> None:
-        """Called now and then: followers that are silent change nothing by themselves."""
+        """Called now and then (followers that are silent change nothing by themselves), and when settings changed."""
+        log, state = self._log, self.state
+        if self.is_leader and state is not None and log is not None:
+            if (self._leader is None) is not self._is_committed_at_once(log, state):
+                self._follow_state(state)  # `flush.before.ack` was changed
+            self._flush_to_commit(log)
         leader = self._leader
         if leader is not None:
             now_ms = self._now_ms()

@@ -28,6 +28,8 @@ _FETCH_BYTES = 256 << 10
 """What is taken apart in one go on the event loop."""
 _LAST_VERSION_WITH_NAMES = 12
 _CONSUMER = -1
+_LATEST = -1
+"""The timestamp that asks for the end."""
 _log = logging.getLogger("millstream.schemas")
 
 
@@ -86,6 +88,7 @@ class RegisteredSchemas:
 
     async def _read_on(self) -> bool:
         """To the end; False if there is no such topic."""
+        end: int | None = None
         while True:
             image = self._view.image
             topic, state = image.topics.get(self._topic), image.partition(TopicPartition(self._topic, 0))
@@ -95,6 +98,9 @@ class RegisteredSchemas:
                 self._begin_anew(topic.id, 0)
             if not state.has_leader:
                 raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{self._topic} has no leader")
+            if end is None:
+                # A leader that is new, or has just started, may not know yet how far it is; only ListOffsets says so.
+                end = await self._end_at(state.leader)
             row = await self._fetched(state.leader)
             if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 self._begin_anew(topic.id, max(0, row.log_start_offset))
@@ -103,11 +109,25 @@ class RegisteredSchemas:
                 raise KafkaError(ErrorCode(row.error_code), f"broker {state.leader} refuses to be asked")
             before = self._position
             self._take(row.records or b"")
-            if self._position >= row.high_watermark:
+            if self._position >= max(end, row.high_watermark):
                 self._read_at = self._loop.time()
                 return True
             if self._position == before:
                 raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"nothing is given from offset {before} on")
+
+    async def _end_at(self, leader: int) -> int:
+        partition = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": _LATEST}
+        fields = {
+            "replica_id": _CONSUMER,
+            "isolation_level": 0,
+            "topics": [{"name": self._topic, "partitions": [partition]}],
+            "timeout_ms": int(_PATIENCE_S * 1000),
+        }
+        answer = await self._peers.request(leader, "list_offsets", fields, timeout_s=_PATIENCE_S)
+        row = answer.topics[0].partitions[0]
+        if row.error_code:
+            raise KafkaError(ErrorCode(row.error_code), f"broker {leader} does not know the end of {self._topic}")
+        return int(row.offset)
 
     async def _fetched(self, leader: int) -> Any:
         partition = {"partition": 0, "fetch_offset": self._position, "partition_max_bytes": _FETCH_BYTES}

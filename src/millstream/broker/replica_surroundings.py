@@ -51,3 +51,7 @@ class Surroundings:
 
     def min_in_sync(self) -> int:
         return self._log.config.min_insync_replicas
+
+    def own_end(self) -> int:
+        log = self._log
+        return log.recovery_point if log.config.flush_before_ack else log.log_end_offset

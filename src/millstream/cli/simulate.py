@@ -26,7 +26,7 @@ def simulate(
         typer.Option(
             "--scenario",
             metavar="NAME",
-            help="trouble, forming, blackout, transactions, failover, busy or disk; else the seed chooses.",
+            help="trouble, forming, blackout, transactions, failover, busy, disk or power; else the seed chooses.",
         ),
     ] = "",
     trace: Annotated[bool, typer.Option("--trace", help="Print the run as a story.")] = False,
@@ -55,6 +55,8 @@ def simulate(
 
     if scenario and scenario not in tuple(Scenario):
         raise CommandFailedError(f"--scenario is one of {', '.join(Scenario)}")
+    if scenario == Scenario.POWER and nodes != Options().nodes:
+        raise CommandFailedError(f"--scenario {scenario} runs a single node: leave out --nodes {nodes}")
     options = Options(
         nodes=nodes,
         trouble_seconds=trouble,

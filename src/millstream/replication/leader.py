@@ -1,7 +1,8 @@
 """The leader of one partition: how far each follower is, what is committed, and who is in sync.
 
 Promises: the high watermark never goes back, and passes a record only when every member of the *maximal* in-sync set
-has it: those the controller has confirmed and those we have proposed to it. A member we would like to be rid of counts
+has it (the leader itself on its disk, where the topic asks for that): those the controller has confirmed and those we
+have proposed to it. A member we would like to be rid of counts
 until the controller has agreed, since until then it may be elected. One proposal is in flight at a time.
 
     in sync ──(behind for replica.lag.time.max.ms)──> shrink proposed ──(confirmed)──> out of sync
@@ -48,6 +49,10 @@ class Surroundings(Protocol):
     def lag_max_ms(self) -> int: ...
 
     def min_in_sync(self) -> int: ...
+
+    def own_end(self) -> int:
+        """Up to where the leader's own log counts: its end, or what is on disk where nothing else may be shown."""
+        ...
 
 
 class Follower:
@@ -207,7 +212,7 @@ class PartitionLeader:
     # What moves the high watermark; each of these says whether it did
 
     def appended(self, now_ms: int) -> bool:
-        """The leader's own log has grown."""
+        """The leader's own log has grown, or more of it is on disk."""
         return self._advance(now_ms)
 
     def fetched(self, broker_id: int, *, offset: int, log_start: int, broker_epoch: int, now_ms: int) -> bool:
@@ -232,7 +237,7 @@ class PartitionLeader:
         return self._advance(now_ms)
 
     def settings_changed(self, now_ms: int) -> bool:
-        """A smaller `min.insync.replicas` may let the high watermark go on."""
+        """A smaller `min.insync.replicas`, or no `flush.before.ack`, may let the high watermark go on."""
         return self._advance(now_ms)
 
     def follower(self, broker_id: int, broker_epoch: int) -> Follower:
@@ -247,7 +252,7 @@ class PartitionLeader:
     def _advance(self, now_ms: int) -> bool:
         if self.is_under_min:
             return False
-        committed = self._log.log_end_offset
+        committed = self._surroundings.own_end()
         for broker_id, follower in self.followers.items():
             if follower.log_end < committed and (
                 broker_id in self.maximal_isr or self._may_soon_join(broker_id, follower, now_ms)

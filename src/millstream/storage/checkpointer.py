@@ -1,11 +1,12 @@
 """The checkpoint files of a log directory: recovery points, log start offsets, high watermarks, cleaned offsets.
 
-One write at a time: whoever asks while one is under way is served by the next, which `maintenance` begins. After the
-last one, at the stop, nothing is written any more, not even by a job that comes late.
+One write at a time: a request that comes while one is under way is served by the next, which `maintenance` begins, or
+`on_wanted` where a caller waits for it. After the last one, at the stop, nothing is written any more, not even by a job
+that comes late.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from threading import Lock
 
 from millstream.model.identifiers import TopicPartition
@@ -33,6 +34,9 @@ class Checkpointer:
         """When the files that were read had been written."""
         self.is_wanted = False
         """Whether somebody asked while a write was under way."""
+        self.on_wanted: Callable[[], None] = lambda: None
+        """Called when a write is over and a caller waits for another: it begins one."""
+        self._waiting: list[Callable[[OSError | None], None]] = []
         self._under_way = False
         self._closed = False
         self._writing = Lock()
@@ -50,6 +54,10 @@ class Checkpointer:
             if offsets.pop(partition, None) is not None:
                 self.is_wanted = True  # a log of the same name must not inherit it
 
+    def when_written(self, callback: Callable[[OSError | None], None]) -> None:
+        """Calls back, with the failure if there is one, when a write that begins after this is over."""
+        self._waiting.append(callback)
+
     def job(self, logs: Mapping[TopicPartition, PartitionLog]) -> Job | None:
         """Write everything as it is now; None when a write is under way, which is then followed by another."""
         self.is_wanted = self._under_way
@@ -57,11 +65,16 @@ class Checkpointer:
             return None
         self._under_way = True
         contents = self._gather(logs)
+        served, self._waiting = self._waiting, []
 
         def done(result: OSError | None) -> None:
             self._under_way = False
             if result is not None:
                 logger.warning("checkpoint_failed root=%s error=%s", self._root, result)
+            for callback in served:
+                callback(result)
+            if self._waiting:
+                self.on_wanted()
 
         return Job("write_checkpoints", lambda: self._write(contents), done)
 

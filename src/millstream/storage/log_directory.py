@@ -370,6 +370,13 @@ class LogDirectory:
         """Have `maintenance` write the checkpoints next time."""
         self._checkpoints.is_wanted = True
 
+    def when_checkpointed(self, callback: Callable[[OSError | None], None], begin: Callable[[], None]) -> None:
+        """Calls back when the checkpoints as they are now, or later, are on disk. `begin` has a `checkpoint_job` run:
+        now, or when the one that is under way is over."""
+        self._checkpoints.when_written(callback)
+        self._checkpoints.on_wanted = begin
+        begin()
+
     def checkpoint_job(self, now_ms: int) -> Job | None:
         """Write recovery points, log start offsets and high watermarks as they are now; None when that is under way,
         and then `maintenance` does it once more."""

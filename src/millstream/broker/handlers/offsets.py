@@ -46,9 +46,10 @@ class OffsetHandlers:
         partitions: PartitionTable,
         environment: Environment,
         cluster: Elsewhere,
-        remember_starts: Callable[[], None],
+        remember_starts: "Callable[[], asyncio.Future[OSError | None]]",
     ) -> None:
-        """`remember_starts` writes down where logs begin, so that deleted records stay deleted after a crash."""
+        """`remember_starts` writes down where logs begin, so that deleted records stay deleted after a crash; what it
+        returns is done when that is on disk."""
         self._partitions = partitions
         self._environment = environment
         self._cluster = cluster
@@ -130,7 +131,8 @@ class OffsetHandlers:
         return log.end_offset_of_epoch(epoch)
 
     async def delete_records(self, request: Message, context: Context) -> Response:
-        """Answers when no live replica has the records any more, or when the time is up."""
+        """Responds when no live replica has the records any more and the log's start is on disk, or when the time is
+        up."""
         waits: list[tuple[dict[str, Any], Partition, CommitWaiter, asyncio.Future[KafkaError | None]]] = []
         topics = []
         for topic in request.topics:
@@ -150,9 +152,12 @@ class OffsetHandlers:
                     answer |= {"low_watermark": -1, "error_code": _code(error)}
             topics.append({"name": topic.name, "partitions": rows})
             await asyncio.sleep(0)
-        self._remember_starts()
-        if waits:
-            await asyncio.wait([done for _, _, _, done in waits], timeout=max(request.timeout_ms, 0) / 1000)
+        deleted = [row for topic in topics for row in topic["partitions"] if "error_code" not in row]
+        if not deleted:
+            return {"topics": topics}
+        remembered = self._remember_starts()
+        pending = [done for _, _, _, done in waits]
+        await asyncio.wait({remembered}.union(pending), timeout=max(request.timeout_ms, 0) / 1000)
         for answer, partition, waiter, done in waits:
             waiter.cancel()
             failure = done.result() if done.done() else KafkaError(ErrorCode.REQUEST_TIMED_OUT, "a replica is behind")
@@ -160,6 +165,10 @@ class OffsetHandlers:
                 answer["low_watermark"] = partition.low_watermark
             else:
                 answer |= {"low_watermark": -1, "error_code": _code(failure)}
+        if not remembered.done():
+            _refuse(deleted, ErrorCode.REQUEST_TIMED_OUT)
+        elif remembered.result() is not None:
+            _refuse(deleted, ErrorCode.KAFKA_STORAGE_ERROR)
         return {"topics": topics}
 
     def _delete_before(self, partition: Partition, offset: int) -> int:
@@ -175,6 +184,11 @@ class OffsetHandlers:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{offset} is not in the log")
         log.delete_records_before(offset)
         return log.log_start_offset
+
+
+def _refuse(rows: list[dict[str, Any]], error: ErrorCode) -> None:
+    for row in rows:
+        row |= {"low_watermark": -1, "error_code": row.get("error_code", error)}
 
 
 def _resolve(done: "asyncio.Future[KafkaError | None]", error: KafkaError | None) -> None:

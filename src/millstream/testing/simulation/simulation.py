@@ -9,7 +9,8 @@ Other scenarios: in `forming` the faults begin with the nodes' first start, on e
 lose power at once, and what counts is the metadata; `transactions` is trouble with more of them; in `failover` leaders
 are out of reach for so long that others take over, and producers have much under way; in `busy` nothing is wrong but
 that machines have too much to do, and nobody may be fenced for it; in `disk` the disks of leaders fail, one at a time,
-and writes must go on meanwhile.
+and writes must go on meanwhile; in `power` a single node with `flush.before.ack` loses power again and again, within any
+write, and nothing that was acknowledged may be gone.
 
 Two runs of one seed are the same, event for event; `Result.fingerprint` says so.
 """
@@ -20,7 +21,7 @@ import random
 import time
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from typing import Any
@@ -48,9 +49,13 @@ from millstream.testing.simulation.faults import (
     Saboteur,
     make_plan,
 )
+from millstream.testing.simulation.group_clients import ClassicMember, ConsumerMember, ShareMember
 from millstream.testing.simulation.invariants import CommittedMetadataStays, NobodyIsFenced, all_invariants
+from millstream.testing.simulation.keeping_client import KeepingClient, Progress
+from millstream.testing.simulation.keeping_topics import SCHEMAS, SHORT, Registrar, Shortener
 from millstream.testing.simulation.machine import Machine, Process
 from millstream.testing.simulation.pipelining_producer import PipeliningProducer
+from millstream.testing.simulation.power_cuts import PowerCuts
 from millstream.testing.simulation.scheduler import Scheduler
 from millstream.testing.simulation.sight import look
 from millstream.testing.simulation.trace import Event, LogCapture, Trace
@@ -79,6 +84,16 @@ _QUIET_AFTER = 0.3
 _WITH_TRANSACTIONS = 0.67
 """Of the seeds, where the scenario leaves it open."""
 _PASSING = "passing-"
+_KEEPING: dict[str, Callable[..., KeepingClient]] = {
+    "classic": ClassicMember,
+    "kip848-1": partial(ConsumerMember, stays=True),
+    "kip848-2": partial(ConsumerMember, stays=False),
+    "queue": ShareMember,
+    "registrar": Registrar,
+    "shortener": Shortener,
+}
+"""Clients of everything that is acknowledged, where nothing of it may be lost."""
+_POWER_SETTINGS = {"log.flush.before.ack": "true", "share.coordinator.state.topic.num.partitions": "1"}
 
 
 class Scenario(StrEnum):
@@ -89,6 +104,7 @@ class Scenario(StrEnum):
     FAILOVER = "failover"
     BUSY = "busy"
     DISK = "disk"
+    POWER = "power"
 
 
 _LIKELY = {
@@ -167,11 +183,14 @@ class Simulation:
         self._scheduler = Scheduler()
         self._trace = Trace(lambda: self._scheduler.now, show)
         self._violation: Violation | None = None
-        self._scenario = options.scenario or _scenario(self._seed)
+        self._scenario = options.scenario or _scenario(self._seed, options)
+        self._is_alone = self._scenario is Scenario.POWER
+        nodes = 1 if self._is_alone else options.nodes
         separate = options.separate_roles
         if separate is None:
             separate = randomness.random() < 0.2
-        roles = ["controller"] * 3 + ["broker"] * options.nodes if separate else ["broker,controller"] * options.nodes
+        separate = separate and not self._is_alone
+        roles = ["controller"] * 3 + ["broker"] * nodes if separate else ["broker,controller"] * nodes
         self.cluster = Cluster(
             self._seed,
             roles,
@@ -183,7 +202,7 @@ class Simulation:
         )
         for machine in self.cluster.machines.values():
             machine.clock.offset_ms = randomness.choice((0, 0, 40, -700, 5_000))
-        factor = min(3, options.nodes)
+        factor = min(3, nodes)
         topics = [
             TopicPlan("orders", 3, factor, {"min.insync.replicas": "2"}),
             TopicPlan("small", 1, factor, {"min.insync.replicas": "2", "segment.ms": "1500"}),
@@ -191,7 +210,9 @@ class Simulation:
         self._has_transactions = randomness.random() < _WITH_TRANSACTIONS or self._scenario is Scenario.TRANSACTIONS
         self._has_transactions &= self._scenario is not Scenario.FAILOVER
         if self._has_transactions:
-            topics += [LEDGER, STATE]
+            topics += [replace(plan, replication_factor=factor) for plan in (LEDGER, STATE)]
+        if self._is_alone:
+            topics += [SCHEMAS, SHORT]
         self._topics = tuple(topics)
         self._recorder = Recorder(lambda: self._scheduler.now)
         self.workload = Workload(self._topics, self._recorder, tell=self._trace.tell, report=self._report)
@@ -204,6 +225,7 @@ class Simulation:
             self.workload.zombie_rest_s = 2.5
         if self._scenario is Scenario.FAILOVER:
             self.workload.patience_s = (8.0,)
+        self._progress = Progress()
         self._make_invariants()
         self._writes_go_on = WritesGoOn(self.cluster, lambda since: self._silent(since, plain=True))
         self._leaders: dict[str, tuple[int, int]] = {}
@@ -212,7 +234,7 @@ class Simulation:
 
     def _make_invariants(self) -> None:
         lost = self.workload.may_lose_records
-        logs = self._logs = CommittedLogs(cleaned=(STATE.name, OFFSETS_TOPIC, STATE_TOPIC))
+        logs = self._logs = CommittedLogs(cleaned=(STATE.name, SCHEMAS.name, OFFSETS_TOPIC, STATE_TOPIC))
         self._transactions = TransactionInvariants(self.workload.book, logs, LOOP_KEY)
         self._cleaning = CleaningKeepsTheLast(self._transactions.logs, logs)
         self._invariants = all_invariants(logs, (_PASSING,), records_may_be_lost=lost)
@@ -307,6 +329,11 @@ class Simulation:
             )
         if self._has_transactions:
             self._begin_transactions()
+        if self._is_alone:
+            for name, client in _KEEPING.items():
+                cluster.add_client(
+                    name, partial(client, bootstrap=cluster.bootstrap, workload=workload, progress=self._progress)
+                )
         self._run_until(_QUIET_BEFORE, lambda: False)
         if self._scenario is not Scenario.FORMING:
             self._make_trouble()
@@ -340,14 +367,21 @@ class Simulation:
         begin, seconds = self._scheduler.now, self._options.trouble_seconds
         if self._scenario is Scenario.BUSY:
             seconds = max(seconds, _BUSY_SECONDS)
-        likely = _LIKELY.get(self._scenario)
-        pace = _PACES.get(self._scenario, USUAL_PACE)
-        plan = make_plan(self._seed, begin=begin, end=begin + seconds, likely=likely, pace=pace)
-        saboteur = Saboteur(self.cluster, self._seed, plan)
+        saboteur: Saboteur | PowerCuts
+        if self._is_alone:
+            saboteur = PowerCuts(self.cluster, self._seed)
+        else:
+            saboteur = self._saboteur(begin, seconds)
         saboteur.begin()
         self._run_until(seconds, lambda: False)
         saboteur.end()
         self._result.faults = saboteur.done
+
+    def _saboteur(self, begin: float, seconds: float) -> Saboteur:
+        likely = _LIKELY.get(self._scenario)
+        pace = _PACES.get(self._scenario, USUAL_PACE)
+        plan = make_plan(self._seed, begin=begin, end=begin + seconds, likely=likely, pace=pace)
+        return Saboteur(self.cluster, self._seed, plan)
 
     def _repair(self) -> None:
         workload, since = self.workload, self._scheduler.now
@@ -356,6 +390,7 @@ class Simulation:
             return (
                 not self._silent(since)
                 and not self._idle_ids(since)
+                and not self._idle_keepers(since)
                 and (workload.committed_at > since or workload.may_lose_records)
                 and self._is_fully_in_sync()
                 and all(map(self.cluster.is_ready, self.cluster.machines))
@@ -380,6 +415,10 @@ class Simulation:
             return []
         committed_at = self.workload.book.committed_at
         return [each for each in (WRITER_ID, LOOP_ID) if committed_at.get(each, 0.0) <= since]
+
+    def _idle_keepers(self, since: float) -> list[str]:
+        """Clients that were acknowledged nothing since then."""
+        return self._progress.idle(_KEEPING, since) if self._is_alone else []
 
     def _audit(self) -> None:
         """Writers stop; whoever reads gets to the end of everything."""
@@ -527,6 +566,7 @@ class Simulation:
         if self.workload.committed_at <= since and not self.workload.may_lose_records:
             silent.append("no group's offset is taken")
         silent += [f"nothing is committed under {each}" for each in self._idle_ids(since)]
+        silent += [f"nothing is acknowledged to {each}" for each in self._idle_keepers(since)]
         starting = [f"node {each} is not ready" for each in self.cluster.machines if not self.cluster.is_ready(each)]
         return "; ".join([*silent, *self._out_of_sync(), *starting])
 
@@ -536,9 +576,15 @@ def _is_active(image: MetadataImage, broker_id: int) -> bool:
     return broker is not None and broker.active
 
 
-def _scenario(seed: str) -> Scenario:
+def _scenario(seed: str, options: Options) -> Scenario:
     chance = random.Random(f"{seed}/scenario").random()
-    return Scenario.FORMING if chance < 0.1 else Scenario.BLACKOUT if chance < 0.2 else Scenario.TROUBLE
+    if chance < 0.1:
+        return Scenario.FORMING
+    if chance < 0.2:
+        return Scenario.BLACKOUT
+    # A run that was asked to have five nodes, or controllers apart, has them.
+    is_free = options.nodes == Options().nodes and options.separate_roles is None
+    return Scenario.POWER if chance < 0.3 and is_free else Scenario.TROUBLE
 
 
 def _settings(randomness: random.Random, scenario: Scenario) -> dict[str, str]:
@@ -546,6 +592,8 @@ def _settings(randomness: random.Random, scenario: Scenario) -> dict[str, str]:
     usual = DEFAULT_TIMES if scenario is Scenario.FORMING and randomness.random() < 0.5 else {}
     if scenario is Scenario.BUSY:
         usual = DEFAULT_TIMES
+    if scenario is Scenario.POWER:
+        usual = _POWER_SETTINGS
     return {
         **usual,
         "log.flush.offset.checkpoint.interval.ms": str(randomness.choice((2_000, 60_000))),
