@@ -2,7 +2,7 @@
 
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 _SOURCE = Path(__file__).with_suffix(".c")
@@ -14,21 +14,19 @@ def can_be_built() -> bool:
 
 
 class FailingDisks:
-    """`directory` is where the library is built; each of `data_dirs` can then fail by itself."""
+    """`directory` is where the library is built."""
 
-    def __init__(self, directory: Path, data_dirs: Iterable[Path]) -> None:
-        self._library = directory / "failing_disk.so"
-        self._data_dirs = [path.resolve() for path in data_dirs]
+    def __init__(self, directory: Path) -> None:
+        self._library = directory.resolve() / "failing_disk.so"
         subprocess.run(
             ["gcc", "-shared", "-fPIC", "-O1", "-o", str(self._library), str(_SOURCE), "-ldl"],
             check=True,
             capture_output=True,
         )
 
-    @property
-    def environment(self) -> Mapping[str, str]:
-        """What a node's process needs in its environment."""
-        return {"LD_PRELOAD": str(self._library), "FAILING_DISKS": ":".join(map(str, self._data_dirs))}
+    def environment(self, *data_dirs: Path) -> Mapping[str, str]:
+        """What a process needs in its environment, so that these directories can fail."""
+        return {"LD_PRELOAD": str(self._library), "FAILING_DISKS": ":".join(str(path.resolve()) for path in data_dirs)}
 
     def fail(self, data_dir: Path, *how: str) -> None:
         """From now on operations on the files in there fail; `how` says which."""

@@ -37,7 +37,7 @@ class Plan:
 
 def run(plan: Plan, say: Callable[[str], None]) -> Summary:
     network: Network = Bridged(plan.node_count) if plan.contained else Loopback(plan.node_count)
-    disks = Disks(plan.directory, small=plan.contained)
+    disks = Disks(plan.directory, small=plan.contained, failing=True)
     chance = random.Random(plan.seed)
     faults: list[Fault] = []
     with Cluster(plan.system, plan.node_count, network, disks, plan.directory, {}) as cluster:

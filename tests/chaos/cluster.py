@@ -37,6 +37,7 @@ class Cluster:
                 disks.make(number),
                 network.command_prefix(number),
                 settings,
+                disks.environment(number),
             )
             for number in numbers
         }

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import BinaryIO, ClassVar
 
 from tests.chaos.cluster import Cluster
-from tests.chaos.nodes import Node
+from tests.chaos.nodes import KafkaNode, Node
 from tests.chaos.workload import TOPIC
+from tests.failing_disk import SYNC, TORN, WRITE
 
 
 class Nemesis(ABC):
@@ -253,6 +254,50 @@ class FullDisk(Nemesis):
         _start_again(self._victim)  # Kafka's node gives up
 
 
+class _FailingDisk(Nemesis):
+    """The node leaves the cluster by itself, and comes back when its disk works again; nobody starts it."""
+
+    hold_s = 6.0
+    how: ClassVar[tuple[str, ...]]
+
+    @classmethod
+    def is_possible(cls, cluster: Cluster) -> bool:
+        return cluster.disks.can_fail
+
+    def strike(self) -> str:
+        self._victim = self.victim()
+        self.cluster.disks.fail(self._victim.number, *self.how)
+        return f"node {self._victim.number}"
+
+    def victim(self) -> Node:
+        return self.some_leader()
+
+    def heal(self) -> None:
+        self.cluster.disks.mend(self._victim.number)
+        if isinstance(self._victim, KafkaNode):
+            _start_again(self._victim)  # Kafka's node gives up
+
+
+class EioOnWrite(_FailingDisk):
+    name = "EIO on every write of a leader"
+    how = (WRITE,)
+
+
+class EioOnWriteOfController(_FailingDisk):
+    name = "EIO on every write and fsync of the controller"
+    how = (WRITE, SYNC)
+
+    def victim(self) -> Node:
+        return self.cluster.nodes[self.cluster.controller()]
+
+
+class TornWrites(_FailingDisk):
+    """Half of every write arrives."""
+
+    name = "torn writes of a leader"
+    how = (TORN,)
+
+
 class CorruptTail(Nemesis):
     """Kill a node and damage the ends of its logs before it comes back: cut, overwritten, or with garbage behind.
 
@@ -333,5 +378,8 @@ ALL: tuple[type[Nemesis], ...] = (
     OneWayPartition,
     RollingRestart,
     FullDisk,
+    EioOnWrite,
+    EioOnWriteOfController,
+    TornWrites,
     CorruptTail,
 )

@@ -6,11 +6,12 @@ with a dead cable, and unlike a firewall that answers. Clients are on the bridge
 """
 
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from millstream.testing.free_ports import free_ports
+from tests.failing_disk import FailingDisks, can_be_built
 
 KAFKA_PORT = 9092
 CONTROLLER_PORT = 9093
@@ -109,19 +110,37 @@ class Bridged:
 
 
 class Disks:
-    """Where nodes keep their data: on small file systems that can be filled, where those can be had."""
+    """Where nodes keep their data: on small file systems that can be filled, where those can be had. With `failing`
+    and a C compiler, nodes are started so that their disks can fail."""
 
-    def __init__(self, directory: Path, *, small: bool, megabytes: int = 96) -> None:
+    def __init__(self, directory: Path, *, small: bool, megabytes: int = 96, failing: bool = False) -> None:
         self._directory = directory
         self.can_fill = small
         self._megabytes = megabytes
+        self.can_fail = failing and can_be_built()
+        self._failing = FailingDisks(directory) if self.can_fail else None
 
     def make(self, node: int) -> Path:
         mount = self._directory / f"disk-{node}"
         mount.mkdir(parents=True, exist_ok=True)
         if self.can_fill:
             _run("mount", "-t", "tmpfs", "-o", f"size={self._megabytes}m", "tmpfs", str(mount))
-        return mount / "data"
+        return self._data(node)
+
+    def environment(self, node: int) -> Mapping[str, str]:
+        """What the node's process needs in its environment."""
+        return {} if self._failing is None else self._failing.environment(self._data(node))
+
+    def fail(self, node: int, *how: str) -> None:
+        assert self._failing is not None
+        self._failing.fail(self._data(node), *how)
+
+    def mend(self, node: int) -> None:
+        assert self._failing is not None
+        self._failing.heal(self._data(node))
+
+    def _data(self, node: int) -> Path:
+        return self._directory / f"disk-{node}" / "data"
 
     def fill(self, node: int) -> None:
         """Take all the room there is."""

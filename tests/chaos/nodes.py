@@ -28,6 +28,7 @@ class Node(ABC):
     data_dir: Path
     command_prefix: Sequence[str] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
     paused: bool = field(default=False, init=False)
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
@@ -80,7 +81,7 @@ class Node(ABC):
                 stdout=log,
                 stderr=log,
                 cwd=_REPOSITORY,
-                env={**os.environ, "PYTHONPATH": str(_REPOSITORY / "src")},
+                env={**os.environ, "PYTHONPATH": str(_REPOSITORY / "src"), **self.environment},
                 start_new_session=True,
             )
 

@@ -26,8 +26,8 @@ PARTITIONS = 6
 @pytest.fixture
 def disks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FailingDisks:
     """Those of the nodes that are started from here on."""
-    made = FailingDisks(tmp_path, [tmp_path / f"node-{number}" / "data" for number in (1, 2, 3)])
-    for name, value in made.environment.items():
+    made = FailingDisks(tmp_path)
+    for name, value in made.environment(*(tmp_path / f"node-{number}" / "data" for number in (1, 2, 3))).items():
         monkeypatch.setenv(name, value)
     return made
 

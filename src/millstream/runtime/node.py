@@ -311,6 +311,8 @@ class Node:
         """Tells the others, who take over at once. Where that fails, the end of this node's connections tells them."""
         assert self.quorum is not None
         self.offline = failure
+        for listener in self._listeners:
+            listener.close()  # from here on others may lead: what this node knows is no longer for clients
         if self.quorum.is_leader:
             # It cannot commit anything more, and who leads next it cannot learn: its vote must be on disk.
             await self.quorum.stop()
