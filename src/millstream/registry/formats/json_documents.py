@@ -1,39 +1,56 @@
 """A JSON Schema with the schemas that it refers to: where a `$ref` leads, and what a schema says once followed."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
+
+from millstream.registry.formats.json_drafts import DRAFT_7, DRAFT_2019, NEWER, SAYING, Said, declared, said
 
 MAIN = ""
 _REFS = ("$ref", "$dynamicRef", "$recursiveRef")
 _DATA = frozenset({"enum", "const", "default", "examples"})
 """Keywords whose values are no schemas."""
+UNDECIDABLE = "$undecidable"
+"""Said by a schema that means something else in each place where it is used."""
 
 
 class UnknownReferenceError(Exception):
     """A `$ref` leads nowhere; the text says what to do."""
 
 
-class Place(NamedTuple):
-    """A schema, and the name of the document in which its own references are looked up."""
-
-    schema: Any
-    document: str
-
-
 class JsonDocuments:
-    def __init__(self, main: Any, others: Mapping[str, Any]) -> None:
+    """Read as one draft, unless a document names its own."""
+
+    def __init__(self, main: Any, others: Mapping[str, Any], draft: int = DRAFT_7) -> None:
         self.main = main
         self.others = others
+        self.draft = declared(main) or draft
         self._documents = {MAIN: main, **others}
+        self._drafts = {name: declared(document) or self.draft for name, document in self._documents.items()}
         self._by_id: dict[str, str] = {}
         for name, document in self._documents.items():
             if isinstance(document, dict) and isinstance(document.get("$id"), str):
                 self._by_id.setdefault(urldefrag(document["$id"])[0], name)
+        self._home = {
+            id(schema): name for name, document in self._documents.items() for schema in _schemas(document, data=True)
+        }
+        """The document that a schema stands in, by identity: parts of schemas are put together without copying them."""
+        self._followed: dict[int, Any] = {}
 
     @property
-    def root(self) -> Place:
-        return Place(self.main, MAIN)
+    def names_its_draft(self) -> bool:
+        return all(declared(document) is not None for document in self._documents.values())
+
+    @property
+    def differs_by_draft(self) -> bool:
+        """Whether it says something else in the newest draft than in draft 7."""
+        return any(
+            not NEWER.isdisjoint(schema)
+            or isinstance(schema.get("items"), list)
+            or ("$ref" in schema and not SAYING.isdisjoint(schema))
+            for document in self._documents.values()
+            for schema in _schemas(document)
+        )
 
     def referred_to(self) -> Iterator[Any]:
         """Where each reference leads; UnknownReferenceError for one that leads nowhere."""
@@ -41,24 +58,29 @@ class JsonDocuments:
             for schema in _schemas(document):
                 for keyword in _REFS:
                     if isinstance(schema.get(keyword), str):
-                        yield self._find(schema[keyword], name).schema
+                        yield self._find(schema[keyword], name)
 
-    def followed(self, place: Place) -> Place:
-        """The schema behind a chain of references; what stands beside a `$ref` counts as well, as in newer drafts."""
-        seen = []
-        while isinstance(place.schema, dict):
-            keyword = next((name for name in _REFS if isinstance(place.schema.get(name), str)), None)
-            if keyword is None or (place.schema[keyword], place.document) in seen:
-                return place
-            seen.append((place.schema[keyword], place.document))
-            target = self._find(place.schema[keyword], place.document)
-            beside = {name: value for name, value in place.schema.items() if name != keyword and name in SAYING}
-            if beside and target.document == place.document:
-                return Place({"allOf": [target.schema, beside]}, place.document)
-            place = target
-        return place
+    def followed(self, schema: Any) -> Any:
+        """What a schema says behind its references: a `Said`, true or false; the same object for the same schema."""
+        if not isinstance(schema, dict) or isinstance(schema, Said):
+            return schema
+        if id(schema) not in self._followed:
+            self._followed[id(schema)] = Said({UNDECIDABLE: True})  # while it is looked at: a reference to itself
+            self._followed[id(schema)] = self._said(schema)
+        return self._followed[id(schema)]
 
-    def _find(self, reference: str, document: str) -> Place:
+    def _said(self, schema: dict[str, Any]) -> Any:
+        document = self._home[id(schema)]
+        draft = self._drafts[document]
+        keyword = next((name for name in _REFS if isinstance(schema.get(name), str)), None)
+        if keyword is None:
+            return said(schema, draft)
+        beside = said(schema, draft) if draft >= DRAFT_2019 else Said()
+        # Others are dynamic: they lead elsewhere when another document refers to this one.
+        target = self._find(schema["$ref"], document) if keyword == "$ref" else Said({UNDECIDABLE: True})
+        return Said({"allOf": [target, beside]}) if beside else self.followed(target)
+
+    def _find(self, reference: str, document: str) -> Any:
         address, fragment = urldefrag(reference)
         name = self._document_named(address, document)
         if name is None:
@@ -66,7 +88,7 @@ class JsonDocuments:
         schema: Any = self._documents[name]
         pointer = unquote(fragment)
         if not pointer.startswith("/"):
-            return Place(_anchor(schema, pointer, reference) if pointer else schema, name)
+            return _anchor(schema, pointer, reference) if pointer else schema
         for part in pointer[1:].split("/"):
             key = part.replace("~1", "/").replace("~0", "~")
             if isinstance(schema, dict) and key in schema:
@@ -75,7 +97,7 @@ class JsonDocuments:
                 schema = schema[int(key)]
             else:
                 raise UnknownReferenceError(f"$ref {reference!r} leads nowhere: there is no {key!r} on the way")
-        return Place(schema, name)
+        return schema
 
     def _document_named(self, address: str, document: str) -> str | None:
         if not address:
@@ -97,25 +119,13 @@ def _anchor(schema: Any, name: str, reference: str) -> Any:
     raise UnknownReferenceError(f"$ref {reference!r} leads nowhere: there is no anchor {name!r}")
 
 
-def _schemas(node: Any) -> Iterator[dict[str, Any]]:
-    """Every object within a schema that may be a schema."""
+def _schemas(node: Any, *, data: bool = False) -> Iterator[dict[str, Any]]:
+    """Every object within a schema that may be a schema; with `data`, those within constants as well."""
     if isinstance(node, dict):
         yield node
         for name, value in node.items():
-            if name not in _DATA:
-                yield from _schemas(value)
+            if data or name not in _DATA:
+                yield from _schemas(value, data=data)
     elif isinstance(node, list):
         for value in node:
-            yield from _schemas(value)
-
-
-SAYING = frozenset(
-    {
-        "type", "enum", "const", "maxLength", "minLength", "pattern", "maximum", "minimum", "exclusiveMaximum",
-        "exclusiveMinimum", "multipleOf", "items", "prefixItems", "additionalItems", "maxItems", "minItems",
-        "uniqueItems", "contains", "properties", "patternProperties", "additionalProperties", "required",
-        "maxProperties", "minProperties", "propertyNames", "dependencies", "dependentRequired", "dependentSchemas",
-        "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "unevaluatedProperties", "unevaluatedItems",
-    }
-)  # fmt: skip
-"""Keywords that decide what is valid; all others are remarks."""
+            yield from _schemas(value, data=data)

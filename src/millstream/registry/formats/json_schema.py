@@ -2,14 +2,18 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from jsonschema.exceptions import SchemaError
-from jsonschema.validators import Draft7Validator, validator_for
+from jsonschema.validators import Draft7Validator, Draft202012Validator, validator_for
 
 from millstream.registry.formats.avro import load_json
 from millstream.registry.formats.json_compatibility import JsonDocuments, UnknownReferenceError, problems_reading
+from millstream.registry.formats.json_drafts import DRAFT_2020
 from millstream.registry.formats.schema import Dependency, InvalidSchemaError, Problem
+
+_VALID_IN_2020 = Draft202012Validator(Draft202012Validator.META_SCHEMA)
 
 
 class JsonSchema:
@@ -30,7 +34,24 @@ class JsonSchema:
         return None  # parsing checks every rule
 
     def problems_reading(self, writer: "JsonSchema") -> list[Problem]:
-        return problems_reading(self.documents, writer.documents)
+        """A schema that names no draft is read as draft 7 by most validators and as the newest by others: then both
+        must find that it is compatible."""
+        found = problems_reading(self.documents, writer.documents)
+        if found or not (self.differs_by_draft or writer.differs_by_draft):
+            return found
+        return problems_reading(self.newest, writer.newest)
+
+    @cached_property
+    def newest(self) -> JsonDocuments:
+        """Read as the newest draft, unless it names another or is not valid in that one."""
+        schemas = (self.documents.main, *self.documents.others.values())
+        if self.documents.names_its_draft or not all(map(_VALID_IN_2020.is_valid, schemas)):
+            return self.documents
+        return JsonDocuments(self.documents.main, self.documents.others, DRAFT_2020)
+
+    @cached_property
+    def differs_by_draft(self) -> bool:
+        return not self.documents.names_its_draft and self.documents.differs_by_draft
 
 
 class JsonSchemaFormat:
