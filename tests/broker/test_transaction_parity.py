@@ -12,6 +12,7 @@ Not compared, for Millstream does it otherwise on purpose:
 - KeepPreparedTxn works; Kafka refuses it as unsupported.
 - Kafka never answers an AddPartitionsToTxn without transactions, and says UNKNOWN_SERVER_ERROR to markers of no
   producer and to unknown isolation levels.
+- A marker of a coordinator epoch that no coordinator has is refused: once written, it would lock out the real one.
 - Texts, the order of rows, and the log start and time of batches that are refused or repeated.
 """
 

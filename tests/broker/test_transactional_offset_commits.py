@@ -61,7 +61,7 @@ def commit(
     return int(answer.topics[0].partitions[0].error_code)
 
 
-def end(wire: Wire, producer: int, committed: bool, *, group: str = "g", epoch: int = 0, coordinator: int = 1) -> int:
+def end(wire: Wire, producer: int, committed: bool, *, group: str = "g", epoch: int = 0, coordinator: int = 0) -> int:
     index = java_hash(group) % PARTITIONS
     marker = {
         "producer_id": producer,
@@ -107,8 +107,8 @@ def test_an_epoch_that_is_over_is_fenced(wire: Wire, topic: str, producer: int) 
     assert commit(wire, topic, 5, producer, epoch=4) == 0
     assert commit(wire, topic, 6, producer, epoch=3) == ErrorCode.INVALID_PRODUCER_EPOCH
     assert end(wire, producer, True, epoch=3) == ErrorCode.INVALID_PRODUCER_EPOCH
-    assert end(wire, producer, True, epoch=4, coordinator=7) == 0
-    assert end(wire, producer, True, epoch=4, coordinator=6) == ErrorCode.TRANSACTION_COORDINATOR_FENCED
+    assert end(wire, producer, True, epoch=4, coordinator=0) == 0
+    assert end(wire, producer, True, epoch=4, coordinator=-1) == ErrorCode.TRANSACTION_COORDINATOR_FENCED
     assert fetched(wire, topic) == (0, 5)
 
 

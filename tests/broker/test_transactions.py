@@ -284,14 +284,16 @@ def test_markers_that_are_refused(wire: Wire, topic: str) -> None:
     batch = wires.batch(b"x", producer_id=991, producer_epoch=5, base_sequence=0)
     assert wire.produce(topic, batch).error_code == 0
     assert write_marker(wire, (991, 4), topic, 0) == [ErrorCode.INVALID_PRODUCER_EPOCH]
-    assert write_marker(wire, (991, 5), topic, 0, coordinator_epoch=3) == [0]
-    fenced = write_marker(wire, (991, 5), topic, 0, coordinator_epoch=2)
+    assert write_marker(wire, (991, 5), topic, 0) == [0]
+    fenced = write_marker(wire, (991, 5), topic, 0, coordinator_epoch=-1)
     assert fenced == [ErrorCode.TRANSACTION_COORDINATOR_FENCED]
+    beyond = write_marker(wire, (991, 5), topic, 0, coordinator_epoch=2**31 - 1)
+    assert beyond == [ErrorCode.NOT_LEADER_OR_FOLLOWER], "no coordinator has this epoch"
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert write_marker(wire, (991, 5), topic, 0, 7, coordinator_epoch=3) == [0, unknown]
+    assert write_marker(wire, (991, 5), topic, 0, 7) == [0, unknown]
     assert write_marker(wire, (-1, 5), topic, 0) == [ErrorCode.INVALID_REQUEST]
     assert write_marker(wire, (991, -1), topic, 0) == [ErrorCode.INVALID_REQUEST]
-    assert write_marker(wire, (991, 6), topic, 0, coordinator_epoch=4, version=2, transaction_version=2) == [0]
+    assert write_marker(wire, (991, 6), topic, 0, version=2, transaction_version=2) == [0]
 
 
 def test_several_markers_in_a_request(wire: Wire, topic: str) -> None:

@@ -626,9 +626,9 @@ def markers(talk: Talk) -> None:
             ask("it")
             ask("again")
             client.sequence.clear() if tv == 2 else None
-            ask("later epoch, coordinator 5", producer_epoch=client.epoch + 1, coordinator_epoch=5)
-            ask("earlier coordinator", coordinator_epoch=2, producer_epoch=client.epoch + 1)
-            ask("earlier epoch", producer_epoch=client.epoch, coordinator_epoch=5)
+            ask("later epoch", producer_epoch=client.epoch + 1)
+            ask("earlier coordinator", coordinator_epoch=-1, producer_epoch=client.epoch + 1)
+            ask("earlier epoch", producer_epoch=client.epoch)
             ask("abort of a producer nobody knows", producer_id=client.id + 77_000, transaction_result=False)
             talk.ask("producers", "describe_producers", 0, topics=[{"name": topic, "partition_indexes": [0, 1]}])
             talk.ask("read", "fetch", 12, **(fetch_fields([(topic, 0, 0)]) | {"isolation_level": 1}))

@@ -26,7 +26,12 @@ def test_a_consumer_is_sent_to_the_replica_in_its_rack(replicated: Replicated) -
         assert preferred("rack-2") == 2
 
     eventually(check)
-    assert values(replicated.fetch(2, topic, 0, rack_id="rack-2").records) == [b"x"]
+
+    def read_there() -> None:
+        # The follower has the record; that it is committed comes with the response to its next fetch.
+        assert values(replicated.fetch(2, topic, 0, rack_id="rack-2").records) == [b"x"]
+
+    eventually(read_there)
     # Consumers that cannot know of this are sent to the leader.
     assert replicated.fetch(2, topic, 0, version=10).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
