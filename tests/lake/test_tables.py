@@ -72,6 +72,22 @@ def test_a_number_means_the_same_rows(tmp_path: Path, table_format: str) -> None
     assert _offsets(again) == list(range(11))
 
 
+def test_a_commit_to_delta_does_not_read_the_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would read each commit of the table with each batch."""
+
+    def history(*_arguments: object) -> None:
+        raise AssertionError("the history was read")
+
+    table = opened(tmp_path / "t", "delta")
+    monkeypatch.setattr("deltalake.DeltaTable.history", history)
+    for number in range(2):
+        given = AppTransaction("q", number, BatchInput.of_rows(1, number))
+        assert table.commit(written(table, records(number, 1)), given, replace=False)
+        assert not table.commit([], given, replace=False)
+    with pytest.raises(AssertionError, match="the history was read"):
+        table.commit([], AppTransaction("q", 1, BatchInput.of_rows(1, 7)), replace=False)
+
+
 def test_a_write_without_its_input_is_known_by_its_number(
     tmp_path: Path, table_format: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -131,16 +131,16 @@ class DeltaLakeTable(LakeTable):
             return None
         kept = self._delta.transaction_version(INPUT_PREFIX + app)
         mark = None if kept is None else _mark_in(kept, number)
-        return WrittenBatch(number, None if mark is None else self._input(mark))
+        return WrittenBatch(number, None if mark is None else BatchInput("input", mark))
 
-    def _input(self, mark: str) -> BatchInput:
-        """With what the log still tells of it: commits are forgotten in time, marks are not."""
+    def in_full(self, kept: BatchInput) -> BatchInput:
+        # Commits are deleted in time, marks are not; and to read so many is for errors only.
         for entry in self._delta.history(HISTORY_SEARCHED):
-            if mark in (kept := str(entry.get(INPUT_METADATA, ""))):
-                found = BatchInput.from_json(json.loads(kept))
-                if found is not None and found.mark == mark:
+            if kept.mark in (document := str(entry.get(INPUT_METADATA, ""))):
+                found = BatchInput.from_json(json.loads(document))
+                if found is not None and found.is_same(kept):
                     return found
-        return BatchInput("input", mark)
+        return kept
 
     def commit(self, files: Sequence[WrittenFile], transaction: AppTransaction | None, *, replace: bool) -> bool:
         adds: list[AddAction | RemoveAction] = [self._add_action(file) for file in files]

@@ -115,12 +115,17 @@ class LakeTable(ABC):
         if newest is None or newest.number < transaction.number:
             return False
         explain = refusal if transaction.is_stream else refusal_of_write
-        why = explain(transaction.app, transaction.number, transaction.input, newest)
-        if why is not None:
+        if explain(transaction.app, transaction.number, transaction.input, newest) is not None:
+            told = WrittenBatch(newest.number, None if newest.input is None else self.in_full(newest.input))
+            why = explain(transaction.app, transaction.number, transaction.input, told)
             raise StaleWriteError(f"{self.name}: {why}")
         if transaction.input is not None and newest.input is None:
             log.warning("%s: an earlier version wrote batch %d, its input is not compared", self.name, newest.number)
         return True
+
+    def in_full(self, kept: BatchInput) -> BatchInput:
+        """An input with all that people may want to know of it; what is found with `newest_write` has its mark."""
+        return kept
 
     @abstractmethod
     def commit(self, files: Sequence[WrittenFile], transaction: AppTransaction | None, *, replace: bool) -> bool:

@@ -50,7 +50,8 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         super().__init__(options, schema, overwrite, streaming=True)
         location = next((value for name, value in options.items() if name.lower() == "checkpointlocation"), None)
-        self._offsets = CheckpointOffsets.find(location) if self._options.check_replays else None
+        compares = self._options.exactly_once and self._options.check_replays
+        self._offsets = CheckpointOffsets.find(location) if compares else None
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWrite:
         if not self._options.exactly_once:
