@@ -11,6 +11,7 @@ from millstream.model.errors import ErrorCode
 from millstream.protocol.schema import Message
 from millstream.testing.embedded_cluster import EmbeddedCluster
 from tests import wire as wires
+from tests.topics import await_topic
 from tests.wire import Wire
 
 T = TypeVar("T")
@@ -89,14 +90,8 @@ class Cluster:
         topic = {"name": name, "num_partitions": partitions, "replication_factor": 3, "configs": rows}
         (row,) = self.any.call("create_topics", 7, topics=[topic], timeout_ms=10_000, validate_only=False).topics
         assert row.error_code == 0, (row.error_code, row.error_message)
-        for number in self.nodes.brokers:  # each hears of it in its own time
-            if self.nodes.running(number):
-                eventually(lambda number=number: self._knows(number, name), f"broker {number} knows nothing of {name}")
+        await_topic(self.nodes, name, partitions)
         return row.topic_id
-
-    def _knows(self, number: int, topic: str) -> bool | None:
-        (row,) = self.wire(number).call("metadata", 12, topics=[{"name": topic}]).topics
-        return True if row.error_code == 0 else None
 
     def ask(self, find: Callable[[], Wire], api: str, version: int, **fields: Any) -> Message:
         """Asks, again while the answer is that this is not the right broker at the moment."""

@@ -22,6 +22,7 @@ from millstream.cli.terminal import CommandFailedError
 from millstream.testing.embedded_cluster import EmbeddedCluster
 from millstream.testing.free_ports import free_stretch
 from tests import wire as wires
+from tests.topics import await_topic
 from tests.wire import Wire
 
 from .conftest import Run
@@ -221,6 +222,7 @@ def place_topic(cluster: EmbeddedCluster, name: str, *replicas: tuple[int, ...])
     with Wire(cluster.address(1)) as wire:
         (made,) = wire.call("create_topics", 7, topics=[topic], timeout_ms=10_000, validate_only=False).topics
         assert made.error_code == 0, made.error_message
+    await_topic(cluster, name, len(replicas))
     for number, each in enumerate(replicas):
         with Wire(cluster.address(each[0])) as wire:
             deadline = time.monotonic() + 20

@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from millstream.testing import EmbeddedBroker
 from millstream.testing.embedded_cluster import EmbeddedCluster
+from tests.topics import await_topic
 from tests.wire import Wire, batch, now_ms
 
 from .conftest import Run
@@ -264,6 +265,7 @@ def test_all_coordinators_are_asked(offline: Run) -> None:
         at = ("--bootstrap", cluster.address(1))
         with Wire(cluster.address(1)) as wire:
             wire.create_topic("t", 6)
+        await_topic(cluster, "t", 6)
         names = [f"id-{number}" for number in range(6)]
         writers = [in_transaction(cluster.bootstrap_servers, name, "t") for name in names]
         listed = offline("txn", "list", "--json", *at).json()

@@ -10,6 +10,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from millstream.testing import EmbeddedCluster
+from tests.topics import await_topic
 
 T = TypeVar("T")
 QUIET = {"log_level": 0}
@@ -49,6 +50,7 @@ def create_topic(
     cluster: EmbeddedCluster, name: str, partitions: int = 1, replicas: int = 3, config: Mapping[str, str] | None = None
 ) -> None:
     new_topic(cluster.bootstrap_servers, name, partitions, replicas, config)
+    await_topic(cluster, name, partitions)
     eventually(lambda: described(cluster, name, in_sync=replicas))
 
 

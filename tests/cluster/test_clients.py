@@ -19,6 +19,7 @@ from confluent_kafka.cimpl import NewTopic
 from millstream.testing import EmbeddedCluster
 from tests.cluster import kafka_tools
 from tests.cluster.conftest import QUIET, Writer, admin, create_topic, described, eventually, leader_of, read_all
+from tests.topics import await_topic
 
 apache_kafka = kafka_tools.apache_kafka  # which also makes `tools/` importable, as the members need it
 
@@ -52,6 +53,7 @@ def test_a_consumer_reads_from_the_follower_in_its_rack(cluster: EmbeddedCluster
     client = admin(cluster.bootstrap_servers)
     created = client.create_topics([NewTopic("near", 1, replica_assignment=[[1, 2, 3]])])
     created["near"].result(30)
+    await_topic(cluster, "near", 1)
     eventually(lambda: described(cluster, "near", in_sync=3))
     writer = Writer(cluster.bootstrap_servers)
     writer.write("near", 100)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from millstream.testing import EmbeddedCluster
 from tests.cluster.conftest import Writer, admin, create_topic, eventually, leader_of, new_topic, read_all
+from tests.topics import await_topic
 
 
 def cluster_ids(cluster: EmbeddedCluster) -> set[str]:
@@ -22,7 +23,7 @@ def brokers_seen(address: str) -> set[int]:
 def test_three_files_as_kafkas_documentation_writes_them_make_a_cluster(cluster: EmbeddedCluster) -> None:
     assert len(cluster_ids(cluster)) == 1
     for number in cluster.brokers:
-        eventually(partial(_sees_three, cluster.address(number)))
+        eventually(partial(_sees, cluster.address(number), {1, 2, 3}))
     create_topic(cluster, "first", partitions=3)
     writer = Writer(cluster.bootstrap_servers)
     for partition in range(3):
@@ -32,14 +33,15 @@ def test_three_files_as_kafkas_documentation_writes_them_make_a_cluster(cluster:
         assert found == {number: b"%d" % number for number in range(100)}
 
 
-def _sees_three(address: str) -> None:
-    assert brokers_seen(address) == {1, 2, 3}
+def _sees(address: str, brokers: set[int]) -> None:
+    assert brokers_seen(address) == brokers
 
 
 def test_admin_requests_sent_to_any_broker_reach_the_controller(cluster: EmbeddedCluster) -> None:
     for number in cluster.brokers:
         name = f"by-way-of-{number}"
         new_topic(cluster.address(number), name, 1, 3)
+        await_topic(cluster, name, 1)
         assert leader_of(cluster, name) in cluster.brokers
 
 
@@ -61,7 +63,7 @@ def test_a_cluster_that_was_stopped_comes_back_with_its_id_and_its_records(tmp_p
 def test_separate_roles(tmp_path: Path) -> None:
     with EmbeddedCluster(2, {"cluster.id": "4L6g3nShT-eMCtK--X86sw"}, controllers=1, data_dir=tmp_path) as cluster:
         assert cluster_ids(cluster) == {"4L6g3nShT-eMCtK--X86sw"}
-        assert brokers_seen(cluster.address(1)) == {1, 2}
+        eventually(lambda: _sees(cluster.address(1), {1, 2}))
         create_topic(cluster, "t", replicas=2)
         writer = Writer(cluster.bootstrap_servers)
         writer.write("t", 10)

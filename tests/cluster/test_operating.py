@@ -11,6 +11,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from millstream.testing import EmbeddedCluster
 from tests.cluster.conftest import QUIET, Writer, admin, create_topic, described, eventually, new_topic, read_all
+from tests.topics import await_topic
 
 RACKS = {1: "a", 2: "a", 3: "b", 4: "b"}
 CONTROLLER = 5
@@ -50,6 +51,7 @@ def committed(cluster: EmbeddedCluster, group: str, topic: str) -> int:
 
 def test_internal_topics_grow_with_the_brokers_and_spread_their_leaders(cluster: EmbeddedCluster) -> None:
     new_topic(cluster.address(1), "early", 1, 1)
+    await_topic(cluster, "early", 1)
     for group in range(6):
         commit(cluster, f"g{group}", "early", group)
     assert all(partition.replicas == [1] for partition in described(cluster, OFFSETS).values())
@@ -115,6 +117,7 @@ def test_a_topic_made_anew_while_a_broker_was_away_has_nothing_of_the_old_one(cl
     others = [number for number in cluster.brokers if number != away][:2]
     assignment = [[*others, away]]
     client.create_topics([NewTopic("again", 1, replica_assignment=assignment)])["again"].result(30)
+    await_topic(cluster, "again", 1)
     writer = Writer(cluster.bootstrap_servers)
     writer.write("again", 5)
     cluster.start(away)

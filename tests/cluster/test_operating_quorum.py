@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from millstream.testing import EmbeddedCluster
-from tests.cluster.conftest import Writer, admin, described, eventually, new_topic, read_all
+from tests.cluster.conftest import Writer, admin, eventually, new_topic, read_all
 from tests.cluster.kafka_tools import KafkaTools, apache_kafka
+from tests.topics import await_topic
 
 VOTER, BROKER = "4", "5"
 
@@ -57,16 +58,16 @@ def test_voters_are_replaced_one_by_one(tmp_path: Path, tools: KafkaTools) -> No
             voter.restart(1)
             cluster.kill(2)
             new_topic(voter.address(1), "on-the-new-ones", 2, 4)
-            eventually(lambda: described(cluster, "on-the-new-ones"))
-            assert {node.id for node in admin(broker.address(1)).list_topics(timeout=20).brokers.values()} == {
-                1,
-                3,
-                4,
-                5,
-            }
+            for each in (cluster, voter, broker):
+                await_topic(each, "on-the-new-ones", 2)
+            eventually(lambda: _sees(broker.address(1), {1, 3, 4, 5}))
             writer = Writer(f"{voter.address(1)},{broker.address(1)}")
             writer.write("on-the-new-ones", 20)
             assert len(read_all(broker.address(1), "on-the-new-ones", end=20)) == 20
         finally:
             voter.close()
             broker.close()
+
+
+def _sees(address: str, brokers: set[int]) -> None:
+    assert {node.id for node in admin(address).list_topics(timeout=20).brokers.values()} == brokers

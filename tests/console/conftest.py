@@ -19,9 +19,10 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
 from millstream.testing import EmbeddedCluster
+from tests import topics
 
 _TOOLS = Path(__file__).parents[2] / "tools"
 SCREENSHOTS = Path(__file__).parents[2] / "docs" / "console"
@@ -63,11 +64,9 @@ def admin(cluster: EmbeddedCluster) -> Any:
 
 
 @pytest.fixture(scope="package")
-def make_topic(admin: Any) -> Callable[..., str]:
+def make_topic(cluster: EmbeddedCluster) -> Callable[..., str]:
     def make(name: str, partitions: int = 3, replication: int = 3, **config: str) -> str:
-        topic = NewTopic(name, partitions, replication, config=config)
-        admin.create_topics([topic], operation_timeout=30)[name].result(60)
-        return name
+        return topics.make_topic(cluster, name, partitions, replication, config)
 
     return make
 

@@ -15,6 +15,7 @@ from millstream.gateway.consumer_flights import Flights
 from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.testing import EmbeddedCluster
 from millstream.wire import Cluster, CoordinatorKind, TopicPartition
+from tests.topics import make_topic
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -73,7 +74,7 @@ class Writing:
 def test_a_consumer_goes_on_when_leaders_and_its_coordinator_die(nodes: EmbeddedCluster, gateway: Gateway) -> None:
     topic, group = "read-under-fire", "under-fire"
     with Cluster(nodes.bootstrap_servers) as cluster, httpx.Client(base_url=gateway.url, timeout=70) as http:
-        cluster.create_topic(topic, 3, 3)
+        make_topic(nodes, topic, 3)
         assert http.post(f"/consumers/{group}/subscribe", json={"topics": [topic]}).status_code == 200
         writing = Writing(nodes.bootstrap_servers, topic, 3)
         handed: list[tuple[int, int]] = []
@@ -134,7 +135,7 @@ def test_after_a_leader_died_waiting_costs_nothing_again(
         await original(*given)
 
     with Cluster(nodes.bootstrap_servers) as cluster, httpx.Client(base_url=gateway.url, timeout=70) as http:
-        cluster.create_topic(topic, 1, 3)
+        make_topic(nodes, topic, 1)
         assert http.post(f"/consumers/{group}/subscribe", json={"topics": [topic]}).status_code == 200
 
         def poll(seconds: int) -> httpx.Response:
@@ -166,7 +167,7 @@ def test_after_a_leader_died_waiting_costs_nothing_again(
 def test_a_stream_goes_on_when_a_leader_dies(nodes: EmbeddedCluster, gateway: Gateway) -> None:
     topic = "streamed-under-fire"
     with Cluster(nodes.bootstrap_servers) as cluster:
-        cluster.create_topic(topic, 2, 3)
+        make_topic(nodes, topic, 2)
         writing = Writing(nodes.bootstrap_servers, topic, 2)
         values: list[str] = []
         victim = cluster.leader_of(TopicPartition(topic, 0)).node_id

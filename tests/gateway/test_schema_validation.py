@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.testing import EmbeddedBroker, EmbeddedCluster
+from tests.topics import await_topic
 
 from .conftest import Caller
 
@@ -166,6 +167,8 @@ def test_every_broker_of_a_cluster_hears_of_new_ids(cluster: EmbeddedCluster) ->
     with Gateway(GatewayOptions(bootstrap)) as gateway:
         call, send = Caller(gateway.address), Sender(bootstrap, **{"message.send.max.retries": 0})
         topics = [guarded_topic(bootstrap) for _ in range(6)]
+        for topic in topics:
+            await_topic(cluster, topic)
         admin = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=30)
         assert len({admin.topics[topic].partitions[0].leader for topic in topics}) > 1
         for round_ in range(3):

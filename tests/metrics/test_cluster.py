@@ -5,11 +5,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 from millstream.testing import EmbeddedCluster
 from tests.metrics.conftest import Scraped, get, scraper
+from tests.topics import make_topic
 
 NODES = (1, 2, 3)
 PARTITIONS = 6
@@ -19,10 +18,8 @@ PARTITIONS = 6
 def cluster() -> Iterator[EmbeddedCluster]:
     with EmbeddedCluster(3, settings={"default.replication.factor": 1, "min.insync.replicas": 2}) as running:
         servers: dict[str, str | int | float | bool] = {"bootstrap.servers": running.bootstrap_servers}
-        admin = AdminClient(servers)
-        topics = [NewTopic("single", PARTITIONS, 1), NewTopic("safe", PARTITIONS, 3)]
-        for made in admin.create_topics(topics).values():
-            made.result(30)
+        make_topic(running, "single", PARTITIONS, 1)
+        make_topic(running, "safe", PARTITIONS, 3)
         producer = Producer({**servers, "acks": "all"})
         for number in range(60 * PARTITIONS):
             producer.produce("single", b"x" * 50, partition=number % PARTITIONS)

@@ -10,6 +10,7 @@ import pytest
 
 from millstream.protocol.schema import Message
 from millstream.testing import EmbeddedCluster
+from tests.topics import await_topic
 from tests.wire import Wire
 
 T = TypeVar("T")
@@ -54,8 +55,7 @@ class Replicated:
         number = next(number for number in self.cluster.brokers if self.cluster.running(number))
         (row,) = self.wire(number).call("create_topics", 7, topics=[topic], timeout_ms=20_000).topics
         assert row.error_code == 0, (row.error_code, row.error_message)
-        for replica in replicas:
-            eventually(lambda replica=replica: self.partition(name, asked=replica))
+        await_topic(self.cluster, name, 1)
         return name
 
     def partition(self, topic: str, *, asked: int) -> Message:

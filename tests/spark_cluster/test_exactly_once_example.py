@@ -23,6 +23,7 @@ from millstream.testing import EmbeddedCluster
 from millstream.wire import LATEST, Cluster, TopicPartition, WireError
 from tests.spark_cluster.standalone import StandaloneSpark
 from tests.spark_exactly_once.committed import committed_values, hidden
+from tests.topics import make_topic
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "pipelines" / "exactly-once-copy"
 GOOD, REJECTED = "transfers-in-euro", "transfers-rejected"
@@ -128,7 +129,7 @@ def test_a_worker_and_a_broker_die(tmp_path: Path) -> None:
         Cluster(brokers.bootstrap_servers, timeout_s=60) as wire,
         StandaloneSpark(tmp_path / "spark", workers=2) as spark,
     ):
-        wire.create_topic("transfers", 4, 3, {})
+        make_topic(brokers, "transfers", 4)
         feeder = Feeder(brokers.bootstrap_servers, per_second=100)
         feeder.start()
         run = Run(tmp_path, brokers.bootstrap_servers, spark.url)

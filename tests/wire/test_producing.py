@@ -16,6 +16,7 @@ from millstream.wire.producing import Producer, _Batch, _Lane
 from millstream.wire.routing import Leader
 from millstream.wire.transactions import idempotent_producer
 from tests.spark_exactly_once.committed import committed_values
+from tests.topics import make_topic
 
 ROWS = 20
 
@@ -90,7 +91,7 @@ def test_a_broker_that_restarts_again_and_again(broker: EmbeddedBroker, cluster:
 @pytest.mark.timeout(240)
 def test_leaders_that_are_killed() -> None:
     with EmbeddedCluster(3) as nodes, Cluster(nodes.bootstrap_servers, timeout_s=60) as cluster:
-        cluster.create_topic("led", 3, 3, {"min.insync.replicas": "2"})
+        make_topic(nodes, "led", 3, 3, {"min.insync.replicas": "2"})
         producer, numbers = Producer(cluster), Numbers(cluster, "led", 3)
         done = threading.Event()
 

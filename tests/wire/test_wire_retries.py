@@ -7,6 +7,7 @@ import pytest
 
 from millstream.testing import EmbeddedBroker, EmbeddedCluster
 from millstream.wire import EARLIEST, LATEST, Cluster, RefusedError, TopicPartition, UnreachableError
+from tests.topics import make_topic
 from tests.wire import Wire, batch, values
 
 pytestmark = pytest.mark.timeout(180)
@@ -32,7 +33,7 @@ def place(nodes: EmbeddedCluster, request: pytest.FixtureRequest) -> TopicPartit
     """A partition with BATCHES batches of one record each, on all brokers."""
     place = TopicPartition(request.node.name, 0)
     with Cluster(nodes.bootstrap_servers) as cluster:
-        cluster.create_topic(place.topic, 1, 3)
+        make_topic(nodes, place.topic)
         leader = cluster.leader_of(place).node_id
         with Wire(nodes.address(leader)) as wire:
             for number in range(BATCHES):
@@ -118,7 +119,7 @@ def test_a_broker_that_restarts() -> None:
 def test_a_partition_without_a_leader() -> None:
     with EmbeddedCluster(2, SETTINGS | {"offsets.topic.replication.factor": 1}, controllers=1) as nodes:
         with Cluster(nodes.bootstrap_servers) as cluster:
-            cluster.create_topic("alone", 2, 1)
+            make_topic(nodes, "alone", 2, 1)
             places = {cluster.leader_of(TopicPartition("alone", index)).node_id: index for index in range(2)}
         assert set(places) == {1, 2}
         nodes.kill(2)

@@ -1,6 +1,11 @@
-"""Parts that the topics, messages and schemas pages share: rows that can be picked, dialogs, what was typed wrong."""
+"""Parts that several pages share: rows that can be picked, dialogs, forms, what was typed wrong.
 
-from collections.abc import Callable, Iterator
+What a field shows counts. A form is sent with what its fields show at that moment, not with what the gateway heard of
+every key: that may be late or lost with a connection. And nothing is put into a field that a person may be typing in.
+"""
+
+import json
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,6 +21,8 @@ _PICK_CELL = """
 @click.prevent.stop="$parent.$emit('pick', props.row._key)">{{ props.value }}</a></q-td>
 """
 _SOFT_CELL = '<q-td :props="props"><div class="ms-wrap-cell">{{ props.value }}</div></q-td>'
+
+_SEND = "(event) => emit(millstreamTyped(event.target))"
 
 
 def use_style() -> None:
@@ -42,6 +49,43 @@ def dialog(title: str, *, wide: bool = False, test_id: str = "") -> Iterator[ui.
         ui.label(title).classes("ms-dialog-title")
         yield box
     box.on("hide", box.delete)
+
+
+class Typed:
+    """What the text fields of a form showed when it was sent."""
+
+    def __init__(self, shown: Any = None) -> None:
+        self._shown = shown if isinstance(shown, dict) else {}
+
+    def text(self, field: Any) -> str:
+        """What the field showed. A field that is not one of text (a choice) has the value that was chosen."""
+        shown = self._shown.get(field.html_id)
+        return str(shown) if shown is not None else str(field.value or "")
+
+    def number(self, field: Any) -> int | None:
+        """A whole number; None if it is none."""
+        try:
+            return int(self.text(field))
+        except ValueError:
+            return None
+
+
+def send_form(button: ui.button, act: Callable[[Typed], Awaitable[None]]) -> ui.button:
+    """A click calls `act` with what the fields show that are in the same dialog or card."""
+    return button.on("click", lambda event: act(Typed(event.args)), js_handler=_SEND)
+
+
+def number_input(label: str, value: int, least: int, most: int) -> ui.input:
+    """A field for a whole number. Unlike `ui.number` it is not corrected by the gateway while a person types in it."""
+    return ui.input(label, value=str(value)).props(f"type=number min={least} max={most} step=1 outlined dense")
+
+
+def suggest(field: ui.input, text: str) -> None:
+    """Puts a text into a field if nothing was typed there. Decided in the browser, which alone knows."""
+    wanted = json.dumps(text).replace("<", "\\u003c")
+    ui.run_javascript(
+        f"{{ const field = getElement({field.id}); if (!field.inputValue) field.inputValue = {wanted}; }}"
+    )
 
 
 class Complaint:

@@ -14,6 +14,9 @@ from millstream.console import pages
 
 _ASSETS = Path(__file__).parent / "static"
 _loaded = False
+PATIENCE_S = 60.0
+"""How long a page may be cut off, or its browser be too busy to respond, before the gateway forgets the page. It is
+then loaded again, and what was typed in a dialog is lost. NiceGUI waits 0.4 of this for the response to a ping."""
 
 
 def load() -> ASGIApp:
@@ -43,7 +46,7 @@ def _configure() -> None:
         dark=None,
         language="en-US",
         binding_refresh_interval=None,  # nothing is bound here: pages are told what changed
-        reconnect_timeout=10.0,
+        reconnect_timeout=PATIENCE_S,
         message_history_length=500,
         tailwind=False,
         unocss=None,

@@ -2,6 +2,7 @@
 
 from nicegui import ui
 
+from millstream.console.browsing import Typed, send_form
 from millstream.console.formats import count, plural
 from millstream.console.frame import Frame
 from millstream.console.groups.offset_moves import Move, Where, carry_out, plan, target_of
@@ -34,7 +35,8 @@ def open_reset_dialog(frame: Frame, group: Group) -> None:
                 "dense outlined options-dense data-testid=where"
             )
             text = ui.input(label="Value").props("dense outlined data-testid=value")
-            ui.button("Preview", on_click=lambda: preview()).props("outline no-caps data-testid=preview")
+            show = ui.button("Preview").props("outline no-caps data-testid=preview")
+            send_form(show, lambda typed: preview(typed))
         hint = ui.label("").classes("ms-muted")
         table = DataTable(
             [
@@ -69,11 +71,11 @@ def open_reset_dialog(frame: Frame, group: Group) -> None:
         do.set_text("Move offsets")
         do.disable()
 
-    async def preview() -> None:
+    async def preview(typed: Typed) -> None:
         forget()
         places: list[TopicPartition] = [place for place in group.offsets if place.topic in (chosen.value or [])]
         with frame.reporting("No preview"):
-            target = target_of(where.value, text.value or "")
+            target = target_of(where.value, typed.text(text))
             moves.extend(await frame.run(plan, frame.console.cluster, group.offsets, places, target))
         table.update(
             [

@@ -5,7 +5,7 @@ from typing import Any
 
 from nicegui import ui
 
-from millstream.console.browsing import Complaint, dialog
+from millstream.console.browsing import Complaint, Typed, dialog, send_form
 from millstream.console.frame import Frame
 from millstream.console.messages.writing import (
     FORMS,
@@ -64,19 +64,18 @@ class _Writing:
             self._complaint = Complaint()
             with ui.element("div").classes("ms-actions"):
                 ui.button("Close", on_click=self._dialog.close).props("flat no-caps")
-                self._button = ui.button("Write", icon="send", on_click=self._write).props(
-                    "unelevated no-caps data-testid=write"
-                )
+                self._button = ui.button("Write", icon="send").props("unelevated no-caps data-testid=write")
+                send_form(self._button, self._write)
         self._dialog.open()
 
-    async def _write(self) -> None:
+    async def _write(self, typed: Typed) -> None:
         try:
             key_form = str(self._key_form.value)
             # An empty line under "text" is how most people say that there is no key.
-            key_text = str(self._key.value or "")
+            key_text = typed.text(self._key)
             key = None if key_form == TEXT and not key_text else typed_bytes(key_text, key_form, "key")
-            value = typed_bytes(str(self._value.value or ""), str(self._value_form.value), "value")
-            headers = typed_headers(str(self._headers.value or ""))
+            value = typed_bytes(typed.text(self._value), str(self._value_form.value), "value")
+            headers = typed_headers(typed.text(self._headers))
             self._button.props("loading")
             writer = RecordWriter(self._frame.console.cluster)
             at = await self._frame.run(writer.write, self._topic, key, value, headers, self._partition.value)

@@ -2,7 +2,7 @@
 
 from nicegui import ui
 
-from millstream.console.browsing import dialog, use_style
+from millstream.console.browsing import Typed, dialog, use_style
 from millstream.console.errors import UserError
 from millstream.console.formats import count
 from millstream.console.frame import Frame, console_page, go
@@ -97,8 +97,8 @@ class _Subjects:
                 "ms-help"
             )
 
-            def subject() -> str:
-                wanted = str(name.value or "").strip()
+            def subject(typed: Typed) -> str:
+                wanted = typed.text(name).strip()
                 if not wanted:
                     raise UserError("a schema is registered under a subject: name one")
                 return wanted

@@ -5,16 +5,21 @@ from typing import Any
 
 from nicegui import ui
 
+from millstream.console.browsing import Typed, send_form, suggest
 from millstream.console.frame import Frame
 from millstream.console.schemas.subjects import EXAMPLES, TYPES, check, register
 from millstream.registry.errors import RegistryError
 
 
 class Candidate:
-    """`subject` says for which one, when it is needed; `registered` is called afterwards with its name."""
+    """`subject` says for which one, by what was typed; `registered` is called afterwards with its name."""
 
     def __init__(
-        self, frame: Frame, subject: Callable[[], str], registered: Callable[[str], Awaitable[Any]], type_: str = "AVRO"
+        self,
+        frame: Frame,
+        subject: Callable[[Typed], str],
+        registered: Callable[[str], Awaitable[Any]],
+        type_: str = "AVRO",
     ) -> None:
         self._frame = frame
         self._subject = subject
@@ -33,22 +38,24 @@ class Candidate:
         self._verdict = ui.element("div").classes("ms-verdict").props("role=status data-testid=verdict")
         self._verdict.set_visibility(False)
         with ui.element("div").classes("ms-actions"):
-            ui.button("Check", icon="rule", on_click=self._check).props("outline no-caps data-testid=check")
-            ui.button("Register", icon="add", on_click=self._register).props("unelevated no-caps data-testid=register")
+            to_check = ui.button("Check", icon="rule").props("outline no-caps data-testid=check")
+            send_form(to_check, self._check)
+            to_register = ui.button("Register", icon="add").props("unelevated no-caps data-testid=register")
+            send_form(to_register, self._register)
 
     def fill(self, text: str, type_: str) -> None:
         self._type.set_value(type_)
-        self._text.set_value(text)
+        suggest(self._text, text)
         self._verdict.set_visibility(False)
 
     def _type_changed(self) -> None:
         self._text.props["placeholder"] = EXAMPLES[str(self._type.value)]
 
-    async def _check(self) -> None:
+    async def _check(self, typed: Typed) -> None:
         registry = self._frame.console.registry
         with self._frame.reporting("The schema cannot be checked"):
             try:
-                against = await self._frame.run(check, registry, self._subject(), *self._typed())
+                against = await self._frame.run(check, registry, self._subject(typed), *self._typed(typed))
             except RegistryError as error:
                 self._say("bad", "It cannot be used", [error.message])
                 return
@@ -57,11 +64,11 @@ class Candidate:
             else:
                 self._say("good", "It is compatible: it may be registered", [])
 
-    async def _register(self) -> None:
+    async def _register(self, typed: Typed) -> None:
         registry = self._frame.console.registry
         with self._frame.reporting("The schema cannot be registered"):
             try:
-                stored = await self._frame.run(register, registry, self._subject(), *self._typed())
+                stored = await self._frame.run(register, registry, self._subject(typed), *self._typed(typed))
             except RegistryError as error:
                 self._say("bad", "It was not registered", [error.message])
                 return
@@ -69,8 +76,8 @@ class Candidate:
             self._frame.say(f"{stored.subject} has version {stored.version}.")
             await self._registered(str(stored.subject))
 
-    def _typed(self) -> tuple[str, str]:
-        return str(self._text.value or ""), str(self._type.value)
+    def _typed(self, typed: Typed) -> tuple[str, str]:
+        return typed.text(self._text), str(self._type.value)
 
     def _say(self, tone: str, title: str, reasons: list[str]) -> None:
         self._verdict.clear()

@@ -57,7 +57,7 @@ class SubjectDetail:
                 )
             self._diff = DiffView()
         with card("Check or register a schema", note="compared by the level above with the versions that count"):
-            self._candidate = Candidate(frame, lambda: name, self._registered)
+            self._candidate = Candidate(frame, lambda typed: name, self._registered)
         with card("Versions"):
             self._versions = DataTable(
                 [

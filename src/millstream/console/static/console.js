@@ -1,3 +1,10 @@
+// What the text fields show, by their ids, that are in the same dialog or card as an element.
+function millstreamTyped(element) {
+  const fields = element.closest(".ms-dialog, .ms-card")?.querySelectorAll("input[id], textarea[id]") ?? [];
+  const texts = [...fields].filter((field) => !field.closest(".q-select"));
+  return Object.fromEntries(texts.map((field) => [field.id, field.value]));
+}
+
 // Keys: what they do is done here, without asking the gateway.
 (() => {
   const typing = (target) =>

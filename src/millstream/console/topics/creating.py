@@ -5,7 +5,7 @@ from typing import Any
 
 from nicegui import ui
 
-from millstream.console.browsing import Complaint, dialog
+from millstream.console.browsing import Complaint, Typed, dialog, number_input, send_form
 from millstream.console.frame import Frame
 from millstream.console.topics.changing import MOST_PARTITIONS, create_topic, name_complaint
 from millstream.console.topics.settings import TopicSetting, complaint, known_settings
@@ -25,7 +25,7 @@ class _Creation:
         self._created = created
         self._settings = {each.name: each for each in known_settings() if not each.read_only}
         self._chosen: dict[str, Any] = {}
-        brokers = sum(broker.is_up for broker in frame.snapshot.brokers) or 1
+        brokers = self._brokers = sum(broker.is_up for broker in frame.snapshot.brokers) or 1
         with dialog("Create a topic", test_id="create-topic") as self._dialog:
             self._name = (
                 ui.input("Name", on_change=self._check_name, validation=None)
@@ -34,12 +34,8 @@ class _Creation:
             )
             ui.label("Letters, digits, '.', '_' and '-'. A topic cannot be renamed.").classes("ms-help")
             with ui.element("div").classes("ms-form"):
-                self._partitions = ui.number("Partitions", value=3, min=1, max=MOST_PARTITIONS, format="%d").props(
-                    "outlined dense data-testid=new-partitions"
-                )
-                self._replicas = ui.number("Replicas", value=min(3, brokers), min=1, max=brokers, format="%d").props(
-                    "outlined dense data-testid=new-replicas"
-                )
+                self._partitions = number_input("Partitions", 3, 1, MOST_PARTITIONS).props("data-testid=new-partitions")
+                self._replicas = number_input("Replicas", min(3, brokers), 1, brokers).props("data-testid=new-replicas")
             ui.label(
                 "More partitions let more consumers read at once; they can be added later, never taken away. "
                 f"Each is kept on as many brokers as there are replicas (there are {brokers})."
@@ -58,7 +54,8 @@ class _Creation:
             self._complaint = Complaint()
             with ui.element("div").classes("ms-actions"):
                 ui.button("Cancel", on_click=self._dialog.close).props("flat no-caps")
-                self._button = ui.button("Create", on_click=self._create).props("unelevated no-caps data-testid=create")
+                self._button = ui.button("Create").props("unelevated no-caps data-testid=create")
+                send_form(self._button, self._create)
         self._dialog.open()
 
     def _check_name(self) -> None:
@@ -85,15 +82,18 @@ class _Creation:
         del self._chosen[name]
         row.delete()
 
-    async def _create(self) -> None:
-        name = str(self._name.value or "").strip()
-        values = {setting: str(field.value or "").strip() for setting, field in self._chosen.items()}
+    async def _create(self, typed: Typed) -> None:
+        name = typed.text(self._name).strip()
+        values = {setting: typed.text(field).strip() for setting, field in self._chosen.items()}
+        partitions, replicas = typed.number(self._partitions), typed.number(self._replicas)
         wrong = name_complaint(name, self._frame.snapshot.topics)
         wrong = wrong or next((bad for key, value in values.items() if (bad := complaint(key, value))), None)
-        if not self._partitions.value or not self._replicas.value:
-            wrong = wrong or "say how many partitions and replicas"
-        if wrong:
-            self._complaint.say(wrong)
+        if partitions is None or not 1 <= partitions <= MOST_PARTITIONS:
+            wrong = wrong or f"say how many partitions, from 1 to {MOST_PARTITIONS}"
+        if replicas is None or not 1 <= replicas <= self._brokers:
+            wrong = wrong or f"say how many replicas, from 1 to {self._brokers}, as there are brokers"
+        if wrong or partitions is None or replicas is None:
+            self._complaint.say(wrong or "")
             return
         self._complaint.say("")
         self._button.props("loading")
@@ -102,8 +102,8 @@ class _Creation:
                 create_topic,
                 self._frame.console.cluster,
                 name,
-                int(self._partitions.value),
-                int(self._replicas.value),
+                partitions,
+                replicas,
                 values,
             )
         except WireError as error:

@@ -4,7 +4,7 @@ from typing import Any
 
 from nicegui import ui
 
-from millstream.console.browsing import Complaint, dialog
+from millstream.console.browsing import Complaint, Typed, dialog, number_input, send_form
 from millstream.console.charts import TimeChart
 from millstream.console.formats import count, plural, rate, short_count, size
 from millstream.console.frame import Frame, go, href
@@ -133,17 +133,17 @@ class TopicDetail:
             return
         there = len(topic.partitions)
         with dialog(f"Add partitions to {self._topic}", test_id="more-partitions") as box:
-            wanted = ui.number(
-                "Partitions afterwards", value=there + 1, min=there + 1, max=MOST_PARTITIONS, format="%d"
-            ).props("outlined dense autofocus data-testid=partition-count")
+            wanted = number_input("Partitions afterwards", there + 1, there + 1, MOST_PARTITIONS).props(
+                "autofocus data-testid=partition-count"
+            )
             ui.label(
                 f"There are {there} now. They cannot be taken away again, and from then on records of a key may go to "
                 "another partition than before: consumers that need them in order must be done with the old ones first."
             ).classes("ms-help")
             complaint = Complaint()
 
-            async def add() -> None:
-                number = int(wanted.value or 0)
+            async def add(typed: Typed) -> None:
+                number = typed.number(wanted) or 0
                 if not there < number <= MOST_PARTITIONS:
                     complaint.say(f"say a number from {there + 1} to {MOST_PARTITIONS}")
                     return
@@ -158,7 +158,7 @@ class TopicDetail:
 
             with ui.element("div").classes("ms-actions"):
                 ui.button("Cancel", on_click=box.close).props("flat no-caps")
-                ui.button("Add", on_click=add).props("unelevated no-caps data-testid=add")
+                send_form(ui.button("Add").props("unelevated no-caps data-testid=add"), add)
         box.open()
 
     async def _delete(self) -> None:

@@ -2,7 +2,7 @@
 
 from nicegui import ui
 
-from millstream.console.browsing import Complaint, dialog, let_pick, show_softly
+from millstream.console.browsing import Complaint, Typed, dialog, let_pick, send_form, show_softly
 from millstream.console.frame import Frame
 from millstream.console.tables import Column, DataTable
 from millstream.console.topics.creating import help_text, value_input
@@ -87,11 +87,12 @@ class _Editing:
                     ui.button("Back to default", on_click=self._reset).props("flat no-caps data-testid=reset-setting")
                 ui.button("Cancel", on_click=self._dialog.close).props("flat no-caps")
                 if not setting.read_only:
-                    ui.button("Save", on_click=self._save).props("unelevated no-caps data-testid=save-setting")
+                    save = ui.button("Save").props("unelevated no-caps data-testid=save-setting")
+                    send_form(save, self._save)
         self._dialog.open()
 
-    async def _save(self) -> None:
-        text = str(self._field.value or "").strip()
+    async def _save(self, typed: Typed) -> None:
+        text = typed.text(self._field).strip()
         wrong = complaint(self._setting.name, text)
         if wrong:
             self._complaint.say(wrong)

@@ -1,0 +1,52 @@
+"""Topics in a cluster.
+
+One broker makes a topic, and the others hear of it a little later: a test that then asks another broker must wait until
+every broker knows the topic.
+"""
+
+import time
+from collections.abc import Mapping
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from millstream.testing import EmbeddedCluster
+from tests.wire import Wire
+
+PATIENCE_SECONDS = 60.0
+
+
+def make_topic(
+    cluster: EmbeddedCluster,
+    name: str,
+    partitions: int = 1,
+    replicas: int = 3,
+    config: Mapping[str, str] | None = None,
+) -> str:
+    """Makes a topic; every broker that runs knows it when this returns."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+    new = NewTopic(name, partitions, replicas, config=dict(config or {}))
+    admin.create_topics([new], operation_timeout=30)[name].result(60)
+    await_topic(cluster, name, partitions)
+    return name
+
+
+def await_topic(cluster: EmbeddedCluster, name: str, partitions: int | None = None) -> None:
+    """Waits until each broker that runs knows the topic, with its partitions, and a leader for each of them."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    for number in cluster.brokers:
+        if not cluster.running(number):
+            continue
+        with Wire(cluster.address(number)) as wire:
+            while trouble := _trouble(wire, name, partitions):
+                assert time.monotonic() < deadline, f"broker {number}: {trouble}"
+                time.sleep(0.02)
+
+
+def _trouble(wire: Wire, name: str, partitions: int | None) -> str:
+    (row,) = wire.call("metadata", 12, topics=[{"name": name}], allow_auto_topic_creation=False).topics
+    if row.error_code:
+        return f"it says {row.error_code} of {name}"
+    if not row.partitions or (partitions is not None and len(row.partitions) < partitions):
+        return f"it knows {len(row.partitions)} partitions of {name}"
+    leaderless = [each.partition_index for each in row.partitions if each.leader_id < 0]
+    return f"it knows no leader of partitions {leaderless} of {name}" if leaderless else ""
