@@ -16,7 +16,7 @@ from millstream.model.errors import ErrorCode
 from millstream.testing import EmbeddedBroker, EmbeddedCluster
 from tests.cluster.conftest import Writer, create_topic, described, eventually, leader_of
 from tests.cluster.test_failover import check_nothing_lost
-from tests.failing_disk import SYNC, TORN, WRITE, FailingDisks, can_be_built
+from tests.failing_disk import READ, SYNC, TORN, WRITE, FailingDisks, can_be_built
 from tests.wire import Wire, batch
 
 pytestmark = pytest.mark.skipif(not can_be_built(), reason="needs gcc, to build the library that lets disks fail")
@@ -38,7 +38,7 @@ def cluster(tmp_path: Path, disks: FailingDisks) -> Iterator[EmbeddedCluster]:
         yield running
 
 
-@pytest.mark.parametrize("how", [(WRITE,), (TORN, SYNC)])
+@pytest.mark.parametrize("how", [(WRITE,), (TORN, SYNC), pytest.param((READ,), marks=pytest.mark.slow)])
 def test_others_lead_while_the_disk_of_a_leader_fails(
     cluster: EmbeddedCluster, disks: FailingDisks, how: tuple[str, ...]
 ) -> None:

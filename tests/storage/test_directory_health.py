@@ -92,3 +92,16 @@ def test_a_file_that_could_not_be_read_must_be_readable(tmp_path: Path, monkeypa
     assert problem is not None and problem.errno == errno.EIO
     path.unlink()
     assert try_directory(RealDisk(), str(tmp_path), failure) is None, "who removed it has dealt with it"
+
+
+def test_a_directory_that_has_failed_is_closed_without_a_word_to_its_disk(machine: SimulatedDisk) -> None:
+    session = session_of(machine)
+    directory = LogDirectory(session, "/data")
+    directory.start(0)
+    directory.health.fail(DirectoryFailure("/data/x", "broken", False))
+    operations = machine.operations
+    directory.close(0)
+    assert machine.operations == operations
+    again = LogDirectory(session, "/data")
+    again.start(0)
+    assert not again.started_clean

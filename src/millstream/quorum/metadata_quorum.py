@@ -394,7 +394,7 @@ class MetadataQuorum:
         """Part of what happened was not taken in: whatever this node knows from here on would be wrong."""
         if self._is_starting and isinstance(error, CorruptMetadataError):
             raise error
-        if not isinstance(error, CorruptMetadataError):
+        if not isinstance(error, CorruptMetadataError | OSError):
             _log.exception("metadata_not_followed node=%d", self.node_id, exc_info=error)
         self._fail(unreadable(self.log.partition.directory, error).message, error)
 

@@ -380,11 +380,10 @@ class Node:
         if self._logs is not None:
             # After an unclean stop, a start that did not come to register has not told the controller of it yet.
             registered = self.broker is not None or self._logs.started_clean or not self._config.is_broker
-            is_usable = self._logs.health.failure is None
             self._logs.close(
                 self._environment.clock.now_ms(),
-                _FlushBudget(self._loop.time).allows if is_usable else lambda size: False,
-                may_be_clean=registered and is_usable,
+                _FlushBudget(self._loop.time).allows,
+                may_be_clean=registered,
                 broker_epoch=broker_epoch if broker_epoch >= 0 else self._logs.previous_broker_epoch,
             )
             self._logs = None

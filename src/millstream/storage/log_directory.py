@@ -158,8 +158,11 @@ class LogDirectory:
         """
         if self._lock is None:
             return  # never taken: nothing here is ours to write
-        if self._started:
-            self._write_everything(may_flush, may_be_clean, broker_epoch)
+        if self._started and self.health.failure is None:
+            try:
+                self._write_everything(may_flush, may_be_clean, broker_epoch)
+            except OSError as error:  # the disk has failed just now: the next start checks the logs
+                logger.error("log_directory_not_closed root=%s error=%s", self.root, error)
         self._checkpoints.close()
         self._logs.clear()
         self._started = False
