@@ -10,6 +10,7 @@ from millstream.broker.share_sessions import ShareSession, ShareSessions
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.net.service import Peer
 from millstream.records.compression import Codec
+from millstream.records.opening import OpeningLimits
 from millstream.records.record import Record, build_batch
 
 
@@ -98,5 +99,6 @@ def test_batches_are_opened_whatever_their_codec_and_damage_holds_nobody_up() ->
     whole = build_batch(records, codec=Codec.ZSTD)
     damaged = build_batch(records, base_offset=2, codec=Codec.GZIP)
     damaged[70:] = b"\0" * (len(damaged) - 70)
-    found = list(inspect(bytes(whole + damaged), -1))
+    found = list(inspect(bytes(whole + damaged), -1, 0, 9, OpeningLimits()))
     assert found == [(0, b"k", 0), (1, None, 0), (2, None, 0), (3, None, 0)]
+    assert list(inspect(bytes(whole + damaged), -1, 1, 2, OpeningLimits())) == found[1:3]

@@ -14,6 +14,7 @@ from millstream.records.compiled import IS_COMPILED
 from millstream.records.compression import Codec, compress
 from millstream.records.record import Record, build_batch
 from millstream.testing import EmbeddedBroker
+from tests.broker.test_share import Group
 from tests.wire import Wire, framed, now_ms, request
 
 RECORDS = 300_000 if IS_COMPILED else 20_000
@@ -115,6 +116,43 @@ def test_more_than_the_limits_takes_no_more_memory_than_they_allow(broker: Embed
     assert {row.error_code for row in rows} == {ErrorCode.MESSAGE_TOO_LARGE}
     assert "millstream.batch.max.decompressed.bytes" in rows[0].error_message
     assert peak_bytes(broker) - before < 2 * LIMIT_BYTES, "two threads at most are at it"
+
+
+def test_many_records_for_a_share_group_with_key_order(broker: EmbeddedBroker) -> None:
+    topic = created(broker, "shared")
+    with Wire(broker.bootstrap_servers, 120) as wire, Wire(broker.bootstrap_servers, 120) as other:
+        group = Group(wire, topic, "ordered")
+        assert group.configure(**{"share.auto.offset.reset": "earliest", "share.key.order": "true"}) == 0
+        for _ in range(3):
+            assert wire.produce(topic, many_records(RECORDS)).error_code == 0
+        assert wire.produce(topic, bytes(build_batch([Record(b"k", b"v", timestamp=now_ms())]))).error_code == 0
+        group.begin()
+        done = threading.Event()
+        found: list[Any] = []
+
+        def fetch() -> None:
+            found.append(group.fetch(max_wait_ms=60_000))
+            done.set()
+
+        fetching = threading.Thread(target=fetch)
+        fetching.start()
+        answered = 0
+        while not done.is_set():
+            other.call("api_versions", 3)
+            answered += 1
+        fetching.join()
+        assert found[0].error_code == 0 and answered >= 3
+
+
+def test_a_claim_that_the_bytes_cannot_hold_is_refused(broker: EmbeddedBroker) -> None:
+    topic = created(broker, "claims")
+    claim = bytearray(many_records(1))
+    struct.pack_into(">i", claim, 23, 999_999)
+    struct.pack_into(">i", claim, 57, 1_000_000)
+    seal(claim, 0, len(claim))
+    assert len(claim) < 100
+    with Wire(broker.bootstrap_servers) as wire:
+        assert wire.produce(topic, bytes(claim)).error_code == ErrorCode.INVALID_RECORD
 
 
 def test_more_records_than_the_limit(broker: EmbeddedBroker) -> None:

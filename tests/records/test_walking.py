@@ -84,6 +84,16 @@ def test_both_say_the_same_of_damaged_records() -> None:
     assert verdicts == {True, False}
 
 
+def test_passing_over_records(walk: Any) -> None:
+    starts = [walk.seek_offset(GOOD, 0, len(GOOD), 3, wanted) for wanted in range(4)]
+    assert [number for _, number in starts] == [0, 1, 2, 3]
+    assert starts[0][0] == 0 and starts[3][0] == len(GOOD)
+    for position, number in starts[:3]:
+        walk.check_records(GOOD, position, len(GOOD), 3 - number, 2, False, 1)
+    with pytest.raises(MalformedRecordError):
+        walk.seek_offset(GOOD, 0, len(GOOD), 4, 9)
+
+
 def test_schema_ids(walk: Any) -> None:
     prefix = b"\0\0\0\x01\x00"
     data = records(

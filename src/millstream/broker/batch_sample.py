@@ -15,6 +15,8 @@ from millstream.records.varint import MAX_LONG_BYTES, MalformedRecordError, read
 BLOCK_RECORDS = 64
 """A batch is seen as blocks of so many records; one block is a sample."""
 MAX_DECOMPRESSED_BYTES = 32 << 20
+MOST_RECORDS = 1_000_000
+"""A batch with more is no sample: stepping over them would take too long."""
 _STEP = 200
 """Records stepped over before the interpreter lock is offered to the event loop."""
 
@@ -30,7 +32,7 @@ def sample_block(data: bytes, offset: int) -> Sample | None:
     if len(data) < HEADER_SIZE:
         return None
     header = read_header(data)
-    if not is_plausible(header) or header.size > len(data) or header.is_control:
+    if not is_plausible(header) or header.size > len(data) or header.is_control or header.record_count > MOST_RECORDS:
         return None
     try:
         codec = Codec(header.codec)

@@ -29,7 +29,8 @@ from millstream.metadata.topics import NewTopic
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import TopicName, TopicPartition
 from millstream.records.batch import iterate_headers
-from millstream.records.record import Record, build_batch, iterate_records
+from millstream.records.opening import OpeningLimits, records_between
+from millstream.records.record import Record, build_batch
 from millstream.storage.slice import Slice
 
 _READ_BYTES = 1 << 20
@@ -229,7 +230,7 @@ def _read(piece: Slice, first: int, last: int) -> tuple[dict[int, Record | None]
             continue
         try:
             batch = data[position : position + header.size]
-            found.update((each.offset, each) for each in iterate_records(header, batch) if low <= each.offset <= high)
+            found.update((each.offset, each) for each in records_between(header, batch, low, high, OpeningLimits()))
         except KafkaError as error:
             _log.warning("dead_letter_without_copy offset=%d error=%s", header.base_offset, error)
             found.update((each, None) for each in range(low, high + 1) if each not in found)

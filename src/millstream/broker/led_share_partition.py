@@ -13,14 +13,16 @@ from millstream.broker.aborted_batches import AbortedBatches
 from millstream.broker.batch_walk import BatchPlace, walk_batches
 from millstream.broker.local_partition import Waiter, Waiters
 from millstream.broker.partition import Partition
-from millstream.broker.share_inspection import inspect
+from millstream.broker.share_inspection import MOST_INSPECTED, inspect
 from millstream.broker.share_persister import SharePersister
 from millstream.broker.steady_time import SteadyTime
+from millstream.coordinator.share.in_flight import ReadRecord
 from millstream.coordinator.share.record_state import Acquired, DeadLetter
 from millstream.coordinator.share.share_partition import AckRange, SharePartition, Transition
 from millstream.coordinator.share.share_state import ShareKey
 from millstream.environment import Environment
 from millstream.model.errors import ErrorCode, KafkaError
+from millstream.records.opening import OpeningLimits
 from millstream.storage.aborted_reading import aborted_among
 from millstream.storage.slice import Slice
 
@@ -41,6 +43,8 @@ class Owner(Protocol):
 
     persister: SharePersister
     environment: Environment
+
+    def opening_limits(self) -> OpeningLimits: ...
 
     def bury(self, led: "LedSharePartition", letters: Sequence[DeadLetter]) -> None: ...
 
@@ -192,15 +196,22 @@ class LedSharePartition:
                 break
         unread = machine.next_unread()
         if machine.inspected and data and data[0].first <= unread <= data[-1].last:
-            # In a thread: batches may be large once they are opened. Nobody else reads on here meanwhile.
-            rows = await self._environment.offload(
-                lambda: [
+            # In a thread: batches may be large once they are opened. Nobody else reads on here meanwhile. A few at a
+            # time: whoever asks next, or the next turn, goes on behind them.
+            last = min(data[-1].last, unread + MOST_INSPECTED - 1)
+            limits = self._owner.opening_limits()
+
+            def look() -> list[ReadRecord]:
+                return [
                     row
                     for place in data
-                    for row in inspect(records.file.read_at(place.position, place.size), self._delay_ms)
+                    if place.last >= unread and place.first <= last
+                    for row in inspect(
+                        records.file.read_at(place.position, place.size), self._delay_ms, unread, last, limits
+                    )
                 ]
-            )
-            machine.admit(unread, data[-1].last, rows, self._time.now_ms())
+
+            machine.admit(unread, last, await self._environment.offload(look), self._time.now_ms())
         return data
 
     def differs(self, key_order: bool, delay_ms: int) -> bool:

@@ -8,6 +8,7 @@ long as somebody asks.
 import asyncio
 import logging
 from collections.abc import Set
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -17,7 +18,9 @@ from millstream.broker.schema_ids import SchemaIds
 from millstream.environment import Environment
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import TopicName, TopicPartition
-from millstream.records.record import read_batches
+from millstream.records.batch import iterate_headers
+from millstream.records.opening import OpeningLimits, records_between
+from millstream.records.record import Record
 
 STALE_S = 10.0
 _PATIENCE_S = 5.0
@@ -25,7 +28,9 @@ _NO_TOPIC_PATIENCE_S = 1.0
 """The topic may have been created a moment ago, and the news of it be on its way here."""
 _PAUSE_S = 0.05
 _FETCH_BYTES = 256 << 10
-"""What is taken apart in one go on the event loop."""
+"""What is read in one go."""
+_LIMITS = OpeningLimits(max_bytes=16 << 20, max_records=10_000)
+"""Of a batch in the topic: registries write one record at a time."""
 _LAST_VERSION_WITH_NAMES = 12
 _CONSUMER = -1
 _LATEST = -1
@@ -37,6 +42,7 @@ class RegisteredSchemas:
     def __init__(self, view: ClusterView, peers: PeerRequests, environment: Environment, topic: str) -> None:
         self._view = view
         self._peers = peers
+        self._environment = environment
         self._loop = environment.loop
         self._topic = TopicName(topic)
         self._topic_id: UUID | None = None
@@ -108,7 +114,7 @@ class RegisteredSchemas:
             if row.error_code:
                 raise KafkaError(ErrorCode(row.error_code), f"broker {state.leader} refuses to be asked")
             before = self._position
-            self._take(row.records or b"")
+            await self._take(row.records or b"")
             if self._position >= max(end, row.high_watermark):
                 self._read_at = self._loop.time()
                 return True
@@ -148,16 +154,31 @@ class RegisteredSchemas:
             raise KafkaError(ErrorCode(answer.error_code), f"broker {leader} refuses to be asked")
         return answer.responses[0].partitions[0]
 
-    def _take(self, data: bytes) -> None:
-        for header, records in read_batches(data):
-            for record in records if not header.is_control else ():
-                if record.offset < self._position:
-                    continue
+    async def _take(self, data: bytes) -> None:
+        # Anyone may write to the topic, so its batches are opened within limits and in a thread.
+        batches = await self._environment.offload(partial(_records, data, self._position))
+        for next_offset, records in batches:
+            for record in records:
                 try:
                     self._known.apply(record.key, record.value)
                 except (ValueError, KeyError, TypeError) as error:
                     _log.warning("schemas_record_skipped offset=%d reason=%s", record.offset, error)
-            self._position = max(self._position, header.last_offset + 1)
+            self._position = max(self._position, next_offset)
 
     def _begin_anew(self, topic_id: UUID | None, position: int) -> None:
         self._topic_id, self._position, self._known = topic_id, position, SchemaIds()
+
+
+def _records(data: bytes, first: int) -> list[tuple[int, list[Record]]]:
+    """By batch: the offset behind it, and its records from offset `first` on."""
+    found: list[tuple[int, list[Record]]] = []
+    for position, header in iterate_headers(data):
+        batch = memoryview(data)[position : position + header.size]
+        records: list[Record] = []
+        if not header.is_control and header.record_count and header.last_offset >= first:
+            try:
+                records = records_between(header, batch, max(first, header.base_offset), header.last_offset, _LIMITS)
+            except KafkaError as error:
+                _log.warning("schemas_batch_skipped offset=%d reason=%s", header.base_offset, error.message)
+        found.append((header.last_offset + 1, records))
+    return found

@@ -6,31 +6,33 @@ from collections.abc import Iterator
 from millstream.coordinator.share.in_flight import ReadRecord
 from millstream.model.errors import KafkaError
 from millstream.records.batch import iterate_headers
-from millstream.records.record import Record, iterate_records
+from millstream.records.opening import OpeningLimits, records_between
+from millstream.records.record import Record
 
 DELIVER_AT = "millstream-deliver-at"
 """The header with the time before which share groups do not hand the record out: milliseconds since 1970, as text."""
 _LONGEST_NUMBER = 19
-_LARGEST_BATCH_BYTES = 64 << 20
-"""Decompressed: a batch that grows beyond is handed out as it is, neither ordered nor delayed."""
+MOST_INSPECTED = 2000
+"""Offsets that are looked at in one go: what becomes of each is worked out on the event loop."""
 
 _log = logging.getLogger("millstream.share")
 
 
-def inspect(batches: bytes, delay_ms: int) -> Iterator[ReadRecord]:
-    """Offset, key and due time of each record; a negative delay means that nothing is delayed here."""
+def inspect(batches: bytes, delay_ms: int, first: int, last: int, limits: OpeningLimits) -> Iterator[ReadRecord]:
+    """Offset, key and due time of each record from offset `first` to `last`; a negative delay means that nothing is
+    delayed here. For a thread: passing over what lies before `first` takes time."""
     for position, header in iterate_headers(batches):
-        if header.is_control:
+        low, high = max(first, header.base_offset), min(last, header.last_offset)
+        if header.is_control or low > high:
             continue
         try:
-            for record in iterate_records(
-                header, memoryview(batches)[position : position + header.size], _LARGEST_BATCH_BYTES
-            ):
+            batch = memoryview(batches)[position : position + header.size]
+            for record in records_between(header, batch, low, high, limits):
                 yield record.offset, record.key, due_ms(record, delay_ms)
         except KafkaError as error:
             # The consumer will say what is wrong with it; until then it must not hold up the others.
             _log.warning("batch_not_inspected offset=%d error=%s", header.base_offset, error)
-            for offset in range(header.base_offset, header.last_offset + 1):
+            for offset in range(low, high + 1):
                 yield offset, None, 0
 
 

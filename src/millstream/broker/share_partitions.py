@@ -17,6 +17,7 @@ from millstream.config import group_config
 from millstream.config.errors import ConfigError
 from millstream.config.group_config import BY_DURATION, READ_COMMITTED, GroupConfig
 from millstream.config.iso_duration import parse_duration_ms
+from millstream.config.table import log as log_settings
 from millstream.config.table import share as share_settings
 from millstream.config.table.topic import MILLSTREAM_DELIVERY_DELAY_MS
 from millstream.coordinator.share.in_flight import ShareLimits
@@ -27,6 +28,7 @@ from millstream.environment import Environment
 from millstream.metadata.image import ConfigResource, MetadataDelta, ResourceType
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import TopicId
+from millstream.records.opening import OpeningLimits
 
 NO_DELAY = -1
 
@@ -50,6 +52,11 @@ class SharePartitions:
         self._led: dict[ShareKey, LedSharePartition] = {}
         self._loading: dict[ShareKey, asyncio.Future[LedSharePartition]] = {}
         self._background: set[asyncio.Future[Any]] = set()
+
+    def opening_limits(self) -> OpeningLimits:
+        """For batches whose records are looked at one by one."""
+        config = self._view.config
+        return OpeningLimits(config[log_settings.BATCH_MAX_DECOMPRESSED_BYTES], config[log_settings.BATCH_MAX_RECORDS])
 
     def config_of(self, group_id: str) -> GroupConfig:
         overrides = self._view.image.configs.get(ConfigResource(ResourceType.GROUP, group_id), {})

@@ -167,6 +167,35 @@ def check_records(
         free(keyless)
 
 
+def seek_offset(const uint8_t[::1] data, Py_ssize_t position, Py_ssize_t end, Py_ssize_t count, int64_t wanted):
+    """See `walking.seek_offset`."""
+    cdef Cursor cursor = cursor_over(data, position, end)
+    cdef Py_ssize_t number = 0, begin = position, stop
+    cdef int64_t size, delta
+    with nogil:
+        while number < count:
+            begin = cursor.at
+            size = read_varint(&cursor, 5)
+            if cursor.fault:
+                break
+            if size < 1 or size > cursor.end - cursor.at:
+                cursor.fault, cursor.value = RECORD_TOO_LONG, size
+                break
+            stop = cursor.at + size
+            cursor.at += 1
+            read_varint(&cursor, 10)
+            if cursor.fault:
+                break
+            delta = read_varint(&cursor, 5)
+            if cursor.fault or delta >= wanted:
+                break
+            cursor.at = begin = stop
+            number += 1
+    if cursor.fault:
+        raise MalformedRecordError(_TEXTS[cursor.fault] % (number, cursor.value))
+    return begin, number
+
+
 cdef inline bint is_known(const uint32_t* known, Py_ssize_t size, uint32_t wanted) noexcept nogil:
     cdef Py_ssize_t low = 0, high = size, middle
     while low < high:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.records.batch import HEADER_SIZE, BatchHeader, Bytes
-from millstream.records.compiled import IS_COMPILED, check_records
+from millstream.records.compiled import IS_COMPILED, check_records, seek_offset
 from millstream.records.compression import (
     MAX_DECOMPRESSED_BYTES,
     MOST_GROWTH,
@@ -20,7 +20,8 @@ from millstream.records.compression import (
     TooLargeError,
     decompressed,
 )
-from millstream.records.varint import MalformedRecordError
+from millstream.records.record import Record, read_record
+from millstream.records.varint import MalformedRecordError, read_varint
 
 MINIMUM_RECORD_BYTES = 7
 """A length, attributes, and deltas of one byte each; no key, no value, no headers."""
@@ -86,6 +87,31 @@ def opened(header: BatchHeader, batch: Bytes, limits: OpeningLimits) -> Iterator
         ) from None
     except DecompressionFailedError as error:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"the records cannot be decompressed: {error}") from None
+
+
+def records_between(header: BatchHeader, batch: Bytes, first: int, last: int, limits: OpeningLimits) -> list[Record]:
+    """The records of a batch with offsets from `first` to `last`, and no more of them than offsets: those before are
+    passed over, those behind are not looked at. Raises as `opened` does, and INVALID_RECORD."""
+    found: list[Record] = []
+    most = last - first + 1
+    try:
+        with opened(header, batch, limits) as content:
+            count = header.record_count
+            position, number = seek_offset(content, 0, len(content), count, first - header.base_offset)
+            while number < count and len(found) < most:
+                size, body = read_varint(content, position)
+                if size < 1 or body + size > len(content):
+                    raise MalformedRecordError(f"record {number} of {size} bytes does not fit into its batch")
+                record, _ = read_record(bytes(content[position : body + size]), 0, header)
+                if record.offset > last:
+                    break
+                if record.offset >= first:
+                    found.append(record)
+                position = body + size
+                number += 1
+    except MalformedRecordError as error:
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"the records are not what their batch says: {error}") from None
+    return found
 
 
 def check(header: BatchHeader, records: memoryview, *, needs_keys: bool = False, most: int = 1) -> list[int]:

@@ -133,6 +133,14 @@ def iterate_records(header: BatchHeader, batch: Bytes, limit: int = MAX_DECOMPRE
         ) from None
 
 
+def read_record(data: bytes, position: int, header: BatchHeader) -> tuple[Record, int]:
+    """The record at `position` of an opened batch, and where the next one begins.
+
+    MalformedRecordError if there is none.
+    """
+    return _read_record(data, position, header)
+
+
 def _append_record(body: bytearray, record: Record, offset_delta: int, timestamp_delta: int) -> None:
     out = bytearray(1)  # the record's attributes: none are defined
     append_varint(out, timestamp_delta)

@@ -66,6 +66,22 @@ def _length(data: Bytes, position: int, stop: int, number: int) -> tuple[int, in
     return read_varint(data, position)
 
 
+def seek_offset(data: Bytes, position: int, end: int, count: int, wanted: int) -> tuple[int, int]:
+    """Passes over records whose offset delta is below `wanted`: where the next one begins, and its number."""
+    for number in range(count):
+        if number & _STEP == _STEP:
+            time.sleep(0)
+        size, body = read_varint(data, position)
+        if size < 1 or body + size > end:
+            raise MalformedRecordError(f"record {number} of {size} bytes does not fit into its batch")
+        _, place = read_varint(data, body + 1, MAX_LONG_BYTES)
+        delta, _ = read_varint(data, place)
+        if delta >= wanted:
+            return position, number
+        position = body + size
+    return position, count
+
+
 def schema_faults(
     data: Bytes, position: int, count: int, of_keys: bool, known: Sequence[int], most: int
 ) -> tuple[list[tuple[int, int]], bool]:
