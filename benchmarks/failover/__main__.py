@@ -34,6 +34,7 @@ def main() -> int:
     parser.add_argument("--victim", action="append", choices=_VICTIMS, help="only this victim (repeatable)")
     parser.add_argument("--longest", type=float, default=20.0, help="how long a fault lasts at most, in seconds")
     parser.add_argument("--overload", type=float, default=0.0, help="no faults: so many seconds of load, and fencings")
+    parser.add_argument("--cut", type=float, default=0.0, help="cuts of so many seconds, and the time after they heal")
     parser.add_argument("--times", type=int, default=3, help="busy loops for each core under --overload")
     parser.add_argument("--system", choices=sorted(SYSTEMS), default="millstream")
     parser.add_argument("--keep", type=Path, help="keep the nodes' logs in this directory")
@@ -48,6 +49,8 @@ def main() -> int:
     with Bench(chosen.system, directory, contained=os.environ[_INSIDE] == "yes") as bench:
         if chosen.overload:
             return _overload(bench, chosen.overload, chosen.times)
+        if chosen.cut:
+            return _cuts(bench, chosen.cut, chosen.rounds)
         wanted = [each for each in bench.possible if not chosen.only or each in chosen.only]
         _say(f"faults: {', '.join(wanted)}; logs in {directory}")
         outages: list[Outage] = []
@@ -73,6 +76,17 @@ def _overload(bench: Bench, seconds: float, times: int) -> int:
     for line in found.fenced:
         print(f"  {line}")
     return 1 if found.fenced else 0
+
+
+def _cuts(bench: Bench, seconds: float, rounds: int) -> int:
+    if not bench.cluster.network.can_cut:
+        print("links cannot be cut here: network namespaces are not permitted")
+        return 1
+    for cut in faults.CUTS:
+        found = [bench.healing(cut, seconds) for _ in range(rounds)]
+        writes, in_sync = _median([each.every_partition for each in found]), _median([each.in_sync for each in found])
+        _say(f"{cut:8} for {seconds:g} s: every partition takes writes after {writes}, all in sync after {in_sync}")
+    return 0
 
 
 def _line(outages: Sequence[Outage]) -> str:

@@ -34,6 +34,13 @@ def deaf(cluster: Cluster, victim: int) -> None:
         cluster.network.cut(other, victim)
 
 
+def part(cluster: Cluster, victim: int) -> None:
+    """Of the nodes that are not the controller, this one and another do not reach each other."""
+    other = next(number for number in _others(cluster, victim) if number != cluster.controller())
+    cluster.network.cut(victim, other)
+    cluster.network.cut(other, victim)
+
+
 def scatter(cluster: Cluster, victim: int) -> None:
     """No node reaches any other."""
     for sender in cluster.nodes:
@@ -48,4 +55,5 @@ def heal(cluster: Cluster, victim: int) -> None:
 
 
 FAULTS: dict[str, Callable[[Cluster, int], None]] = {"stop": stop, "isolate": isolate, "mute": mute, "deaf": deaf}
+CUTS: dict[str, Callable[[Cluster, int], None]] = {"part": part, "isolate": isolate, "scatter": scatter}
 NEEDS_NAMESPACES = {"isolate", "mute", "deaf"}

@@ -36,6 +36,17 @@ class Outage:
 
 
 @dataclass(frozen=True, slots=True)
+class Healing:
+    """Seconds from the end of a cut."""
+
+    cut: str
+    lasted: float
+    every_partition: float | None
+    """Until a write to each partition was acknowledged that was sent after the end."""
+    in_sync: float
+
+
+@dataclass(frozen=True, slots=True)
 class Overload:
     seconds: float
     processes: int
@@ -98,6 +109,28 @@ class Bench:
             for writer in writers:
                 writer.stop()
         return Outage(fault, victim, of_victim, of_all, of_client, cluster.wait_until_in_sync(TOPIC))
+
+    def healing(self, cut: str, seconds: float, *, longest_s: float = 60.0) -> Healing:
+        """Cuts links of a node that is not the controller, heals them after a while, and writes from then on."""
+        cluster = self.cluster
+        cluster.elect_preferred_leaders(TOPIC, PARTITIONS)
+        victim = next(number for number in cluster.nodes if number != cluster.controller())
+        writers = [BareWriter(TOPIC, number, list(cluster.nodes.values())) for number in range(PARTITIONS)]
+        try:
+            faults.CUTS[cut](cluster, victim)
+            time.sleep(seconds)
+            cluster.network.heal()
+            healed_at = time.monotonic()
+            for writer in writers:
+                writer.start()
+            of_all = _slowest([writer.acks for writer in writers], healed_at, healed_at + longest_s)
+            cluster.wait_until_in_sync(TOPIC)
+            in_sync_s = time.monotonic() - healed_at
+        finally:
+            cluster.network.heal()
+            for writer in writers:
+                writer.stop()
+        return Healing(cut, seconds, of_all, in_sync_s)
 
     def overload(self, seconds: float, *, times: int, cores: int, say: Callable[[str], None]) -> Overload:
         """Busy loops on every core, and writers beside them; counts what the controller did about it."""

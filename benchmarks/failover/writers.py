@@ -106,7 +106,8 @@ class BareWriter(threading.Thread):
 
     def stop(self) -> None:
         self._ending.set()
-        self.join(timeout=_PRODUCE_TIMEOUT_S + 5)
+        if self.ident is not None:
+            self.join(timeout=_PRODUCE_TIMEOUT_S + 5)
 
 
 class LibrdkafkaWriter(threading.Thread):

@@ -20,6 +20,11 @@ _PROBED_S = 0.3
 """How long probes must have gone without a response, however long the broker has been silent before."""
 
 
+def longest_gap_s(before_s: float, gap_s: float) -> float:
+    """The longest recent pause between two contacts, after one more; an old one counts less and less."""
+    return max(gap_s, before_s * 0.5 ** (gap_s / _GAP_HALF_LIFE_S))
+
+
 @dataclass(slots=True)
 class BrokerSession:
     broker_id: BrokerId
@@ -73,8 +78,7 @@ class BrokerSessions:
         if session is None or session.broker_epoch != broker_epoch:
             session = self.begin(broker_id, broker_epoch, now_s)
         elif session.heard:
-            gap_s = now_s - session.last_contact_s
-            session.longest_gap_s = max(gap_s, session.longest_gap_s * 0.5 ** (gap_s / _GAP_HALF_LIFE_S))
+            session.longest_gap_s = longest_gap_s(session.longest_gap_s, now_s - session.last_contact_s)
         session.last_contact_s = now_s
         session.heard = True
         session.connection_lost = False

@@ -11,7 +11,7 @@ heard of.
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, NamedTuple
 
 from millstream.api.request import Context, Response
 from millstream.config.broker_config import BrokerConfig
@@ -19,7 +19,7 @@ from millstream.config.liveness import suspect_after_s
 from millstream.config.table import cluster
 from millstream.controller.active_controller import ActiveController
 from millstream.controller.attention import STEP_S, Attention
-from millstream.controller.broker_sessions import BrokerSession, BrokerSessions
+from millstream.controller.broker_sessions import BrokerSession, BrokerSessions, longest_gap_s
 from millstream.controller.probes import Finding, probe
 from millstream.environment import Environment
 from millstream.metadata.decision import Decision
@@ -50,6 +50,17 @@ _RETRY_S = 0.5
 _log = logging.getLogger("millstream.controller")
 
 
+class _LeaderHeard(NamedTuple):
+    """The node that led the quorum last, and its last response to this one."""
+
+    node_id: int
+    at_s: float
+    """In the loop's time."""
+    counted_s: float
+    """In the time in which this process ran."""
+    longest_gap_s: float
+
+
 class Heartbeats:
     def __init__(
         self,
@@ -62,8 +73,7 @@ class Heartbeats:
         self._controller = controller
         self._environment = environment
         self._last_leader = last_leader
-        self._leader_heard: tuple[tuple[int, float], float] | None = None
-        """What `last_leader` said when it last said something new, and when that was, in the time that counts."""
+        self._leader_heard: _LeaderHeard | None = None
         self._sessions = BrokerSessions()
         self._attention = Attention(environment.loop.time())
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -104,16 +114,24 @@ class Heartbeats:
             if broker.fenced or (broker.id == own_id and self._controller.config.is_broker):
                 continue
             session = self._sessions.begin(broker.id, broker.epoch, now_s, heard=False)
-            if self._leader_heard is not None and self._leader_heard[0][0] == broker.id:
-                session.last_contact_s = min(now_s, self._leader_heard[1])
+            former = self._leader_heard
+            if former is not None and former.node_id == broker.id:
+                session.last_contact_s = min(now_s, former.counted_s)
+                session.longest_gap_s = former.longest_gap_s
             self._start_probe(session)
         self._schedule()
 
     def _note_leader(self) -> None:
         """Keeps in mind when the leader of the quorum was last heard of: should it be lost, its broker is lost too."""
         known = self._last_leader()
-        if known is not None and (self._leader_heard is None or self._leader_heard[0] != known):
-            self._leader_heard = known, self._now_s
+        if known is None:
+            return
+        (node_id, at_s), before, now_s = known, self._leader_heard, self._now_s
+        if before is None or before.node_id != node_id:
+            self._leader_heard = _LeaderHeard(node_id, at_s, now_s, 0.0)
+        elif before.at_s != at_s:
+            gap_s = longest_gap_s(before.longest_gap_s, now_s - before.counted_s)
+            self._leader_heard = _LeaderHeard(node_id, at_s, now_s, gap_s)
 
     # What brokers say
 
