@@ -160,7 +160,7 @@ def take_over(bench: Bench, former: int) -> None:
     bench.quorum.is_leader = False
     bench.controller.no_longer_leading()
     bench.last_leader = former, bench.loop.time()
-    bench.pass_time(2)
+    bench.pass_time(2.2)
     bench.quorum.is_leader, bench.quorum.epoch = True, bench.quorum.epoch + 1
     bench.controller.leading(bench.quorum.epoch)
     bench.pass_time(0)
@@ -174,6 +174,36 @@ def test_the_broker_of_a_controller_that_was_lost_is_fenced_soon_after_the_takeo
     beat_for(bench, 1, 3)
     assert bench.fenced() == {2}
     assert leader(bench) == 3
+
+
+def hear_leader(bench: Bench, node: int, seconds: float, every_s: float) -> None:
+    for _ in range(round(seconds / every_s)):
+        bench.last_leader = node, bench.loop.time()
+        bench.pass_time(every_s)
+
+
+def test_a_controller_that_led_before_and_leads_again_was_not_late(bench: Bench) -> None:
+    bench.join(2, 3)
+    hear_leader(bench, 2, 2, every_s=0.5)
+    beat_for(bench, 30, 2, 3)  # this one leads
+    bench.network.stopped.add(port_of(2))
+    hear_leader(bench, 2, 2, every_s=0.5)
+    take_over(bench, 2)
+    beat_for(bench, 1, 3)
+    assert bench.fenced() == {2}
+
+
+def test_a_controller_that_responded_late_before_it_was_lost_is_given_more_time(bench: Bench) -> None:
+    bench.join(2, 3)
+    bench.quorum.is_leader = False
+    bench.controller.no_longer_leading()
+    hear_leader(bench, 2, 6, every_s=1.8)
+    bench.network.stopped.add(port_of(2))
+    take_over(bench, 2)
+    beat_for(bench, 1, 3)
+    assert bench.fenced() == set()
+    beat_for(bench, 2, 3)
+    assert bench.fenced() == {2}
 
 
 def test_the_broker_of_a_controller_that_was_lost_may_prove_that_it_lives(bench: Bench) -> None:

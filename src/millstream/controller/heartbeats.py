@@ -123,15 +123,15 @@ class Heartbeats:
 
     def _note_leader(self) -> None:
         """Keeps in mind when the leader of the quorum was last heard of: should it be lost, its broker is lost too."""
-        known = self._last_leader()
-        if known is None:
+        known, before = self._last_leader(), self._leader_heard
+        if known is None or (before is not None and (before.node_id, before.at_s) == known):
             return
-        (node_id, at_s), before, now_s = known, self._leader_heard, self._now_s
-        if before is None or before.node_id != node_id:
-            self._leader_heard = _LeaderHeard(node_id, at_s, now_s, 0.0)
-        elif before.at_s != at_s:
+        (node_id, at_s), now_s, gap_s = known, self._now_s, 0.0
+        lost_s = self._controller.config[cluster.CONTROLLER_QUORUM_FETCH_TIMEOUT_MS] / 1000
+        if before is not None and before.node_id == node_id and now_s - before.counted_s < lost_s:
+            # Otherwise it leads for the first time, or again after it was lost or another led: it was not late.
             gap_s = longest_gap_s(before.longest_gap_s, now_s - before.counted_s)
-            self._leader_heard = _LeaderHeard(node_id, at_s, now_s, gap_s)
+        self._leader_heard = _LeaderHeard(node_id, at_s, now_s, gap_s)
 
     # What brokers say
 
