@@ -22,7 +22,7 @@ _PROBED_S = 0.3
 
 def longest_gap_s(before_s: float, gap_s: float) -> float:
     """The longest recent pause between two contacts, after one more; an old one counts less and less."""
-    return max(gap_s, before_s * 0.5 ** (gap_s / _GAP_HALF_LIFE_S))
+    return max(gap_s, before_s * math.pow(0.5, gap_s / _GAP_HALF_LIFE_S))
 
 
 @dataclass(slots=True)
