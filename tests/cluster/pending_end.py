@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from tests.broker.transaction_parity import PATIENCE_S, Client, Talk, set_version
 from tests.wire import Wire
@@ -58,6 +58,8 @@ class PendingTalk(Talk):
         self.nodes = nodes
         self.elsewhere = Wire(nodes.addresses[nodes.paused])
         """To the node that is paused later."""
+        self.short: dict[str, str] = {}
+        """How names are written: the numbers in them are different in each run."""
 
     def close(self) -> None:
         super().close()
@@ -101,9 +103,6 @@ class PendingTalk(Talk):
         for name, label_of in self.short.items():
             label, text = label.replace(name, label_of), text.replace(name, label_of)
         super().note(label, text)
-
-    short: ClassVar[dict[str, str]] = {}
-    """What names are written as: the numbers in them are different in each run."""
 
 
 def _until(check: Callable[[], bool], message: str) -> None:

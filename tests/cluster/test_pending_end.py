@@ -1,6 +1,7 @@
-"""While the end of a transaction is pending, Millstream responds as Apache Kafka 4.3.1 did; no Kafka is needed.
+"""While the end of a transaction is pending, Millstream responds as Apache Kafka 4.3.1 did.
 
-The responses of Kafka are in `pending_end.golden`; `pending_end` says how they were recorded.
+No Kafka is needed for this. The responses of Kafka are in `pending_end.golden`; `pending_end` says how they were
+recorded.
 """
 
 from collections.abc import Iterator

@@ -15,9 +15,11 @@ from millstream.broker.transaction_markers import TransactionMarkers
 from millstream.config.log_config import LogConfig
 from millstream.controller.broker_sessions import BrokerSession
 from millstream.coordinator.group_shard import GroupShard
+from millstream.coordinator.transaction import transaction_end
 from millstream.coordinator.transaction.transaction import Transaction, TransactionState
 from millstream.coordinator.transaction.transaction_shard import TransactionShard
 from millstream.metadata.topic_names import INTERNAL_TOPICS
+from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.transactions import Marker
 from millstream.quorum.metadata_log import MetadataLog
 from millstream.quorum.quorum_state import QuorumStateFile
@@ -176,6 +178,16 @@ def _lose_offsets_of_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+def _fence_while_an_end_is_pending(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was once: EndTxn with the next epoch was fenced until the markers were written."""
+
+    def fence(transaction: Transaction) -> None:
+        if transaction.is_decided:
+            raise KafkaError(ErrorCode.PRODUCER_FENCED, "an end is pending")
+
+    monkeypatch.setattr(transaction_end, "_check_not_pending", fence)
+
+
 # Cleaning
 
 
@@ -235,6 +247,7 @@ LONG = pytest.mark.slow
         pytest.param(_forget_decisions, Scenario.TRANSACTIONS, {"DecisionsStay"}, marks=LONG),
         (_count_offsets_at_once, Scenario.TRANSACTIONS, {"OffsetsAgreeWithOutput"}),
         (_lose_offsets_of_transactions, Scenario.TRANSACTIONS, {"OffsetsAgreeWithOutput", "EachInputOnce"}),
+        (_fence_while_an_end_is_pending, Scenario.TRANSACTIONS, {"HealthyIsNotFenced"}),
         (_clean_what_is_open, Scenario.TRANSACTIONS, {"CleaningKeepsTheLast"}),
         (_abort_for_ever, Scenario.TRANSACTIONS, {"CleaningKeepsTheLast"}),
         (_take_silence_for_death, Scenario.BUSY, {"NobodyIsFenced"}),

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from millstream.records.record import Record
+from millstream.testing.simulation.claims import Claims
 
 NAME_HEADER = "transaction"
 """The header of a record that says what it is known by: its transaction's name, and its number there."""
@@ -55,6 +56,7 @@ class TransactionBook:
         self.tell = tell
         self.changed: list[Transaction] = []
         """Those of which more is known since somebody looked."""
+        self.claims = Claims()
         self.committed = self.aborted = self.fenced = 0
         """What clients were told, counted."""
         self.committed_at: dict[str, float] = {}

@@ -36,6 +36,10 @@ _KEYS = 6
 _TOMBSTONE = 0.15
 _ABORT = 0.2
 _DAWDLE = 0.04
+_ABORT_UNWRITTEN = 0.25
+_AT_ONCE = 0.25
+"""How often a client begins the next transaction while the end of the last one may be pending: it aborts that one
+without a record, or writes in it."""
 _WAIT_MS = 20
 """For more input; the answers to others wait behind it on the same connection."""
 
@@ -78,6 +82,14 @@ class _Instances(ABC):
         if self.randomness.random() < _DAWDLE:
             await self.client.rest(0.5, 1.6 * TIMEOUT_MS / 1000)
 
+    async def rest(self, producer: TransactionalProducer) -> None:
+        """Between transactions. Some clients make no pause, and some abort a transaction before anything is written."""
+        if self.randomness.random() < _ABORT_UNWRITTEN:
+            await producer.abort(producer.begin())
+        if self.randomness.random() >= _AT_ONCE:
+            pause = self.workload.transaction_pause_s
+            await self.client.rest(0.2 * pause, 1.8 * pause)
+
     async def give_up(self, producer: TransactionalProducer, transaction: Transaction, error: MustAbortError) -> None:
         self.workload.tell(producer.name, f"{transaction.name} cannot go on: {error}")
         await producer.abort(transaction)
@@ -98,7 +110,7 @@ class Writer(_Instances):
                     await producer.commit(transaction)
             except MustAbortError as error:
                 await self.give_up(producer, transaction, error)
-            await self.client.rest(0.2 * self.workload.transaction_pause_s, 1.8 * self.workload.transaction_pause_s)
+            await self.rest(producer)
 
     async def _write(self, producer: TransactionalProducer, transaction: Transaction) -> None:
         randomness, made = self.randomness, 0
@@ -153,8 +165,7 @@ class Copier(_Instances):
                     await self.give_up(producer, transaction, failure)
                     break
                 position = inputs[-1].offset + 1
-                pause = self.workload.transaction_pause_s
-                await self.client.rest(0.2 * pause, 1.8 * pause)
+                await self.rest(producer)
 
     async def _copy(
         self, producer: TransactionalProducer, transaction: Transaction, position: int, inputs: list[Record]

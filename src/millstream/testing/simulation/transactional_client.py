@@ -78,6 +78,10 @@ class TransactionalProducer:
         self._begun = 0
         self._wants_new_epoch = False
         """Whether a batch may still be under way that must not come into a later transaction."""
+        self._granted_at = 0.0
+        """When it was given its id and epoch."""
+        self._is_fresh = False
+        """Whether it has asked for nothing since: no transaction is open that could time out."""
 
     def tell(self, what: str) -> None:
         self._workload.tell(self.name, what)
@@ -90,7 +94,11 @@ class TransactionalProducer:
             if at not in self._coordinators:
                 self._coordinators[at] = await self._client.find_coordinator(kind, key)
             version = _VERSIONS[self.version].get(api)
-            return await self._client.ask(self._coordinators[at], api, fields, version=version)
+            claim = self._book.claims.claim(key, self.name) if api == "init_producer_id" else None
+            answer = await self._client.ask(self._coordinators[at], api, fields, version=version)
+            if claim is not None:
+                claim.answered_at = self._now()
+            return answer
         except OSError:
             self._coordinators.pop(at, None)
             raise
@@ -101,6 +109,9 @@ class TransactionalProducer:
             "producer_id": self.producer_id,
             "producer_epoch": self.epoch,
         }
+
+    def _now(self) -> float:
+        return self._workload.recorder.now()
 
     def _deadline(self) -> float:
         return self._client.loop.time() + GIVE_UP_SECONDS
@@ -130,6 +141,7 @@ class TransactionalProducer:
     async def begin_life(self) -> None:
         """Takes the transactional id over; whatever was open under it is aborted."""
         known = self.producer_id >= 0
+        self._is_fresh = False
         fields = {
             "transactional_id": self.transactional_id,
             "transaction_timeout_ms": self._timeout_ms,
@@ -152,6 +164,19 @@ class TransactionalProducer:
         if (producer_id, epoch) != (self.producer_id, self.epoch):
             self._sequences.clear()
         self.producer_id, self.epoch = producer_id, epoch
+        self._granted_at, self._is_fresh = self._now(), True
+
+    def _check_replaced(self, api: str, error: ErrorCode) -> None:
+        """Refused with all that it was given last, and with nothing open: only another client may be the cause."""
+        workload = self._workload
+        if error not in _REFUSED or workload.may_lose_records:
+            return
+        if not self._book.claims.may_have_changed(self.transactional_id, self.name, self._granted_at):
+            workload.report(
+                "HealthyIsNotFenced",
+                f"{self.name} ({self.transactional_id}, producer {self.producer_id}, epoch {self.epoch}) got "
+                f"{error.name} for {api}, and no other client has asked for the id since it was given that epoch",
+            )
 
     def begin(self) -> Transaction:
         self._begun += 1
@@ -161,10 +186,16 @@ class TransactionalProducer:
 
     async def send(self, transaction: Transaction, batches: Mapping[At, list[tuple[str, Record]]]) -> None:
         """Writes to several partitions at once; each record has an id that the book knows it by."""
+        is_first = self._is_fresh and len(batches) == 1
+        self._is_fresh = False
         if self.version == 1:
             await self._add_partitions(sorted(set(batches) - self._added))
+            is_first = False
         self._added.update(batches)
-        writes = [asyncio.ensure_future(self._send_batch(transaction, at, records)) for at, records in batches.items()]
+        writes = [
+            asyncio.ensure_future(self._send_batch(transaction, at, records, is_first=is_first))
+            for at, records in batches.items()
+        ]
         await asyncio.wait(writes)
         failed = [error for write in writes if (error := write.exception()) is not None]
         for error in sorted(failed, key=lambda each: not isinstance(each, FencedError)):
@@ -189,7 +220,10 @@ class TransactionalProducer:
         if error != ErrorCode.NONE:
             raise MustAbortError(f"{api}: {error.name}")
 
-    async def _send_batch(self, transaction: Transaction, at: At, records: list[tuple[str, Record]]) -> None:
+    async def _send_batch(
+        self, transaction: Transaction, at: At, records: list[tuple[str, Record]], *, is_first: bool
+    ) -> None:
+        """`is_first`: nothing else was asked for since the producer was given its epoch."""
         client, workload = self._client, self._workload
         topic, partition = at
         sequence = self._sequences.get(at, 0)
@@ -219,6 +253,9 @@ class TransactionalProducer:
                     f"{topic}-{partition} refused sequence {sequence} of {transaction} with {error.name} although "
                     "everything before it was acknowledged",
                 )
+            if is_first:
+                self._check_replaced("produce", error)
+            is_first = False
             if error in _REFUSED:
                 raise FencedError(f"produce to {topic}-{partition}: {error.name}")
             if not error.retriable:
@@ -249,6 +286,7 @@ class TransactionalProducer:
 
     async def send_offsets(self, transaction: Transaction, group: str, at: At, offset: int) -> None:
         """Commits an offset of a group with the transaction."""
+        self._is_fresh = False
         if self.version == 1:
             fields = {**self._identity(), "group_id": group}
             answer = await self._insist(TRANSACTION, self.transactional_id, "add_offsets_to_txn", fields)
@@ -306,6 +344,8 @@ class TransactionalProducer:
                 book.answered(transaction, committed, self._workload.recorder.now())
                 return
             if not error.retriable:
+                if self._is_fresh:
+                    self._check_replaced("end_txn", error)
                 if not may_be_done:
                     book.will_abort(transaction)  # nobody else may ask for anything else
                 self.tell(f"{transaction.name} {verb} refused: {error.name}")

@@ -1,0 +1,28 @@
+"""A producer may be fenced only if a request for its transactional id may have been carried out since it has it."""
+
+from millstream.testing.simulation.claims import Claims
+
+
+def test_nothing_was_asked_since() -> None:
+    claims = Claims()
+    claims.claim("tx", "other").answered_at = 1.0
+    claims.claim("tx", "me").answered_at = 2.0
+    claims.claim("another", "other").answered_at = 3.0
+    assert not claims.may_have_changed("tx", "me", since=2.0)
+    assert not claims.may_have_changed("unknown", "me", since=2.0)
+
+
+def test_another_client_has_asked() -> None:
+    claims = Claims()
+    claims.claim("tx", "me").answered_at = 2.0
+    claims.claim("tx", "other").answered_at = 2.5
+    assert claims.may_have_changed("tx", "me", since=2.0)
+    assert not claims.may_have_changed("tx", "me", since=3.0)
+
+
+def test_a_request_without_a_response_may_come_at_any_time() -> None:
+    for by in ("other", "me"):
+        claims = Claims()
+        claims.claim("tx", by)
+        claims.claim("tx", "me").answered_at = 2.0
+        assert claims.may_have_changed("tx", "me", since=2.0)
