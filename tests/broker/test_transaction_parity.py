@@ -13,6 +13,7 @@ Not compared, for Millstream does it otherwise on purpose:
 - Kafka never answers an AddPartitionsToTxn without transactions, and says UNKNOWN_SERVER_ERROR to markers of no
   producer and to unknown isolation levels.
 - A marker of a coordinator epoch that no coordinator has is refused: once written, it would lock out the real one.
+- Of a batch with many records without a key the first thousand are named; Kafka names all.
 - Texts, the order of rows, and the log start and time of batches that are refused or repeated.
 """
 

@@ -77,9 +77,9 @@ class Talk:
     def name(self, text: str) -> str:
         return f"{self._prefix}.{text}"
 
-    def topic(self, text: str = "topic", partitions: int = 2) -> str:
+    def topic(self, text: str = "topic", partitions: int = 2, **configs: str) -> str:
         name = self.name(text)
-        self._topic_ids[name] = self._wire.create_topic(name, partitions)
+        self._topic_ids[name] = self._wire.create_topic(name, partitions, **configs)
         until = time.monotonic() + PATIENCE_S
         while self._wire.fetch(name).error_code and time.monotonic() < until:
             time.sleep(0.05)

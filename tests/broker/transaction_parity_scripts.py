@@ -4,6 +4,7 @@ import time
 from typing import Any
 
 from tests import wire as wires
+from tests.broker.keyless_parity import keyless
 from tests.broker.transaction_parity import Client, Script, Talk
 from tests.wire import fetch_fields
 
@@ -821,6 +822,7 @@ CURRENT: tuple[Script, ...] = (
     finding,
     reading,
     waiting,
+    keyless,
 )
 SCRIPTS: dict[int, tuple[Script, ...]] = {
     2: CURRENT,

@@ -1,4 +1,4 @@
-"""A batch for a compacted topic with some records that have no key: the broker names those, and clients keep the others.
+"""A batch for a compacted topic, some of whose records have no key: clients drop those that the broker names.
 
 The same tests pass against Apache Kafka (`MILLSTREAM_TEST_BROKER=apache`).
 """

@@ -51,7 +51,7 @@ def open_batch(batch: Bytes, wanted: Wanted, limits: OpeningLimits) -> Opened:
         with opened(header, batch, limits) as records:
             keyless = check(header, records, needs_keys=wanted.keys, most=MOST_TOLD)
             if keyless:
-                return Opened(InvalidRecordsError(_NO_KEY, tuple((number, _NO_KEY) for number in keyless)))
+                return Opened(_without_keys(keyless, header.record_count))
             if wanted.schemas is not None:
                 fault = schema_fault(header, records, wanted.schemas)
                 if fault is not None:
@@ -63,6 +63,15 @@ def open_batch(batch: Bytes, wanted: Wanted, limits: OpeningLimits) -> Opened:
     except KafkaError as error:
         return Opened(error)
     return Opened(None, converted)
+
+
+def _without_keys(keyless: list[int], count: int) -> InvalidRecordsError:
+    least = "at least " if len(keyless) == MOST_TOLD else ""
+    message = (
+        f"{least}{len(keyless)} of {count} records have no key, record {keyless[0]} is the first: {_NO_KEY}. "
+        "Send the others again without them"
+    )
+    return InvalidRecordsError(message, tuple((number, _NO_KEY) for number in keyless))
 
 
 def framing_fault(batch: Bytes, config: LogConfig, now_ms: int) -> KafkaError | None:

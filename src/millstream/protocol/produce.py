@@ -5,6 +5,7 @@ formats that Kafka 4 dropped; they are advertised (as Kafka does, for old librdk
 """
 
 import struct
+from collections.abc import Callable
 from typing import NamedTuple
 
 from millstream.model.errors import ErrorCode
@@ -189,12 +190,7 @@ def _encode_flexible(
                 out.append(1)
             else:
                 append_varint(out, len(record_errors) + 1)
-                for place, reason in record_errors:
-                    text = reason.encode()
-                    out += _INT32.pack(place)
-                    append_varint(out, len(text) + 1)
-                    out += text
-                    out.append(0)
+                out += _record_errors(record_errors, _flexible_reason)
             if message is None:
                 out.append(0)
             else:
@@ -212,6 +208,25 @@ def _encode_flexible(
     return leaders
 
 
+def _record_errors(errors: tuple[tuple[int, str], ...], encode: Callable[[str], bytes]) -> bytes:
+    """There may be thousands, and few reasons: each of these is encoded once."""
+    reasons = {reason: encode(reason) for _, reason in errors}
+    pack = _INT32.pack
+    return b"".join([pack(place) + reasons[reason] for place, reason in errors])
+
+
+def _flexible_reason(reason: str) -> bytes:
+    text = reason.encode()
+    out = bytearray()
+    append_varint(out, len(text) + 1)
+    return bytes(out) + text + b"\x00"
+
+
+def _legacy_reason(reason: str) -> bytes:
+    text = reason.encode()
+    return _INT16.pack(len(text)) + text
+
+
 def _encode_legacy(
     out: bytearray, topics: list[tuple[bytes, list[PartitionResult]]], version: int, throttle_ms: int
 ) -> None:
@@ -227,9 +242,7 @@ def _encode_legacy(
                 out += _RESULT_V3.pack(index, error, base_offset, append_time)
             if version >= 8:
                 out += _INT32.pack(len(record_errors))
-                for place, reason in record_errors:
-                    text = reason.encode()
-                    out += _INT32.pack(place) + _INT16.pack(len(text)) + text
+                out += _record_errors(record_errors, _legacy_reason)
                 text = b"" if message is None else message.encode()
                 out += _INT16.pack(-1 if message is None else len(text))
                 out += text

@@ -78,8 +78,8 @@ class TransactionalProducer:
         self._begun = 0
         self._wants_new_epoch = False
         """Whether a batch may still be under way that must not come into a later transaction."""
-        self._granted_at = 0.0
-        """When it was given its id and epoch."""
+        self._has_epoch_since = 0.0
+        """When it asked for its id and epoch: what came later may have been carried out later."""
         self._is_fresh = False
         """Whether it has asked for nothing since: no transaction is open that could time out."""
 
@@ -140,7 +140,7 @@ class TransactionalProducer:
 
     async def begin_life(self) -> None:
         """Takes the transactional id over; whatever was open under it is aborted."""
-        known = self.producer_id >= 0
+        known, asked_at = self.producer_id >= 0, self._now()
         self._is_fresh = False
         fields = {
             "transactional_id": self.transactional_id,
@@ -155,23 +155,23 @@ class TransactionalProducer:
         if error != ErrorCode.NONE:
             self.tell(f"{self.transactional_id}: is not given an epoch: {error.name}")
             raise FencedError(error.name)
-        self._take(answer.producer_id, answer.producer_epoch)
+        self._take(answer.producer_id, answer.producer_epoch, asked_at)
         self._wants_new_epoch = False
         why = "goes on" if known else "begins"
         self.tell(f"{self.transactional_id}: {why} as producer {self.producer_id}, epoch {self.epoch}")
 
-    def _take(self, producer_id: int, epoch: int) -> None:
+    def _take(self, producer_id: int, epoch: int, asked_at: float) -> None:
         if (producer_id, epoch) != (self.producer_id, self.epoch):
             self._sequences.clear()
         self.producer_id, self.epoch = producer_id, epoch
-        self._granted_at, self._is_fresh = self._now(), True
+        self._has_epoch_since, self._is_fresh = asked_at, True
 
     def _check_replaced(self, api: str, error: ErrorCode) -> None:
         """Refused with all that it was given last, and with nothing open: only another client may be the cause."""
         workload = self._workload
         if error not in _REFUSED or workload.may_lose_records:
             return
-        if not self._book.claims.may_have_changed(self.transactional_id, self.name, self._granted_at):
+        if not self._book.claims.may_have_changed(self.transactional_id, self.name, self._has_epoch_since):
             workload.report(
                 "HealthyIsNotFenced",
                 f"{self.name} ({self.transactional_id}, producer {self.producer_id}, epoch {self.epoch}) got "
@@ -327,7 +327,7 @@ class TransactionalProducer:
         book, verb = self._book, "commit" if committed else "abort"
         fields = {**self._identity(), "committed": committed}
         self.tell(f"{transaction.name} is to {verb}")
-        may_be_done = False
+        may_be_done, asked_at = False, self._now()
         deadline = self._deadline()
         while self._may_go_on(deadline):
             try:
@@ -339,7 +339,7 @@ class TransactionalProducer:
             error = ErrorCode(answer.error_code)
             if error == ErrorCode.NONE:
                 if self.version > 1:
-                    self._take(answer.producer_id, answer.producer_epoch)
+                    self._take(answer.producer_id, answer.producer_epoch, asked_at)
                 self.tell(f"{transaction.name} {verb} acked")
                 book.answered(transaction, committed, self._workload.recorder.now())
                 return
