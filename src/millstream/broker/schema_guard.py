@@ -19,8 +19,8 @@ from millstream.records.compiled import schema_faults
 from millstream.records.walking import NO_ID
 
 MOST_TOLD = 1000
-"""Of how many records of a batch the response says what is wrong with them; Kafka names all. Clients take those that are
-not named for good ones, and hear of these when they send them again. More would keep the event loop from other work."""
+"""Of how many records of a batch the response says what is wrong with them; Kafka names all. Clients take those that
+are not named for good ones, and hear of these when they send them again. More take the loop long."""
 
 
 class Schemas(Protocol):
