@@ -83,6 +83,8 @@ _QUIET_BEFORE = 1.0
 _QUIET_AFTER = 0.3
 _WITH_TRANSACTIONS = 0.67
 """Of the seeds, where the scenario leaves it open."""
+_WITH_FLUSH = 0.2
+"""Of the clusters in trouble: with `flush.before.ack`."""
 _PASSING = "passing-"
 _KEEPING: dict[str, Callable[..., KeepingClient]] = {
     "classic": ClassicMember,
@@ -93,7 +95,7 @@ _KEEPING: dict[str, Callable[..., KeepingClient]] = {
     "shortener": Shortener,
 }
 """Clients of everything that is acknowledged, where nothing of it may be lost."""
-_POWER_SETTINGS = {"log.flush.before.ack": "true", "share.coordinator.state.topic.num.partitions": "1"}
+_POWER_SETTINGS = {"share.coordinator.state.topic.num.partitions": "1"}
 
 
 class Scenario(StrEnum):
@@ -194,7 +196,7 @@ class Simulation:
         self.cluster = Cluster(
             self._seed,
             roles,
-            settings=_settings(randomness, self._scenario),
+            settings=_settings(randomness, self._scenario) | _flush_settings(self._seed, self._scenario),
             clock_rates=[randomness.uniform(0.98, 1.02) for _ in roles],
             trace=self._trace,
             complain=self._complain,
@@ -602,6 +604,12 @@ def _settings(randomness: random.Random, scenario: Scenario) -> dict[str, str]:
         "log.roll.ms": str(randomness.choice((3_000, 600_000))),
         "transaction.state.log.num.partitions": str(randomness.choice((1, 1, 2))),
     }
+
+
+def _flush_settings(seed: str, scenario: Scenario) -> dict[str, str]:
+    """A single node without power, and some clusters, acknowledge what is on the leader's disk."""
+    is_some = scenario is Scenario.TROUBLE and random.Random(f"{seed}/flush").random() < _WITH_FLUSH
+    return {"log.flush.before.ack": "true"} if is_some or scenario is Scenario.POWER else {}
 
 
 def _caused(invariant: str, what: str, error: BaseException | None) -> Violation:
