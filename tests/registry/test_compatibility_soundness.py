@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.registry.formats.json_drafts import SAYING
+from millstream.registry.formats.schema import Dependency
 from millstream.registry.formats.table import FORMATS
 from tests.registry.json_pairs import at, pair, places, verdict, witnesses
 
@@ -41,6 +42,35 @@ def test_the_pairs_have_every_keyword() -> None:
                 found = at(schema, place)
                 met.update(found if isinstance(found, dict) else ())
     assert met >= SAYING
+
+
+TREE = {"type": "object", "properties": {"v": {"type": "integer"}, "kids": {"items": {"$ref": "#/$defs/T"}}}}
+WIDER = {"type": "object", "properties": {"v": {"type": "number"}, "kids": {"items": {"$ref": "#/$defs/T"}}}}
+SELF = {"allOf": [{"$ref": "#"}], "type": "object"}
+KINDS = [{"properties": {"k": {"const": f"k{number}"}}, "required": ["k"], "type": "object"} for number in range(31)]
+MANY = [{"anyOf": [{"maxLength": number}, {"minLength": number}, {"maximum": number}]} for number in range(14)]
+BASE = Dependency("base", '{"properties": {"id": {"$ref": "#/$defs/I"}}, "$defs": {"I": {"type": "integer"}}}')
+
+
+@pytest.mark.parametrize(
+    ("reader", "writer", "verdicts"),
+    [
+        ({"$ref": "#/$defs/T", "$defs": {"T": WIDER}}, {"$ref": "#/$defs/T", "$defs": {"T": TREE}}, []),
+        ({"$ref": "#/$defs/T", "$defs": {"T": TREE}}, {"$ref": "#/$defs/T", "$defs": {"T": WIDER}}, ["TYPE_CHANGED"]),
+        (SELF, {**SELF, "title": "x"}, []),
+        ({"type": "object"}, SELF, []),
+        ({"$ref": "#"}, {"type": "string"}, ["CONDITION_CHANGED"]),
+        ({"oneOf": KINDS}, {"oneOf": KINDS[:-1]}, []),
+        ({"allOf": [*MANY, {"minLength": 1}]}, {"allOf": MANY}, ["TOO_COMPLEX"]),
+        ({"properties": {"id": {"type": "number"}}}, {"allOf": [{"$ref": "base"}, {"maxProperties": 3}]}, []),
+        ({"patternProperties": {r"(a)\1": {"type": "string"}}}, {"properties": {"aa": {"type": "integer"}},
+          "additionalProperties": False}, ["TYPE_CHANGED"]),
+    ],
+    ids=["tree", "narrower tree", "self", "written self", "only self", "kinds", "too many", "documents", "no RE2"],
+)  # fmt: skip
+def test_circles_and_crowds_come_to_a_verdict(reader: Any, writer: Any, verdicts: list[str]) -> None:
+    new, old = (FORMATS["JSON"].parse(json.dumps(each), (BASE,)) for each in (reader, writer))
+    assert [problem.kind for problem in new.problems_reading(old)] == verdicts
 
 
 # Avro: records of a few fields, whose types may be anything.

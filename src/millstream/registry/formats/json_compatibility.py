@@ -134,8 +134,9 @@ class _Comparison(ObjectsAndArrays):
     def _may_be_written(self, facts: Said, value: Any) -> bool:
         try:
             branches = [Said({keyword: parts}) for keyword, parts in facts.get(GROUPS, ())]
+            others = Said({name: rule for name, rule in facts.items() if name != "enum"})
             return (
-                self._valid_for_writer.is_valid(facts, value)
+                self._valid_for_writer.is_valid(others, value)
                 and all(self._valid_for_writer.is_valid(each, value) for each in branches)
                 and not any(self._valid_for_writer.is_valid(each, value) for each in facts.get(EXCLUDED, ()))
             )

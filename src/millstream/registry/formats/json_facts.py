@@ -34,6 +34,8 @@ _TOGETHER = (
     ("propertyNames",),
 )
 _MAX_DEPTH = 40
+_COST = 20
+"""Steps: putting facts together takes longer than a look at a schema."""
 
 
 class Facts:
@@ -88,6 +90,7 @@ class Facts:
             rest = Said({**facts, GROUPS: facts[GROUPS][1:]})
             found = []
             for number, branch in enumerate(branches):
+                self._budget.step(_COST + len(facts[GROUPS]))
                 others = [each for each in branches if each is not branch] if keyword == "oneOf" else []
                 one = together(rest, self.of(branch))
                 if one is not NOTHING:

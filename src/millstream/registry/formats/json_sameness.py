@@ -21,6 +21,7 @@ class Sameness:
         self._one = one
         self._two = two
         self._known: dict[tuple[int, int], bool] = {}
+        self._assumed: list[tuple[int, int]] = []
         self._kept: list[Any] = []
 
     def same(self, one: Any, two: Any) -> bool:
@@ -28,18 +29,22 @@ class Sameness:
         one, two = self._one.followed(one), self._two.followed(two)
         if isinstance(one, bool) or isinstance(two, bool):
             return one is two
+        if one.keys() != two.keys() or UNDECIDABLE in one:
+            return False
         place = (id(one), id(two))
         if place not in self._known:
+            begin = len(self._assumed)
             self._known[place] = True
+            self._assumed.append(place)
             self._kept += [one, two]
             if not self._same_rules(one, two):
-                self._known = {known: same for known, same in self._known.items() if not same}
+                for each in self._assumed[begin:]:  # what was found to be the same if these two are
+                    del self._known[each]
+                del self._assumed[begin:]
                 self._known[place] = False
         return self._known[place]
 
     def _same_rules(self, one: Said, two: Said) -> bool:
-        if one.keys() != two.keys() or UNDECIDABLE in one:
-            return False
         return all(self._same_value(name, value, two[name]) for name, value in one.items())
 
     def _same_value(self, name: str, one: Any, two: Any) -> bool:

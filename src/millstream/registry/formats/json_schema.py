@@ -11,6 +11,7 @@ from jsonschema.validators import Draft7Validator, Draft202012Validator, validat
 from millstream.registry.formats.avro import load_json
 from millstream.registry.formats.json_compatibility import JsonDocuments, UnknownReferenceError, problems_reading
 from millstream.registry.formats.json_drafts import DRAFT_2020
+from millstream.registry.formats.json_limits import same_json
 from millstream.registry.formats.schema import Dependency, InvalidSchemaError, Problem
 
 _VALID_IN_2020 = Draft202012Validator(Draft202012Validator.META_SCHEMA)
@@ -36,6 +37,8 @@ class JsonSchema:
     def problems_reading(self, writer: "JsonSchema") -> list[Problem]:
         """A schema that names no draft is read as draft 7 by most validators and as the newest by others: then both
         must find that it is compatible."""
+        if same_json(self.documents.main, writer.documents.main) and self.documents.others == writer.documents.others:
+            return []
         found = problems_reading(self.documents, writer.documents)
         if found or not (self.differs_by_draft or writer.differs_by_draft):
             return found

@@ -75,7 +75,7 @@ class Validity:
             return False
         if "const" in rules and not equal(rules["const"], value):
             return False
-        if "enum" in rules and not any(equal(each, value) for each in rules["enum"]):
+        if "enum" in rules and not _is_among(value, rules["enum"]):
             return False
         checks: dict[str, Callable[[Said, Any], bool]] = {
             "integer": _number, "number": _number, "string": _string, "array": self._array, "object": self._object
@@ -129,6 +129,12 @@ class Validity:
                 return False
         dependent = rules.get("dependentSchemas", {})
         return all(self.is_valid(schema, value) for name, schema in dependent.items() if name in value)
+
+
+def _is_among(value: Any, values: list[Any]) -> bool:
+    if isinstance(value, str):
+        return value in values  # no other type is equal to a string, and there may be thousands
+    return any(equal(each, value) for each in values)
 
 
 def _of_property(rules: Said, name: str) -> list[Any]:

@@ -32,8 +32,8 @@ class Budget:
     def __init__(self, steps: int = 20_000) -> None:
         self._left = steps
 
-    def step(self) -> None:
-        self._left -= 1
+    def step(self, count: int = 1) -> None:
+        self._left -= count
         if self._left < 0:
             raise TooComplexError
 
