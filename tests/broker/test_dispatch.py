@@ -5,6 +5,7 @@ from uuid import UUID
 
 import pytest
 
+from millstream.broker.handlers.cluster import MOST_TOPICS
 from millstream.model.errors import ErrorCode
 from millstream.protocol.messages import request_schema
 from millstream.testing import EmbeddedBroker
@@ -121,3 +122,12 @@ def test_more_partitions_than_anybody_has_are_refused(broker: EmbeddedBroker) ->
     ):
         with Wire(broker.bootstrap_servers) as wire, pytest.raises(Closed):
             wire.call(api, version, **fields)
+
+
+def test_metadata_for_more_names_than_anybody_has_is_refused(broker: EmbeddedBroker) -> None:
+    with Wire(broker.bootstrap_servers) as wire:
+        names = [{"name": f"unknown-{number}"} for number in range(MOST_TOPICS + 1)]
+        fields = {"allow_auto_topic_creation": False}
+        assert len(wire.call("metadata", 9, topics=names[:-1], **fields).topics) == MOST_TOPICS
+        wire.send("metadata", 9, topics=names, **fields)
+        assert wire.is_closed()

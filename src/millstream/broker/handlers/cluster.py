@@ -17,6 +17,7 @@ from millstream.metadata.records import NO_LEADER, Endpoint
 from millstream.metadata.topic_names import INTERNAL_TOPICS, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import NO_TOPIC_ID, BrokerId, TopicName
+from millstream.net.service import Refused
 from millstream.protocol.messages import response_schema
 from millstream.protocol.schema import Message
 
@@ -24,6 +25,8 @@ GROUP_TOPIC = "__consumer_offsets"
 _KEPT_ANSWERS = 64
 _LARGEST_KEPT_REQUEST = 100
 """Topics in a request whose answer is kept: more are not asked for again and again, and would only hold memory."""
+MOST_TOPICS = 20_000
+"""Names in one Metadata request: each takes time on the event loop. Who wants more asks for all topics."""
 _SOON_S = 0.003
 """About how long a process that was killed takes to let go of all its connections, one after the other."""
 _GROUP, _TRANSACTION, _SHARE = 0, 1, 2
@@ -69,6 +72,8 @@ class ClusterHandlers:
 
     def metadata(self, request: Message, context: Context) -> Response | Awaitable[Response]:
         image = self._image()
+        if request.topics and len(request.topics) > MOST_TOPICS:
+            raise Refused(f"metadata for {len(request.topics)} topics by name; {MOST_TOPICS} is the most: ask for all")
         # In version 0 an empty list means all topics; later, null does.
         wanted = _once_each(request.topics) if request.topics or context.version > 0 else None
         if wanted is not None and request.allow_auto_topic_creation and self._may_create_topics():
