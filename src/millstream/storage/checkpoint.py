@@ -34,6 +34,22 @@ def decode_offsets(data: bytes) -> dict[TopicPartition, int]:
     return found
 
 
+def encode_offset_lists(lists: Mapping[TopicPartition, Iterable[int]]) -> bytes:
+    """As many lines for a partition as it has offsets."""
+    lines = [f"{at.topic} {at.partition} {offset}" for at, offsets in lists.items() for offset in offsets]
+    return _encode([_VERSION, str(len(lines)), *lines])
+
+
+def decode_offset_lists(data: bytes) -> dict[TopicPartition, list[int]]:
+    found: dict[TopicPartition, list[int]] = {}
+    for line in _entries(data):
+        fields = line.split(" ")
+        if len(fields) != 3:
+            raise DamagedFileError(f"not an entry: {line!r}")
+        found.setdefault(TopicPartition(TopicName(fields[0]), _number(fields[1])), []).append(_number(fields[2]))
+    return found
+
+
 def encode_epochs(epochs: Iterable[tuple[int, int]]) -> bytes:
     """(epoch, start offset) pairs."""
     entries = [f"{epoch} {start}" for epoch, start in epochs]

@@ -8,17 +8,31 @@ that comes late.
 import logging
 from collections.abc import Callable, Mapping
 from threading import Lock
+from typing import TypeVar
 
 from millstream.model.identifiers import TopicPartition
-from millstream.storage.checkpoint import DamagedFileError, decode_offsets, encode_offsets
+from millstream.storage.checkpoint import (
+    DamagedFileError,
+    decode_offset_lists,
+    decode_offsets,
+    encode_offset_lists,
+    encode_offsets,
+)
 from millstream.storage.disk import Disk
-from millstream.storage.file_names import CLEANED_OFFSETS, HIGH_WATERMARKS, LOG_START_OFFSETS, RECOVERY_POINTS
+from millstream.storage.file_names import (
+    CLEANED_OFFSETS,
+    HIGH_WATERMARKS,
+    LOG_START_OFFSETS,
+    RECOVERY_POINTS,
+    TRANSACTION_INDEXES,
+)
 from millstream.storage.job import Job
 from millstream.storage.partition_log import PartitionLog
 
 logger = logging.getLogger("millstream.storage")
 
 Contents = list[tuple[str, bytes]]
+T = TypeVar("T")
 
 
 class Checkpointer:
@@ -30,6 +44,9 @@ class Checkpointer:
         self.start_offsets: dict[TopicPartition, int] = {}
         self.high_watermarks: dict[TopicPartition, int] = {}
         self.cleaned_offsets: dict[TopicPartition, int] = {}
+        self.transaction_indexes: dict[TopicPartition, list[int]] = {}
+        """The segments that had a transaction index at the last stop. Kafka has no such file. A segment whose index is
+        lost looks like one in which nothing was aborted."""
         self.read_ns = 0
         """When the files that were read had been written."""
         self.is_wanted = False
@@ -48,11 +65,13 @@ class Checkpointer:
         self.start_offsets = self._read(LOG_START_OFFSETS)
         self.high_watermarks = self._read(HIGH_WATERMARKS)
         self.cleaned_offsets = self._read(CLEANED_OFFSETS)
+        self.transaction_indexes = self._read_with(decode_offset_lists, TRANSACTION_INDEXES)
 
     def forget(self, partition: TopicPartition) -> None:
         for offsets in (self.recovery_points, self.start_offsets, self.high_watermarks, self.cleaned_offsets):
             if offsets.pop(partition, None) is not None:
                 self.is_wanted = True  # a log of the same name must not inherit it
+        self.transaction_indexes.pop(partition, None)
 
     def when_written(self, callback: Callable[[OSError | None], None]) -> None:
         """Calls back, with the failure if there is one, when a write that begins after this is over."""
@@ -81,6 +100,8 @@ class Checkpointer:
     def write_last(self, logs: Mapping[TopicPartition, PartitionLog]) -> OSError | None:
         """Write at the stop, after the one that may be under way in a thread."""
         contents = self._gather(logs)
+        self._note_transaction_indexes(logs)
+        contents.append((TRANSACTION_INDEXES, encode_offset_lists(self.transaction_indexes)))
         failure = Job("write_checkpoints", lambda: self._write(contents)).run()
         self.close()
         return failure
@@ -105,6 +126,14 @@ class Checkpointer:
             contents.append((CLEANED_OFFSETS, encode_offsets(self.cleaned_offsets)))
         return contents
 
+    def _note_transaction_indexes(self, logs: Mapping[TopicPartition, PartitionLog]) -> None:
+        for partition, log in logs.items():
+            bases = [segment.base_offset for segment in log.segments if segment.aborted]
+            if bases:
+                self.transaction_indexes[partition] = bases
+            else:
+                self.transaction_indexes.pop(partition, None)
+
     def _write(self, contents: Contents) -> None:
         with self._writing:
             if self._closed:
@@ -113,8 +142,11 @@ class Checkpointer:
                 self._disk.write_atomically(f"{self._root}/{name}", data)
 
     def _read(self, name: str) -> dict[TopicPartition, int]:
+        return self._read_with(decode_offsets, name)
+
+    def _read_with(self, decode: Callable[[bytes], dict[TopicPartition, T]], name: str) -> dict[TopicPartition, T]:
         try:
-            return decode_offsets(self._disk.read_bytes(f"{self._root}/{name}"))
+            return decode(self._disk.read_bytes(f"{self._root}/{name}"))
         except FileNotFoundError:
             return {}
         except DamagedFileError as error:

@@ -252,6 +252,7 @@ class LogDirectory:
                 now_ms,
                 recovery_point=self._checkpoints.recovery_points.get(partition, 0),
                 log_start_offset=self._checkpoints.start_offsets.get(partition, 0),
+                transaction_indexes=self._checkpoints.transaction_indexes.get(partition, ()),
             )
         except OSError as error:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition} cannot be opened: {error}") from error

@@ -5,6 +5,7 @@ alone.
 """
 
 import logging
+from collections.abc import Collection
 from uuid import UUID
 
 from millstream.config.log_config import LogConfig
@@ -79,7 +80,9 @@ def load_log(
     *,
     recovery_point: int,
     log_start_offset: int,
+    transaction_indexes: Collection[int] = (),
 ) -> PartitionLog:
+    """`transaction_indexes` names the segments that had one at the last stop."""
     files = scan_files(disk, directory)
     files.discard_empty_segments(disk)
     segments = [_open_segment(disk, cache, files, base, now_ms) for base in files.bases]
@@ -97,6 +100,7 @@ def load_log(
             now_ms,
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
+            transaction_indexes=transaction_indexes,
         )
     for segment in segments[:-1]:
         _check_sealed(disk, segment, files)
@@ -114,7 +118,7 @@ def load_log(
         segments, end_offset = [segment], log_start_offset
     log_start_offset = max(log_start_offset, segments[0].base_offset)
     snapshots = files.sound_snapshots(disk, end_offset)
-    _check_aborted(disk, directory, segments, snapshots, end_offset)
+    _check_aborted(disk, directory, segments, snapshots, end_offset, transaction_indexes)
     return PartitionLog(
         disk=disk,
         cache=cache,
@@ -203,10 +207,20 @@ def _check_sealed(disk: Disk, segment: Segment, files: LogFiles) -> None:
             return
 
 
-def _check_aborted(disk: Disk, directory: str, segments: list[Segment], snapshots: list[int], end_offset: int) -> None:
-    """Make transaction indexes anew that are damaged. Few segments have one."""
+def _check_aborted(
+    disk: Disk,
+    directory: str,
+    segments: list[Segment],
+    snapshots: list[int],
+    end_offset: int,
+    expected: Collection[int],
+) -> None:
+    """Rebuild transaction indexes that are damaged, or missing where there was one. Few segments have one."""
     for slot, segment in enumerate(segments):
-        if segment.aborted:
+        if not segment.aborted and segment.base_offset in expected:
+            logger.warning("transaction_index_rebuilt file=%s reason=missing", segment.aborted.path)
+            segment.aborted.replace(aborted_in(disk, directory, segments, slot, snapshots))
+        elif segment.aborted:
             end = segments[slot + 1].base_offset if slot + 1 < len(segments) else end_offset
             try:
                 found = decode_aborted(disk.read_bytes(segment.aborted.path), segment.base_offset)

@@ -1,0 +1,74 @@
+"""Files of a log that are missing after a clean stop: they are made again, and readers see what they saw before."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from millstream.testing import EmbeddedBroker
+
+TOPIC = "data"
+PATTERNS = ["*.txnindex", "*.index", "*.timeindex", "*.snapshot", "leader-epoch-checkpoint", "*.[!l]*"]
+"""The last one: everything but the segments' records."""
+QUIET = {"log_level": 0}
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker(data_dir=tmp_path_factory.mktemp("missing") / "data") as running:
+        admin = AdminClient({"bootstrap.servers": running.bootstrap_servers, **QUIET})
+        config = {"segment.bytes": str(1 << 20), "index.interval.bytes": "100", "retention.ms": "-1"}
+        admin.create_topics([NewTopic(TOPIC, 1, 1, config=config)])[TOPIC].result(30)
+        producer = Producer({"bootstrap.servers": running.bootstrap_servers, "transactional.id": "writer", **QUIET})
+        producer.init_transactions(60)
+        for number in range(30):
+            producer.begin_transaction()
+            word = "kept" if number % 2 else "aborted"
+            for record in range(4):
+                producer.produce(
+                    TOPIC, f"{word} {number} {record} " + "x" * 50_000, timestamp=1_700_000_000_000 + number
+                )
+            producer.flush(30)
+            if number % 2:
+                producer.commit_transaction(30)
+            else:
+                producer.abort_transaction(30)
+        yield running
+
+
+def seen(broker: EmbeddedBroker) -> tuple[list[bytes], int]:
+    """What a reader of committed records gets, and the offset that a time has."""
+    settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": "g", "enable.partition.eof": True, **QUIET}
+    consumer = Consumer({**settings, "isolation.level": "read_committed"})
+    consumer.assign([TopicPartition(TOPIC, 0, 0)])
+    found = []
+    while True:
+        message = consumer.poll(60)
+        assert message is not None
+        if message.error():
+            break
+        found.append(message.value())
+    (at,) = consumer.offsets_for_times([TopicPartition(TOPIC, 0, 1_700_000_000_015)], timeout=30)
+    consumer.close()
+    return found, at.offset
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_what_is_missing_is_made_again(broker: EmbeddedBroker, pattern: str) -> None:
+    before = seen(broker)
+    assert len(before[0]) == 60
+    assert all(value.startswith(b"kept") for value in before[0])
+    broker.stop()
+    directory: Path = broker.data_dir / f"{TOPIC}-0"
+    assert len(list(directory.glob("*.log"))) > 3
+    removed = [path for path in directory.glob(pattern) if path.name != "partition.metadata"]
+    assert removed
+    for path in removed:
+        path.unlink()
+    broker.start()
+    assert seen(broker) == before
+    # What was made again is there at the next start, too.
+    broker.restart()
+    assert seen(broker) == before
