@@ -15,9 +15,11 @@ import pytest
 from millstream.model.errors import ErrorCode
 from millstream.testing import EmbeddedBroker, EmbeddedCluster
 from tests.cluster.conftest import Writer, create_topic, described, eventually, leader_of
+from tests.cluster.kafka_tools import KafkaTools
 from tests.cluster.test_failover import check_nothing_lost
 from tests.failing_disk import READ, SYNC, TORN, WRITE, FailingDisks, can_be_built
 from tests.wire import Wire, batch
+from tools import apache_kafka
 
 pytestmark = pytest.mark.skipif(not can_be_built(), reason="needs gcc, to build the library that lets disks fail")
 PARTITIONS = 6
@@ -81,6 +83,8 @@ def test_a_node_without_others_refuses_writes_says_why_and_takes_them_again(
         assert wire.produce("t", batch(b"lost")).error_code == ErrorCode.KAFKA_STORAGE_ERROR
         (directory,) = wire.call("describe_log_dirs", 4, topics=None).results
         assert (directory.error_code, directory.log_dir) == (ErrorCode.KAFKA_STORAGE_ERROR, str(data))
+        said = _kafka_log_dirs(broker.bootstrap_servers, tmp_path)
+        assert said is None or "KafkaStorageException" in said
         status = _status(broker.bootstrap_servers)
         assert status["brokers"][0]["offline_log_dirs"] == [str(data)]
         assert wire.fetch("t").error_code == 0  # what is there can be read
@@ -93,6 +97,18 @@ def _write(writer: Writer, round_: int) -> None:
     for number in range(50 * PARTITIONS):
         writer.send("t", b"%d" % (round_ * 1000 + number), number % PARTITIONS)
     writer.flush()
+
+
+def _kafka_log_dirs(address: str, directory: Path) -> str | None:
+    """What Kafka's own tool says; None on a machine that does not have it."""
+    try:
+        tools = KafkaTools(directory / "tools.log")
+    except apache_kafka.ToolchainMissingError:
+        return None
+    try:
+        return tools("kafka-log-dirs", "--bootstrap-server", address, "--describe")
+    finally:
+        tools.close()
 
 
 def _nobody_leads_at(cluster: EmbeddedCluster, victim: int) -> None:
