@@ -68,8 +68,8 @@ def _brokers(snapshot: Snapshot) -> Iterator[Problem]:
                 Severity.CRITICAL,
                 f"Broker {broker.id} is fenced",
                 "The controller has not heard from it, its disk fails, or it is still catching up after its start.",
-                "Wait a few seconds after a start. `millstream cluster status` names a disk that fails; or else look at "
-                f"the log of {broker.address}.",
+                "Wait a few seconds after a start. `millstream cluster status` names a disk that fails. If none, "
+                f"look at the log of {broker.address}.",
             )
 
 
