@@ -175,7 +175,7 @@ class Broker:
         self.cleaner.tick()
 
     def broken_log(self) -> DirectoryFailure | None:
-        """A log that takes no more writes until it is opened anew, if there is one.
+        """A log that takes no more writes until it is opened again, if there is one.
 
         This node would lead its partition, or be in its in-sync set, without ever taking a record again.
         """

@@ -196,8 +196,8 @@ class LedSharePartition:
                 break
         unread = machine.next_unread()
         if machine.inspected and data and data[0].first <= unread <= data[-1].last:
-            # In a thread: batches may be large once they are opened. Nobody else reads on here meanwhile. A few at a
-            # time: whoever asks next, or the next turn, goes on behind them.
+            # In a thread: batches may be large once they are opened. No other request reads here meanwhile. A few at a
+            # time: the next request, or the next turn, goes on behind them.
             last = min(data[-1].last, unread + MOST_INSPECTED - 1)
             limits = self._owner.opening_limits()
 

@@ -171,7 +171,7 @@ def process_heartbeat(
 def _without_its_disk(
     image: MetadataImage, broker: BrokerRegistration, heartbeat: Heartbeat, config: BrokerConfig, caught_up: bool
 ) -> Decision[HeartbeatAnswer]:
-    """Others lead from now on, and the broker is in no ISR. It registers anew when its disk works again.
+    """Others lead from now on, and the broker is in no ISR. It registers again when its disk works again.
 
     Its process counts as shutting down, so no heartbeat that comes late unfences it.
     """

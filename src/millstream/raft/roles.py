@@ -59,7 +59,7 @@ class Ballot:
         return len(self.granting) + len(expected) < self.voters.majority
 
     def is_split(self, lost_leader_id: int) -> bool:
-        """Whether somebody has refused, and all who may still grant are not enough without the lost leader."""
+        """Whether a voter has refused, and all that may still grant are not enough without the lost leader."""
         expected = [node_id for node_id in self.unanswered if node_id not in self.gone and node_id != lost_leader_id]
         has_refusal = len(self.granting) < len(self.votes)
         return has_refusal and len(self.granting) + len(expected) < self.voters.majority

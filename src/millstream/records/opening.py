@@ -1,6 +1,6 @@
 """Opening a batch that came from outside, within limits: what it may cost is known before it is opened.
 
-Whoever has to look into a batch comes here. The header's record count is held against the bytes and the limits first,
+All code that looks into a batch does it here. The header's record count is held against the bytes and the limits first,
 decompression stops at its limit, and the walk over the records is compiled where that was built. Small batches may be
 opened on the event loop; everything else belongs into a thread.
 """

@@ -1,4 +1,4 @@
-"""What is left of a node whose log directory has failed: it says so to whoever looks, and waits for the disk.
+"""What is left of a node whose log directory has failed: it reports that, and waits for the disk.
 
 It answers /metrics, /livez and /readyz, ApiVersions, and DescribeLogDirs with KAFKA_STORAGE_ERROR. Any other request
 ends the connection, so that clients ask another broker; this one would only know what was true before the failure.

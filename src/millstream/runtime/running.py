@@ -24,7 +24,7 @@ _SWITCH_SECONDS = 0.0005
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 """Between attempts to use a log directory again that has failed. Each failure doubles the pause."""
 _STEADY_S = 600.0
-"""After so long without a failure the pauses begin anew."""
+"""After so long without a failure the pauses are short again."""
 
 
 def run(config: BrokerConfig, ready: Callable[[str], None], leaving: Callable[[], None]) -> int:

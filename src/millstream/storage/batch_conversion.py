@@ -49,7 +49,7 @@ def recompression_of(config: LogConfig) -> Recompression | None:
 
 
 def recompress(batch: Bytes, header: BatchHeader, records: Bytes, wanted: Recompression) -> bytearray:
-    """The batch with its records, which were decompressed already, in another codec; its checksum made anew."""
+    """The batch with its records, which were decompressed already, in another codec; with a new checksum."""
     changed = bytearray(memoryview(batch)[:HEADER_SIZE])
     changed += compress(wanted.codec, records, wanted.level)
     PLACEMENT.pack_into(changed, 0, header.base_offset, len(changed) - LOG_OVERHEAD, header.leader_epoch)
@@ -59,7 +59,7 @@ def recompress(batch: Bytes, header: BatchHeader, records: Bytes, wanted: Recomp
 
 
 def convert(batch: Bytes, config: LogConfig, now_ms: int) -> bytearray:
-    """The batch as the topic wants it, its checksum made anew. It was validated before.
+    """The batch as the topic wants it, with a new checksum. It was validated before.
 
     Batches of clients have their codec already when they come here (`broker.batch_opening`): then only the time of the
     append is put in. What is recompressed here is the broker's own.

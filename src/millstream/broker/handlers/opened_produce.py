@@ -62,7 +62,7 @@ class _Held(TurnTaker):
         self.is_done = False
         self.places = dict.fromkeys(_places(request))
         self.answer: Answer = lambda results: None
-        """Nobody waits for it with acks=0."""
+        """No client waits for it with acks=0."""
         self.append: Append
         self.refuse: Refuse
 

@@ -1,6 +1,6 @@
-"""What clients share that check that nothing acknowledged is taken back: whom to ask, and what was acknowledged when.
+"""What clients share that check that nothing acknowledged is taken back: which node to ask, what was acknowledged when.
 
-What a client has read counts as acknowledged, too: whoever was told of an offset or a schema may act on it.
+What a client has read counts as acknowledged, too: a client that knows an offset or a schema may act on it.
 """
 
 from abc import ABC, abstractmethod

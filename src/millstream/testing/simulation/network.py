@@ -131,7 +131,7 @@ class Fabric:
         self._let_go({host})
 
     def _let_go(self, hosts: set[str]) -> None:
-        """Those who connected to, from or between these hosts may find after a while that nobody can be reached."""
+        """Those who connected to, from or between these hosts may find after a while that no host can be reached."""
         for stream in self.streams():
             if hosts <= {stream.host, stream.peer_host}:
                 stream.watch_reach()

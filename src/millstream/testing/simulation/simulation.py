@@ -8,9 +8,9 @@
 Other scenarios: in `forming` the faults begin with the nodes' first start, on empty disks; in `blackout` all machines
 lose power at once, and what counts is the metadata; `transactions` is trouble with more of them; in `failover` leaders
 are out of reach for so long that others take over, and producers have much under way; in `busy` nothing is wrong but
-that machines have too much to do, and nobody may be fenced for it; in `disk` the disks of leaders fail, one at a time,
-and writes must go on meanwhile; in `power` a single node with `flush.before.ack` loses power again and again, within
-any write, and nothing that was acknowledged may be gone.
+that machines have too much to do, and no broker may be fenced for it; in `disk` the disks of leaders fail, one at a
+time, and writes must go on meanwhile; in `power` a single node with `flush.before.ack` loses power again and again,
+within any write, and nothing that was acknowledged may be gone.
 
 Two runs of one seed are the same, event for event; `Result.fingerprint` says so.
 """
