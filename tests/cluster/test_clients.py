@@ -160,6 +160,7 @@ class QueueWorker:
         self._consumer.close()
 
 
+@pytest.mark.timeout(900)
 def test_groups_queues_and_offsets_survive_every_broker(cluster: EmbeddedCluster, tmp_path: Path) -> None:
     """Whoever coordinates a group is killed once: members go on, and nobody has to be told anything."""
     create_topic(cluster, "work", PARTITIONS)
@@ -189,11 +190,11 @@ def test_groups_queues_and_offsets_survive_every_broker(cluster: EmbeddedCluster
 
     try:
         write(30)
-        eventually(all_read, seconds=60)
+        eventually(all_read, seconds=180)
         for number in cluster.brokers:
             cluster.kill(number)
             write(30)
-            eventually(all_read, seconds=60)
+            eventually(all_read, seconds=180)
             cluster.start(number)
             for topic in ("work", "__consumer_offsets", "__share_group_state"):
                 eventually(lambda topic=topic: described(cluster, topic, in_sync=3))  # type: ignore[misc]

@@ -196,7 +196,15 @@ class Looking:
         return str(self.page.get_by_test_id(test_id).inner_text())
 
     def await_text(self, test_id: str, text: str) -> None:
-        self.page.get_by_test_id(test_id).filter(has_text=text).first.wait_for()
+        try:
+            self.page.get_by_test_id(test_id).filter(has_text=text).first.wait_for()
+        except Exception as error:
+            fields = self.page.eval_on_selector_all("input, textarea", "all => all.map(each => each.value)")
+            shown = self.page.locator("body").inner_text()
+            raise AssertionError(
+                f"{test_id} does not say {text!r} on {self.page.url}; fields: {fields}; problems: {self.problems}; "
+                f"the page: {shown}"
+            ) from error
 
     def _requested(self, request: Any) -> None:
         if not request.url.startswith((self._url, self._url.replace("http:", "ws:"), "data:", "blob:")):
