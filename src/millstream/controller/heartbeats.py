@@ -1,10 +1,10 @@
 """Brokers come, live and go: registrations and heartbeats heard, the silent fenced, the dead fenced at once.
 
 A broker that is not heard of for `broker.session.timeout.ms` is fenced. Mostly it is quicker. When the connection of
-its heartbeats breaks, or when heartbeats stay away, its address is probed. If nobody listens there the process is gone,
+its heartbeats breaks, or when heartbeats stay away, its address is probed. If nothing listens, the process is gone,
 and it is fenced at once. If it responds, it lives, and the session decides. If it does not respond, it hangs or is cut
 off, and it is fenced after `millstream.broker.suspect.after.ms` (ADR 23). A controller that takes over knows of no
-contacts: all sessions start anew, and every address is probed. Of the node that led before it knows when it was last
+contacts: all sessions start again, and every address is probed. Of the node that led before it knows when it was last
 heard of.
 """
 
@@ -271,7 +271,7 @@ class Heartbeats:
                 if finding is Finding.RESPONDS:
                     session.responded_s = self._now_s
                 elif finding is Finding.REFUSES and session.last_contact_s == last_contact_s:
-                    await self._fence(session.broker_id, session.broker_epoch, "nobody listens at its address")
+                    await self._fence(session.broker_id, session.broker_epoch, "nothing listens at its address")
                     return
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

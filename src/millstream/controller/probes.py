@@ -12,7 +12,7 @@ _TIMEOUT_S = 2.0
 
 class Finding(Enum):
     RESPONDS = "the process runs, and bytes get there and back"
-    REFUSES = "nobody listens at its address: the process is gone"
+    REFUSES = "nothing listens at its address: the process is gone"
     SILENT = "it hangs, it is cut off, or it is only slow"
 
 

@@ -1,7 +1,7 @@
 """Produce requests whose batches must be opened before they are taken: those for compacted topics, for topics with
 schema validation, and for topics with a codec of their own (`broker.batch_opening`).
 
-    arrived ──nothing to open, or little, and nobody waits before it──> appended
+    arrived ──nothing to open, or little, and none waits before it──> appended
        └──────> held (its bytes are copied) ──its turn──> judged by headers ──> opened in a thread ──> appended
                                                               │                    └──a schema id is not known──┐
                                                               └──refused: never opened    schemas are read ─────┘

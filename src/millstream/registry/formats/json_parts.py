@@ -1,5 +1,6 @@
 """Properties of objects and elements of arrays: is all that a writer lets through valid for a reader's keywords?"""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,24 +13,24 @@ from millstream.registry.formats.schema import Problem
 _STRING = Said({"type": "string"})
 
 
-class ObjectsAndArrays:
+class ObjectsAndArrays(ABC):
     """Part of a comparison; `rules` are the reader's, `facts` are known of all that the writer lets through."""
 
     _reader: JsonDocuments
     _valid_for_reader: Validity
 
-    def compare(self, reader: Any, writer: Any, path: str) -> list[Problem]:
-        raise NotImplementedError
+    @abstractmethod
+    def compare(self, reader: Any, writer: Any, path: str) -> list[Problem]: ...
 
-    def takes_all(self, reader: Any, writer: Any) -> bool:
-        raise NotImplementedError
+    @abstractmethod
+    def takes_all(self, reader: Any, writer: Any) -> bool: ...
 
     @property
-    def turned(self) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def turned(self) -> Any: ...
 
-    def required(self, rules: Said, facts: Said, path: str) -> Iterator[Problem]:
-        raise NotImplementedError
+    @abstractmethod
+    def required(self, rules: Said, facts: Said, path: str) -> Iterator[Problem]: ...
 
     # Arrays
 
