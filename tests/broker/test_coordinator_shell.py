@@ -73,6 +73,7 @@ class Replicated:
 
     topic_partition = "t-0"
     is_leader = True
+    is_in_doubt = False
 
     def __init__(self, log: Log | None = None, *, replicas: int = 1, committed: int | None = None) -> None:
         self.log = log or Log()
@@ -194,6 +195,28 @@ def test_answers_wait_until_what_they_were_built_on_is_committed() -> None:
         assert (await write, await read) == (b"k", [b"k"])
         assert await code_of(refused) == ErrorCode.UNKNOWN_MEMBER_ID
         assert shell.is_settled
+
+    story(main)
+
+
+def test_who_may_not_coordinate_any_more_refuses_nothing_for_good() -> None:
+    """A coordinator that has lost the controller: another may have given the member, or the producer, what it asks."""
+
+    async def main() -> None:
+        kept = Replicated(replicas=3)
+        shell, _ = shell_on(kept)
+
+        def refuse(code: ErrorCode) -> Callable[[int], Outcome[None]]:
+            def operation(now_ms: int) -> Outcome[None]:
+                raise KafkaError(code, "as this one knows it")
+
+            return operation
+
+        fenced, busy = ErrorCode.PRODUCER_FENCED, ErrorCode.CONCURRENT_TRANSACTIONS
+        assert await code_of(asyncio.ensure_future(shell.run(refuse(fenced)))) == fenced
+        kept.is_in_doubt = True
+        assert await code_of(asyncio.ensure_future(shell.run(refuse(fenced)))) == ErrorCode.NOT_COORDINATOR
+        assert await code_of(asyncio.ensure_future(shell.run(refuse(busy)))) == busy
 
     story(main)
 

@@ -53,6 +53,7 @@ class Node:
     def __init__(self, root: Path) -> None:
         self.loop = asyncio.new_event_loop()
         self._passed = 0.0
+        self.out_of_touch = False
         time = self.loop.time
         self.loop.time = lambda: time() + self._passed  # type: ignore[method-assign]
         self.logs = LogDirectory(RealDisk(), str(root))
@@ -66,6 +67,7 @@ class Node:
             is_alive=lambda broker_id: False,
             is_eligible=lambda broker_id, epoch: False,
             broker_epoch=lambda: 1,
+            is_out_of_touch=lambda: self.out_of_touch,
         )
         self.partition = Partition(AT, UUID(int=9), self._open, environment, replicas)
         table = PartitionTable()
@@ -83,6 +85,12 @@ class Node:
 
     def pass_time(self, seconds: float) -> None:
         self._passed += seconds
+
+    def let_pass(self, seconds: float) -> None:
+        """As `pass_time`, with all that is due on the way."""
+        for _ in range(int(seconds * 10)):
+            self.pass_time(0.1)
+            self.loop.run_until_complete(asyncio.sleep(0))
 
     def produce(self, data: bytes) -> tuple[int, int]:
         request = ProduceRequest(None, -1, 1000, [(b"t", [PartitionData(0, 0, len(data))])])

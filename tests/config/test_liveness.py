@@ -2,7 +2,7 @@
 
 import pytest
 
-from millstream.config.liveness import heartbeat_interval_s, suspect_after_s
+from millstream.config.liveness import contact_limit_s, heartbeat_interval_s, suspect_after_s
 from millstream.config.loading import load_broker_config
 
 
@@ -22,3 +22,16 @@ def test_what_was_written_decides(settings: tuple[str, ...], interval_s: float, 
     config = load_broker_config(overrides=settings)
     assert heartbeat_interval_s(config) == interval_s
     assert suspect_after_s(config) == suspect_s
+
+
+@pytest.mark.parametrize(
+    ("settings", "limit_s"),
+    [
+        ((), 1.5),
+        (("millstream.broker.suspect.after.ms=4000",), 3.0),
+        (("broker.session.timeout.ms=6000",), 4.5),
+        (("millstream.broker.suspect.after.ms=0",), 6.75),
+    ],
+)
+def test_a_broker_doubts_before_the_controller_acts(settings: tuple[str, ...], limit_s: float) -> None:
+    assert contact_limit_s(load_broker_config(overrides=settings)) == limit_s

@@ -368,3 +368,17 @@ def test_a_restart_goes_on_with_the_leader_it_had() -> None:
     (fetch,) = bench.sends(Fetch)
     assert isinstance(fetch, Send) and fetch.peer.id == 2
     assert bench.asked(3, candidate=3, pre_vote=True).granted, "it has not heard that leader yet"
+
+
+def test_until_when_a_follower_knew_all_counts_from_when_it_asked() -> None:
+    """A response may wait unread while the process does not run: then it is older than it looks."""
+    bench = Bench()
+    assert bench.replica.current_as_of_ms(bench.now) is None
+    fetch = bench.follow()
+    asked = bench.now
+    bench.after(700)
+    bench.answer(fetch, bench.nothing_new())
+    assert bench.replica.current_as_of_ms(bench.now) == asked
+    (fetch,) = bench.sends(Fetch)
+    bench.answer(fetch, FetchAnswer(leader_id=2, leader_epoch=1, error=ErrorCode.NOT_LEADER_OR_FOLLOWER))
+    assert bench.replica.current_as_of_ms(bench.now) == asked, "it was refused"

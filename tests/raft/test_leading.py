@@ -315,3 +315,19 @@ def test_two_live_nodes_with_one_id_are_noticed() -> None:
     bench.fetched(3)
     assert answered(bench.fetched(3, key=newcomer)).error == ErrorCode.INCONSISTENT_VOTER_SET
     assert answered(bench.fetched(3)).error == ErrorCode.NONE
+
+
+def test_until_when_a_leader_knew_all_is_when_a_majority_fetched() -> None:
+    """Behind that another may lead: the leader itself proves nothing."""
+    bench = Bench(voters=5).after(0)
+    bench.after(2 * SETTINGS.election_timeout_ms)
+    bench.grant(by=(2, 3))
+    bench.grant(by=(2, 3))
+    bench.flush()
+    began = bench.now
+    bench.after(300).fetched(2)
+    assert bench.replica.current_as_of_ms(bench.now) == began, "two of five are no majority"
+    bench.after(300).fetched(3)
+    assert bench.replica.current_as_of_ms(bench.now) == began + 300
+    alone = Bench(voters=1)
+    assert alone.replica.is_leader and alone.replica.current_as_of_ms(alone.now + 5000) == alone.now + 5000

@@ -149,6 +149,9 @@ class Nobody:
 
     node_id = 2
 
+    def is_out_of_touch(self) -> bool:
+        return False
+
     def is_eligible(self, broker_id: int, broker_epoch: int) -> bool:
         return False
 

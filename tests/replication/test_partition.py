@@ -35,6 +35,9 @@ class Around:
     def __init__(self) -> None:
         self.proposals: list[Proposal] = []
 
+    def is_out_of_touch(self) -> bool:
+        return False
+
     def is_eligible(self, broker_id: int, broker_epoch: int) -> bool:
         return True
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from millstream.broker import coordinator_shell
+from millstream.broker.controller_contact import ControllerContact
 from millstream.broker.partition import Partition
 from millstream.broker.refused_batches import RefusedBatches
 from millstream.broker.replica_roles import ReplicaRoles
@@ -72,6 +73,11 @@ def _let_batches_overtake(monkeypatch: pytest.MonkeyPatch) -> None:
 def _take_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it was once, and is in Kafka."""
     monkeypatch.setattr(SequenceGaps, "check", lambda self, *batch: None)
+
+
+def _never_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was once, and is in Kafka: a leader that was deposed and does not know it refuses a sequence for good."""
+    monkeypatch.setattr(ControllerContact, "is_lost", False)
 
 
 def _keep_failing_disks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,6 +239,7 @@ LONG = pytest.mark.slow
         (_count_unsynced_metadata, Scenario.BLACKOUT, {"CommittedMetadataStays"}),
         (_let_batches_overtake, Scenario.FAILOVER, {"AckedIsKept", "History"}),
         (_take_gaps, Scenario.FAILOVER, {"AckedIsKept", "History"}),
+        (_never_doubt, Scenario.FAILOVER, {"AckedIsKept"}),
         (_keep_failing_disks, Scenario.DISK, {"WritesGoOn"}),
         (_coordinators_do_not_wait_for_the_disk, Scenario.POWER, _OF_RECORDS),
         pytest.param(_coordinators_acknowledge_before_the_flush, Scenario.POWER, _OF_RECORDS, marks=LONG),

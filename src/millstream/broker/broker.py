@@ -78,14 +78,22 @@ class Broker:
         environment: Environment,
         *,
         kraft_version: Callable[[], int],
+        out_of_touch: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`out_of_touch` says whether the controller is not in reach, so that others may lead what this node leads."""
         self.view = view
         self._kraft_version = kraft_version
         self.link = link
         self.logs = logs
         self._environment = environment
         self.replicas = ReplicaManager(
-            view, link, logs, environment, broker_epoch=lambda: view.broker_epoch, not_ours=(METADATA_PARTITION,)
+            view,
+            link,
+            logs,
+            environment,
+            broker_epoch=lambda: view.broker_epoch,
+            not_ours=(METADATA_PARTITION,),
+            out_of_touch=out_of_touch,
         )
         self.partitions = self.replicas.partitions
         self.replicas.begin()

@@ -159,7 +159,12 @@ class CoordinatorShell:
         assert self.is_loaded
         if self.is_closed:
             raise _gone()
-        outcome = operation(self._time.now_ms())
+        try:
+            outcome = operation(self._time.now_ms())
+        except KafkaError as error:
+            if not error.code.retriable and self.partition.is_in_doubt:
+                raise _gone() from error  # another coordinator may know better
+            raise
         self._write(outcome, guard)
         return outcome.answer
 

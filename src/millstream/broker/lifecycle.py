@@ -11,6 +11,7 @@ from collections.abc import Callable
 from uuid import UUID
 
 from millstream.broker.cluster_view import ClusterView
+from millstream.broker.controller_contact import ControllerContact
 from millstream.broker.controller_link import ControllerLink
 from millstream.config.liveness import heartbeat_interval_s
 from millstream.config.table import cluster, node
@@ -37,6 +38,7 @@ class BrokerLifecycle:
         view: ClusterView,
         link: ControllerLink,
         environment: Environment,
+        contact: ControllerContact,
         *,
         end_points: tuple[Endpoint, ...],
         directory_id: UUID,
@@ -48,6 +50,7 @@ class BrokerLifecycle:
         self._view = view
         self._link = link
         self._environment = environment
+        self._contact = contact
         self._end_points = end_points
         self._directory_id = directory_id
         self._previous_epoch = previous_broker_epoch
@@ -265,6 +268,7 @@ class BrokerLifecycle:
         while not self._left.done():
             self._news.clear()
             was_leaving = self._leaving
+            asked_s = self._environment.loop.time()
             try:
                 answer = await self._tell()
             except KafkaError as error:
@@ -276,8 +280,10 @@ class BrokerLifecycle:
             if code in _REGISTER_AGAIN:
                 _log.warning("registration_lost broker=%d epoch=%d", self._view.node_id, self.broker_epoch)
                 self.is_fenced = True
+                self._contact.heard(asked_s, is_fenced=True)
                 return
             if code is ErrorCode.NONE:
+                self._contact.heard(asked_s, is_fenced=answer.is_fenced)
                 self._heard(answer)
             else:
                 _log.warning("heartbeat_refused error=%s", code.name)

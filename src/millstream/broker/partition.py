@@ -179,6 +179,20 @@ class Partition(LocalPartition):
     # Leading
 
     @property
+    def is_in_doubt(self) -> bool:
+        """Whether another node may lead by now: there are other replicas, and the controller is not in reach."""
+        state = self.state
+        return self.is_leader and state is not None and len(state.replicas) > 1 and self._replicas.is_out_of_touch()
+
+    def doubted(self, why: object) -> KafkaError:
+        """What to respond in place of something that clients take as final: the real leader's log may be another one.
+        `why` is that response."""
+        return KafkaError(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            f"this node has lost the controller, so another may lead {self.topic_partition}: refresh metadata ({why})",
+        )
+
+    @property
     def is_new_leader(self) -> bool:
         if self.new_leader_until and self.environment.loop.time() >= self.new_leader_until:
             self.new_leader_until = 0.0

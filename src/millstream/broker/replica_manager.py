@@ -38,8 +38,11 @@ class ReplicaManager:
         *,
         broker_epoch: Callable[[], int] | None = None,
         not_ours: Iterable[TopicPartition] = (),
+        out_of_touch: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`broker_epoch` is that of this node's registration; left out, it is what the image says."""
+        """`broker_epoch` is that of this node's registration; left out, it is what the image says. `out_of_touch` says
+        whether the controller is not in reach."""
+        self.is_out_of_touch = out_of_touch
         self._metadata = metadata
         self._logs = logs
         self._environment = environment

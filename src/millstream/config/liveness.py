@@ -20,6 +20,14 @@ def suspect_after_s(config: BrokerConfig) -> float | None:
     return suspect_s if 0 < suspect_s < session_s else None
 
 
+def contact_limit_s(config: BrokerConfig) -> float:
+    """After how long without a response of the controller a broker must expect that others lead its partitions.
+
+    The controller counts from the last heartbeat that it got, so it is three quarters of the time after which it acts.
+    """
+    return 0.75 * (suspect_after_s(config) or config[cluster.BROKER_SESSION_TIMEOUT_MS] / 1000)
+
+
 def heartbeat_interval_s(config: BrokerConfig) -> float:
     interval_s = config[cluster.BROKER_HEARTBEAT_INTERVAL_MS] / 1000
     suspect_s = suspect_after_s(config)

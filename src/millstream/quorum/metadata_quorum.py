@@ -10,6 +10,7 @@ in `on_fatal`, once, with one line for a person.
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 from uuid import UUID
@@ -109,6 +110,11 @@ class MetadataQuorum:
         """The other node that this one last knew to lead, and when it last responded, in seconds of the loop's time."""
         heard = self._replica.leader_heard if self._replica is not None else None
         return (heard[0], heard[1] / 1000) if heard is not None else None
+
+    def metadata_as_of_s(self) -> float:
+        """Until when this node had surely heard of all committed metadata, in seconds of the loop's time."""
+        as_of_ms = self._replica.current_as_of_ms(self.now_ms()) if self._replica is not None else None
+        return -math.inf if as_of_ms is None else as_of_ms / 1000
 
     @property
     def epoch(self) -> int:

@@ -129,6 +129,7 @@ class Following(Elections):
             if answer.error == ErrorCode.NOT_LEADER_OR_FOLLOWER or answer.leader_epoch < self.epoch:
                 self._lost_leader(follower, now_ms)
             return
+        self._fetch_answered_ms = send.sent_ms
         self._heard_leader(follower, now_ms)
         if answer.diverging is not None:
             self._truncate_to_agreement(answer.diverging, send, now_ms)

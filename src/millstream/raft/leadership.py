@@ -124,6 +124,11 @@ class Leadership:
 
     def resigns_ms(self, voters: VoterSet) -> int | None:
         """When the silence of a majority becomes too long; None when this replica is a majority."""
+        heard_ms = self.majority_heard_ms(voters)
+        return None if heard_ms is None else heard_ms + self.check_quorum_ms
+
+    def majority_heard_ms(self, voters: VoterSet) -> int | None:
+        """Since when a majority, this replica included, has fetched; None when this replica is a majority."""
         needed = voters.majority - (1 if voters.has(self.me) else 0)
         if needed <= 0:
             return None
@@ -134,7 +139,7 @@ class Leadership:
             progress = self.of_voter(voter)
             heard.append(max(self.started_ms, progress.last_fetch_ms if progress is not None else UNKNOWN))
         heard.sort(reverse=True)
-        return heard[needed - 1] + self.check_quorum_ms
+        return heard[needed - 1]
 
     def silent_since_ms(self, voter: Voter) -> int:
         """When that voter last fetched; -1 when it has not in this epoch."""

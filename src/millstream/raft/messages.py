@@ -251,6 +251,7 @@ class Send:
     number: int
     peer: Peer
     request: PeerRequest
+    sent_ms: int
 
 
 def directory_or_none(directory_id: UUID) -> UUID | None:

@@ -35,7 +35,7 @@ class Outbox:
         self._number += 1
         line.in_flight = self._number
         line.expires_ms = now_ms + wait_ms + self._settings.request_timeout_ms
-        self._sends.append(Send(self._number, peer, request))
+        self._sends.append(Send(self._number, peer, request, now_ms))
 
     def ready(self, peer_id: int, kind: type[PeerRequest], now_ms: int) -> bool:
         return self.ready_ms(peer_id, kind) <= now_ms

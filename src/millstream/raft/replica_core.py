@@ -99,6 +99,8 @@ class ReplicaCore(ABC):
         self._epoch_pace = EpochPace(now_ms)
         self._leader_heard: tuple[int, int] | None = None
         """The last leader that this replica followed, and when it last responded."""
+        self._fetch_answered_ms: int | None = None
+        """When the last fetch that a leader responded to was sent."""
         self._high_watermark = log.start.offset
         saved = store.load() or QuorumState()
         if log.end.epoch > saved.epoch:
@@ -142,6 +144,19 @@ class ReplicaCore(ABC):
     def leader_heard(self) -> tuple[int, int] | None:
         """The last leader that this replica followed, and when it last responded to a fetch."""
         return self._leader_heard
+
+    def current_as_of_ms(self, now_ms: int) -> int | None:
+        """Until when this replica knows that it had heard of all that was committed; None if it never did.
+
+        For a follower, when it sent the last fetch that its leader responded to: the response may have waited here,
+        unread, while the process did not run. For a leader, when a majority last fetched: without one, another may
+        lead.
+        """
+        lead = self._role
+        if isinstance(lead, Leadership):
+            heard_ms = lead.majority_heard_ms(self.voters)
+            return now_ms if heard_ms is None else heard_ms
+        return self._fetch_answered_ms
 
     @property
     def leader_endpoints(self) -> tuple[Endpoint, ...]:

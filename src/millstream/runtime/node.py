@@ -14,11 +14,13 @@ from collections.abc import Callable, Iterable
 
 from millstream.broker.broker import Broker
 from millstream.broker.cluster_view import ClusterView
+from millstream.broker.controller_contact import ControllerContact
 from millstream.broker.controller_link import ControllerLink
 from millstream.broker.lifecycle import BrokerLifecycle
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.errors import ConfigError
 from millstream.config.listeners import Listener as ListenerConfig
+from millstream.config.liveness import contact_limit_s
 from millstream.config.table import cluster, node
 from millstream.config.table import log as log_settings
 from millstream.controller.controller_role import ControllerRole
@@ -143,10 +145,14 @@ class Node:
         link = self._link = ControllerLink(quorum, local, loader, environment, client_id=f"broker-{config.node_id}")
         leaders.subscribe(link.leader_changed)
         view = ClusterView(loader, config)
+        contact = ControllerContact(
+            environment.loop.time, lambda: contact_limit_s(view.config), quorum.metadata_as_of_s
+        )
         lifecycle = self.lifecycle = BrokerLifecycle(
             view,
             link,
             environment,
+            contact,
             end_points=end_points,
             directory_id=identity.directory_id,
             previous_broker_epoch=logs.previous_broker_epoch,
@@ -160,7 +166,14 @@ class Node:
         # Which logs on this disk belong to nobody, only the metadata as of the registration tells for sure.
         while view.image.offset < lifecycle.broker_epoch:
             await self._next_change()
-        self.broker = Broker(view, link, logs, environment, kraft_version=lambda: quorum.kraft_version)
+        self.broker = Broker(
+            view,
+            link,
+            logs,
+            environment,
+            kraft_version=lambda: quorum.kraft_version,
+            out_of_touch=lambda: contact.is_lost,
+        )
         lifecycle.able()
         await lifecycle.serving
         # Clients hear only of brokers that are not fenced, and some never ask again when they hear of none.

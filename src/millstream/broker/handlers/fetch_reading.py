@@ -136,6 +136,8 @@ class FetchReader:
         if fetch.last_fetched_epoch >= 0:
             diverging = _divergence(log, fetch)
             if diverging is not None:
+                if partition.is_in_doubt:
+                    raise partition.doubted("it would have a consumer go back")
                 return PartitionResult(
                     fetch.partition, 0, committed, stable, log.log_start_offset, diverging_epoch=diverging
                 )
@@ -258,6 +260,13 @@ def _divergence(log: PartitionLog, fetch: FetchPartition) -> tuple[int, int] | N
 
 def _refusal(partition: Partition, fetch: FetchPartition, error: KafkaError | OSError) -> PartitionResult:
     code = error.code if isinstance(error, KafkaError) else ErrorCode.KAFKA_STORAGE_ERROR
+    if (
+        code == ErrorCode.OFFSET_OUT_OF_RANGE
+        and partition.is_in_doubt
+        and fetch.fetch_offset >= partition.log.log_start_offset
+    ):
+        # Final for a consumer, which then begins somewhere else. What is deleted stays so; of more, another may know.
+        code = ErrorCode.NOT_LEADER_OR_FOLLOWER
     if code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
         leader = partition.leader_id, partition.leader_epoch
         return PartitionResult(fetch.partition, code, current_leader=leader)

@@ -123,6 +123,8 @@ class OffsetHandlers:
 
     def _end_of_epoch(self, partition: Partition, epoch: int, replica_id: int) -> tuple[int, int]:
         log = partition.log  # first of all: how far a partition is committed is not known before its log is open
+        if replica_id < 0 and partition.is_in_doubt:
+            raise partition.doubted("a consumer would go back to where this log ends")
         if epoch == partition.leader_epoch and replica_id < 0:
             # A consumer must not be told of what is not committed, so the epoch that is still open ends there.
             return epoch, partition.high_watermark
@@ -180,6 +182,8 @@ class OffsetHandlers:
             raise KafkaError(ErrorCode.POLICY_VIOLATION, "records of a topic that is only compacted cannot be deleted")
         if offset == DELETE_UP_TO_HIGH_WATERMARK:
             offset = partition.high_watermark
+        if offset > partition.high_watermark and partition.is_in_doubt:
+            raise partition.doubted(f"{offset} is not in its log")
         if offset < 0 or offset > partition.high_watermark:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{offset} is not in the log")
         log.delete_records_before(offset)

@@ -33,6 +33,20 @@ Results = ProduceResults
 Answer = Callable[[Results], None]
 _FLAGS = ATTRIBUTES_START + 1
 """The byte of a batch that says whether it is of a transaction."""
+_LOOK_S = 0.5
+_LOOKS = 4
+"""After how many looks a write that is still not committed is given up by a leader that has lost the controller. A
+leader whose followers fetch gets there within one."""
+_OF_THE_LOG = frozenset(
+    (
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_TXN_STATE,
+    )
+)
+"""What a log refuses because of what it has from the producer. Clients take it as final, and another leader's log may
+say something else."""
 
 
 class Elsewhere(Protocol):
@@ -70,6 +84,7 @@ class ProduceHandler:
         """Answers that wait for replicas or the disk."""
         self.errors: dict[int, int] = {}
         """How often partitions were answered with which error."""
+        self._looking: asyncio.TimerHandle | None = None
 
     def append(
         self, request: ProduceRequest, version: int, buffer: bytearray, *, by_broker: bool = False
@@ -151,7 +166,10 @@ class ProduceHandler:
                         )
                     else:
                         appended = partition.append(batch, now_ms)
-                except KafkaError as error:
+                except KafkaError as caught:
+                    error = caught
+                    if error.code in _OF_THE_LOG and partition.is_in_doubt:
+                        error = partition.doubted(error)
                     earlier.note(topic, index, whole[start:end], error.code)
                     self.errors[error.code] = self.errors.get(error.code, 0) + 1
                     topic_results.append(_failed(partition, error))
@@ -173,8 +191,18 @@ class ProduceHandler:
 
         def wait(answer: Answer) -> None:
             PendingAck(results, awaited, wants_all, request.timeout_ms, answer, loop, self.waiting)
+            if self._looking is None:
+                self._looking = loop.call_later(_LOOK_S, self._look)
 
         return results, wait
+
+    def _look(self) -> None:
+        """As long as anything waits: whether it waits in vain, since another node may lead."""
+        self._looking = None
+        for pending in tuple(self.waiting):
+            pending.look()
+        if self.waiting:
+            self._looking = self._environment.loop.call_later(_LOOK_S, self._look)
 
     def _as_opened(
         self, topic: bytes, partition: Partition, by_broker: bool, batch: memoryview, opened: Opened | None
@@ -247,6 +275,8 @@ class PendingAck:
         self._results = results
         self._waiting = waiting
         waiting.add(self)
+        self._acks_all = acks_all
+        self._looks = 0
         self._answer = answer
         self._timer = loop.call_later(max(timeout_ms, 0) / 1000, self._give_up)
         # All of them are open before the first is waited for: some may be done at once.
@@ -269,6 +299,20 @@ class PendingAck:
                 self._answer(self._results)
 
         return callback
+
+    def look(self) -> None:
+        """Called now and then. A leader that has waited for its followers for long and has lost the controller, too,
+        was probably deposed: the client should look for the new leader, and not wait until its own time is up.
+
+        The write may be in the log, and may be committed there, as with every leader that is deposed.
+        """
+        self._looks += 1
+        if self._looks < _LOOKS or not self._acks_all:
+            return
+        for number, awaited in tuple(self._open.items()):
+            if awaited.partition.is_in_doubt:
+                self._waiters[number].cancel()
+                self._done(number)(awaited.partition.doubted("appended, but not committed here"))
 
     def _give_up(self) -> None:
         late, self._open = self._open, {}

@@ -36,6 +36,9 @@ class SimulatedClient:
         self._refreshing: asyncio.Future[None] | None = None
         self.topics: tuple[str, ...] = ()
         """Whose metadata it keeps."""
+        self.compares_epochs = True
+        """Whether it keeps a leader that is newer than what a node says. Some clients do not: they go back to a leader
+        that was deposed and does not know it."""
 
     def leader(self, topic: str, partition: int) -> Leader | None:
         return self._leaders.get((topic, partition))
@@ -64,7 +67,7 @@ class SimulatedClient:
             for partition in topic.partitions:
                 at = (topic.name, partition.partition_index)
                 known = self._leaders.get(at)
-                if known is not None and known.topic_id == topic.topic_id and known.epoch > partition.leader_epoch:
+                if self.compares_epochs and _is_newer(known, topic.topic_id, partition.leader_epoch):
                     continue  # from a node that is behind
                 if partition.leader_id >= 0:
                     self._leaders[at] = Leader(partition.leader_id, partition.leader_epoch, topic.topic_id)
@@ -137,6 +140,14 @@ class SimulatedClient:
         row = answer.responses[0].partitions[0]
         return ErrorCode(row.error_code), row
 
+    async def look_again(self) -> None:
+        """A client that takes whatever a node says asks all the time who leads."""
+        if not self.compares_epochs:
+            try:
+                await self.refresh()
+            except OSError:
+                pass
+
     async def recover(self) -> None:
         """After an error: rests, and learns what is new."""
         await self.rest(0.05, 0.3)
@@ -163,3 +174,7 @@ class SimulatedClient:
 
     async def rest(self, low: float, high: float) -> None:
         await asyncio.sleep(self.randomness.uniform(low, high))
+
+
+def _is_newer(known: Leader | None, topic_id: UUID, epoch: int) -> bool:
+    return known is not None and known.topic_id == topic_id and known.epoch > epoch

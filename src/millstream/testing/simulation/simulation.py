@@ -227,6 +227,7 @@ class Simulation:
             self.workload.zombie_rest_s = 2.5
         if self._scenario is Scenario.FAILOVER:
             self.workload.patience_s = (8.0,)
+            self.workload.has_gullible_clients = True
         self._progress = Progress()
         self._make_invariants()
         self._writes_go_on = WritesGoOn(self.cluster, lambda since: self._silent(since, plain=True))
@@ -320,7 +321,11 @@ class Simulation:
         if not self._run_until(_FORM_SECONDS, lambda: administrators[0].ready if administrators else False):
             raise Violation("Liveness", f"no cluster with its topics after {_FORM_SECONDS:g} s")
         for number in (1, 2):
-            cluster.add_client(f"producer{number}", lambda process: Producer(process, cluster.bootstrap, workload, 0.9))
+            gullible = number == 2 and workload.has_gullible_clients
+            cluster.add_client(
+                f"producer{number}",
+                partial(Producer, bootstrap=cluster.bootstrap, workload=workload, pause_s=0.9, is_gullible=gullible),
+            )
         if not workload.may_lose_records:
             cluster.add_client(
                 "pipeliner", lambda process: PipeliningProducer(process, cluster.bootstrap, workload, 0.9)

@@ -89,6 +89,9 @@ class Workload:
         self.patience_s: tuple[float, ...] = (2.5, 8.0)
         """How long who has several batches under way waits for answers: some longer than it takes until somebody else
         leads, as clients do by default."""
+        self.has_gullible_clients = False
+        """Whether some clients ask for leaders all the time and take whatever a node says, so that they go back to a
+        leader which was deposed and does not know it."""
 
     @property
     def plain_topics(self) -> tuple[TopicPlan, ...]:
@@ -104,11 +107,20 @@ class Workload:
 class Producer:
     """A program: writes to every partition of the plan."""
 
-    def __init__(self, process: Process, bootstrap: list[tuple[str, int]], workload: Workload, pause_s: float) -> None:
+    def __init__(
+        self,
+        process: Process,
+        bootstrap: list[tuple[str, int]],
+        workload: Workload,
+        pause_s: float,
+        *,
+        is_gullible: bool = False,
+    ) -> None:
         self._workload = workload
         self._name = process.machine.name
         self._client = SimulatedClient(process, bootstrap, self._name)
         self._client.topics = tuple(plan.name for plan in workload.plain_topics)
+        self._client.compares_epochs = not is_gullible
         self._loop = process.loop
         self._pause = pause_s
         self._written = 0
@@ -136,6 +148,7 @@ class Producer:
                     break
                 sequence += count
                 await client.rest(0.2 * self._pause, 1.8 * self._pause)
+                await client.look_again()
 
     async def _producer_id(self) -> tuple[int, int]:
         while True:
@@ -223,6 +236,7 @@ class Consumer:
         self._name = process.machine.name
         self._client = SimulatedClient(process, bootstrap, self._name)
         self._client.topics = tuple(plan.name for plan in workload.plain_topics)
+        self._client.compares_epochs = not workload.has_gullible_clients
         self._loop = process.loop
         self.positions: dict[tuple[str, int], int] = {}
 
@@ -258,6 +272,7 @@ class Consumer:
                 recorder.poll(reader, invoked, seen)
             else:
                 await client.rest(0.05, 0.1)
+            await client.look_again()
 
 
 class Committer:
