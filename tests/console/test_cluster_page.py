@@ -11,8 +11,9 @@ from confluent_kafka import Producer
 from millstream.testing import EmbeddedCluster
 from millstream.wire import Cluster, TopicPartition
 from tests.console.conftest import Looking, Traffic
+from tests.waiting import PATIENCE_S
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(300)
 _TOPIC, _BROKER = 2, 4
 
 
@@ -51,7 +52,7 @@ def test_leaders_go_back_where_they_are_preferred(
 
 def _await_leader(wire: Cluster, topic: str, leader: int) -> None:
     """Any broker may be asked, and hear of an election later than the page."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while wire.topics([topic])[topic].partitions[0].leader != leader:
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -64,7 +65,7 @@ def _reassign(wire: Cluster, topic: str, replicas: list[int]) -> None:
     answer = wire.call("alter_partition_reassignments", topics=topics, timeout_ms=30_000)
     assert answer.error_code == 0
     assert answer.responses[0].partitions[0].error_code == 0
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while list(wire.topics([topic])[topic].partitions[0].replicas) != replicas:
         assert time.monotonic() < deadline
         time.sleep(0.1)

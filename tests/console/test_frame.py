@@ -11,7 +11,7 @@ import pytest
 from millstream.testing import EmbeddedCluster
 from tests.console.conftest import PATIENCE_MS, GatewayProcess, Looking
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(300)
 
 
 def test_keys_lead_from_page_to_page(looking: Looking) -> None:

@@ -19,8 +19,9 @@ import pytest
 from confluent_kafka import Consumer
 
 from tests.console.conftest import Looking
+from tests.waiting import PATIENCE_S
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(300)
 REPOSITORY = Path(__file__).parents[2]
 TOPIC = "first-orders"
 
@@ -139,7 +140,7 @@ def test_from_make_run_to_a_kafka_client(terminal: Terminal, window: Any) -> Non
     try:
         consumer.subscribe([TOPIC])
         read: list[Any] = []
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE_S
         while len(read) < curl.sent and time.monotonic() < deadline:
             read += [
                 json.loads(message.value() or b"null") for message in consumer.consume(500, 1.0) if not message.error()

@@ -9,7 +9,7 @@ from millstream.testing import EmbeddedCluster
 from millstream.wire import Cluster
 from tests.console.conftest import Looking, Traffic
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture

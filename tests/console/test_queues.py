@@ -10,7 +10,7 @@ from millstream.testing import EmbeddedCluster
 from millstream.wire import LATEST, Cluster, TopicPartition
 from tests.console.conftest import Looking
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(300)
 GROUP = "mailers"
 SETTINGS = {
     "errors.deadletterqueue.topic.name": "dlq.mails",

@@ -8,6 +8,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from tests.console.conftest import Looking, Traffic
+from tests.waiting import PATIENCE_S
 
 pytest.importorskip("playwright.sync_api")
 
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.timeout(300)
 
 def eventually(answer: Callable[[], object], expected: object) -> None:
     """Brokers learn of a change one after another, and any of them may be asked."""
-    until = time.monotonic() + 30
+    until = time.monotonic() + PATIENCE_S
     while answer() != expected:
         assert time.monotonic() < until, f"{answer()} is not {expected}"
         time.sleep(0.1)

@@ -2,15 +2,17 @@
 
 import json
 import re
+import time
 import urllib.request
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from tests.console.conftest import GatewayProcess, Looking
+from tests.console.conftest import PATIENCE_MS, GatewayProcess, Looking
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(300)
 
 
 class Line:
@@ -22,12 +24,14 @@ class Line:
         """A message of the page that contains this is lost."""
         self.lost = 0
         self._held: list[Any] = []
+        self._page = page
         self._page_side: Any = None
+        self._gateway_side: Any = None
         page.route_web_socket(re.compile("_nicegui_ws"), self._opened)
 
     def _opened(self, page_side: Any) -> None:
         self._page_side = page_side
-        gateway_side = page_side.connect_to_server()
+        gateway_side = self._gateway_side = page_side.connect_to_server()
 
         def from_page(message: Any) -> None:
             if self.loses and self.loses in str(message):
@@ -37,6 +41,25 @@ class Line:
 
         page_side.on_message(from_page)
         gateway_side.on_message(lambda message: self._held.append(message) if self.holds else page_side.send(message))
+
+    def cut(self) -> None:
+        """Ends the connection. The page makes a new one."""
+        self._gateway_side.close()
+        self._page_side.close()
+
+    def await_held(self, text: str) -> None:
+        """Waits until a message with this text was held back."""
+        self._until(lambda: any(text in str(message) for message in self._held), f"the gateway did not say {text!r}")
+
+    def await_lost(self, count: int) -> None:
+        """Waits until so many messages were lost."""
+        self._until(lambda: self.lost >= count, f"the page did not send {count} messages")
+
+    def _until(self, holds: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + PATIENCE_MS / 1000
+        while not holds():
+            assert time.monotonic() < deadline, what
+            self._page.wait_for_timeout(50)
 
     def release(self) -> None:
         self.holds = False
@@ -59,7 +82,7 @@ def test_a_form_is_sent_as_it_is_shown(looking: Looking, line: Line, admin: Admi
     page.get_by_test_id("new-partitions").fill("5")
     page.get_by_test_id("value-retention.ms").fill("3600000")
     page.get_by_test_id("value-retention.ms").blur()
-    assert line.lost >= 3
+    line.await_lost(3)
     line.loses = ""
     page.get_by_test_id("create").click()
     page.get_by_test_id("page-title").filter(has_text="as-shown").wait_for()
@@ -67,6 +90,89 @@ def test_a_form_is_sent_as_it_is_shown(looking: Looking, line: Line, admin: Admi
     page.get_by_test_id("tab-settings").click()
     looking.await_text("settings", "3600000")
     admin.delete_topics(["as-shown"])["as-shown"].result(30)
+
+
+def test_a_complaint_stays_until_its_field_is_right(looking: Looking, line: Line) -> None:
+    page = looking.open("/topics")
+    page.get_by_test_id("open-create").click()
+    page.get_by_test_id("add-retention.ms").click()
+    page.get_by_test_id("value-retention.ms").fill("soon")
+    page.get_by_test_id("new-partitions").fill("0")
+    page.get_by_test_id("new-name").fill("a b")
+    page.get_by_test_id("create").click()
+    for about in ("only letters, digits", "retention.ms=soon is not allowed", "say how many partitions"):
+        looking.await_text("complaint", about)
+    page.get_by_test_id("new-name").fill("complaints")
+    page.get_by_test_id("complaint").filter(has_not_text="only letters").wait_for()
+    assert "retention.ms=soon" in looking.text("complaint")
+    assert "say how many partitions" in looking.text("complaint")
+    page.get_by_test_id("new-partitions").fill("2")
+    page.get_by_test_id("complaint").filter(has_not_text="say how many").wait_for()
+    assert "retention.ms=soon" in looking.text("complaint")
+    page.get_by_test_id("value-retention.ms").fill("3600000")
+    page.get_by_test_id("complaint").wait_for(state="hidden")
+
+
+def test_a_check_of_the_name_that_comes_late_leaves_other_complaints(looking: Looking, line: Line) -> None:
+    page = looking.open("/topics")
+    page.get_by_test_id("open-create").click()
+    page.get_by_test_id("add-retention.ms").click()
+    page.get_by_test_id("value-retention.ms").fill("soon")
+    line.holds = True
+    page.get_by_test_id("new-name").fill("late-check")
+    page.get_by_test_id("create").click()
+    page.get_by_test_id("new-name").fill("late-checks")
+    line.release()
+    page.get_by_test_id("add-retention.bytes").click()
+    page.get_by_test_id("value-retention.bytes").wait_for()  # so all that was said before is there, too
+    assert "retention.ms=soon is not allowed" in looking.text("complaint")
+    assert page.get_by_test_id("new-name").input_value() == "late-checks"
+
+
+def test_a_dialog_stays_when_the_connection_is_cut(looking: Looking, line: Line) -> None:
+    page = looking.open("/topics")
+    page.get_by_test_id("open-create").click()
+    page.get_by_test_id("add-retention.ms").click()
+    page.get_by_test_id("value-retention.ms").fill("soon")
+    page.get_by_test_id("new-name").fill("after-a-cut")
+    line.cut()
+    page.wait_for_function("!window.socket.connected")
+    page.get_by_test_id("new-partitions").fill("2")
+    page.get_by_test_id("create").click()  # without a connection: it is sent with the next one
+    looking.await_text("complaint", "retention.ms=soon is not allowed")
+    assert page.get_by_test_id("new-name").input_value() == "after-a-cut"
+    assert page.get_by_test_id("new-partitions").input_value() == "2"
+    # The browser may complain of the cut itself.
+    looking.problems[:] = [each for each in looking.problems if "WebSocket" not in each]
+
+
+def test_an_option_is_what_the_person_saw_though_the_list_has_changed(
+    looking: Looking, line: Line, make_topic: Callable[..., str]
+) -> None:
+    make_topic("option-one", 1)
+    page = looking.open("/messages")
+    page.get_by_label("Topic").click()
+    wanted = page.get_by_role("option", name="option-one", exact=True)
+    wanted.wait_for()
+    line.holds = True
+    make_topic("option-before-one", 1)  # it moves the others down in the list
+    line.await_held("option-before-one")  # so the gateway has another list than the page
+    wanted.click()
+    line.release()
+    looking.await_text("status", "There are no records there.")
+    assert page.get_by_label("Topic").input_value() == "option-one"
+
+
+def test_a_search_is_sent_as_it_is_shown(looking: Looking, line: Line, make_topic: Callable[..., str]) -> None:
+    make_topic("searched", 1)
+    page = looking.open("/messages?topic=searched")
+    looking.await_text("status", "There are no records there.")
+    line.loses = '"event"'
+    page.get_by_test_id("contains").fill("apples")
+    line.await_lost(1)
+    line.loses = ""
+    page.get_by_test_id("contains").press("Enter")
+    looking.await_text("status", "There are no such records.")
 
 
 def test_a_browser_that_is_busy_is_waited_for(looking: Looking) -> None:

@@ -12,8 +12,9 @@ import pytest
 from millstream.console.live.snapshot import Snapshot
 from millstream.console.live.watcher import Watcher
 from millstream.wire import UnreachableError
+from tests.waiting import PATIENCE_S
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 
 
 class FakeCluster:
@@ -95,7 +96,7 @@ def watcher(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[W
 
 
 def await_snapshot(watcher: Watcher, holds: Callable[[Snapshot], bool]) -> Snapshot:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while not holds(watcher.snapshot):
         assert time.monotonic() < deadline, watcher.snapshot
         time.sleep(0.02)
@@ -152,11 +153,18 @@ def test_nobody_looks_while_no_page_is_open(
 ) -> None:
     monkeypatch.setattr("millstream.console.live.watcher._LINGER_S", 0.0)
     await_snapshot(watcher, lambda snapshot: snapshot.number > 2)
+    rests = threading.Event()
+    wait = watcher._lock.wait
+
+    def waiting(timeout: float | None = None) -> bool:
+        if timeout is None:  # not for the next look, but for a page
+            rests.set()
+        return wait(timeout)
+
+    monkeypatch.setattr(watcher._lock, "wait", waiting)
     watcher.left("a page")
-    time.sleep(0.5)
+    assert rests.wait(PATIENCE_S)
     asked = cluster.calls
-    time.sleep(0.5)
-    assert cluster.calls == asked
     watcher.opened("another")
     await_snapshot(watcher, lambda snapshot: cluster.calls > asked)
 

@@ -5,7 +5,7 @@ every key: that may be late or lost with a connection. And nothing is put into a
 """
 
 import json
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -75,6 +75,11 @@ def send_form(button: ui.button, act: Callable[[Typed], Awaitable[None]]) -> ui.
     return button.on("click", lambda event: act(Typed(event.args)), js_handler=_SEND)
 
 
+def send_form_on_enter(field: ui.input, act: Callable[[Typed], Awaitable[None]]) -> ui.input:
+    """Enter in a field does what the form's button does."""
+    return field.on("keydown.enter", lambda event: act(Typed(event.args)), js_handler=_SEND)
+
+
 def number_input(label: str, value: int, least: int, most: int) -> ui.input:
     """A field for a whole number. Unlike `ui.number` it is not corrected by the gateway while a person types in it."""
     return ui.input(label, value=str(value)).props(f"type=number min={least} max={most} step=1 outlined dense")
@@ -89,12 +94,47 @@ def suggest(field: ui.input, text: str) -> None:
 
 
 class Complaint:
-    """A line in a dialog that says what is wrong with what was typed; empty if nothing is."""
+    """Says in a dialog what is wrong with what was typed, one line for each field; empty if nothing is wrong.
+
+    A complaint about one field stays while another field is changed: it is gone when its own field is right, or when
+    the form is sent again.
+    """
 
     def __init__(self) -> None:
+        self._about: dict[str, str] = {}
         self._label = ui.label("").classes("ms-complaint").props("role=alert data-testid=complaint")
-        self._label.set_visibility(False)
+        self._show()
 
-    def say(self, text: str) -> None:
-        self._label.set_text(text)
-        self._label.set_visibility(bool(text))
+    def say(self, text: str, about: str = "") -> None:
+        """Replaces what was said about the same field. An empty text takes it back."""
+        self._about.pop(about, None)
+        if text:
+            self._about[about] = text
+        self._show()
+
+    def say_all(self, texts: Mapping[str, str]) -> None:
+        """All that is wrong, by field; what was said before is taken back."""
+        self._about = dict(texts)
+        self._show()
+
+    def is_about(self, field: str) -> bool:
+        return field in self._about
+
+    def _show(self) -> None:
+        self._label.set_text("\n".join(self._about.values()))
+        self._label.set_visibility(bool(self._about))
+
+
+class LiveChoice(ui.select):
+    """A choice whose options may change while a person chooses.
+
+    The browser sends the number of an option in the list that it shows. That list may be older than the gateway's, so
+    the number may belong to another option by now. Here the text counts, which is what the person saw.
+    """
+
+    def _event_args_to_value(self, e: Any) -> Any:
+        if not isinstance(e.args, dict):
+            return super()._event_args_to_value(e)
+        shown = e.args.get("label")
+        # An option that is gone cannot be chosen any more: the choice stays as it was.
+        return self._values[self._labels.index(shown)] if shown in self._labels else self.value

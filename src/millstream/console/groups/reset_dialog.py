@@ -2,13 +2,14 @@
 
 from nicegui import ui
 
-from millstream.console.browsing import Typed, send_form
+from millstream.console.browsing import Complaint, Typed, send_form
+from millstream.console.errors import UserError
 from millstream.console.formats import count, plural
 from millstream.console.frame import Frame
 from millstream.console.groups.offset_moves import Move, Where, carry_out, plan, target_of
 from millstream.console.live.snapshot import Group
 from millstream.console.tables import Column, DataTable
-from millstream.wire import TopicPartition
+from millstream.wire import TopicPartition, WireError
 
 _HINTS = {
     Where.TIME: "2026-01-31T12:00, of the gateway's clock, or with Z or +02:00",
@@ -20,6 +21,7 @@ _HINTS = {
 def open_reset_dialog(frame: Frame, group: Group) -> None:
     topics = sorted({place.topic for place in group.offsets})
     moves: list[Move] = []
+    asked = 0  # a preview that something was changed after is not shown
     with ui.dialog() as dialog, ui.card().classes("ms-dialog").style("width: 760px").props("data-testid=reset"):
         ui.label(f"Move offsets of {group.name}").classes("ms-dialog-title")
         if group.members:
@@ -52,6 +54,7 @@ def open_reset_dialog(frame: Frame, group: Group) -> None:
             page_size=25,
             test_id="moves",
         )
+        complaint = Complaint()
         with ui.element("div").classes("ms-actions"):
             ui.button("Cancel", on_click=dialog.close).props("flat no-caps")
             do = ui.button("Move offsets", on_click=lambda: execute()).props(
@@ -66,17 +69,28 @@ def open_reset_dialog(frame: Frame, group: Group) -> None:
         forget()
 
     def forget() -> None:
+        nonlocal asked
+        asked += 1
         moves.clear()
+        complaint.say("")
         table.update([])
         do.set_text("Move offsets")
         do.disable()
 
     async def preview(typed: Typed) -> None:
         forget()
+        mine = asked
         places: list[TopicPartition] = [place for place in group.offsets if place.topic in (chosen.value or [])]
-        with frame.reporting("No preview"):
+        try:
             target = target_of(where.value, typed.text(text))
-            moves.extend(await frame.run(plan, frame.console.cluster, group.offsets, places, target))
+            planned = await frame.run(plan, frame.console.cluster, group.offsets, places, target)
+        except (UserError, WireError) as error:
+            if mine == asked:
+                complaint.say(str(error))
+            return
+        if mine != asked:
+            return
+        moves.extend(planned)
         table.update(
             [
                 {
@@ -95,10 +109,17 @@ def open_reset_dialog(frame: Frame, group: Group) -> None:
             do.enable()
 
     async def execute() -> None:
-        with frame.reporting("Offsets not moved"):
-            await frame.run(carry_out, frame.console.cluster, group, list(moves))
-            frame.say(f"{plural(len(moves), 'offset')} of {group.name} moved")
-            frame.changed()
+        doing = list(moves)
+        do.props("loading")
+        try:
+            await frame.run(carry_out, frame.console.cluster, group, doing)
+        except (UserError, WireError) as error:
+            complaint.say(f"Offsets not moved: {error}")
+            return
+        finally:
+            do.props(remove="loading")
+        frame.say(f"{plural(len(doing), 'offset')} of {group.name} moved")
+        frame.changed()
         dialog.close()
 
     where.on_value_change(chose)

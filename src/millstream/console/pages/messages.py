@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from nicegui import ui
 
-from millstream.console.browsing import use_style
+from millstream.console.browsing import LiveChoice, Typed, send_form, send_form_on_enter, use_style
 from millstream.console.errors import UserError
 from millstream.console.formats import count, plural
 from millstream.console.frame import Frame, console_page
@@ -79,7 +79,7 @@ class _Messages:
             topic, number = asked.get("topic", ""), asked.get("partition", "")
             wanted = int(number) if number.isascii() and number.isdigit() and len(number) < 7 else None
             self._topic = (
-                ui.select(
+                LiveChoice(
                     [topic] if topic else [],
                     value=topic or None,
                     label="Topic",
@@ -90,7 +90,7 @@ class _Messages:
                 .classes("ms-field-wide")
             )
             self._partition = (
-                ui.select(
+                LiveChoice(
                     {None: "all"} if wanted is None else {None: "all", wanted: str(wanted)},
                     value=wanted,
                     label="Partition",
@@ -105,16 +105,14 @@ class _Messages:
                 .classes("ms-toggle")
             )
             self._at = (
-                ui.input("Offset", value=asked.get("offset", ""))
-                .on("keydown.enter", self._ask)
+                send_form_on_enter(ui.input("Offset", value=asked.get("offset", "")), self._ask_typed)
                 .props("outlined dense data-testid=at")
                 .classes("ms-field")
             )
             self._show_at()
         with ui.element("div").classes("ms-form"):
             self._text = (
-                ui.input("Contains", value=asked.get("contains", ""))
-                .on("keydown.enter", self._ask)
+                send_form_on_enter(ui.input("Contains", value=asked.get("contains", "")), self._ask_typed)
                 .props("outlined dense clearable data-filter data-testid=contains")
                 .classes("ms-field-wide")
             )
@@ -124,15 +122,17 @@ class _Messages:
                 .classes("ms-field")
             )
             self._field = (
-                ui.input("Field", value=asked.get("field", ""), placeholder="order.total >= 100")
-                .on("keydown.enter", self._ask)
+                send_form_on_enter(
+                    ui.input("Field", value=asked.get("field", ""), placeholder="order.total >= 100"), self._ask_typed
+                )
                 .props("outlined dense clearable data-testid=field")
                 .classes("ms-field-wide")
             )
             self._count = (
                 ui.select([25, 50, 100, 250], value=50, label="records").props("outlined dense").classes("ms-field")
             )
-            self._go = ui.button("Show", icon="search", on_click=self._ask).props("unelevated no-caps data-testid=show")
+            self._go = ui.button("Show", icon="search").props("unelevated no-caps data-testid=show")
+            send_form(self._go, self._ask_typed)
 
     # What can be asked
 
@@ -183,22 +183,25 @@ class _Messages:
         else:
             self._at.props("label=Offset").props["placeholder"] = "0"
 
-    def _read_form(self) -> Question:
+    def _read_form(self, typed: Typed) -> Question:
         return Question(
             topic=str(self._topic.value or ""),
             mode=str(self._mode.value),
-            at=str(self._at.value or ""),
+            at=typed.text(self._at),
             partition=self._partition.value,
-            text=str(self._text.value or ""),
+            text=typed.text(self._text),
             place=str(self._place.value),
-            field=str(self._field.value or ""),
+            field=typed.text(self._field),
             count=int(self._count.value or 50),
         )
 
     # Asking
 
     async def _ask(self) -> None:
-        question = self._read_form()
+        await self._ask_typed(Typed())
+
+    async def _ask_typed(self, typed: Typed) -> None:
+        question = self._read_form(typed)
         if not question.topic:
             return
         self._asked += 1

@@ -24,6 +24,8 @@ class Candidate:
         self._frame = frame
         self._subject = subject
         self._registered = registered
+        self._first_type = type_
+        self._asked = 0
         with ui.element("div").classes("ms-form"):
             self._type = (
                 ui.select(list(TYPES), value=type_, label="Type", on_change=self._type_changed)
@@ -44,21 +46,26 @@ class Candidate:
             send_form(to_register, self._register)
 
     def fill(self, text: str, type_: str) -> None:
-        self._type.set_value(type_)
-        suggest(self._text, text)
-        self._verdict.set_visibility(False)
+        """A schema to begin with, which comes a little later than the page. What a person did meanwhile counts."""
+        if self._type.value == self._first_type and not self._text.value:
+            self._type.set_value(type_)
+            suggest(self._text, text)
 
     def _type_changed(self) -> None:
         self._text.props["placeholder"] = EXAMPLES[str(self._type.value)]
 
     async def _check(self, typed: Typed) -> None:
         registry = self._frame.console.registry
+        asked = self._ask()
         with self._frame.reporting("The schema cannot be checked"):
             try:
                 against = await self._frame.run(check, registry, self._subject(typed), *self._typed(typed))
             except RegistryError as error:
-                self._say("bad", "It cannot be used", [error.message])
+                if asked == self._asked:
+                    self._say("bad", "It cannot be used", [error.message])
                 return
+            if asked != self._asked:
+                return  # something else was asked meanwhile, and its verdict counts
             if against:
                 self._say("bad", "It is not compatible", against)
             else:
@@ -66,6 +73,7 @@ class Candidate:
 
     async def _register(self, typed: Typed) -> None:
         registry = self._frame.console.registry
+        self._ask()
         with self._frame.reporting("The schema cannot be registered"):
             try:
                 stored = await self._frame.run(register, registry, self._subject(typed), *self._typed(typed))
@@ -75,6 +83,10 @@ class Candidate:
             self._say("good", f"Version {stored.version} of {stored.subject} with id {stored.id}", [])
             self._frame.say(f"{stored.subject} has version {stored.version}.")
             await self._registered(str(stored.subject))
+
+    def _ask(self) -> int:
+        self._asked += 1
+        return self._asked
 
     def _typed(self, typed: Typed) -> tuple[str, str]:
         return typed.text(self._text), str(self._type.value)

@@ -2,7 +2,7 @@
 
 from nicegui import ui
 
-from millstream.console.browsing import let_pick
+from millstream.console.browsing import LiveChoice, let_pick
 from millstream.console.frame import Frame, go
 from millstream.console.parts import card, heading
 from millstream.console.schemas.candidate import Candidate
@@ -39,6 +39,7 @@ class SubjectDetail:
                 .props("outlined dense options-dense data-testid=level")
                 .style("min-width: 230px")
             )
+            self._level.disable()  # until it is known which one the subject has
             self._delete = ui.button("Delete", icon="delete_outline", on_click=self._delete_all).props(
                 "outline color=negative no-caps data-testid=delete-subject"
             )
@@ -46,12 +47,12 @@ class SubjectDetail:
         with card("Versions side by side"):
             with ui.element("div").classes("ms-form"):
                 self._before = (
-                    ui.select([], label="Before", on_change=self._compare)
+                    LiveChoice([], label="Before", on_change=self._compare)
                     .props("outlined dense options-dense data-testid=before")
                     .style("min-width: 220px")
                 )
                 self._after = (
-                    ui.select([], label="After", on_change=self._compare)
+                    LiveChoice([], label="After", on_change=self._compare)
                     .props("outlined dense options-dense data-testid=after")
                     .style("min-width: 220px")
                 )
@@ -89,6 +90,7 @@ class SubjectDetail:
                 self._offer_versions(state, show_last=show_last)
             finally:
                 self._busy = False
+            self._level.enable()
             self._level_help.set_text(f"{state.level}: {LEVEL_HELP[state.level]}")
             self._delete.set_text("Delete" if state.live else "Delete for good")
             self._versions.update([_version_row(each) for each in state.versions])

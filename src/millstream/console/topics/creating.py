@@ -11,6 +11,8 @@ from millstream.console.topics.changing import MOST_PARTITIONS, create_topic, na
 from millstream.console.topics.settings import TopicSetting, complaint, known_settings
 from millstream.wire import WireError
 
+# What a complaint is about, besides the settings.
+_NAME, _PARTITIONS, _REPLICAS = "name", "partitions", "replicas"
 _OFTEN = ("cleanup.policy", "retention.ms", "retention.bytes", "min.insync.replicas", "compression.type")
 
 
@@ -35,7 +37,9 @@ class _Creation:
             ui.label("Letters, digits, '.', '_' and '-'. A topic cannot be renamed.").classes("ms-help")
             with ui.element("div").classes("ms-form"):
                 self._partitions = number_input("Partitions", 3, 1, MOST_PARTITIONS).props("data-testid=new-partitions")
+                self._partitions.on_value_change(lambda: self._check_again(_PARTITIONS))
                 self._replicas = number_input("Replicas", min(3, brokers), 1, brokers).props("data-testid=new-replicas")
+                self._replicas.on_value_change(lambda: self._check_again(_REPLICAS))
             ui.label(
                 "More partitions let more consumers read at once; they can be added later, never taken away. "
                 f"Each is kept on as many brokers as there are replicas (there are {brokers})."
@@ -59,8 +63,13 @@ class _Creation:
         self._dialog.open()
 
     def _check_name(self) -> None:
-        name = str(self._name.value or "")
-        self._complaint.say((name_complaint(name, self._frame.snapshot.topics) or "") if name else "")
+        wrong = self._wrong(Typed()).get(_NAME, "") if self._name.value else ""
+        self._complaint.say(wrong, _NAME)
+
+    def _check_again(self, about: str) -> None:
+        """A field that was complained about was changed. Before that, a person is left to finish typing."""
+        if self._complaint.is_about(about):
+            self._complaint.say(self._wrong(Typed()).get(about, ""), about)
 
     def _add_selected(self, event: Any) -> None:
         if event.value:
@@ -72,7 +81,8 @@ class _Creation:
             return
         setting = self._settings[name]
         with self._rows, ui.element("div").classes("ms-setting-row") as row:
-            self._chosen[name] = value_input(setting, setting.value or "")
+            field = self._chosen[name] = value_input(setting, setting.value or "")
+            field.on_value_change(lambda: self._check_again(name))
             ui.button(icon="close", on_click=lambda: self._remove(name, row)).props("flat dense round size=sm").tooltip(
                 "Leave it as the brokers have it"
             )
@@ -81,21 +91,29 @@ class _Creation:
     def _remove(self, name: str, row: ui.element) -> None:
         del self._chosen[name]
         row.delete()
+        self._complaint.say("", name)
+
+    def _values(self, typed: Typed) -> dict[str, str]:
+        return {setting: typed.text(field).strip() for setting, field in self._chosen.items()}
+
+    def _wrong(self, typed: Typed) -> dict[str, str]:
+        """What is wrong, by field."""
+        wrong: dict[str, str] = {}
+        if bad := name_complaint(typed.text(self._name).strip(), self._frame.snapshot.topics):
+            wrong[_NAME] = bad
+        if not 1 <= (typed.number(self._partitions) or 0) <= MOST_PARTITIONS:
+            wrong[_PARTITIONS] = f"say how many partitions, from 1 to {MOST_PARTITIONS}"
+        if not 1 <= (typed.number(self._replicas) or 0) <= self._brokers:
+            wrong[_REPLICAS] = f"say how many replicas, from 1 to {self._brokers}, as there are brokers"
+        return wrong | {key: bad for key, value in self._values(typed).items() if (bad := complaint(key, value))}
 
     async def _create(self, typed: Typed) -> None:
-        name = typed.text(self._name).strip()
-        values = {setting: typed.text(field).strip() for setting, field in self._chosen.items()}
+        wrong = self._wrong(typed)
+        self._complaint.say_all(wrong)
+        name, values = typed.text(self._name).strip(), self._values(typed)
         partitions, replicas = typed.number(self._partitions), typed.number(self._replicas)
-        wrong = name_complaint(name, self._frame.snapshot.topics)
-        wrong = wrong or next((bad for key, value in values.items() if (bad := complaint(key, value))), None)
-        if partitions is None or not 1 <= partitions <= MOST_PARTITIONS:
-            wrong = wrong or f"say how many partitions, from 1 to {MOST_PARTITIONS}"
-        if replicas is None or not 1 <= replicas <= self._brokers:
-            wrong = wrong or f"say how many replicas, from 1 to {self._brokers}, as there are brokers"
         if wrong or partitions is None or replicas is None:
-            self._complaint.say(wrong or "")
             return
-        self._complaint.say("")
         self._button.props("loading")
         try:
             await self._frame.run(

@@ -1,0 +1,43 @@
+"""How tests wait: for an event, never for a time.
+
+There is one bound for all of them. It is far beyond what an event takes, even on a machine that does much else besides,
+so that reaching it means the event does not come. A test that waits is not slower for it.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+PATIENCE_S = 120.0
+_PAUSE_S = 0.05
+
+
+def until(holds: Callable[[], object], what: str = "it did not come about") -> None:
+    """Waits until something is true."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline, f"{what}, in {PATIENCE_S:g} s"
+        time.sleep(_PAUSE_S)
+
+
+def eventually(check: Callable[[], T]) -> T:
+    """Waits until a check does not fail any more; what it returns."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return check()
+        except AssertionError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_PAUSE_S)
+
+
+async def until_async(holds: Callable[[], object], what: str = "it did not come about") -> None:
+    """The same as `until` on an event loop, in the time of the loop."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + PATIENCE_S
+    while not holds():
+        assert loop.time() < deadline, f"{what}, in {PATIENCE_S:g} s"
+        await asyncio.sleep(_PAUSE_S / 10)
