@@ -16,6 +16,7 @@ import pytest
 from millstream.model.errors import ErrorCode
 from millstream.protocol.schema import Message
 from millstream.testing.embedded import EmbeddedBroker
+from tests.waiting import PATIENCE_S
 from tests.wire import Wire
 
 SETTINGS = {
@@ -72,7 +73,7 @@ def describe(wire: Wire, group: str, version: int = 1) -> Message:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.1)

@@ -155,7 +155,7 @@ def test_who_waits_is_told_when_the_shell_is_closed() -> None:
 
         waiting = asyncio.ensure_future(shell.run(lambda now_ms: outcome(unanswered)))
         other = asyncio.ensure_future(shell.run(lambda now_ms: outcome(answered)))
-        await asyncio.sleep(0.01)
+        await turns()
         answered.resolve(5)
         await turns()
         shell.close()

@@ -9,9 +9,9 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from millstream.model.errors import ErrorCode
 from millstream.testing import EmbeddedBroker
+from tests.waiting import PATIENCE_S
 from tests.wire import Wire
 
-PATIENCE_S = 30.0
 PASSING = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,

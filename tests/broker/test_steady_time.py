@@ -11,6 +11,7 @@ from millstream.broker.steady_time import SteadyTime
 from millstream.coordinator.outcome import Outcome
 from millstream.coordinator.timers import Timers
 from millstream.environment import Environment
+from tests.waiting import PATIENCE_S
 
 HOUR_MS = 3_600_000
 
@@ -72,7 +73,7 @@ def test_a_session_ends_although_the_clock_is_set_back_meanwhile() -> None:
         shell = CoordinatorShell(cast(Partition, partition), state, environment)
         await shell.load()
         clock.set_by_ms -= HOUR_MS
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             await state.rang.wait()
         shell.close()
 

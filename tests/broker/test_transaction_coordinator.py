@@ -10,6 +10,7 @@ from millstream.model.errors import ErrorCode
 from millstream.protocol.schema import Message
 from millstream.testing import EmbeddedBroker
 from tests.broker.transactions_on_the_wire import PASSING, TransactionalProducer, committed_values
+from tests.waiting import PATIENCE_S
 from tests.wire import Wire
 
 T = TypeVar("T")
@@ -30,7 +31,7 @@ def patient() -> Iterator[EmbeddedBroker]:
         assert "handler_failed" not in log and "Traceback" not in log, log[-3000:]
 
 
-def eventually(attempt: Callable[[], "T | None"], what: str, seconds: float = 30.0) -> T:
+def eventually(attempt: Callable[[], "T | None"], what: str, seconds: float = PATIENCE_S) -> T:
     deadline = time.monotonic() + seconds
     while True:
         found = attempt()

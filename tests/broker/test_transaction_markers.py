@@ -15,7 +15,9 @@ from millstream.model.errors import ErrorCode
 from millstream.model.identifiers import TopicPartition
 from millstream.model.transactions import Marker
 from millstream.net.network import SocketNetwork
+from tests.controller.bench import LeapingLoop
 from tests.coordinator.transaction_run import partition
+from tests.waiting import PATIENCE_S
 
 A, B, C = partition("a"), partition("b"), partition("c")
 HERE = 1
@@ -83,17 +85,22 @@ class Leaders:
 
 
 def run(work: Callable[[Leaders, TransactionMarkers], Coroutine[Any, Any, None]]) -> None:
+    """In virtual time: what a test waits for takes no time, and no busy machine makes it longer."""
+    loop = LeapingLoop()
+
     async def main() -> None:
         leaders = Leaders()
-        loop = asyncio.get_running_loop()
         environment = Environment(None, loop, None, random.Random(1), SocketNetwork(loop))  # type: ignore[arg-type]
         markers = TransactionMarkers(leaders, leaders, leaders, environment)  # type: ignore[arg-type]
         try:
-            await asyncio.wait_for(work(leaders, markers), 20)
+            await asyncio.wait_for(work(leaders, markers), PATIENCE_S)
         finally:
             markers.close()
 
-    asyncio.run(main())
+    try:
+        loop.run_until_complete(main())
+    finally:
+        loop.close()
 
 
 def changed() -> MetadataDelta:

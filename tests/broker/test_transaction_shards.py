@@ -27,6 +27,7 @@ from millstream.runtime.clock import SystemClock
 from millstream.runtime.disk import RealDisk
 from millstream.storage.log_directory import LogDirectory
 from tests.coordinator.transaction_run import partition
+from tests.waiting import PATIENCE_S, until_async
 
 AT = TopicPartition(STATE_TOPIC, 0)
 TOPIC_ID = UUID(int=4)
@@ -79,7 +80,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def run(story: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(story, 30))
+    asyncio.run(asyncio.wait_for(story, PATIENCE_S))
 
 
 async def decide(shards: TransactionShards, name: str) -> None:
@@ -92,11 +93,7 @@ async def decide(shards: TransactionShards, name: str) -> None:
 
 
 async def until(check: Callable[[], bool]) -> None:
-    for _ in range(1000):
-        if check():
-            return
-        await asyncio.sleep(0.01)
-    pytest.fail("it did not come to that")
+    await until_async(check)
 
 
 def test_each_leader_epoch_hears_of_what_is_decided(world: World) -> None:

@@ -19,6 +19,7 @@ from tests.broker.transactions_on_the_wire import (
     producers,
     write_marker,
 )
+from tests.waiting import PATIENCE_S
 from tests.wire import Wire, fetch_fields, values
 
 BOTH_VERSIONS = pytest.mark.parametrize("adds", [False, True], ids=["version-1", "version-2"])
@@ -35,7 +36,7 @@ def reader(broker: EmbeddedBroker) -> Iterator[Wire]:
         yield connected
 
 
-def eventually(attempt: Callable[[], bool], seconds: float = 20.0) -> None:
+def eventually(attempt: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
     until = time.monotonic() + seconds
     while not attempt():
         assert time.monotonic() < until

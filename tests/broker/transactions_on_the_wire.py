@@ -7,6 +7,7 @@ from millstream.model.errors import ErrorCode
 from millstream.protocol.schema import Message
 from millstream.records.record import read_batches
 from tests import wire as wires
+from tests.waiting import PATIENCE_S
 from tests.wire import Wire, fetch_fields
 
 PASSING = frozenset(
@@ -19,7 +20,6 @@ PASSING = frozenset(
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
     )
 )
-PATIENCE_S = 10.0
 
 
 class TransactionalProducer:

@@ -9,6 +9,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from millstream.testing import EmbeddedBroker
+from tests.waiting import PATIENCE_S
 
 TOPIC = "compacted"
 KEYS = 40
@@ -20,7 +21,7 @@ SETTINGS = {
 }
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 60) -> bool:
+def eventually(condition: Callable[[], bool], seconds: float = PATIENCE_S) -> bool:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if condition():

@@ -18,6 +18,7 @@ from millstream.storage.cleaner.settings import CleanerSettings
 from millstream.storage.cleaner.throttle import Throttle
 from millstream.storage.partition_log import PartitionLog
 from tests.storage.conftest import PARTITION, TOPIC_ID, Node
+from tests.waiting import PATIENCE_S
 
 from .compacted import NOW, append, batches, begin_cleaning, clean, config, offload, records
 
@@ -331,7 +332,7 @@ def test_a_shorter_backoff_counts_at_once_and_needs_no_tick(node: Node) -> None:
         await cleaner.run()
         assert log.cleaned_offset == 40
         fill(log)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while log.cleaned_offset == 40:
                 cleaner.now_ms += 20
                 await asyncio.sleep(0.005)

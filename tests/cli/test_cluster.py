@@ -23,6 +23,7 @@ from millstream.testing.embedded_cluster import EmbeddedCluster
 from millstream.testing.free_ports import free_stretch
 from tests import wire as wires
 from tests.topics import await_topic
+from tests.waiting import PATIENCE_S
 from tests.wire import Wire
 
 from .conftest import Run
@@ -191,7 +192,7 @@ def test_a_cluster_is_started_watched_stopped_and_goes_on(offline: Run, tmp_path
 
 def unwell(offline: Run, address: str) -> Any:
     """The status once the cluster has noticed what is missing."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         outcome = offline("cluster", "status", "--json", "-b", address)
         if outcome.code == 8 and "fenced" in outcome.out:
@@ -225,7 +226,7 @@ def place_topic(cluster: EmbeddedCluster, name: str, *replicas: tuple[int, ...])
     await_topic(cluster, name, len(replicas))
     for number, each in enumerate(replicas):
         with Wire(cluster.address(each[0])) as wire:
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + PATIENCE_S
             while wire.produce(name, wires.batch(b"x" * 1000), partition=number).error_code:
                 assert time.monotonic() < deadline
                 time.sleep(0.05)

@@ -13,6 +13,7 @@ from confluent_kafka import Consumer
 import millstream
 from millstream.client import Client
 from millstream.testing import EmbeddedBroker
+from tests.waiting import PATIENCE_S
 
 from .conftest import Run
 
@@ -61,7 +62,7 @@ def member(broker: EmbeddedBroker, group: str, topic: str, protocol: str = "clas
         }
     )
     consumer.subscribe([topic])
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while not consumer.assignment():
         consumer.poll(0.1)
         assert time.monotonic() < deadline
@@ -72,7 +73,7 @@ def member(broker: EmbeddedBroker, group: str, topic: str, protocol: str = "clas
 
 
 def first_record(consumer: Consumer) -> Any:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while (message := consumer.poll(0.1)) is None:
         assert time.monotonic() < deadline
     return message

@@ -26,10 +26,10 @@ from millstream.cli.http_front import DEFAULT_HTTP, HttpOptions, named_limits, o
 from millstream.cli.serve import log_to_stderr
 from millstream.gateway.limits import Limits
 from millstream.gateway.listening import GatewayError, parse_address
-from millstream.testing.free_ports import free_stretch
+from millstream.testing.free_ports import free_ports, free_stretch
+from tests.waiting import PATIENCE_S
 
-pytestmark = pytest.mark.timeout(150)
-_PATIENCE_S = 60.0
+pytestmark = pytest.mark.timeout(300)
 
 
 class Served:
@@ -39,7 +39,7 @@ class Served:
         self.process = process
         self._log_file = log_file
         assert process.stdout is not None
-        readable, _, _ = select.select([process.stdout], [], [], _PATIENCE_S)
+        readable, _, _ = select.select([process.stdout], [], [], PATIENCE_S)
         assert readable, self.log
         self.line = process.stdout.readline().decode()
         self.addresses = dict(word.split("=") for word in self.line.split()[1:] if "=" in word)
@@ -56,7 +56,7 @@ class Served:
     def gateway_pids(self, times: int = 1) -> list[int]:
         return [int(pid) for pid in self.logged(r"gateway_started pid=(\d+)", times)]
 
-    def get(self, path: str, timeout: float = _PATIENCE_S) -> tuple[int, Any]:
+    def get(self, path: str, timeout: float = PATIENCE_S) -> tuple[int, Any]:
         try:
             with urllib.request.urlopen(f"http://{self.addresses['http']}{path}", timeout=timeout) as answer:
                 return answer.status, json.load(answer)
@@ -70,7 +70,7 @@ class Served:
 
 
 def eventually(look: Callable[[], Any], good: Callable[[Any], bool]) -> Any:
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + PATIENCE_S
     while not good(seen := look()):
         assert time.monotonic() < deadline, seen
         time.sleep(0.05)
@@ -247,8 +247,9 @@ def test_all_of_the_extra_is_looked_for() -> None:
 
 
 def test_a_default_port_that_is_taken(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    (port,) = free_ports(1)
+    with socket.create_server(("127.0.0.1", port)):
+        address = f"127.0.0.1:{port}"
         monkeypatch.setattr(http_front, "DEFAULT_HTTP", address)
         front = open_front(HttpOptions(), by_default=True)
         assert front is not None and front.address != address

@@ -10,6 +10,7 @@ import pytest
 import millstream
 from millstream.client import Client
 from millstream.testing import EmbeddedBroker
+from tests.waiting import PATIENCE_S
 
 from .conftest import Run
 
@@ -28,7 +29,7 @@ def client(reporting: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 
 def _until_reported(offline: Run, topic: str, enough: Any) -> dict[str, Any]:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         outcome = offline("topic", "hot", topic, "--json")
         if outcome.code == 0 and enough(outcome.json()):
@@ -70,7 +71,7 @@ def test_a_hot_key_is_found(offline: Run, client: Client, reporting: EmbeddedBro
 
     # Any client can read the reports, and they end with the topic.
     client.delete_topic("orders")
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         reports = [record for record in client.consume("__millstream_hot_keys") if record.key == b"orders/1"]
         assert all(record.raw is None or json.loads(record.raw)["topic"] == "orders" for record in reports)

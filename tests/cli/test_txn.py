@@ -13,11 +13,11 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from millstream.testing import EmbeddedBroker
 from millstream.testing.embedded_cluster import EmbeddedCluster
 from tests.topics import await_topic
+from tests.waiting import PATIENCE_S
 from tests.wire import Wire, batch, now_ms
 
 from .conftest import Run
 
-PATIENCE_S = 30.0
 _numbers = itertools.count()
 _producer_ids = itertools.count(900_000)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 import apache_kafka
+from millstream.testing.free_ports import free_ports
 
 REPOSITORY_ROOT = apache_kafka.REPOSITORY_ROOT
 RUNS_ON_APACHE = os.environ.get("MILLSTREAM_TEST_BROKER") == "apache"
@@ -32,7 +33,7 @@ class MillstreamProcess:
     def __init__(self, data_dir: Path, settings: Mapping[str, str]) -> None:
         self.data_dir = data_dir
         self.settings = settings
-        self.address = "127.0.0.1:0"
+        self.address = f"127.0.0.1:{free_ports(1)[0]}"
         self.log_file = data_dir.parent / f"{data_dir.name}.server.log"
         self.process: subprocess.Popen[str] | None = None
 

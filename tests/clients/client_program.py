@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 
 import install_test_clients
+from tests.waiting import PATIENCE_S
 
 ANSWER_TIMEOUT_S = 150
 
 
-def eventually(condition: Callable[[], bool], timeout_s: float = 15) -> bool:
+def eventually(condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> bool:
     """Whether the condition comes true: a cluster's answer to a change may come before its members know of it."""
     deadline = time.monotonic() + timeout_s
     while not condition():

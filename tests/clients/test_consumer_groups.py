@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -233,6 +232,15 @@ def test_a_commit_of_an_older_epoch_is_refused(quick: brokers.BrokerProcess, top
     member.close()
 
 
+def committed(bootstrap: str, topic: str) -> int:
+    """How many records of all partitions the group of the same name has committed."""
+    looker = Consumer({"bootstrap.servers": bootstrap, "group.id": topic})
+    count = len(looker.list_topics(topic, timeout=30).topics[topic].partitions)
+    found = looker.committed([TopicPartition(topic, number) for number in range(count)], timeout=30)
+    looker.close()
+    return sum(max(0, each.offset) for each in found)
+
+
 def test_kill_of_the_broker_in_the_middle(tmp_path_factory: pytest.TempPathFactory, topic: str) -> None:
     broker = brokers.start_broker(tmp_path_factory.mktemp("killed") / "data", SETTINGS)
     try:
@@ -241,7 +249,7 @@ def test_kill_of_the_broker_in_the_middle(tmp_path_factory: pytest.TempPathFacto
         written = write(bootstrap, topic, 0, 300)
         three = [Reader(bootstrap, topic, topic) for _ in range(3)]
         assert eventually(lambda: shared(three, topic) and read_by(three) == written)
-        time.sleep(0.6)  # the interval of commits
+        assert eventually(lambda: committed(bootstrap, topic) == len(written))  # or some would be read twice
         had, calm = [set(each.owned) for each in three], [each.rebalances for each in three]
         broker.kill()
         broker.start()

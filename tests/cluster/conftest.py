@@ -11,6 +11,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from millstream.testing import EmbeddedCluster
 from tests.topics import await_topic
+from tests.waiting import PATIENCE_S
 
 T = TypeVar("T")
 QUIET = {"log_level": 0}
@@ -23,7 +24,7 @@ def cluster() -> Iterator[EmbeddedCluster]:
         yield running
 
 
-def eventually(check: Callable[[], T], *, seconds: float = 30.0) -> T:
+def eventually(check: Callable[[], T], *, seconds: float = PATIENCE_S) -> T:
     """What `check` returns, once it does not raise AssertionError any more."""
     deadline = time.monotonic() + seconds
     while True:
@@ -126,7 +127,7 @@ def read_all(servers: str, topic: str, partition: int = 0, *, end: int, **settin
     try:
         consumer.assign([TopicPartition(topic, partition, 0)])
         found: dict[int, bytes] = {}
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE_S
         while not found or max(found) < end - 1:
             assert time.monotonic() < deadline, f"{len(found)} of {end} records within a minute"
             for message in consumer.consume(1000, 0.2):

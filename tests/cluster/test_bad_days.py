@@ -1,7 +1,6 @@
 """Wrong disks, wrong files, too few nodes: refused with one line that says what to do, and nothing else suffers."""
 
 import shutil
-import time
 from pathlib import Path
 
 import pytest
@@ -119,5 +118,4 @@ def _leader_after_losing_the_others(cluster: EmbeddedCluster) -> int:
 
     leader = leader_of(cluster, "t")
     cluster.kill(*(number for number in cluster.nodes if number != leader))
-    time.sleep(0.5)
     return leader

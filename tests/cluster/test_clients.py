@@ -20,6 +20,7 @@ from millstream.testing import EmbeddedCluster
 from tests.cluster import kafka_tools
 from tests.cluster.conftest import QUIET, Writer, admin, create_topic, described, eventually, leader_of, read_all
 from tests.topics import await_topic
+from tests.waiting import PATIENCE_S
 
 apache_kafka = kafka_tools.apache_kafka  # which also makes `tools/` importable, as the members need it
 
@@ -89,7 +90,7 @@ def test_a_consumer_reads_from_the_follower_in_its_rack(cluster: EmbeddedCluster
 
 
 def _read(consumer: Consumer, count: int) -> int:
-    found, deadline = 0, time.monotonic() + 20
+    found, deadline = 0, time.monotonic() + PATIENCE_S
     while found < count and time.monotonic() < deadline:
         found += sum(message.error() is None for message in consumer.consume(count, 0.2))
     return found

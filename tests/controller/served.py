@@ -24,6 +24,7 @@ from millstream.net.channel import Channel
 from millstream.net.listener import ConnectionLimits, Listener
 from millstream.net.network import SocketNetwork
 from millstream.protocol.schema import Message
+from tests.waiting import PATIENCE_S
 
 from .bench import CLUSTER_ID, FakeQuorum, environment
 
@@ -53,6 +54,8 @@ class ServedController:
         """Cleared, it lets everybody wait."""
         self.willing.set()
         self.seen: list[str] = []
+        self.heard = 0
+        """Heartbeats that were responded to."""
         topics = TopicHandlers(self.active)
         self.apis = ControllerApis(
             self.active,
@@ -61,7 +64,7 @@ class ServedController:
                 "delete_topics": topics.delete_topics,
                 "allocate_producer_ids": ProducerIdHandlers(self.active).allocate_producer_ids,
                 "broker_registration": self._noted(self.heartbeats.broker_registration),
-                "broker_heartbeat": self.heartbeats.broker_heartbeat,
+                "broker_heartbeat": self._counted(self.heartbeats.broker_heartbeat),
                 "unregister_broker": self.heartbeats.unregister_broker,
             },
         )
@@ -74,6 +77,14 @@ class ServedController:
             return await handler(request, context)
 
         return noted
+
+    def _counted(self, handler: Callable[[Message, Context], Awaitable[Response]]) -> Any:
+        async def counted(request: Message, context: Context) -> Response:
+            response = await handler(request, context)
+            self.heard += 1
+            return response
+
+        return counted
 
     def lead(self) -> None:
         self.quorum.is_leader = True
@@ -150,4 +161,4 @@ def run(test: Callable[[World], Awaitable[None]]) -> None:
             world.close()
             await asyncio.sleep(0)
 
-    asyncio.run(asyncio.wait_for(go(), 30))
+    asyncio.run(asyncio.wait_for(go(), PATIENCE_S))

@@ -2,12 +2,14 @@
 
 import asyncio
 import socket
+from collections.abc import Iterator
 
 import pytest
 
 from millstream.metadata.topics import NewTopic
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import TopicName
+from tests.waiting import until_async
 
 from .served import ServedController, World, run
 
@@ -23,9 +25,12 @@ async def with_broker(world: World) -> None:
     await lifecycle.serving
 
 
-def nobody() -> tuple[str, int]:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return ("127.0.0.1", taken.getsockname()[1])
+@pytest.fixture
+def nobody() -> Iterator[tuple[str, int]]:
+    """An address that refuses connections: bound, but it does not listen, and no other process gets the port."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield "127.0.0.1", bound.getsockname()[1]
 
 
 def test_topics_are_created_by_the_controller_and_seen_here() -> None:
@@ -41,10 +46,10 @@ def test_topics_are_created_by_the_controller_and_seen_here() -> None:
     run(test)
 
 
-def test_the_controller_in_this_process_is_asked_without_the_wire() -> None:
+def test_the_controller_in_this_process_is_asked_without_the_wire(nobody: tuple[str, int]) -> None:
     async def test(world: World) -> None:
         await with_broker(world)
-        world.quorum.address = nobody()
+        world.quorum.address = nobody
         link = world.new_link(world.controller.apis)
         (made,) = await link.create_topics([one_topic("a")])
         assert made.error is ErrorCode.NONE
@@ -58,8 +63,9 @@ def test_a_request_follows_the_lead() -> None:
         other = ServedController(world.quorum, world.environment)
         other.active.leading(1)
         world.controller.active.no_longer_leading()  # it says so, and the link does not know yet
+        before = len(world.controller.seen)
         asked = asyncio.ensure_future(world.link.create_topics([one_topic("a")]))
-        await asyncio.sleep(0.1)
+        await until_async(lambda: len(world.controller.seen) > before)  # which refuses it
         assert not asked.done()
         world.quorum.address = other.served.address
         world.link.leader_changed()
@@ -75,8 +81,9 @@ def test_a_controller_that_hangs_is_left_as_soon_as_there_is_another() -> None:
     async def test(world: World) -> None:
         await with_broker(world)
         world.controller.willing.clear()
+        before = len(world.controller.seen)
         asked = asyncio.ensure_future(world.link.create_topics([one_topic("a")]))
-        await asyncio.sleep(0.1)
+        await until_async(lambda: len(world.controller.seen) > before)  # it has the request, and hangs
         other = ServedController(world.quorum, world.environment)
         other.active.leading(1)
         world.quorum.address = other.served.address
@@ -90,9 +97,9 @@ def test_a_controller_that_hangs_is_left_as_soon_as_there_is_another() -> None:
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_without_a_controller_time_runs_out(known: bool) -> None:
+def test_without_a_controller_time_runs_out(known: bool, nobody: tuple[str, int]) -> None:
     async def test(world: World) -> None:
-        world.quorum.address = nobody() if known else None
+        world.quorum.address = nobody if known else None
         with pytest.raises(KafkaError) as caught:
             await world.link.request("allocate_producer_ids", {"broker_id": 1, "broker_epoch": 1}, timeout_s=0.3)
         assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT

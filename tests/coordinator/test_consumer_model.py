@@ -212,5 +212,5 @@ class ConsumerGroupModel(RuleBasedStateMachine):
         assert set(owned) == wanted
 
 
-TestConsumerGroupModel = pytest.mark.timeout(240)(ConsumerGroupModel.TestCase)
+TestConsumerGroupModel = pytest.mark.timeout(300)(ConsumerGroupModel.TestCase)
 TestConsumerGroupModel.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

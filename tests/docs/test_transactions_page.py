@@ -12,12 +12,12 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from millstream.testing import EmbeddedBroker
+from tests.waiting import PATIENCE_S
 from tests.wire import Wire, batch
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "transactions.md").read_text()
 ADDRESS = "localhost:9092"
-PATIENCE_S = 60.0
 TOPICS = ("orders", "stock", "bills", "copies", "invoices")
 
 

@@ -2,7 +2,6 @@
 room."""
 
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from millstream.model.errors import ErrorCode
 from millstream.testing import EmbeddedBroker
 from tests.faults.conftest import TOPIC, number, read_numbers
+from tests.waiting import until
 from tests.wire import Wire, batch
 
 DISK_MB = 16
@@ -58,7 +58,8 @@ def produce_some(wire: Wire, acked: list[int], attempts: int) -> set[int]:
 def test_the_disk_fills_up_and_is_freed(small_disk: Path) -> None:
     filler = small_disk / "filler"
     acked: list[int] = []
-    with EmbeddedBroker(data_dir=small_disk / "data") as broker, Wire(broker.bootstrap_servers) as wire:
+    settings = {"log.flush.offset.checkpoint.interval.ms": 100}
+    with EmbeddedBroker(settings, data_dir=small_disk / "data") as broker, Wire(broker.bootstrap_servers) as wire:
         wire.create_topic(TOPIC, 1, segment_bytes="1048576")
         wire.create_topic("other")
         wire.produce("other", batch(b"7"))
@@ -75,7 +76,7 @@ def test_the_disk_fills_up_and_is_freed(small_disk: Path) -> None:
             topics = [{"name": f"new-{attempt}", **wanted}]
             (row,) = wire.call("create_topics", 7, topics=topics, timeout_ms=1000).topics
         assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-        time.sleep(1.5)  # maintenance comes by
+        until(lambda: broker.log_file.read_text().count("checkpoint_failed") > 1)  # maintenance came by, twice
         assert broker.running
 
         filler.unlink()

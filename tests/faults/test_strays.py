@@ -1,11 +1,12 @@
 """Logs that do not fit the metadata: none is ever removed, and what belongs to a topic is found again."""
 
+import os
 import shutil
-import time
 from pathlib import Path
 
 from millstream.testing import EmbeddedBroker
 from tests.faults.conftest import TOPIC, read_numbers, write_numbers
+from tests.waiting import until
 from tests.wire import Wire
 
 
@@ -66,14 +67,13 @@ def test_directories_that_no_topic_knows_are_kept_aside(broker: EmbeddedBroker) 
 def test_new_settings_reach_logs_that_only_maintenance_has_opened(broker: EmbeddedBroker) -> None:
     directory = fill(broker)
     broker.restart()
-    deadline = time.monotonic() + 30
-    time.sleep(1.5)  # maintenance has come by and opened it
+    log = directory / f"{0:020d}.log"
+    files = Path(f"/proc/{broker.pid}/fd")
+    until(lambda: log in [Path(os.readlink(each)) for each in files.iterdir() if each.is_symlink()])  # maintenance
     with Wire(broker.bootstrap_servers) as wire:
         settings = [{"name": "retention.bytes", "config_operation": 0, "value": "0"}]
         rows = [{"resource_type": 2, "resource_name": TOPIC, "configs": settings}]
         answer = wire.call("incremental_alter_configs", 1, resources=rows, validate_only=False)
         assert answer.responses[0].error_code == 0
-    while (directory / f"{0:020d}.log").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: not log.exists())
     assert (directory / f"{10:020d}.log").exists()

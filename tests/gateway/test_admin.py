@@ -14,7 +14,7 @@ from millstream.gateway.server import Gateway
 from millstream.testing import EmbeddedBroker
 from tests.gateway.test_produce import make_topic
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from millstream.gateway.server import Gateway, GatewayOptions
 from tests.gateway.test_streams import read_events
+from tests.waiting import PATIENCE_S
 from tools import apache_kafka
 
 pytestmark = [
@@ -22,7 +23,6 @@ QUICK_GROUPS = {
     "group.consumer.heartbeat.interval.ms": "500",
     "group.consumer.min.heartbeat.interval.ms": "500",
 }
-_PATIENCE_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def put(http: httpx.Client, topic: str, *values: Any, partition: int = 0) -> Non
 def polled(http: httpx.Client, group: str, count: int, **query: Any) -> list[dict[str, Any]]:
     """At least so many messages, or all that came while there was patience."""
     found: list[dict[str, Any]] = []
-    give_up_at = time.monotonic() + _PATIENCE_S
+    give_up_at = time.monotonic() + PATIENCE_S
     while len(found) < count and time.monotonic() < give_up_at:
         answer = http.get(f"/consumers/{group}/poll", params={"timeout_ms": 2000, "format": "json"} | query)
         assert answer.status_code == 200, answer.text
@@ -137,7 +137,7 @@ def test_members_share_the_work(http: httpx.Client, kafka: apache_kafka.ApacheKa
     client = Consumer(settings)
     client.subscribe([topic])
     try:
-        give_up_at = time.monotonic() + _PATIENCE_S
+        give_up_at = time.monotonic() + PATIENCE_S
         while len(client.assignment()) != 1:
             client.poll(0.2)
             polled(http, group, 0, instance_id="one")
@@ -155,7 +155,7 @@ def test_members_share_the_work(http: httpx.Client, kafka: apache_kafka.ApacheKa
 
 
 def await_partitions(http: httpx.Client, group: str, counts: dict[str, int]) -> None:
-    give_up_at = time.monotonic() + _PATIENCE_S
+    give_up_at = time.monotonic() + PATIENCE_S
     while True:
         rows = http.get(f"/consumers/{group}").json()["consumers"]
         if {row["instance_id"]: len(row["partitions"]) for row in rows} == counts:

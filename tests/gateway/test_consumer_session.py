@@ -15,6 +15,7 @@ from millstream.gateway.consumer_sessions import Sessions
 from millstream.model.errors import ErrorCode
 from millstream.records.record import Record
 from millstream.wire import Cluster, TopicPartition
+from tests.waiting import PATIENCE_S
 
 PLACE = TopicPartition("t", 0)
 NO_CLUSTER = cast(Cluster, None)
@@ -61,12 +62,12 @@ class SlowCoordinator:
             code = ErrorCode.UNKNOWN_MEMBER_ID
         elif member_epoch == 0 and self.epochs:
             self.is_asked.set()
-            assert self.answers.wait(10)
+            assert self.answers.wait(PATIENCE_S)
         self.epochs.append(member_epoch)
         return SimpleNamespace(error_code=code, member_epoch=epoch, heartbeat_interval_ms=100, assignment=None)
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(300)
 def test_who_leaves_while_joining_again_leaves_last() -> None:
     """Or else a member that nobody knows of would keep its partitions."""
     coordinator = SlowCoordinator()
@@ -75,9 +76,10 @@ def test_who_leaves_while_joining_again_leaves_last() -> None:
         owner = cast(Owner, SimpleNamespace())
         member = GroupMember(cast(Cluster, coordinator), CapacityLimiter(4), "g", owner)
         await member.join(["t"])
-        await asyncio.to_thread(coordinator.is_asked.wait, 10)
+        await asyncio.to_thread(coordinator.is_asked.wait, PATIENCE_S)
         leaving = asyncio.create_task(member.leave())
-        await asyncio.sleep(0.1)
+        for _ in range(20):
+            await asyncio.sleep(0)  # it has begun, and waits for the other request
         coordinator.answers.set()
         await leaving
 
@@ -87,12 +89,18 @@ def test_who_leaves_while_joining_again_leaves_last() -> None:
 
 def test_two_who_subscribe_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second may have its answer first, when the first has not yet set the time that is kept."""
-    waits = [0.2, 0.0]
-
-    async def subscribe(self: Session, topics: list[str]) -> None:
-        await asyncio.sleep(waits.pop(0))
+    asked: list[Session] = []
 
     async def both() -> None:
+        second_is_done = asyncio.Event()
+
+        async def subscribe(self: Session, topics: list[str]) -> None:
+            asked.append(self)
+            if len(asked) == 1:
+                await second_is_done.wait()
+            else:
+                asyncio.get_running_loop().call_soon(second_is_done.set)
+
         sessions = Sessions(NO_CLUSTER, 10)
         monkeypatch.setattr(Session, "subscribe", subscribe)
         async with sessions.lifespan():

@@ -15,7 +15,7 @@ from millstream.testing import EmbeddedBroker
 from millstream.wire import Cluster
 
 pytestmark = [
-    pytest.mark.timeout(90),
+    pytest.mark.timeout(300),
     pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed"),
 ]
 PAGE = Path(__file__).parents[2] / "docs" / "http-consumers.md"

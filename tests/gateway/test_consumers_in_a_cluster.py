@@ -16,6 +16,7 @@ from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.testing import EmbeddedCluster
 from millstream.wire import Cluster, CoordinatorKind, TopicPartition
 from tests.topics import make_topic
+from tests.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -109,7 +110,7 @@ def test_a_consumer_goes_on_when_leaders_and_its_coordinator_die(nodes: Embedded
                 read_for(4)
         finally:
             writing.end()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE_S
         while not writing.acked <= set(values):
             assert time.monotonic() < deadline, f"missing: {sorted(writing.acked - set(values))[:10]}"
             read()
@@ -142,7 +143,7 @@ def test_after_a_leader_died_waiting_costs_nothing_again(
             return http.get(f"/consumers/{group}/poll", params={"timeout_ms": seconds * 1_000})
 
         def settle() -> None:
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + PATIENCE_S
             while poll(2).status_code != 200:
                 assert time.monotonic() < deadline
 

@@ -60,7 +60,7 @@ class Damage:
         return self.random.choice(choices)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", range(3))
 def test_damaged_requests(call: Caller, seed: int) -> None:
     damage = Damage(seed)

@@ -20,7 +20,7 @@ from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.testing import EmbeddedBroker
 from tests.gateway.conftest import Caller
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 PEOPLE = read_credentials("# people\n\nbasic ann:se:cret\nbearer t0ken\n")
 
 
@@ -207,7 +207,7 @@ def test_tls(broker: EmbeddedBroker, tmp_path: Path) -> None:
             assert answer.status == 200
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_a_broker_that_goes_and_comes_back() -> None:
     with EmbeddedBroker() as broker, Gateway(GatewayOptions(broker.bootstrap_servers, timeout_s=5)) as gateway:
         call = Caller(gateway.address)

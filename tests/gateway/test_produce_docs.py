@@ -13,7 +13,7 @@ from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.testing import EmbeddedBroker
 
 pytestmark = [
-    pytest.mark.timeout(90),
+    pytest.mark.timeout(300),
     pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed"),
 ]
 _PAGE = Path(__file__).parents[2] / "docs" / "http.md"

@@ -8,7 +8,7 @@ import pytest
 
 from tests.gateway.conftest import Caller
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 
 
 def record(*fields: str, name: str = "R") -> dict[str, Any]:

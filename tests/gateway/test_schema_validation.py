@@ -24,7 +24,7 @@ with warnings.catch_warnings():
     from confluent_kafka.schema_registry.json_schema import JSONSerializer
     from confluent_kafka.serialization import MessageField, SerializationContext
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 AVRO = '{"type":"record","name":"R","fields":[{"name":"a","type":"int"}]}'
 JSON = '{"title":"R","type":"object","properties":{"a":{"type":"integer"}}}'
 _numbers = itertools.count()

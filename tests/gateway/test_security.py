@@ -22,7 +22,7 @@ from millstream.testing import EmbeddedBroker
 
 from .conftest import Answer, Caller
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(300)
 PEOPLE = "basic ann:se:cret\nbearer t0ken\n"
 BASIC = {"Authorization": "Basic " + base64.b64encode(b"ann:se:cret").decode()}
 BEARER = {"Authorization": "Bearer t0ken"}

@@ -10,8 +10,9 @@ from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.testing import EmbeddedBroker
 from millstream.wire import Cluster
 from tests.console.conftest import chromium  # noqa: F401
+from tests.waiting import PATIENCE_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 FOLLOW = """() => {
     window.seen = [];
@@ -21,7 +22,7 @@ FOLLOW = """() => {
 
 
 def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.1)

@@ -9,6 +9,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from millstream.testing import EmbeddedCluster
 from tests.metrics.conftest import Scraped, get, scraper
 from tests.topics import make_topic
+from tests.waiting import PATIENCE_S
 
 NODES = (1, 2, 3)
 PARTITIONS = 6
@@ -35,7 +36,7 @@ def pages(cluster: EmbeddedCluster, *numbers: int) -> list[Scraped]:
     return [scraper(cluster.address(number))() for number in numbers or NODES]
 
 
-def eventually(probe: Callable[[], bool], seconds: float = 30.0) -> None:
+def eventually(probe: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
     deadline = time.monotonic() + seconds
     while not probe():
         assert time.monotonic() < deadline

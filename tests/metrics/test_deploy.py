@@ -30,6 +30,7 @@ from tests.metrics.queries import (
     panel_queries,
     variable_queries,
 )
+from tests.waiting import PATIENCE_S
 
 PANELS, ALERTS = panel_queries(), alert_queries()
 DEPENDS_ON_THE_MACHINE = {
@@ -142,7 +143,7 @@ def prometheus(busy_broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFac
         process = subprocess.Popen([*command, *arguments, f"--web.listen-address=127.0.0.1:{port}"], stderr=log)
     try:
         running = Prometheus(f"127.0.0.1:{port}")
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
                 if int(running.query("count_over_time(millstream_build_info[1m])")[0]["value"][1]) >= 4:
@@ -157,7 +158,7 @@ def prometheus(busy_broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFac
         process.wait(10)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_every_panel_shows_something(prometheus: Prometheus) -> None:
     for title, expression in PANELS.items():
         assert prometheus.query(expression), f"{title}: nothing for {expression}"

@@ -13,6 +13,7 @@ from millstream.testing import EmbeddedBroker, EmbeddedCluster
 from millstream.testing.free_ports import free_ports
 from millstream.testing.node_process import NodeProcess
 from tests.metrics.conftest import get
+from tests.waiting import PATIENCE_S
 from tests.wire import Wire
 
 
@@ -116,7 +117,7 @@ def lonely_broker(tmp_path: Path) -> Iterator[str]:
 
 
 def test_a_broker_without_a_quorum_lives_and_says_what_it_waits_for(lonely_broker: str) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
             status, text = get(lonely_broker, "/readyz")
@@ -151,7 +152,7 @@ def test_a_controller_alone_answers_on_its_listener(apart: EmbeddedCluster) -> N
 def test_a_broker_stays_ready_while_its_controller_is_away(apart: EmbeddedCluster) -> None:
     """It can still be written to and read; were all to say no at once, nobody could."""
     apart.kill(2)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while "millstream_quorum_leader_id -1" not in get(apart.address(1), "/metrics?collect[]=quorum")[1]:
         assert time.monotonic() < deadline
         time.sleep(0.1)

@@ -14,6 +14,7 @@ from millstream.net.channel import Channel
 from millstream.net.listener import ConnectionLimits, Listener
 from millstream.net.network import SocketNetwork
 from millstream.protocol.schema import Message
+from tests.waiting import PATIENCE_S, until_async
 
 
 class Server:
@@ -56,7 +57,7 @@ def run(test: Callable[[Server], Awaitable[None]]) -> None:
         finally:
             server.close()
 
-    asyncio.run(asyncio.wait_for(go(), 30))
+    asyncio.run(asyncio.wait_for(go(), PATIENCE_S))
 
 
 def test_requests_are_answered_in_their_order_even_when_many_are_in_flight() -> None:
@@ -75,7 +76,7 @@ def test_a_broken_connection_fails_what_is_in_flight_and_the_next_request_makes_
         assert await server.ask(1) == 1
         server.answer = lambda request: asyncio.get_running_loop().create_future()
         waiting = asyncio.ensure_future(server.ask(2))
-        await asyncio.sleep(0.05)
+        await until_async(lambda: len(server.seen) == 2)
         for connection in list(server.listener.connections):
             connection.close()
         with pytest.raises(ConnectionError):

@@ -457,7 +457,7 @@ sinks:
     assert senders(more[1]) == {"shop.checked.dead-letters": {"orders"}}
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 def test_nobody_at_the_address_is_told_in_time(tmp_path: Path) -> None:
     with pytest.raises(NoBrokerError, match=r"127\.0\.0\.1:1"):
         prepare_topics(pipeline_of(tmp_path, SMALL))

@@ -32,6 +32,7 @@ from millstream.runtime.disk import RealDisk
 from millstream.storage.disk import Disk
 from millstream.storage.log_directory import LogDirectory
 from millstream.testing.free_ports import free_ports
+from tests.waiting import PATIENCE_S
 
 from .conftest import make_environment, topic
 
@@ -234,7 +235,7 @@ class Cluster:
         self.threads.shutdown(wait=True)
 
 
-async def eventually(holds: Callable[[], bool], seconds: float = 20) -> None:
+async def eventually(holds: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
     deadline = asyncio.get_running_loop().time() + seconds
     while not holds():
         assert asyncio.get_running_loop().time() < deadline, "it did not come about in time"
@@ -242,4 +243,4 @@ async def eventually(holds: Callable[[], bool], seconds: float = 20) -> None:
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(test(), 60))
+    asyncio.run(asyncio.wait_for(test(), PATIENCE_S))

@@ -18,7 +18,7 @@ from millstream.wire import Cluster, TopicPartition
 from millstream.wire.producing import Producer
 from millstream.wire.transactions import Transactions
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 THREADS_EACH, ROUNDS = 3, 6
 
 

@@ -22,7 +22,7 @@ with warnings.catch_warnings():
     from confluent_kafka.schema_registry.schema_registry_client import ConfigCompatibilityLevel, ServerConfig
     from confluent_kafka.serialization import MessageField, SerializationContext
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 USER = {"type": "record", "name": "User", "fields": [{"name": "name", "type": "string"}]}
 USER_2 = {**USER, "fields": [*USER["fields"], {"name": "age", "type": ["null", "int"], "default": None}]}

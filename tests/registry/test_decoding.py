@@ -24,7 +24,7 @@ from millstream.registry.registry import Registry
 from millstream.registry.subjects import Subject, parse_subject
 from millstream.schemas import framing, make_format
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 
 
 def subject(name: str) -> Subject:

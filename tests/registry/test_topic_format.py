@@ -17,7 +17,7 @@ from millstream.registry.topic import prepare_topic
 from millstream.wire import Cluster, TopicPartition
 from millstream.wire.producing import Producer
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 
 # As Confluent's registry has written them: the first three by an old version, which knew Avro only.
 BY_HAND = [

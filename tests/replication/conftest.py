@@ -11,6 +11,7 @@ import pytest
 from millstream.protocol.schema import Message
 from millstream.testing import EmbeddedCluster
 from tests.topics import await_topic
+from tests.waiting import PATIENCE_S
 from tests.wire import Wire
 
 T = TypeVar("T")
@@ -101,7 +102,7 @@ class Replicated:
         return found
 
 
-def eventually(check: Callable[[], T], *, seconds: float = 30.0) -> T:
+def eventually(check: Callable[[], T], *, seconds: float = PATIENCE_S) -> T:
     """What `check` returns, once it does not raise AssertionError any more."""
     deadline = time.monotonic() + seconds
     while True:

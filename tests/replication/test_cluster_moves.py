@@ -1,7 +1,5 @@
 """A replica that moves: its copy is made under a throttle, and what is left behind is removed."""
 
-import time
-
 import pytest
 
 from tests.replication.conftest import Replicated, eventually
@@ -22,6 +20,13 @@ def alter(replicated: Replicated, kind: int, name: str, **settings: str) -> None
     assert row.error_code == 0, row
 
 
+def has_setting(replicated: Replicated, asked: int, kind: int, name: str, setting: str, value: str) -> None:
+    keys = [setting.replace("_", ".")]
+    resource = {"resource_type": kind, "resource_name": name, "configuration_keys": keys}
+    (row,) = replicated.wire(asked).call("describe_configs", 4, resources=[resource]).results
+    assert [each.value for each in row.configs] == [value], row
+
+
 def reassign(replicated: Replicated, topic: str, replicas: list[int]) -> None:
     answer = replicated.wire(1).call(
         "alter_partition_reassignments",
@@ -34,18 +39,20 @@ def reassign(replicated: Replicated, topic: str, replicas: list[int]) -> None:
 
 @pytest.mark.parametrize(("side", "broker"), [("leader", "1"), ("follower", "2")])
 def test_a_throttle_holds_a_new_replica_up_until_it_is_lifted(side: str, broker: str, replicated: Replicated) -> None:
-    topic = replicated.create([1], max_message_bytes="2000000")
-    for _ in range(4):
-        assert replicated.wire(1).produce(topic, batch(b"x" * 900_000)).error_code == 0
-    rate = f"{side}_replication_throttled_rate"
-    alter(replicated, TOPIC, topic, **{f"{side}_replication_throttled_replicas": "*"})
+    topic, other = (replicated.create([1], max_message_bytes="2000000") for _ in range(2))
+    for each in (topic, other):
+        for _ in range(4):
+            assert replicated.wire(1).produce(each, batch(b"x" * 900_000)).error_code == 0
+    rate, throttled = f"{side}_replication_throttled_rate", f"{side}_replication_throttled_replicas"
+    alter(replicated, TOPIC, topic, **{throttled: "*"})
     alter(replicated, BROKER, broker, **{rate: "1"})
-    time.sleep(0.3)  # the setting has to get to the broker before the copying begins
+    # Settings have to get to the broker before the copying begins.
+    eventually(lambda: has_setting(replicated, int(broker), TOPIC, topic, throttled, "*"))
+    eventually(lambda: has_setting(replicated, int(broker), BROKER, broker, rate, "1"))
     reassign(replicated, topic, [1, 2])
-    deadline = time.monotonic() + 2
-    while time.monotonic() < deadline:
-        assert replicated.partition(topic, asked=1).isr_nodes == [1]
-        time.sleep(0.05)
+    reassign(replicated, other, [1, 2])
+    replicated.wait_for(other, isr={1, 2}, asked=1)  # begun later, as large, and not throttled
+    assert replicated.partition(topic, asked=1).isr_nodes == [1]
     alter(replicated, BROKER, broker, **{rate: NO_LIMIT})
     replicated.wait_for(topic, isr={1, 2}, asked=1)
 

@@ -28,6 +28,7 @@ from millstream.replication.leader import Proposal
 from millstream.runtime.disk import RealDisk
 from millstream.runtime.world import real_environment
 from millstream.storage.log_directory import LogDirectory
+from tests.waiting import PATIENCE_S
 
 TOPIC_ID = UUID(int=77)
 AT = TopicPartition("t", 0)
@@ -187,7 +188,7 @@ class Follower:
         self.fetcher.add(self.partition)
 
     async def until(self, check: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while not check():  # noqa: ASYNC110  # what is waited for is in another object
                 await asyncio.sleep(0.005)
 
@@ -403,7 +404,7 @@ def test_a_new_partition_does_not_wait_for_a_fetch_that_does(run: Callable[[Scen
             follower.follow(leader)
             await hang.wait()
             follower.fetcher.add(follower.partition)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE_S):
                 await follower.until(lambda: follower.end == 1)
 
     run(scenario)

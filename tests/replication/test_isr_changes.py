@@ -15,6 +15,7 @@ from millstream.protocol.messages import response_schema
 from millstream.protocol.schema import Message
 from millstream.replication.leader import Confirmed, NextStep, Proposal
 from millstream.runtime.world import real_environment
+from tests.waiting import PATIENCE_S
 
 
 class Link:
@@ -77,7 +78,7 @@ def run(link: Link, partitions: list[Partition], monkeypatch: pytest.MonkeyPatch
         changes = IsrChanges(link, 1, lambda: 10, real_environment(asyncio.get_running_loop()))
         for partition in partitions:
             changes.submit(partition, PROPOSAL)  # type: ignore[arg-type]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while not all(each.answers and not each.answers[-1][0] for each in partitions):  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
         changes.close()

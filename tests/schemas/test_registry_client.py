@@ -66,18 +66,18 @@ def test_no_answer_is_an_error_after_a_while(registry: TinyRegistry) -> None:
     registry.failures = [(503, b"busy")] * 100
     with pytest.raises(RegistryUnreachableError, match=r"subject 's' within 0\.5 s .*HTTP 503 busy"):
         RegistryClient(registry.url, timeout_s=0.5).latest("s")
-    with socket.socket() as closed:
+    with socket.socket() as closed:  # bound, but it does not listen: no other process gets the port
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
-    with pytest.raises(RegistryUnreachableError, match=f"http://127.0.0.1:{port}: .*refused"):
-        RegistryClient(f"http://127.0.0.1:{port}", timeout_s=0.3).latest("s")
+        with pytest.raises(RegistryUnreachableError, match=f"http://127.0.0.1:{port}: .*refused"):
+            RegistryClient(f"http://127.0.0.1:{port}", timeout_s=0.3).latest("s")
 
 
 def test_another_address_is_tried(registry: TinyRegistry) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
-    assert RegistryClient(f"http://127.0.0.1:{port}, {registry.url}").subjects() == []
+        assert RegistryClient(f"http://127.0.0.1:{port}, {registry.url}").subjects() == []
 
 
 def test_refusals_are_not_tried_again(registry: TinyRegistry) -> None:

@@ -22,6 +22,7 @@ from millstream.spark.sink import BatchWriter
 from millstream.testing import EmbeddedBroker
 from millstream.wire import Cluster, WireError
 from tests.spark_exactly_once.committed import committed_values, hidden
+from tests.waiting import PATIENCE_S
 from tools.apache_kafka import ApacheKafkaBroker, resolve
 
 pytestmark = pytest.mark.timeout(900)
@@ -55,7 +56,7 @@ class Sink:
 
     def values(self) -> list[str]:
         """What is committed, once the markers of transactions that were ended are written."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_S
         while hidden(self.cluster, self.topic) and time.monotonic() < deadline:
             time.sleep(0.02)
         return sorted(committed_values(self.cluster, self.topic))

@@ -19,6 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from millstream.spark.progress_listener import GroupProgressListener
 from millstream.testing import EmbeddedBroker
 from millstream.wire import Cluster, TopicPartition
+from tests.waiting import PATIENCE_S
 from tools.apache_kafka import ApacheKafkaBroker, resolve
 
 _names = (f"source-{number}" for number in count())
@@ -191,7 +192,7 @@ def test_a_running_stream_takes_what_comes_and_a_listener_commits_at_once(
         query.stop()
 
 
-def eventually(check: Callable[[], object], seconds: float = 60.0) -> None:
+def eventually(check: Callable[[], object], seconds: float = PATIENCE_S) -> None:
     deadline = time.monotonic() + seconds
     while not check():
         assert time.monotonic() < deadline, "it did not happen"

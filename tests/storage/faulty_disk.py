@@ -24,6 +24,7 @@ class FaultyFile(RealFile):
             disk.room -= fits
             if fits < len(data):
                 super().write_at(position, memoryview(data)[:fits])
+                disk.refused += 1
                 raise OSError(errno.ENOSPC, "no space left on device", self.path)
         super().write_at(position, data)
 
@@ -38,11 +39,13 @@ class FaultyFile(RealFile):
 
 
 class FaultyDisk(RealDisk):
-    __slots__ = ("broken", "cold", "opened", "room", "sync_fails", "synced")
+    __slots__ = ("broken", "cold", "opened", "refused", "room", "sync_fails", "synced")
 
     def __init__(self) -> None:
         super().__init__()
         self.room: int | None = None
+        self.refused = 0
+        """Writes for which there was no room."""
         self.broken = False
         self.sync_fails = False
         self.cold = False
@@ -64,5 +67,6 @@ class FaultyDisk(RealDisk):
 
     def create(self, path: str) -> RealFile:
         if self.room == 0:
+            self.refused += 1
             raise OSError(errno.ENOSPC, "no space left on device", path)
         return FaultyFile(self, path, create=True)

@@ -10,8 +10,7 @@ import pytest
 
 import millstream
 from millstream.testing import EmbeddedBroker, EmbeddedBrokerError
-
-PATIENCE_S = 20.0
+from tests.waiting import PATIENCE_S
 
 
 def eventually(condition: Callable[[], bool]) -> bool:

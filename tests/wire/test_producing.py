@@ -88,7 +88,7 @@ def test_a_broker_that_restarts_again_and_again(broker: EmbeddedBroker, cluster:
     assert committed_values(cluster, "restarted") == [str(each) for each in range(numbers.sent)] * 2
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 def test_leaders_that_are_killed() -> None:
     with EmbeddedCluster(3) as nodes, Cluster(nodes.bootstrap_servers, timeout_s=60) as cluster:
         make_topic(nodes, "led", 3, 3, {"min.insync.replicas": "2"})

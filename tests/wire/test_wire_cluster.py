@@ -20,9 +20,10 @@ from millstream.wire import (
     TopicPartition,
     WireError,
 )
+from tests.waiting import PATIENCE_S
 from tests.wire import Wire, batch, values
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture
@@ -185,7 +186,7 @@ def test_a_topic_created_anew(cluster: Cluster, millstream_broker: EmbeddedBroke
 def test_a_deleted_topic_is_gone(cluster: Cluster, topic: str) -> None:
     assert topic in cluster.topics([topic])
     assert cluster.call("delete_topics", topics=[{"name": topic}], timeout_ms=9000).responses[0].error_code == 0
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while topic in cluster.topics() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert topic not in cluster.topics([topic])
@@ -220,7 +221,7 @@ def test_a_group_with_members_is_not_ours(
     consumer = confluent_kafka.Consumer({"bootstrap.servers": millstream_broker.bootstrap_servers, "group.id": group})
     try:
         consumer.subscribe([place.topic])
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_S
         while not consumer.assignment() and time.monotonic() < deadline:
             consumer.poll(0.1)
         with pytest.raises(RefusedError, match="has members that commit for themselves"):

@@ -10,7 +10,7 @@ from millstream.wire import EARLIEST, LATEST, Cluster, RefusedError, TopicPartit
 from tests.topics import make_topic
 from tests.wire import Wire, batch, values
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(300)
 BATCHES = 60
 SETTINGS = {
     "broker.session.timeout.ms": 2000,

@@ -11,7 +11,7 @@ import pytest
 
 from millstream.wire import Cluster, UnreachableError
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from millstream.testing.free_ports import free_ports
 from millstream.testing.node_process import NodeProcess, NodeProcessError
 
 EmbeddedBrokerError = NodeProcessError
@@ -32,7 +33,7 @@ class EmbeddedBroker:
         *,
         data_dir: str | os.PathLike[str] | None = None,
         port: int = 0,
-        start_timeout: float = 30.0,
+        start_timeout: float = 60.0,
         stop_timeout: float = 10.0,
     ) -> None:
         self._settings = dict(settings or {})
@@ -94,7 +95,9 @@ class EmbeddedBroker:
         """Start the broker and wait until it accepts connections."""
         if self._process is not None:
             raise EmbeddedBrokerError(f"the broker runs already (pid {self._process.pid})")
-        arguments = ["--listen", f"127.0.0.1:{self._port}", "--data-dir", str(self.data_dir)]
+        # Not one that the system chooses: it may give that port to an outgoing connection while the broker is down.
+        port = self._port or free_ports(1)[0]
+        arguments = ["--listen", f"127.0.0.1:{port}", "--data-dir", str(self.data_dir)]
         for name, value in self._settings.items():
             arguments += ["--set", f"{name}={setting_text(value)}"]
         process = NodeProcess("the broker", arguments, self.log_file, stop_timeout=self._stop_timeout)
