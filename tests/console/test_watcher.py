@@ -9,8 +9,10 @@ from uuid import UUID
 
 import pytest
 
+from millstream.console.live.problems import broker_state, problems_of
 from millstream.console.live.snapshot import Snapshot
 from millstream.console.live.watcher import Watcher
+from millstream.model.errors import ErrorCode
 from millstream.wire import UnreachableError
 from tests.waiting import PATIENCE_S
 
@@ -23,9 +25,14 @@ class FakeCluster:
     def __init__(self) -> None:
         self.down: set[int] = set()
         self.hanging: set[int] = set()
+        self.failed: dict[int, str] = {}
         self.released = threading.Event()
         self.settings = Row(protocol=Row(has_tls=True))  # so that nobody is asked for metrics
         self.calls = 0
+
+    def only(self, address: str) -> Any:
+        """The broker at an address, if it listens. One whose disk fails responds to one request."""
+        return _Alone(self, int(address.rpartition(":")[2]) - 9090)
 
     def call(self, api: str, /, *, node: int | None = None, **fields: Any) -> Any:
         self.calls += 1
@@ -78,6 +85,23 @@ class FakeCluster:
         return Row(results=[])
 
 
+class _Alone:
+    def __init__(self, cluster: FakeCluster, number: int) -> None:
+        self._cluster, self._number = cluster, number
+
+    def __enter__(self) -> "_Alone":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def call(self, api: str, /, **_: Any) -> Any:
+        directory = self._cluster.failed.get(self._number)
+        if directory is None or api != "describe_log_dirs":
+            raise UnreachableError("connection refused")
+        return Row(results=[Row(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=directory)])
+
+
 @pytest.fixture
 def cluster() -> FakeCluster:
     return FakeCluster()
@@ -123,6 +147,18 @@ def test_a_dead_broker_is_seen_and_its_return_too(watcher: Watcher, cluster: Fak
     assert len(seen.ends) == 3, "what it led is known as it last was"
     cluster.down = set()
     await_snapshot(watcher, lambda snapshot: silent(snapshot) == [])
+
+
+def test_a_log_directory_that_fails_is_named(watcher: Watcher, cluster: FakeCluster) -> None:
+    await_snapshot(watcher, lambda snapshot: snapshot.number > 2)
+    cluster.failed = {2: "/data/two"}
+    cluster.down = {2}
+    seen = await_snapshot(watcher, lambda snapshot: snapshot.failed_directories == {2: ("/data/two",)})
+    assert [broker_state(seen, each)[0] for each in seen.brokers] == ["up", "disk fails: /data/two", "up"]
+    (problem,) = [each for each in problems_of(seen) if "broker 2" in each.what]
+    assert problem.what == "The disk of broker 2 fails" and "/data/two" in problem.why
+    cluster.failed, cluster.down = {}, set()
+    await_snapshot(watcher, lambda snapshot: not snapshot.failed_directories and not silent(snapshot))
 
 
 def test_one_that_hangs_keeps_nobody_waiting(watcher: Watcher, cluster: FakeCluster) -> None:

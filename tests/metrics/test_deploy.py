@@ -86,6 +86,11 @@ def test_every_metric_is_on_a_panel_or_in_an_alert_or_left_out_on_purpose() -> N
     assert unused == left_out - named
 
 
+def test_a_failed_log_directory_is_on_a_panel() -> None:
+    shown = {metric for query in PANELS.values() for metric, _ in named_in(query)}
+    assert {"millstream_log_directory_offline", "millstream_cluster_brokers_with_offline_log_directory"} <= shown
+
+
 def test_panels_do_not_overlap_and_have_ids_of_their_own() -> None:
     taken: set[tuple[int, int]] = set()
     for panel in dashboard()["panels"]:

@@ -87,6 +87,11 @@ class Cluster:
 
         return patience.keep_trying(ask)
 
+    def only(self, address: str) -> "Cluster":
+        """Another one with the same settings that asks this address alone: a broker that the metadata does not name."""
+        _, settings, client_id, timeout_s = self._given
+        return Cluster(address, settings, client_id=client_id, timeout_s=timeout_s)
+
     def brokers(self) -> list[BrokerInfo]:
         """The brokers that are up now."""
         self.topics(())

@@ -138,8 +138,25 @@ def read_disk(cluster: Cluster, broker: int) -> Disk:
                 lags[place] = row.offset_lag
     known = bool(totals) and min(totals) >= 0
     return Disk(
-        sum(sizes.values()), sum(totals) if known else None, sum(free) if known else None, cordoned, sizes, lags
+        sum(sizes.values()),
+        sum(totals) if known else None,
+        sum(free) if known else None,
+        cordoned,
+        sizes,
+        lags,
+        _failed(answer),
     )
+
+
+def read_failed_directories(cluster: Cluster, broker: Broker) -> tuple[str, ...]:
+    """Log directories whose disk fails, of a broker that is not up: it still responds to this request."""
+    with cluster.only(broker.address) as alone:
+        answer = alone.call("describe_log_dirs", once=True, within_s=PATIENCE_S, topics=None)
+    return _failed(answer)
+
+
+def _failed(answer: Message) -> tuple[str, ...]:
+    return tuple(row.log_dir for row in answer.results if row.error_code == ErrorCode.KAFKA_STORAGE_ERROR)
 
 
 def read_reassignments(cluster: Cluster) -> tuple[Reassignment, ...]:

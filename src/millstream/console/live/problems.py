@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
-from millstream.console.live.snapshot import NO_LEADER, Partition, Snapshot
+from millstream.console.live.snapshot import NO_LEADER, Broker, Partition, Snapshot
 
 _NAMED = 3
 _DISK_NEARLY_FULL = 0.9
@@ -25,6 +25,18 @@ class Problem:
     what: str
     why: str
     next_step: str
+
+
+def broker_state(snapshot: Snapshot, broker: Broker) -> tuple[str, str]:
+    """In a few words, and the tone to show them in."""
+    if failed := snapshot.failed_directories.get(broker.id):
+        return f"disk fails: {', '.join(failed)}", "bad"
+    if broker.trouble:
+        return "no answer", "bad"
+    if broker.fenced:
+        return "fenced", "bad"
+    disk = snapshot.disks.get(broker.id)
+    return ("cordoned", "warn") if disk is not None and disk.cordoned else ("up", "good")
 
 
 def problems_of(snapshot: Snapshot) -> list[Problem]:
@@ -55,7 +67,15 @@ def _cluster(snapshot: Snapshot) -> Iterator[Problem]:
 def _brokers(snapshot: Snapshot) -> Iterator[Problem]:
     for broker in snapshot.brokers:
         led = sum(each.leader == broker.id for each in snapshot.partitions)
-        if broker.trouble is not None:
+        failed = snapshot.failed_directories.get(broker.id)
+        if failed:
+            yield Problem(
+                Severity.CRITICAL,
+                f"The disk of broker {broker.id} fails",
+                f"{', '.join(failed)} is offline. Other brokers lead meanwhile, if there are any.",
+                f"Look at the disk of {broker.host}. The broker comes back by itself when the disk works again.",
+            )
+        elif broker.trouble is not None:
             waiting = f" {_count(led, 'partition')} it leads cannot be read or written until another takes over."
             yield Problem(
                 Severity.CRITICAL,
@@ -67,9 +87,8 @@ def _brokers(snapshot: Snapshot) -> Iterator[Problem]:
             yield Problem(
                 Severity.CRITICAL,
                 f"Broker {broker.id} is fenced",
-                "The controller has not heard from it, its disk fails, or it is still catching up after its start.",
-                "Wait a few seconds after a start. `millstream cluster status` names a disk that fails. If none, "
-                f"look at the log of {broker.address}.",
+                "The controller has not heard from it, or it is still catching up after its start.",
+                f"Wait a few seconds after a start. Then look at the log of {broker.address}.",
             )
 
 

@@ -87,6 +87,8 @@ class Disk:
     sizes: Mapping[TopicPartition, int]
     lags: Mapping[TopicPartition, int]
     """How many offsets this broker's replica is behind."""
+    failed: tuple[str, ...] = ()
+    """Directories whose disk fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +147,8 @@ class Snapshot:
     rates: Mapping[str, float] = field(default_factory=dict)
     """Records per second written to each topic, over the last seconds."""
     disks: Mapping[int, Disk] = field(default_factory=dict)
+    failed_directories: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    """Log directories whose disk fails, by broker."""
     min_in_sync: Mapping[str, int] = field(default_factory=dict)
     reassignments: tuple[Reassignment, ...] = ()
     groups: Mapping[str, Group] = field(default_factory=dict)

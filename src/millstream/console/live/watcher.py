@@ -136,6 +136,13 @@ class Watcher:
         disks = self._begin_each(
             "disks", _DISKS_EVERY_S, look, before, lambda n: cluster_reading.read_disk(self._cluster, n)
         )
+        failing = {
+            each.id: look.begin(
+                "failing", each.id, partial(cluster_reading.read_failed_directories, self._cluster, each)
+            )
+            for each in before.brokers
+            if not each.is_up
+        }
         configs = None
         if before.topics and self._is_due("configs", _CONFIGS_EVERY_S, before.topics.keys() - before.min_in_sync):
             names = list(before.topics)
@@ -156,6 +163,11 @@ class Watcher:
             if look.trouble(probe) is not None:
                 troubles[number] = why_silent(probe.exception() if probe.done() else None)
         found_topics = look.result(topics, dict(before.topics))
+        found_disks = {**before.disks, **self._results(look, disks)}
+        failed = {
+            each.id: found_disks[each.id].failed for each in brokers if each.id in found_disks and not each.fenced
+        }
+        failed.update(self._results(look, failing))
         self.history.note_ends(now, ends, found_topics)
         known_groups = self._groups(look, groups, brokers)
         all_ends = {place: end for place, end in (before.ends | ends).items() if place.topic in found_topics}
@@ -170,7 +182,8 @@ class Watcher:
             quorum=look.result(quorum, before.quorum),
             ends=all_ends,
             rates=self.history.rates(now),
-            disks={**before.disks, **self._results(look, disks)},
+            disks=found_disks,
+            failed_directories={number: names for number, names in failed.items() if names},
             min_in_sync=before.min_in_sync if configs is None else look.result(configs, before.min_in_sync),
             reassignments=look.result(moves, before.reassignments),
             groups=with_lag(known_groups, all_ends),

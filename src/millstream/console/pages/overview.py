@@ -5,7 +5,7 @@ from nicegui import ui
 from millstream.console.charts import TimeChart
 from millstream.console.formats import count, milliseconds, rate, short_count, size
 from millstream.console.frame import Frame, console_page, href
-from millstream.console.live.problems import Problem, Severity, problems_of
+from millstream.console.live.problems import Problem, Severity, broker_state, problems_of
 from millstream.console.live.snapshot import Snapshot
 from millstream.console.parts import Stat, card, grid, heading
 from millstream.console.tables import Column, DataTable
@@ -156,10 +156,8 @@ def _show_problems(box: ui.element, found: list[Problem]) -> None:
 def broker_rows(snapshot: Snapshot) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for broker in snapshot.brokers:
-        state, tone = ("no answer", "bad") if broker.trouble else ("fenced", "bad") if broker.fenced else ("up", "good")
+        state, tone = broker_state(snapshot, broker)
         disk = snapshot.disks.get(broker.id)
-        if state == "up" and disk is not None and disk.cordoned:
-            state, tone = "cordoned", "warn"
         rows.append(
             {
                 "id": broker.id,
