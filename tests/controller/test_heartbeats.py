@@ -176,6 +176,31 @@ def test_the_broker_of_a_controller_that_was_lost_is_fenced_soon_after_the_takeo
     assert leader(bench) == 3
 
 
+def test_a_follower_probes_a_leader_that_is_silent_so_that_a_takeover_need_not_wait_for_it(bench: Bench) -> None:
+    """A probe has to be without a response for 0.3 s. It was, before this node led."""
+    bench.join(2, 3)
+    bench.network.stopped.add(port_of(2))
+    take_over(bench, 2)
+    bench.pass_time(0.2)
+    assert bench.fenced() == {2}
+
+
+def test_a_leader_that_responds_to_a_follower_s_probe_is_not_fenced_after_a_takeover(bench: Bench) -> None:
+    bench.join(2, 3)
+    bench.quorum.is_leader = False
+    bench.controller.no_longer_leading()
+    bench.last_leader = 2, bench.loop.time()
+    bench.pass_time(1.5)  # it is probed by now, and responds
+    bench.network.stopped.add(port_of(2))
+    bench.pass_time(0.7)
+    bench.quorum.is_leader, bench.quorum.epoch = True, bench.quorum.epoch + 1
+    bench.controller.leading(bench.quorum.epoch)
+    beat_for(bench, 1, 3)
+    assert bench.fenced() == set()
+    beat_for(bench, 1, 3)
+    assert bench.fenced() == {2}
+
+
 def hear_leader(bench: Bench, node: int, seconds: float, every_s: float) -> None:
     for _ in range(round(seconds / every_s)):
         bench.last_leader = node, bench.loop.time()

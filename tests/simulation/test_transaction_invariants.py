@@ -25,7 +25,8 @@ class World:
         self.book = TransactionBook(tell=lambda where, what: None)
         self.logs = CommittedLogs(cleaned=("state",))
         self.transactions = TransactionInvariants(self.book, self.logs, b"loop")
-        self.cleaning = CleaningKeepsTheLast(self.transactions.logs, self.logs)
+        self.cleaning = CleaningKeepsTheLast(self.transactions.logs, self.logs, delete_retention_s=1.5)
+        self.now = 0.0
         self._agree = InSyncLogsAgree(self.logs)
 
     def begin(self, name: str = "a/1", **fields: Any) -> Transaction:
@@ -35,7 +36,7 @@ class World:
         return transaction
 
     def look(self, *replicas: ReplicaSight) -> None:
-        seen = Sight(0.0, replicas=list(replicas))
+        seen = Sight(self.now, replicas=list(replicas))
         for invariant in (self._agree, *self.transactions.all, self.cleaning):
             invariant.check(seen)
         self.book.changed.clear()
@@ -338,3 +339,40 @@ def test_in_a_cleaned_log_each_record_is_where_it_was() -> None:
     other.look_at("ledger", both, after)
     with pytest.raises(Violation, match="InSyncLogsAgree"):
         other.look_at("ledger", rest, after, node_id=2)
+
+
+def _deletion_missed(*, away_s: float = 2.0, kept: bool = False, seen_before: bool = False, leads: int = 2) -> None:
+    """Node 2 has a record, is away while its key is deleted, and leads when it is back."""
+    world = World()
+    for name in ("a/0", "a/1", "a/2"):
+        world.begin(name, asked_to_commit=True)
+    first = [written(0, "a/0#1", key="k"), marker(1, COMMIT)]
+    deletion = [written(2, "a/1#1", key="k", value=None), marker(3, COMMIT)]
+    rest = [written(4, "a/2#1", key="x"), marker(5, COMMIT)]
+    world.look(replica("state", StoredLog(*first)), replica("state", StoredLog(*first), node_id=2, is_leader=False))
+    world.look(replica("state", StoredLog(*first, *deletion)))
+    if seen_before:
+        world.look(replica("state", StoredLog(*first, *deletion), node_id=2, is_leader=False))
+    world.now += away_s
+    other = StoredLog(*(deletion if kept else [first[1], deletion[1]]), *rest)
+    back = StoredLog(*first, deletion[1], *rest)
+    world.look(replica("state", other))
+    world.look(replica("state", other), replica("state", back, node_id=2, life=2, is_leader=False))
+    world.look(
+        replica("state", other, is_leader=leads == 1, leader_epoch=leads),
+        replica("state", back, node_id=2, life=2, is_leader=leads == 2, leader_epoch=leads),
+    )
+    read = {record.offset: record for each in (first[0], rest[0]) for record in each.records}
+    world.transactions.check_read({("state", 0): read}, {"state"}, world.cleaning.is_back)
+
+
+def test_a_leader_that_never_heard_of_a_deletion_has_the_key_again() -> None:
+    """What docs/compaction.md warns of: it was away for longer than `delete.retention.ms`."""
+    _deletion_missed()
+
+
+@pytest.mark.parametrize("how", [{"away_s": 1.0}, {"kept": True}, {"seen_before": True}, {"leads": 1}])
+def test_a_key_that_is_deleted_is_not_there_for_any_other_reason(how: dict[str, Any]) -> None:
+    """It was away for less than that; the others still have the deletion; it had it itself; or it does not lead."""
+    with pytest.raises(Violation, match=r"TransactionsAreWhole: state-0 has None at 0, and who reads .* gets Record"):
+        _deletion_missed(**how)

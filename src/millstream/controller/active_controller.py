@@ -120,6 +120,11 @@ class ActiveController:
         assert self._decided is not None
         return self._decided
 
+    @property
+    def known_image(self) -> MetadataImage:
+        """What is committed as far as this node knows, whether it decides or not."""
+        return self._source.image
+
     def _check_active(self) -> None:
         if not self.is_active:
             raise _not_controller(self._static_config.node_id)

@@ -5,12 +5,14 @@ its heartbeats breaks, or when heartbeats stay away, its address is probed. If n
 and it is fenced at once. If it responds, it lives, and the session decides. If it does not respond, it hangs or is cut
 off, and it is fenced after `millstream.broker.suspect.after.ms` (ADR 23). A controller that takes over knows of no
 contacts: all sessions start again, and every address is probed. Of the node that led before it knows when it was last
-heard of.
+heard of, and a follower that does not hear its leader probes it already: if it has to take over, it knows the result.
 """
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from millstream.api.request import Context, Response
@@ -61,6 +63,17 @@ class _LeaderHeard(NamedTuple):
     longest_gap_s: float
 
 
+@dataclass(slots=True)
+class _LeaderProbe:
+    """The leader of the quorum does not respond, and is probed before this node takes over."""
+
+    node_id: int
+    since_s: float
+    responded_s: float = -math.inf
+    session: BrokerSession | None = None
+    """That of its broker, once this node has taken over."""
+
+
 class Heartbeats:
     def __init__(
         self,
@@ -74,6 +87,7 @@ class Heartbeats:
         self._environment = environment
         self._last_leader = last_leader
         self._leader_heard: _LeaderHeard | None = None
+        self._leader_probe: _LeaderProbe | None = None
         self._sessions = BrokerSessions()
         self._attention = Attention(environment.loop.time())
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -114,12 +128,47 @@ class Heartbeats:
             if broker.fenced or (broker.id == own_id and self._controller.config.is_broker):
                 continue
             session = self._sessions.begin(broker.id, broker.epoch, now_s, heard=False)
-            former = self._leader_heard
+            former, probed_since_s = self._leader_heard, now_s
             if former is not None and former.node_id == broker.id:
                 session.last_contact_s = min(now_s, former.counted_s)
                 session.longest_gap_s = former.longest_gap_s
-            self._start_probe(session)
+                probed_since_s = self._take_over_probe(session, now_s)
+            self._start_probe(session, probed_since_s)
+        self._leader_probe = None
         self._schedule()
+
+    def _take_over_probe(self, session: BrokerSession, now_s: float) -> float:
+        """Since when the broker of the former leader is probed."""
+        known = self._leader_probe
+        if known is None or known.node_id != session.broker_id:
+            return now_s
+        known.session = session
+        session.responded_s = known.responded_s
+        return known.since_s
+
+    def _watch_leader(self, now_s: float) -> None:
+        """As a follower."""
+        heard, suspect_s = self._leader_heard, suspect_after_s(self._controller.config)
+        if heard is None or suspect_s is None or now_s - heard.counted_s < suspect_s / 2:
+            self._leader_probe = None
+        elif self._leader_probe is None:
+            self._leader_probe = _LeaderProbe(heard.node_id, now_s)
+            self._start(self._probe_leader(self._leader_probe))
+
+    async def _probe_leader(self, leader: _LeaderProbe) -> None:
+        """Looks again and again until the leader responds to fetches again, or another leads."""
+        config = self._controller.config
+        while self._leader_probe is leader:
+            broker = self._controller.known_image.brokers.get(BrokerId(leader.node_id))
+            if broker is None or broker.fenced:
+                return
+            endpoint = _inter_broker_endpoint(broker, config)
+            finding = await probe(endpoint, self._environment, client_id=f"controller-{config.node_id}")
+            if finding is Finding.RESPONDS:
+                leader.responded_s = self._now_s
+                if leader.session is not None:
+                    leader.session.responded_s = leader.responded_s
+            await asyncio.sleep(_FIRST_PAUSE_S)
 
     def _note_leader(self) -> None:
         """Keeps in mind when the leader of the quorum was last heard of: should it be lost, its broker is lost too."""
@@ -248,9 +297,10 @@ class Heartbeats:
         else:
             peer.on_close.add(closed)
 
-    def _start_probe(self, session: BrokerSession) -> None:
+    def _start_probe(self, session: BrokerSession, since_s: float | None = None) -> None:
+        """`since_s` is when probes began, if not now."""
         if session.probed_since_s is None:
-            session.probed_since_s = self._now_s
+            session.probed_since_s = self._now_s if since_s is None else since_s
             self._start(self._probe(session))
 
     async def _probe(self, session: BrokerSession) -> None:
@@ -298,6 +348,8 @@ class Heartbeats:
         self._note_leader()
         if self._controller.is_active:
             self._look_at_sessions(now_s)
+        else:
+            self._watch_leader(now_s)
         self._schedule()
 
     def _look_at_sessions(self, now_s: float) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from millstream.records.record import Record
 from millstream.testing.simulation.committed_log import CommittedLogs
 from millstream.testing.simulation.sight import UNREADABLE, Batch, LogContent, PartitionKey, ReplicaSight, Sight
+from millstream.testing.simulation.transaction_book import At
 from millstream.testing.simulation.transaction_invariants import TransactionLogs
 from millstream.testing.simulation.transaction_log import PartitionTransactions, Span
 from millstream.testing.simulation.violation import Violation
@@ -16,13 +17,17 @@ class _Whole:
     def __init__(self) -> None:
         self.records: dict[int, tuple[Record, int]] = {}
         """By offset, with the producer of what was written in a transaction; -1 otherwise."""
+        self.deletions: dict[int, float] = {}
+        """Records that say that their key is gone: by offset, when they were first seen."""
 
-    def take(self, batch: Batch) -> None:
+    def take(self, batch: Batch, now: float) -> None:
         header = batch.header
         if not header.is_control:
             producer_id = header.producer_id if header.is_transactional else -1
             for record in batch.records:
                 self.records[record.offset] = record, producer_id
+                if record.value is None:
+                    self.deletions[record.offset] = now
 
 
 class _Held:
@@ -33,13 +38,19 @@ class _Held:
         self._offsets: set[int] = set()
         self.missed: set[int] = set()
         """Markers that were gone from the log of its leader when it got there, so that it never heard of them."""
+        self.missed_deletions: set[int] = set()
+        """The same for records that say that their key is gone."""
 
-    def read_on(self, log: LogContent, spans: PartitionTransactions | None, others: Iterable[ReplicaSight]) -> None:
-        """Takes note of what is new in the log."""
+    def has(self, offset: int) -> bool:
+        return offset in self._offsets
+
+    def read_on(self, log: LogContent, spans: PartitionTransactions | None, others: Iterable[ReplicaSight]) -> range:
+        """Takes note of what is new in the log, and says where that is."""
         if log.end < self._end:
             self._end = log.end
             self._offsets = {each for each in self._offsets if each < log.end}
             self.missed = {each for each in self.missed if each < log.end}
+            self.missed_deletions = {each for each in self.missed_deletions if each < log.end}
         begin, self._end = self._end, log.end
         for batch in log.batches(max(begin, log.start), log.end):
             self._offsets.update(record.offset for record in batch.records)
@@ -49,6 +60,13 @@ class _Held:
                 continue
             if not self._offsets.isdisjoint(span.records) and any(_lacks(other, marker) for other in others):
                 self.missed.add(marker)
+        return range(begin, log.end)
+
+    def miss(self, deletions: Iterable[int], others: Iterable[ReplicaSight]) -> None:
+        """It has got past these; what it does not have, it never heard of, if others had it no more."""
+        for offset in deletions:
+            if offset not in self._offsets and any(_lacks(other, offset) for other in others):
+                self.missed_deletions.add(offset)
 
     def takes_for_committed(self, offset: int, span: Span) -> bool:
         """Whether it may take an aborted record for one that is committed, or open."""
@@ -73,8 +91,11 @@ class CleaningKeepsTheLast:
     as good as committed.
     """
 
-    def __init__(self, transactions: TransactionLogs, logs: CommittedLogs) -> None:
+    def __init__(self, transactions: TransactionLogs, logs: CommittedLogs, *, delete_retention_s: float = 0.0) -> None:
         self._transactions = transactions
+        self._delete_retention_s = delete_retention_s
+        self._now = 0.0
+        self._leaders: dict[At, ReplicaSight] = {}
         self._wholes: dict[PartitionKey, _Whole] = {}
         self._sizes: dict[tuple[int, int, PartitionKey], int] = {}
         self._held: dict[tuple[int, PartitionKey], _Held] = {}
@@ -85,12 +106,15 @@ class CleaningKeepsTheLast:
 
     def _committed(self, seen: ReplicaSight, batch: Batch) -> None:
         if self._logs.of(seen).is_cleaned:
-            self._wholes.setdefault(seen.key, _Whole()).take(batch)
+            self._wholes.setdefault(seen.key, _Whole()).take(batch, self._now)
 
     def check(self, sight: Sight) -> None:
+        self._now = sight.at
         for seen in sight.replicas:
             if seen.key not in self._wholes or seen.log is None:
                 continue
+            if seen.is_leader:
+                self._leaders[seen.topic, seen.key.partition] = seen
             at = (seen.node_id, seen.life, seen.key)
             size, before = seen.log.size, self._sizes.get(at)
             self._sizes[at] = size
@@ -110,9 +134,24 @@ class CleaningKeepsTheLast:
         others = [each for each in sight.replicas if each.key == seen.key and each.node_id != seen.node_id]
         held = self._held.setdefault((seen.node_id, seen.key), _Held())
         try:
-            held.read_on(seen.log, self._transactions.of(seen.key), others)
+            new = held.read_on(seen.log, self._transactions.of(seen.key), others)
+            held.miss(self._overdue(seen.key, new), others)
         except UNREADABLE as error:
             raise self._wrong(seen, f"cannot be read: {error}") from None
+
+    def _overdue(self, key: PartitionKey, within: range) -> list[int]:
+        """Deletions that others may have cleaned away by now."""
+        latest = self._now - self._delete_retention_s
+        return [offset for offset, at in self._wholes[key].deletions.items() if offset in within and at <= latest]
+
+    def is_back(self, at: At, record: Record) -> bool:
+        """Whether the leader has a record whose key is gone, because it never heard of the deletion: it was away for
+        longer than `delete.retention.ms`, and the others had cleaned the deletion away when it came back."""
+        leader = self._leaders.get(at)
+        if leader is None or not (held := self._held[leader.node_id, leader.key]).has(record.offset):
+            return False
+        records = self._wholes[leader.key].records
+        return any(offset > record.offset and records[offset][0].key == record.key for offset in held.missed_deletions)
 
     def _look(self, seen: ReplicaSight) -> None:
         assert seen.log is not None

@@ -239,7 +239,8 @@ class Simulation:
         lost = self.workload.may_lose_records
         logs = self._logs = CommittedLogs(cleaned=(STATE.name, SCHEMAS.name, OFFSETS_TOPIC, STATE_TOPIC))
         self._transactions = TransactionInvariants(self.workload.book, logs, LOOP_KEY)
-        self._cleaning = CleaningKeepsTheLast(self._transactions.logs, logs)
+        retention_s = int(STATE.settings["delete.retention.ms"]) / 1000
+        self._cleaning = CleaningKeepsTheLast(self._transactions.logs, logs, delete_retention_s=retention_s)
         self._invariants = all_invariants(logs, (_PASSING,), records_may_be_lost=lost)
         if not lost:
             self._invariants += [*self._transactions.all, self._cleaning]
@@ -470,7 +471,7 @@ class Simulation:
         workload.reading = False
         for reader in readers:
             if isinstance(reader, CommittedReader):
-                self._transactions.check_read(reader.seen, {STATE.name})
+                self._transactions.check_read(reader.seen, {STATE.name}, self._cleaning.is_back)
 
     def _auditor(self) -> CommittedReader:
         """Somebody who reads all transactions anew."""
