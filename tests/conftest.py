@@ -1,10 +1,12 @@
-"""For all tests: what takes long begins first, and hypothesis has no deadlines and always the same examples.
+"""For all tests: what takes long begins first, what is dear to start is started once, and hypothesis has no deadlines
+and always the same examples.
 
 Several files of tests run at once (`make test`): a long one that began last would keep everybody waiting at the end. A
 timing is never an assertion, so hypothesis has no deadline.
 """
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -15,21 +17,36 @@ settings.load_profile("millstream")
 _TESTS = Path(__file__).parent
 _LONG_ROOMS = [
     "chaos",
-    "simulation",
-    "spark_exactly_once",
     "pipeline",
+    "console",
+    "spark_exactly_once",
+    "simulation",
     "spark",
     "examples",
     "lake",
     "exactly_once",
     "spark_cluster",
-    "console",
     "gateway",
     "registry",
     "fuzz",
     "benchmarks",
     "clients",
 ]
+
+_SHARED = {
+    "console": ("tests/console/",),
+    "spark session": (
+        "tests/pipeline/test_engine.py",
+        "tests/pipeline/test_typed_sinks_and_stores.py",
+        "tests/spark/test_protobuf.py",
+        "tests/spark/test_sink.py",
+        "tests/spark/test_source.py",
+        "tests/examples/",
+        "tests/lake/test_spark.py",
+    ),
+}
+"""Files that use one thing that is dear to start: three nodes with a gateway and a browser, or a JVM with Spark. They
+run one after another in one process. Spread over all processes, each would start its own."""
 
 
 def _rank(item: pytest.Item) -> int:
@@ -39,3 +56,21 @@ def _rank(item: pytest.Item) -> int:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_rank)
+
+
+def _unit(file: str) -> str:
+    """What is run by one process: a file, or all files that share something."""
+    return next((name for name, paths in _SHARED.items() if file.startswith(paths)), file)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return _unit(super()._split_scope(nodeid))
+
+    return Scheduling(config, log)

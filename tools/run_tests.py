@@ -2,7 +2,8 @@
 
 Tests share the machine with other tests, and one may fail by chance. What failed in the first run is run again at the
 end, in one process, with nothing beside it. If all of it passes then, the run is green, and a line `flaky: <tests>`
-names those tests. Both reports stay in the output. The exit code is that of pytest.
+names those tests. Both reports stay in the output. The exit code is that of pytest. The end of the first run lists the
+files and the tests that took longest, with their set-up and teardown.
 
 There is no second run where a second run could hide something: if tests were not collected or not run, if pytest was
 interrupted or ended in an unusual way, or if so many tests failed that it cannot be chance.
@@ -19,6 +20,8 @@ import pytest
 
 MOST_FLAKY = 50
 """If more tests fail than these, they are not run again."""
+SLOWEST = 20
+"""So many files and tests are listed with their time, if they took a second or more."""
 _INNER = "--one-run"
 
 
@@ -31,9 +34,11 @@ class Outcomes:
         self._target = target
         self._only = only
         self._tests: dict[str, str] = {}
+        self._seconds: dict[str, float] = {}
         self._not_collected: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._seconds[report.nodeid] = self._seconds.get(report.nodeid, 0.0) + report.duration
         before = self._tests.get(report.nodeid, "passed")
         # A test that is expected to fail, and does, is reported as skipped. Here it did what it should.
         outcome = "passed" if report.skipped and hasattr(report, "wasxfail") else report.outcome
@@ -54,6 +59,9 @@ class Outcomes:
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         # Here, and not at the very end, since CI reads pytest's last line.
+        if not self._only:
+            for line in _slowest(self._seconds):
+                terminalreporter.write_line(line)
         flaky = [test for test in self._only if self._tests.get(test) == "passed"]
         if flaky:
             terminalreporter.write_line(f"flaky: {', '.join(flaky)}", yellow=True)
@@ -62,6 +70,20 @@ class Outcomes:
         # Written to the end or not at all: without the file, the run counts as one that broke.
         found = {"tests": self._tests, "not_collected": self._not_collected}
         self._target.write_text(json.dumps(found))
+
+
+def _slowest(seconds: dict[str, float]) -> list[str]:
+    """Lines with the files and the tests that took longest."""
+    files: dict[str, float] = {}
+    for test, taken in seconds.items():
+        file = test.partition("::")[0]
+        files[file] = files.get(file, 0.0) + taken
+    lines = []
+    for title, times in (("slowest files:", files), ("slowest tests:", seconds)):
+        longest = sorted(times.items(), key=lambda each: -each[1])[:SLOWEST]
+        shown = [f"{taken:7.1f} s  {name}" for name, taken in longest if taken >= 1]
+        lines += [title, *shown] if shown else []
+    return lines
 
 
 def run(arguments: list[str]) -> int:

@@ -14,9 +14,14 @@ from tests.console.conftest import PATIENCE_MS, GatewayProcess, Looking
 pytestmark = pytest.mark.timeout(300)
 
 
-def test_keys_lead_from_page_to_page(looking: Looking) -> None:
+@pytest.mark.parametrize(
+    "keys",
+    [{"c": "Cluster"}, pytest.param({"c": "Cluster", "r": "Groups", "o": "Overview"}, marks=pytest.mark.slow)],
+    ids=["one", "several"],
+)
+def test_keys_lead_from_page_to_page(looking: Looking, keys: dict[str, str]) -> None:
     page = looking.open("/")
-    for key, title in {"c": "Cluster", "r": "Groups", "o": "Overview"}.items():
+    for key, title in keys.items():
         page.keyboard.press("g")
         page.keyboard.press(key)
         page.get_by_test_id("page-title").filter(has_text=title).wait_for()
@@ -40,6 +45,18 @@ def test_dark_and_light_are_remembered(looking: Looking) -> None:
     page.wait_for_function("document.body.classList.contains('body--dark')")
 
 
+def test_every_entry_of_the_navigation_is_served(looking: Looking, gateway: GatewayProcess) -> None:
+    """That the pages show what they should is tested with each of them."""
+    page = looking.open("/")
+    paths = page.eval_on_selector_all("nav a", "links => links.map(link => link.getAttribute('href'))")
+    assert len(paths) == 8
+    for path in paths:
+        status, _, body = _ask(gateway, path)
+        assert status == 200
+        assert b"page-title" in body, path
+
+
+@pytest.mark.slow  # eight pages in a browser
 def test_every_entry_of_the_navigation_has_a_page(looking: Looking) -> None:
     page = looking.open("/")
     paths = page.eval_on_selector_all("nav a", "links => links.map(link => link.getAttribute('href'))")

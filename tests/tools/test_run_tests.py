@@ -61,6 +61,20 @@ def test_a_green_run_is_one_run(suite: Suite) -> None:
     assert "1 passed" in output.splitlines()[-1]
 
 
+def test_what_takes_longest_is_listed(suite: Suite) -> None:
+    """With set-up; once, and not in the second run."""
+    slow = "import pytest, time\n@pytest.fixture\ndef slow():\n    time.sleep(0.7)\n"
+    slow += "def test_a(slow):\n    time.sleep(0.7)\ndef test_b():\n    time.sleep(0.1)\n"
+    code, output = suite.write(test_one=slow, test_two=GREEN + FLAKY).run(*BESIDE_OTHERS)
+    assert code == 0
+    lines = output.splitlines()
+    (files,) = (number for number, line in enumerate(lines) if line == "slowest files:")
+    assert lines[files + 1].split()[1:] == ["s", "test_one.py"]
+    assert lines[files + 2] == "slowest tests:"
+    assert lines[files + 3].split()[1:] == ["s", "test_one.py::test_a"]
+    assert "test_b" not in output
+
+
 @pytest.mark.parametrize("arguments", [[], BESIDE_OTHERS], ids=["in one process", "in workers"])
 def test_what_passes_the_second_time_is_green_and_named(suite: Suite, arguments: list[str]) -> None:
     code, output = suite.write(test_one=FLAKY, test_two=GREEN).run(*arguments)
