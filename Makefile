@@ -22,7 +22,7 @@ $(VENV)/.made:
 
 # Each is more than the one before it, and is installed at once: installing compiles the hot modules anew.
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
-SOURCES := $(VENV)/.made pyproject.toml constraints.txt $(shell find src -name "*.pyx")
+SOURCES := $(VENV)/.made pyproject.toml constraints.txt $(shell find src -name "*.pyx" -o -name "*.pxd")
 
 $(VENV)/.installed: $(SOURCES)
 	$(INSTALL) '.[gateway]'

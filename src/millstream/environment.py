@@ -6,12 +6,14 @@ The simulator brings its own.
 import asyncio
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from millstream.net.network import Network
 
 T = TypeVar("T")
+_OPENING_AT_ONCE = 2
+"""So many threads open batches: the others are for the disk."""
 
 
 class Clock(Protocol):
@@ -37,3 +39,9 @@ class Environment:
     """Called now and then by what computes for long in a thread: lets the event loop have the interpreter."""
     stopwatch: Callable[[], float] | None = None
     """Measures how long something takes, finer than the loop's time; left out, that is fine enough."""
+    opening: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_OPENING_AT_ONCE))
+
+    async def open_in_turn(self, function: Callable[[], T]) -> T:
+        """Runs a function that opens batches for a client as `offload` does, when it is its turn."""
+        async with self.opening:
+            return await self.offload(function)

@@ -6,6 +6,7 @@ import pytest
 
 from millstream.broker.batch_sample import BLOCK_RECORDS, sample_block
 from millstream.records.compression import Codec
+from millstream.records.opening import OpeningLimits
 from millstream.records.record import Record, build_batch
 
 
@@ -51,3 +52,10 @@ def test_malformed_records_in_a_sealed_batch() -> None:
         damaged[chance.randrange(HEADER_SIZE, len(damaged))] ^= 1 << chance.randrange(8)
         seal(damaged, 0, len(damaged))
         sample_block(bytes(damaged), chance.randrange(100))
+
+
+def test_more_than_the_limits_is_no_sample() -> None:
+    batch = bytes(build_batch(_records(100), codec=Codec.ZSTD))
+    assert sample_block(batch, 70, OpeningLimits(1 << 20, 100)) is not None
+    assert sample_block(batch, 70, OpeningLimits(1 << 20, 99)) is None
+    assert sample_block(batch, 70, OpeningLimits(1000, 100)) is None

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.broker.coordinator_replay import replay_batches
+from millstream.broker.coordinator_replay import SLICE_RECORDS, replay_batches
 from millstream.config.loading import load_broker_config
 from millstream.coordinator.group_records import RecordType, group_record
 from millstream.coordinator.group_shard import GroupShard
@@ -20,12 +20,16 @@ from millstream.coordinator.offsets.offset_records import CommittedOffset, offse
 from millstream.coordinator.outcome import CoordinatorRecord
 from millstream.coordinator.share import record_codec
 from millstream.coordinator.share.share_state import ShareKey, ShareStateShard
+from millstream.coordinator.timers import Timers
 from millstream.coordinator.topic_catalog import FixedTopics
 from millstream.coordinator.transaction.transaction import Transaction, TransactionState
 from millstream.coordinator.transaction.transaction_records import encode
 from millstream.coordinator.transaction.transaction_shard import TransactionSettings, TransactionShard
 from millstream.model.identifiers import TopicName, TopicPartition
+from millstream.records.compression import Codec
+from millstream.records.opening import OpeningLimits
 from millstream.records.record import Record, build_batch
+from tests.coordinator.replaying import finished
 
 CONFIG = load_broker_config()
 TOPIC_ID = UUID(int=77)
@@ -141,7 +145,7 @@ def log_of(records: Sequence[tuple[bytes | None, bytes | None]]) -> bytes:
 def loaded(kind: Kind, data: bytes, count: int) -> Any:
     state = kind.make()
     participant = state if isinstance(state, GroupShard) else None
-    assert replay_batches(data, 0, state, participant) == count
+    assert finished(replay_batches(data, 0, state, participant)) == count
     state.loaded(NOW_MS)
     return state
 
@@ -191,3 +195,36 @@ def test_a_batch_whose_records_cannot_be_parsed_is_passed_over(caplog: pytest.Lo
         state = loaded(kind, b"".join(good), 3)
     assert kind.has(state, "22222222")
     assert "coordinator_record_passed_over offset=1-1" in caplog.text
+
+
+def test_a_batch_that_is_more_than_the_limits_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+    kind = KINDS["transactions"]
+    key, value = kind.good("33333333")
+    many = build_batch([Record(key, value)] * 1001, base_offset=1, codec=Codec.ZSTD)
+    large = build_batch([Record(key, bytes(2 << 20))], base_offset=1002, codec=Codec.ZSTD)
+    good = log_of([kind.good("11111111")] * 1003 + [kind.good("22222222")])
+    first = len(good) // 1004
+    data = good[:first] + many + large + good[1003 * first :]
+    state = kind.make()
+    with caplog.at_level(logging.WARNING):
+        assert finished(replay_batches(data, 0, state, None, OpeningLimits(1 << 20, 1000))) == 1004
+    assert kind.has(state, "11111111") and kind.has(state, "22222222") and not kind.has(state, "33333333")
+    assert "offset=1-1001 error=BeyondLimitsError" in caplog.text
+    assert "offset=1002-1002 error=BeyondLimitsError" in caplog.text
+
+
+def test_many_records_are_replayed_in_slices_and_reported_in_few_lines(caplog: pytest.LogCaptureFixture) -> None:
+    class Refuses:
+        timers = Timers()
+
+        def replay(self, key: bytes, value: bytes | None) -> None:
+            raise ValueError("no such record")
+
+        def loaded(self, now_ms: int) -> None: ...
+
+    data = bytes(build_batch([Record(b"key", b"")] * 1000))
+    with caplog.at_level(logging.WARNING):
+        slices = list(replay_batches(data, 0, Refuses(), None))
+    assert len(slices) == 1000 // SLICE_RECORDS + 1
+    assert len(caplog.records) == 6
+    assert "coordinator_records_passed_over offset=0-999 count=1000" in caplog.text

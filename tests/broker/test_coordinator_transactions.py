@@ -18,6 +18,7 @@ from millstream.records.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC_V2, NO_SEQ
 from millstream.records.compression import Codec
 from millstream.records.record import Record, build_batch
 from tests.broker.test_coordinator_shell import Groups, Replicated, code_of, environment, partition, story, turns
+from tests.coordinator.replaying import finished
 
 PRODUCER = ProducerIdentity(7, 3)
 COMMIT = Marker(7, 3, 1, True, 2)
@@ -174,8 +175,8 @@ def test_what_a_log_may_hold() -> None:
         )
     )
     state = Pending()
-    assert replay_batches(log, 0, state, state) == 7
+    assert finished(replay_batches(log, 0, state, state)) == 7
     assert state.heard == [(7, False), b"plain", (7, 3, b"pending"), (7, True)]
     state = Pending()
-    assert replay_batches(log, 0, state, None) == 7
+    assert finished(replay_batches(log, 0, state, None)) == 7
     assert state.heard == [b"plain"]

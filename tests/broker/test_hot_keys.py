@@ -174,7 +174,7 @@ def test_many_topics_are_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) 
         bench.create(f"t{number}")
         bench.append(f"t{number}", 0, [b"k"])
     decoded = []
-    monkeypatch.setattr(hot_keys, "sample_block", lambda data, offset: decoded.append(offset))
+    monkeypatch.setattr(hot_keys, "sample_block", lambda data, offset, limits: decoded.append(offset))
     bench.tick()
     assert len(bench.broker.hot_keys._heats) == FOLLOWED_TOPICS
     assert len(decoded) == hot_keys.SAMPLES_PER_TICK

@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import Callable, Set
+from random import Random
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -13,6 +14,7 @@ from millstream.broker.handlers import opened_produce
 from millstream.broker.handlers.opened_produce import OpenedBatches, OpenedProduce
 from millstream.broker.schema_guard import InvalidRecordsError, SchemaGuard, UnknownSchemaError
 from millstream.config.log_config import LogConfig
+from millstream.environment import Environment
 from millstream.metadata.image import ConfigResource, MetadataDelta, MetadataImage, ResourceType, TopicImage
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import TopicId, TopicName
@@ -105,9 +107,8 @@ class Stage:
         self.jobs: list[tuple[Callable[[], Any], asyncio.Future[Any]]] = []
         """What was given to threads, and waits for `work`."""
         loop = asyncio.get_running_loop()
-        environment: Any = SimpleNamespace(
-            loop=loop, clock=SimpleNamespace(now_ms=lambda: 1_000), offload=self._offload
-        )
+        clock, nothing = SimpleNamespace(now_ms=lambda: 1_000), cast(Any, None)
+        environment = Environment(clock, loop, self._offload, Random(1), nothing)
         topics = {b"t": LogConfig(), b"free": LogConfig(), b"compacted": LogConfig(cleanup_policy=("compact",))}
         topics[b"own"] = LogConfig(compression_type="gzip")
         self.partitions = {

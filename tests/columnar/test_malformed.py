@@ -161,7 +161,7 @@ def test_old_messages_and_unknown_codecs_are_told_apart(implementation: ModuleTy
 
 def test_a_batch_that_claims_a_billion_records_costs_nothing(implementation: ModuleType) -> None:
     claim = sealed(record(number(0), number(0), b"\x01\x01\x00"), 2**31 - 1)
-    with pytest.raises(CorruptBatchError, match=r"does not fit|no end"):
+    with pytest.raises(CorruptBatchError, match="it has 2147483647 records, and at most 4000000"):
         ArrowDecoder(COLUMNS, max_rows=1 << 30, implementation=implementation).decode(
             claim, topic="t", partition=0, start=0, stop=9
         )

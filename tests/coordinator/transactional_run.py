@@ -9,6 +9,7 @@ from millstream.model.transactions import ProducerIdentity
 from millstream.records.batch import CONTROL_BIT, HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC_V2, TRANSACTIONAL_BIT, seal
 from millstream.records.record import Record, build_batch
 from tests.coordinator.consumer_run import ConsumerRun
+from tests.coordinator.replaying import finished
 from tests.coordinator.shard_run import message
 
 
@@ -134,7 +135,9 @@ class TransactionalRun(ConsumerRun):
     def restart(self) -> None:
         self.shard = self._new_shard()
         data = b"".join(batch.encoded() for batch in self.batches)
-        assert replay_batches(data, 0, self.shard, self.shard) == (self.batches[-1].last_offset + 1 if data else 0)
+        assert finished(replay_batches(data, 0, self.shard, self.shard)) == (
+            self.batches[-1].last_offset + 1 if data else 0
+        )
         self.shard.replayed()
         self.shard.loaded(self.now_ms)
 

@@ -13,6 +13,7 @@ from millstream.gateway.consumer_member import GroupMember, Owner
 from millstream.gateway.consumer_session import Session, Tools
 from millstream.gateway.consumer_sessions import Sessions
 from millstream.model.errors import ErrorCode
+from millstream.records.opening import WIDEST
 from millstream.records.record import Record
 from millstream.wire import Cluster, TopicPartition
 from tests.waiting import PATIENCE_S
@@ -39,7 +40,7 @@ class MadeUpFlights:
 def test_what_was_fetched_before_a_seek_is_void() -> None:
     async def poll() -> list[int]:
         limiter = CapacityLimiter(1)
-        session = Session(Tools(NO_CLUSTER, limiter, limiter, limiter, lambda: 1), "g", "i", "earliest", 60)
+        session = Session(Tools(NO_CLUSTER, limiter, limiter, limiter, lambda: 1, WIDEST), "g", "i", "earliest", 60)
         session._progress.begin(PLACE, 100, None)
         session._flights = cast(Any, MadeUpFlights(session, sought=7))
         batch = await session.next(10, 1000, 5.0)
@@ -101,7 +102,7 @@ def test_two_who_subscribe_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
             else:
                 asyncio.get_running_loop().call_soon(second_is_done.set)
 
-        sessions = Sessions(NO_CLUSTER, 10)
+        sessions = Sessions(NO_CLUSTER, 10, WIDEST)
         monkeypatch.setattr(Session, "subscribe", subscribe)
         async with sessions.lifespan():
             found = await asyncio.gather(*(sessions.subscribe("g", "i", ["t"], None, 5.0) for _ in range(2)))

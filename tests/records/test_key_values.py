@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from millstream.records.batch import iterate_headers
 from millstream.records.compression import Codec
 from millstream.records.key_values import iterate_key_values
+from millstream.records.opening import WIDEST
 from millstream.records.record import Record, build_batch
 
 BYTES = st.none() | st.binary(max_size=70) | st.binary(min_size=60, max_size=300)
@@ -18,5 +19,5 @@ RECORDS = st.lists(
 @given(st.lists(RECORDS, min_size=1, max_size=3), st.sampled_from(list(Codec)))
 def test_same_as_the_whole_codec(batches: list[list[Record]], codec: Codec) -> None:
     data = b"".join(build_batch(records, codec=codec) for records in batches)
-    found = [list(iterate_key_values(header, data[position:])) for position, header in iterate_headers(data)]
+    found = [list(iterate_key_values(header, data[position:], WIDEST)) for position, header in iterate_headers(data)]
     assert found == [[(record.key, record.value) for record in records] for records in batches]

@@ -94,6 +94,21 @@ def test_passing_over_records(walk: Any) -> None:
         walk.seek_offset(GOOD, 0, len(GOOD), 4, 9)
 
 
+def test_times(walk: Any) -> None:
+    data = records(*[Record(b"k", b"v", timestamp=time) for time in (5, 9, 3, 9, 1 << 50)])
+    found = [walk.find_time(data, 0, len(data), 5, least - 5, 0) for least in (-1, 6, 10, (1 << 50) + 1)]
+    assert found == [(0, 0), (1, 4), (4, (1 << 50) - 5), None]
+    assert walk.find_time(data, 0, len(data), 5, -5, 2) == (2, -2)
+    assert walk.find_time(b"", 0, 0, 0, 0, 0) is None and walk.latest_time(b"", 0, 0, 0) is None
+    assert walk.latest_time(data, 0, len(data), 5) == (4, (1 << 50) - 5)
+    four = walk.seek_offset(data, 0, len(data), 5, 4)[0]
+    assert walk.latest_time(data, 0, four, 4) == (1, 4), "the first of those that are as late"
+    with pytest.raises(MalformedRecordError):
+        walk.latest_time(GOOD, 0, len(GOOD), 4)
+    with pytest.raises(MalformedRecordError):
+        walk.find_time(GOOD, 0, len(GOOD), 4, 1 << 60, 0)
+
+
 def test_schema_ids(walk: Any) -> None:
     prefix = b"\0\0\0\x01\x00"
     data = records(

@@ -35,6 +35,7 @@ def batch(
     attributes: int = 0,
     count: int | None = None,
     delta: int | None = None,
+    max_timestamp: int | None = None,
 ) -> bytearray:
     values = values or (b"value",)
     timestamps = timestamps or [NOW] * len(values)
@@ -52,7 +53,7 @@ def batch(
         attributes | codec,
         len(values) - 1 if delta is None else delta,
         timestamps[0],
-        max(timestamps),
+        max(timestamps) if max_timestamp is None else max_timestamp,
         producer_id,
         producer_epoch,
         sequence,

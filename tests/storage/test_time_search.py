@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from millstream.config.log_config import LogConfig
 from millstream.records.compression import Codec
+from millstream.records.opening import OpeningLimits
 
 from .batches import NOW, batch
 from .conftest import Node
@@ -128,3 +129,25 @@ def test_a_wrong_index_of_the_active_segment_is_left_to_the_loop(node: Node) -> 
     assert active.find(offset) == position + size
     assert active.index is not index and active.index is not None
     assert active.find(offset - 1) == position
+
+
+def test_a_batch_that_is_more_than_the_limits_is_found_as_a_whole(node: Node) -> None:
+    log = node.log()
+    append(log, b"v", b"v", timestamps=[NOW, NOW + 1])
+    append(log, b"v", bytes(2 << 20), b"v", timestamps=[NOW + 2, NOW + 9, NOW + 5], codec=Codec.ZSTD)
+    for limits in (OpeningLimits(1 << 20, 1000), OpeningLimits(8 << 20, 2)):
+        search = log.time_search(limits)
+        assert search.offset_by_timestamp(NOW + 1) == (1, NOW + 1, 0)
+        assert search.offset_by_timestamp(NOW + 4) == (2, NOW + 9, 0)
+        assert search.max_timestamp_offset() == (4, NOW + 9, 0)
+    log.delete_records_before(4)
+    assert log.time_search(OpeningLimits(1 << 20, 1000)).offset_by_timestamp(NOW + 4) == (4, NOW + 9, 0)
+    assert log.time_search().offset_by_timestamp(NOW + 4) == (4, NOW + 5, 0)
+
+
+def test_few_batches_are_opened_that_have_not_what_their_headers_say(node: Node) -> None:
+    log = node.log()
+    for _ in range(20):
+        lying = batch(timestamps=[NOW], max_timestamp=NOW + 100)
+        log.append(lying, leader_epoch=0, now_ms=NOW)
+    assert log.time_search().offset_by_timestamp(NOW + 50) == (8, NOW + 100, 0)

@@ -51,7 +51,7 @@ from millstream.broker.transaction_coordinator import TransactionCoordinator
 from millstream.broker.transaction_markers import TransactionMarkers
 from millstream.broker.transaction_verification import TransactionVerification
 from millstream.broker.transactional_offsets import TransactionalOffsets
-from millstream.config.table import log, network, node, share, transactions
+from millstream.config.table import network, node, share, transactions
 from millstream.controller.handlers.described_configs import DescribedConfigs
 from millstream.controller.handlers.features import features_to_tell
 from millstream.environment import Environment
@@ -65,6 +65,7 @@ from millstream.storage.cleaner.settings import cleaner_settings
 from millstream.storage.directory_health import DirectoryFailure
 from millstream.storage.job import Job
 from millstream.storage.log_directory import LogDirectory
+from millstream.storage.opening_limits import opening_limits
 
 _log = logging.getLogger("millstream.broker")
 
@@ -144,8 +145,7 @@ class Broker:
         return PeerRequests(view.node_id, lambda: view.image, listener, self._environment)
 
     def _opening_limits(self) -> OpeningLimits:
-        config = self.view.config
-        return OpeningLimits(config[log.BATCH_MAX_DECOMPRESSED_BYTES], config[log.BATCH_MAX_RECORDS])
+        return opening_limits(self.view.config)
 
     # Following the metadata
 
@@ -215,7 +215,7 @@ class Broker:
         view, environment, partitions = self.view, self._environment, self.partitions
         topics = TopicCreator(self.link)
         configs = DescribedConfigs(view)
-        offsets = OffsetHandlers(partitions, environment, self.replicas, self._remember_starts)
+        offsets = OffsetHandlers(partitions, environment, self.replicas, self._remember_starts, self._opening_limits)
         cluster = ClusterHandlers(
             view.node_id,
             lambda: view.image,

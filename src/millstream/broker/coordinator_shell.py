@@ -20,13 +20,20 @@ from functools import partial
 from typing import Any, TypeVar
 
 from millstream.broker.acknowledgement import may_acknowledge, when_acknowledged
-from millstream.broker.coordinator_replay import StateMachine, TransactionParticipant, replay_batches
+from millstream.broker.coordinator_replay import (
+    DEFAULT_LIMITS,
+    Slices,
+    StateMachine,
+    TransactionParticipant,
+    replay_batches,
+)
 from millstream.broker.partition import Partition
 from millstream.broker.steady_time import SteadyTime
 from millstream.coordinator.outcome import Outcome, Reply
 from millstream.environment import Environment
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.transactions import Marker, Origin, VerificationGuard
+from millstream.records.opening import OpeningLimits
 from millstream.records.record import Record, build_batch
 from millstream.storage.slice import Slice
 
@@ -35,6 +42,8 @@ _LONGEST_WAIT_S = 5.0
 
 _log = logging.getLogger("millstream.coordinator")
 _READ_BYTES = 4 << 20
+_SLICES_AT_ONCE = 1000
+"""Of a replay, in one go: then the thread is free for others."""
 DEFAULT_COMMIT_TIMEOUT_MS = 5000
 _TOO_LARGE = frozenset((ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE))
 _NO_LONGER_LEADER = frozenset((ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH))
@@ -56,17 +65,19 @@ class CoordinatorShell:
         participant: TransactionParticipant | None = None,
         commit_timeout_ms: Callable[[], int] = lambda: DEFAULT_COMMIT_TIMEOUT_MS,
         needs_guard: Callable[[], bool] = lambda: False,
+        limits: Callable[[], OpeningLimits] = lambda: DEFAULT_LIMITS,
     ) -> None:
         """`on_replayed` is called between the last `replay` and `loaded`, in a thread: it may take its time.
 
         `participant` is the state once more, if it takes part in transactions; `needs_guard` tells whether a first
-        record of a transaction is refused unless it was verified.
+        record of a transaction is refused unless it was verified. `limits` are those of one batch that is replayed.
         """
         self.partition = partition
         self.leader_epoch = partition.leader_epoch
         self.state = state
         self._participant = participant
         self._needs_guard = needs_guard
+        self._limits = limits
         self.on_lost: Callable[[], None] = lambda: None
         """Called when the shell has closed by itself, because what it appended cannot be committed here."""
         self._environment = environment
@@ -103,7 +114,7 @@ class CoordinatorShell:
         await self._safe_up_to(end)
         while position < end and not self.is_closed:
             piece = log.read(position, _READ_BYTES, up_to=end, at_least_one=True)
-            reached = await self._environment.offload(partial(self._replay, piece, position))
+            reached = await self._replay(piece, position)
             if reached <= position:
                 break
             position = reached
@@ -128,10 +139,30 @@ class CoordinatorShell:
         if error is not None:
             raise _gone()
 
-    def _replay(self, piece: Slice, position: int) -> int:
-        """Replays whole batches; returns the offset behind the last of them."""
+    async def _replay(self, piece: Slice, position: int) -> int:
+        """Replays whole batches; returns the offset behind the last of them. A thread does it, slice by slice."""
+        slices = self._slices(piece, position)
+        while not self.is_closed:
+            reached = await self._environment.offload(partial(self._go_on, slices))
+            if reached is not None:
+                return reached
+        return position
+
+    def _slices(self, piece: Slice, position: int) -> Slices:
         piece.prepare()
-        return replay_batches(piece.read(), position, self.state, self._participant)
+        return (yield from replay_batches(piece.read(), position, self.state, self._participant, self._limits()))
+
+    def _go_on(self, slices: Slices) -> int | None:
+        """What the replay returns, if it is over."""
+        breathe = self._environment.breathe
+        try:
+            for _ in range(_SLICES_AT_ONCE):
+                next(slices)
+                breathe()
+        except StopIteration as end:
+            reached: int = end.value
+            return reached
+        return None
 
     # Operations
 

@@ -31,6 +31,7 @@ from millstream.model.identifiers import TopicName, TopicPartition
 from millstream.records.batch import iterate_headers
 from millstream.records.opening import OpeningLimits, records_between
 from millstream.records.record import Record, build_batch
+from millstream.storage.opening_limits import opening_limits
 from millstream.storage.slice import Slice
 
 _READ_BYTES = 1 << 20
@@ -147,7 +148,8 @@ class DeadLetters:
         while position <= last:
             try:
                 piece = log.read(position, _READ_BYTES, up_to=source.high_watermark, at_least_one=True)
-                read, reached = await self._environment.offload(partial(_read, piece, position, last))
+                limits = opening_limits(self._view.config)
+                read, reached = await self._environment.open_in_turn(partial(_read, piece, position, last, limits))
             except OSError as error:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot be read: {error}") from error
             except KafkaError as error:
@@ -217,7 +219,7 @@ def _delays() -> Iterator[float]:
     return chain(_RETRY_SECONDS, repeat(_LAST_RETRY_SECONDS))
 
 
-def _read(piece: Slice, first: int, last: int) -> tuple[dict[int, Record | None], int]:
+def _read(piece: Slice, first: int, last: int, limits: OpeningLimits) -> tuple[dict[int, Record | None], int]:
     """In a thread: the records of a slice that are wanted, and where the slice ends."""
     piece.prepare()
     data = memoryview(piece.read())
@@ -230,7 +232,7 @@ def _read(piece: Slice, first: int, last: int) -> tuple[dict[int, Record | None]
             continue
         try:
             batch = data[position : position + header.size]
-            found.update((each.offset, each) for each in records_between(header, batch, low, high, OpeningLimits()))
+            found.update((each.offset, each) for each in records_between(header, batch, low, high, limits))
         except KafkaError as error:
             _log.warning("dead_letter_without_copy offset=%d error=%s", header.base_offset, error)
             found.update((each, None) for each in range(low, high + 1) if each not in found)

@@ -27,6 +27,7 @@ from millstream.metadata.image import ConfigResource, MetadataDelta, ResourceTyp
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import TopicName
 from millstream.model.transactions import Marker, VerificationGuard
+from millstream.storage.opening_limits import replay_limits
 
 GROUP_TOPIC = TopicName("__consumer_offsets")
 _TO_MARKER_SENDERS = {
@@ -95,6 +96,7 @@ class GroupCoordinator:
             participant=shard,
             commit_timeout_ms=lambda: view.config[settings.OFFSETS_COMMIT_TIMEOUT_MS],
             needs_guard=lambda: view.config[transactions.TRANSACTION_PARTITION_VERIFICATION_ENABLE],
+            limits=lambda: replay_limits(view.config),
         )
 
         def share_state(group_id: str, begun: Partitions, gone: Partitions) -> None:

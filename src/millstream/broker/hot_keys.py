@@ -14,7 +14,7 @@ import time
 from collections import deque
 from typing import NamedTuple
 
-from millstream.broker.batch_sample import sample_block
+from millstream.broker.batch_sample import MOST, sample_block
 from millstream.broker.cluster_view import ClusterView
 from millstream.broker.internal_topics import InternalTopics
 from millstream.broker.own_records import OwnRecords
@@ -29,7 +29,9 @@ from millstream.metadata.image import MetadataDelta
 from millstream.metadata.topic_names import HOT_KEYS_TOPIC
 from millstream.model.errors import KafkaError
 from millstream.model.identifiers import TopicName, TopicPartition
+from millstream.records.opening import OpeningLimits
 from millstream.records.record import Record, build_batch
+from millstream.storage.opening_limits import opening_limits
 from millstream.storage.partition_log import PartitionLog
 from millstream.storage.slice import Slice
 
@@ -122,10 +124,12 @@ class HotKeys:
             return
         self._busy = True
         node_id = self._view.config.node_id
+        allowed = opening_limits(self._view.config)
+        limits = OpeningLimits(*map(min, allowed, MOST))
 
         def work() -> list[Record]:
             for one in chosen:
-                _count(one, now_s)
+                _count(one, now_s, limits)
                 time.sleep(0)  # the event loop may want the interpreter
             return [_report(name, heat, rates, node_id, now_s) for name, heat, rates in reports]
 
@@ -273,10 +277,10 @@ def _slice_at(log: PartitionLog, offset: int) -> Slice | None:
         return None  # deleted meanwhile, or the disk fails, which others will notice
 
 
-def _count(chosen: Chosen, now_s: float) -> None:
+def _count(chosen: Chosen, now_s: float, limits: OpeningLimits) -> None:
     try:
         chosen.slice.prepare()
-        sample = sample_block(chosen.slice.read(), chosen.offset)
+        sample = sample_block(chosen.slice.read(), chosen.offset, limits)
     except (KafkaError, OSError):
         return
     if sample is not None:

@@ -211,7 +211,7 @@ class LedSharePartition:
                     )
                 ]
 
-            machine.admit(unread, last, await self._environment.offload(look), self._time.now_ms())
+            machine.admit(unread, last, await self._environment.open_in_turn(look), self._time.now_ms())
         return data
 
     def differs(self, key_order: bool, delay_ms: int) -> bool:

@@ -31,6 +31,8 @@ _FETCH_BYTES = 256 << 10
 """What is read in one go."""
 _LIMITS = OpeningLimits(max_bytes=16 << 20, max_records=10_000)
 """Of a batch in the topic: registries write one record at a time."""
+_MOST_AT_ONCE = 1000
+"""Records that are applied in one turn of the event loop."""
 _LAST_VERSION_WITH_NAMES = 12
 _CONSUMER = -1
 _LATEST = -1
@@ -156,7 +158,7 @@ class RegisteredSchemas:
 
     async def _take(self, data: bytes) -> None:
         # Anyone may write to the topic, so its batches are opened within limits and in a thread.
-        batches = await self._environment.offload(partial(_records, data, self._position))
+        batches = await self._environment.open_in_turn(partial(_records, data, self._position))
         for next_offset, records in batches:
             for record in records:
                 try:
@@ -170,15 +172,24 @@ class RegisteredSchemas:
 
 
 def _records(data: bytes, first: int) -> list[tuple[int, list[Record]]]:
-    """By batch: the offset behind it, and its records from offset `first` on."""
+    """By batch: the offset to go on with behind what was read of it, and its records from offset `first` on. Of many
+    records only the first: the next fetch has the others."""
     found: list[tuple[int, list[Record]]] = []
+    left = _MOST_AT_ONCE
     for position, header in iterate_headers(data):
         batch = memoryview(data)[position : position + header.size]
         records: list[Record] = []
-        if not header.is_control and header.record_count and header.last_offset >= first:
+        last = header.last_offset
+        if not header.is_control and header.record_count and last >= first:
+            low = max(first, header.base_offset)
+            last = min(last, low + left - 1)
             try:
-                records = records_between(header, batch, max(first, header.base_offset), header.last_offset, _LIMITS)
+                records = records_between(header, batch, low, last, _LIMITS)
             except KafkaError as error:
+                last = header.last_offset
                 _log.warning("schemas_batch_skipped offset=%d reason=%s", header.base_offset, error.message)
-        found.append((header.last_offset + 1, records))
+            left -= max(1, len(records))
+        found.append((last + 1, records))
+        if left <= 0 or last < header.last_offset:
+            break
     return found

@@ -25,6 +25,7 @@ from millstream.metadata.image import MetadataDelta
 from millstream.metadata.topic_names import SHARE_GROUP_STATE_TOPIC
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import TopicName
+from millstream.storage.opening_limits import replay_limits
 
 STATE_TOPIC = TopicName(SHARE_GROUP_STATE_TOPIC)
 _LOAD_PATIENCE_SECONDS = 5.0
@@ -113,6 +114,7 @@ class ShareCoordinator:
             ShareStateShard(config[share.SHARE_COORDINATOR_SNAPSHOT_UPDATE_RECORDS_PER_SNAPSHOT]),
             self._environment,
             commit_timeout_ms=lambda: self._view.config[share.SHARE_COORDINATOR_WRITE_TIMEOUT_MS],
+            limits=lambda: replay_limits(self._view.config),
         )
         fresh.on_lost = lambda: self._give_up(index, fresh)
         self._shells[index] = fresh

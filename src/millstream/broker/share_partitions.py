@@ -17,7 +17,6 @@ from millstream.config import group_config
 from millstream.config.errors import ConfigError
 from millstream.config.group_config import BY_DURATION, READ_COMMITTED, GroupConfig
 from millstream.config.iso_duration import parse_duration_ms
-from millstream.config.table import log as log_settings
 from millstream.config.table import share as share_settings
 from millstream.config.table.topic import MILLSTREAM_DELIVERY_DELAY_MS
 from millstream.coordinator.share.in_flight import ShareLimits
@@ -29,6 +28,7 @@ from millstream.metadata.image import ConfigResource, MetadataDelta, ResourceTyp
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import TopicId
 from millstream.records.opening import OpeningLimits
+from millstream.storage.opening_limits import opening_limits
 
 NO_DELAY = -1
 
@@ -55,8 +55,7 @@ class SharePartitions:
 
     def opening_limits(self) -> OpeningLimits:
         """For batches whose records are looked at one by one."""
-        config = self._view.config
-        return OpeningLimits(config[log_settings.BATCH_MAX_DECOMPRESSED_BYTES], config[log_settings.BATCH_MAX_RECORDS])
+        return opening_limits(self._view.config)
 
     def config_of(self, group_id: str) -> GroupConfig:
         overrides = self._view.image.configs.get(ConfigResource(ResourceType.GROUP, group_id), {})
@@ -175,8 +174,8 @@ class SharePartitions:
             return log.log_start_offset
         if rule.startswith(BY_DURATION):
             since_ms = self.environment.clock.now_ms() - (parse_duration_ms(rule.removeprefix(BY_DURATION)) or 0)
-            search = log.time_search()
-            found = await self.environment.offload(lambda: search.offset_by_timestamp(since_ms))
+            search = log.time_search(self.opening_limits())
+            found = await self.environment.open_in_turn(lambda: search.offset_by_timestamp(since_ms))
             return partition.high_watermark if found is None else found.offset
         return partition.high_watermark
 

@@ -15,6 +15,7 @@ from millstream.environment import Environment
 from millstream.metadata.features import transaction_version
 from millstream.metadata.topic_names import TRANSACTION_STATE_TOPIC
 from millstream.model.identifiers import TopicName
+from millstream.storage.opening_limits import replay_limits
 
 STATE_TOPIC = TopicName(TRANSACTION_STATE_TOPIC)
 _log = logging.getLogger("millstream.transactions")
@@ -29,7 +30,7 @@ class TransactionShards(CoordinatorShards):
 
     def _new_transaction_shell(self, partition: Partition) -> CoordinatorShell:
         shard = TransactionShard(self._shard_settings)
-        shell = CoordinatorShell(partition, shard, self._environment)
+        shell = CoordinatorShell(partition, shard, self._environment, limits=lambda: replay_limits(self._view.config))
         shard.on_decided = lambda decided: self.on_decided(shell, decided)
         return shell
 

@@ -29,6 +29,8 @@ _MOST_BYTES = 1 << 30
 """Arrow's offsets have 32 bits; one record of the largest batch must still fit on top of this."""
 _MOST_HELD = 2 << 20
 """Bytes of records, decompressed, until their rows are handed out: whoever takes them works while more are decoded."""
+MOST_RECORDS = 4_000_000
+"""Of one batch: rows take several times the memory of the smallest records, and those of one batch are made at once."""
 _MOST_ROOM = 16 << 20
 """Kept for decompression; larger batches are rare."""
 _FRAMED = {Codec.GZIP: cramjam.gzip, Codec.LZ4: cramjam.lz4, Codec.ZSTD: cramjam.zstd}
@@ -129,6 +131,7 @@ class ArrowDecoder:
                 if checksum(view, position, size) != header.crc:
                     raise CorruptBatchError(topic, partition, base_offset, "the checksum (CRC32C) is wrong")
                 if not hidden and header.record_count:
+                    _check_count(header, topic, partition)
                     try:
                         content = view[position + HEADER_SIZE : position + size]
                         records = self._decompressor.records(header.codec, content)
@@ -206,6 +209,13 @@ class _Decompressor:
         if framed is not None and len(self._room) < len(records) <= _MOST_ROOM:
             self._room = bytearray(min(_MOST_ROOM, 2 * len(records)))
         return records
+
+
+def _check_count(header: BatchHeader, topic: str, partition: int) -> None:
+    """Before anything is opened or made."""
+    if header.record_count > MOST_RECORDS:
+        reason = f"it has {header.record_count} records, and at most {MOST_RECORDS} of one batch are read"
+        raise CorruptBatchError(topic, partition, header.base_offset, reason)
 
 
 def _implausible(header: BatchHeader, position: int) -> str:

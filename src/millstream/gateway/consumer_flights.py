@@ -19,7 +19,16 @@ from anyio import CapacityLimiter, to_thread
 from millstream.columnar.aborted import AbortedTransactions
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.protocol.schema import Message
-from millstream.records.record import Record, read_batches
+from millstream.records.batch import (
+    HEADER_SIZE,
+    BatchHeader,
+    has_valid_checksum,
+    is_plausible,
+    iterate_headers,
+    read_header,
+)
+from millstream.records.opening import BeyondLimitsError, OpeningLimits, records_between
+from millstream.records.record import Record
 from millstream.wire import Cluster, TopicPartition, WireError
 from millstream.wire.connection import Connection, Sent
 from millstream.wire.errors import ConnectionLostError, error_code, refusal
@@ -32,6 +41,10 @@ _LAST_WITH_NAMES = 12
 """Later versions of Fetch go by topic ids."""
 _LONGEST_WAIT_MS = 60_000
 _BUDGET_BYTES, _MOST_BYTES, _FEWEST_BYTES = 64 << 20, 1 << 20, 64 << 10
+_MOST_RECORDS = 10_000
+"""Of one partition that are kept ahead."""
+_MOST_HELD_BYTES = 8 << 20
+"""Of their keys and values; one record that is larger is kept all the same."""
 _SEND_S = 10.0
 _ANSWER_S = 10.0
 """How much later than the wait it was asked for an answer may be."""
@@ -55,7 +68,8 @@ class Part(NamedTuple):
 
     records: list[Record]
     next_offset: int
-    """Where to read on: behind the last record, or behind what is not shown, such as markers of transactions."""
+    """Where to read on: behind the last record, or behind what is not shown, such as markers of transactions; with an
+    error, behind the batch that cannot be read, if that is known."""
     error: ErrorCode = ErrorCode.NONE
 
 
@@ -85,6 +99,8 @@ class Flights:
     threads: CapacityLimiter
     max_bytes: Callable[[], int]
     """Of one fetch; a batch that is larger comes all the same."""
+    limits: OpeningLimits
+    """Of one batch, when it is opened."""
     _flights: list[_Flight] = field(default_factory=list)
     _troubles: dict[TopicPartition, _Trouble] = field(default_factory=dict)
 
@@ -216,7 +232,7 @@ class Flights:
         borrowed, connection, sent = await self._in_thread(lambda: self._send(node, request))
         try:
             await _readable(connection.fileno(), wait_ms / 1000 + _ANSWER_S)
-            return await self._in_thread(lambda: _read(connection, sent, wanted))
+            return await self._in_thread(lambda: _read(connection, sent, wanted, self.limits))
         except TimeoutError:
             connection.close()
             raise ConnectionLostError(str(connection.address), "did not answer in time", late=True) from None
@@ -282,7 +298,7 @@ def _request(wanted: Positions, epochs: Positions, max_bytes: int, wait_ms: int)
     }
 
 
-def _read(connection: Connection, sent: Sent, wanted: Positions) -> dict[TopicPartition, Part]:
+def _read(connection: Connection, sent: Sent, wanted: Positions, limits: OpeningLimits) -> dict[TopicPartition, Part]:
     answer = connection.receive(sent, _ANSWER_S)
     if answer.error_code:
         raise refusal("a fetch", error_code(answer.error_code))
@@ -291,27 +307,54 @@ def _read(connection: Connection, sent: Sent, wanted: Positions) -> dict[TopicPa
         for row in topic.partitions:
             place = TopicPartition(topic.topic, row.partition_index)
             if place in wanted:
-                parts[place] = _part(row, wanted[place])
+                parts[place] = _part(row, wanted[place], limits, _MOST_HELD_BYTES // len(wanted))
     return parts
 
 
-def _part(row: Message, wanted: int) -> Part:
+def _part(row: Message, wanted: int, limits: OpeningLimits, most_bytes: int) -> Part:
+    """What is shown of a partition. Of many or large records only the first: the next fetch has the others."""
     if row.error_code:
         return Part([], wanted, error_code(row.error_code))
     aborted = AbortedTransactions((each.producer_id, each.first_offset) for each in row.aborted_transactions or ())
+    data = memoryview(row.records or b"")
     records: list[Record] = []
-    next_offset = wanted
-    try:
-        for header, found in read_batches(row.records or b""):
-            hidden = aborted.hide(header)
-            next_offset = max(next_offset, header.last_offset + 1)
-            if not hidden:
-                records += [record for record in found if record.offset >= wanted]
-    except KafkaError:
-        if not records:
-            return Part([], wanted, ErrorCode.CORRUPT_MESSAGE)
-        next_offset = records[-1].offset + 1  # the damage is behind these: said when it is its turn
+    next_offset, end, held = wanted, 0, 0
+    for at, header in iterate_headers(data):
+        end = at + header.size
+        if not aborted.hide(header) and header.last_offset >= wanted:
+            last = min(header.last_offset, max(wanted, header.base_offset) + _MOST_RECORDS - len(records) - 1)
+            try:
+                found = _records(data, at, header, max(wanted, header.base_offset), last, limits)
+            except KafkaError as error:
+                if next_offset > wanted:
+                    return Part(records, next_offset)  # what is wrong is said when it is its turn
+                too_much = isinstance(error, BeyondLimitsError)
+                code = ErrorCode.MESSAGE_TOO_LARGE if too_much else ErrorCode.CORRUPT_MESSAGE
+                return Part([], header.last_offset + 1, code)
+            for record in found:
+                held += len(record.key or b"") + len(record.value or b"")
+                if records and held > most_bytes:
+                    return Part(records, record.offset)
+                records.append(record)
+            if last < header.last_offset:
+                return Part(records, last + 1)
+        next_offset = max(next_offset, header.last_offset + 1)
+    if next_offset == wanted and _is_damaged(data[end:]):
+        return Part([], wanted, ErrorCode.CORRUPT_MESSAGE)
     return Part(records, next_offset)
+
+
+def _records(
+    data: memoryview, at: int, header: BatchHeader, first: int, last: int, limits: OpeningLimits
+) -> list[Record]:
+    if not has_valid_checksum(data, at, header):
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"the batch at offset {header.base_offset} has a wrong CRC")
+    return records_between(header, data[at : at + header.size], first, last, limits)
+
+
+def _is_damaged(rest: memoryview) -> bool:
+    """Whether it is no batch, nor the beginning of one."""
+    return len(rest) >= HEADER_SIZE and not is_plausible(read_header(rest))
 
 
 def fair_share(readers: int) -> int:

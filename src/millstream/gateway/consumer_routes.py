@@ -30,6 +30,7 @@ from millstream.gateway.consumer_sessions import Sessions
 from millstream.gateway.endpoints import endpoint
 from millstream.gateway.errors import BadRequestError
 from millstream.gateway.parts import GatewayParts
+from millstream.records.opening import OpeningLimits
 from millstream.registry.decoding import Decoder
 from millstream.wire import TopicPartition
 
@@ -39,7 +40,9 @@ _DEFAULT_RECORDS, _DEFAULT_MS, _DEFAULT_BYTES = 500, 1_000, 1 << 20
 
 
 def consumer_family(parts: GatewayParts) -> Sequence[BaseRoute]:
-    sessions = Sessions(parts.cluster, parts.options.limits.max_consumers)
+    limits = parts.options.limits
+    opening = OpeningLimits(limits.max_batch_bytes, limits.max_batch_records)
+    sessions = Sessions(parts.cluster, limits.max_consumers, opening)
     parts.lifespans.append(sessions.lifespan)
     parts.on_stop.append(sessions.stop_polls)
     return ConsumerRoutes(sessions, Decoder(parts.registry)).routes()

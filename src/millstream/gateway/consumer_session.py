@@ -16,6 +16,7 @@ from millstream.gateway.consumer_progress import Batch, Held, Progress
 from millstream.gateway.errors import BadRequestError
 from millstream.gateway.kafka_errors import trouble_with
 from millstream.model.errors import ErrorCode
+from millstream.records.opening import OpeningLimits
 from millstream.wire import EARLIEST, LATEST, Cluster, TopicPartition, WireError
 
 RESETS = {"earliest": EARLIEST, "latest": LATEST}
@@ -39,6 +40,8 @@ class Tools:
     """For fetches."""
     fetch_bytes: Callable[[], int]
     """How much one of them may fetch at once, and so keep ahead."""
+    opening: OpeningLimits
+    """Of one batch that is fetched."""
 
 
 class Holding(NamedTuple):
@@ -64,7 +67,7 @@ class Session:
         self.used_at = time.monotonic()
         self._tools = tools
         self._member = GroupMember(tools.cluster, tools.heartbeats, group, self)
-        self._flights = Flights(tools.cluster, tools.reads, tools.fetch_bytes)
+        self._flights = Flights(tools.cluster, tools.reads, tools.fetch_bytes, tools.opening)
         self._progress = Progress()
         self._rounds: dict[TopicPartition, int] = {}
         """For each partition which assignment gave it to us: a look-up for an earlier one is void."""
@@ -213,6 +216,15 @@ class Session:
                 continue
             if part.error is ErrorCode.OFFSET_OUT_OF_RANGE:
                 await self._reset(place, held)
+            elif part.error is ErrorCode.MESSAGE_TOO_LARGE:
+                raise BadRequestError(
+                    502,
+                    f"{place}: the batch at offset {held.position} is more than this gateway opens "
+                    f"({self._tools.opening.max_records} records, {self._tools.opening.max_bytes} bytes)",
+                    f"seek to offset {part.next_offset}, behind it; or start the gateway with a larger --limit "
+                    "max_batch_records or max_batch_bytes",
+                    code=50201,
+                )
             elif part.error:
                 found = trouble_with(part.error, f"{place} cannot be read at offset {held.position}")
                 raise BadRequestError(found.status, f"{found.message} ({part.error.name})", found.hint, code=found.code)

@@ -13,6 +13,7 @@ from anyio import CapacityLimiter
 from millstream.gateway.consumer_flights import fair_share
 from millstream.gateway.consumer_session import Session, Tools
 from millstream.gateway.errors import BadRequestError
+from millstream.records.opening import OpeningLimits
 from millstream.wire import Cluster
 
 DEFAULT_RESET = "earliest"
@@ -28,8 +29,9 @@ Name = tuple[str, str]
 class Sessions:
     """Lives in the event loop of the gateway, from `lifespan`'s beginning to its end."""
 
-    def __init__(self, cluster: Cluster, max_open: int) -> None:
+    def __init__(self, cluster: Cluster, max_open: int, opening: OpeningLimits) -> None:
         self._cluster = cluster
+        self._opening = opening
         self._max_open = max_open
         self._tools: Tools | None = None
         self._open: dict[Name, Session] = {}
@@ -46,6 +48,7 @@ class Sessions:
             CapacityLimiter(_HEARTBEATS),
             CapacityLimiter(_READS),
             self._fetch_bytes,
+            self._opening,
         )
         try:
             yield

@@ -26,6 +26,10 @@ class Limits:
     """Open consumers over HTTP, of all groups."""
     max_streams: int = 1_000
     """Open server-sent event streams."""
+    max_batch_bytes: int = 128 << 20
+    """Of one batch that is read for a consumer or a stream, decompressed; beyond it the batch cannot be read (502)."""
+    max_batch_records: int = 1_000_000
+    """In one batch that is read for a consumer or a stream; beyond it the batch cannot be read (502)."""
 
 
 _RANGES = {
@@ -36,6 +40,8 @@ _RANGES = {
     "produce_timeout_s": (0.1, 86_400.0),
     "max_consumers": (0, 1_000_000),
     "max_streams": (0, 1_000_000),
+    "max_batch_bytes": (1 << 20, 256 << 20),
+    "max_batch_records": (1000, 2**31 - 1),
 }
 
 

@@ -21,6 +21,7 @@ from millstream.gateway.parts import GatewayParts
 from millstream.gateway.stream_events import TopicStream
 from millstream.gateway.stream_positions import Positions, find_start, read_id, read_start
 from millstream.gateway.stream_tail import StreamTools, Tails
+from millstream.records.opening import OpeningLimits
 from millstream.registry.decoding import Decoder
 from millstream.wire import Cluster
 
@@ -55,17 +56,20 @@ DOC = Doc(
 
 
 def stream_family(parts: GatewayParts) -> Sequence[BaseRoute]:
-    routes = StreamRoutes(parts.cluster, Decoder(parts.registry), parts.options.limits.max_streams)
+    limits = parts.options.limits
+    opening = OpeningLimits(limits.max_batch_bytes, limits.max_batch_records)
+    routes = StreamRoutes(parts.cluster, Decoder(parts.registry), limits.max_streams, opening)
     parts.lifespans.append(routes.lifespan)
     parts.on_stop.append(routes.stop)
     return [endpoint("GET", "/topics/{topic}/stream", routes.stream, doc=DOC)]
 
 
 class StreamRoutes:
-    def __init__(self, cluster: Cluster, decoder: Decoder, max_open: int) -> None:
+    def __init__(self, cluster: Cluster, decoder: Decoder, max_open: int, opening: OpeningLimits) -> None:
         self._cluster = cluster
         self._decoder = decoder
         self._max_open = max_open
+        self._opening = opening
         self._open = 0
         self._tools: StreamTools | None = None
         self._tails: Tails | None = None
@@ -73,7 +77,8 @@ class StreamRoutes:
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
-        self._tools = StreamTools(self._cluster, CapacityLimiter(_CALLS), CapacityLimiter(_READS), lambda: self._open)
+        calls, reads = CapacityLimiter(_CALLS), CapacityLimiter(_READS)
+        self._tools = StreamTools(self._cluster, calls, reads, lambda: self._open, self._opening)
         self._tails = Tails(self._tools)
         self._stopping = asyncio.Event()
         yield

@@ -21,6 +21,7 @@ from millstream.gateway.consumer_flights import Flights, Part, fair_share
 from millstream.gateway.consumer_records import RecordView
 from millstream.gateway.stream_positions import Positions
 from millstream.model.errors import ErrorCode
+from millstream.records.opening import OpeningLimits
 from millstream.records.record import Record
 from millstream.wire import EARLIEST, LATEST, Cluster, TopicPartition, WireError
 
@@ -65,6 +66,12 @@ async def chunk_of(landed: Mapping[TopicPartition, Part], tools: "StreamTools", 
             found = await tools.call(partial(_nearest, tools.cluster, place, wanted))
             chunk.after[place.partition] = found
             chunk.notes.append({"partition": place.partition, "from": wanted, "to": found})
+        elif part.error is ErrorCode.MESSAGE_TOO_LARGE:
+            raise WireError(
+                f"{place}: the batch at offset {positions[place.partition]} is more than this gateway opens; read on "
+                f"from offset {part.next_offset}, or start the gateway with a larger --limit max_batch_records or "
+                "max_batch_bytes"
+            )
         elif part.error:
             raise WireError(f"{place} cannot be read ({part.error.name})")
     return chunk
@@ -84,9 +91,11 @@ class StreamTools:
     reads: CapacityLimiter
     open: Callable[[], int]
     """How many streams there are."""
+    opening: OpeningLimits
+    """Of one batch that is fetched."""
 
     def flights(self) -> Flights:
-        return Flights(self.cluster, self.reads, lambda: fair_share(self.open()))
+        return Flights(self.cluster, self.reads, lambda: fair_share(self.open()), self.opening)
 
     async def is_gone(self, topic: str) -> bool:
         """Whether the cluster says that there is no such topic (any more)."""

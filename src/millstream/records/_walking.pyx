@@ -1,16 +1,15 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """The same as `walking`, compiled: it works without the interpreter's lock, so that the event loop goes on meanwhile."""
 
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc
+
+from millstream.records._cursor cimport NO_FAULT, NUMBER_TOO_LARGE, NUMBER_WITHOUT_END, Cursor, read_varint
 
 from millstream.records.varint import MalformedRecordError
 
 cdef enum Fault:
-    FINE
-    RECORD_TOO_LONG
-    NUMBER_WITHOUT_END
-    NUMBER_TOO_LARGE
+    RECORD_TOO_LONG = 10
     WRONG_OFFSET
     TOO_MANY_HEADERS
     HEADER_WITHOUT_NAME
@@ -25,37 +24,6 @@ cdef dict _TEXTS = {
     HEADER_WITHOUT_NAME: "record %d has a header without a name (%d)",
     WRONG_END: "the fields of record %d do not end where it does (%d)",
 }
-
-
-cdef struct Cursor:
-    const uint8_t* data
-    Py_ssize_t at
-    Py_ssize_t end
-    Fault fault
-    int64_t value  # what is wrong
-
-
-cdef inline int64_t read_varint(Cursor* cursor, int most_bytes) noexcept nogil:
-    cdef uint64_t zigzag = 0
-    cdef int index
-    cdef uint8_t byte
-    for index in range(most_bytes):
-        if cursor.at >= cursor.end:
-            cursor.fault = NUMBER_WITHOUT_END
-            return 0
-        byte = cursor.data[cursor.at]
-        cursor.at += 1
-        if index == 9 and byte > 1:
-            cursor.fault = NUMBER_WITHOUT_END if byte >= 0x80 else NUMBER_TOO_LARGE
-            return 0
-        zigzag |= <uint64_t>(byte & 0x7F) << (7 * index)
-        if byte < 0x80:
-            if most_bytes == 5 and zigzag >> 32:
-                cursor.fault = NUMBER_TOO_LARGE
-                return 0
-            return <int64_t>(zigzag >> 1) ^ -<int64_t>(zigzag & 1)
-    cursor.fault = NUMBER_WITHOUT_END
-    return 0
 
 
 cdef inline int64_t skip_bytes(Cursor* cursor, Py_ssize_t stop) noexcept nogil:
@@ -130,7 +98,7 @@ cdef Cursor cursor_over(const uint8_t[::1] data, Py_ssize_t position, Py_ssize_t
     if position < 0 or end > data.shape[0] or position > end:
         raise MalformedRecordError("the records are not inside of their bytes")
     cursor.data = &data[0] if data.shape[0] else NULL
-    cursor.at, cursor.end, cursor.fault, cursor.value = position, end, FINE, 0
+    cursor.at, cursor.end, cursor.fault, cursor.value = position, end, NO_FAULT, 0
     return cursor
 
 
@@ -167,33 +135,88 @@ def check_records(
         free(keyless)
 
 
+cdef struct Deltas:
+    int64_t time
+    int64_t offset
+
+
+cdef inline Py_ssize_t read_deltas(Cursor* cursor, Deltas* found) noexcept nogil:
+    """Time and offset of the record at the cursor; where it ends."""
+    cdef int64_t size = read_varint(cursor, 5)
+    cdef Py_ssize_t stop
+    if cursor.fault:
+        return 0
+    if size < 1 or size > cursor.end - cursor.at:
+        cursor.fault, cursor.value = RECORD_TOO_LONG, size
+        return 0
+    stop = cursor.at + size
+    cursor.at += 1
+    found.time = read_varint(cursor, 10)
+    if not cursor.fault:
+        found.offset = read_varint(cursor, 5)
+    return stop
+
+
 def seek_offset(const uint8_t[::1] data, Py_ssize_t position, Py_ssize_t end, Py_ssize_t count, int64_t wanted):
     """See `walking.seek_offset`."""
     cdef Cursor cursor = cursor_over(data, position, end)
     cdef Py_ssize_t number = 0, begin = position, stop
-    cdef int64_t size, delta
+    cdef Deltas found
     with nogil:
         while number < count:
             begin = cursor.at
-            size = read_varint(&cursor, 5)
-            if cursor.fault:
-                break
-            if size < 1 or size > cursor.end - cursor.at:
-                cursor.fault, cursor.value = RECORD_TOO_LONG, size
-                break
-            stop = cursor.at + size
-            cursor.at += 1
-            read_varint(&cursor, 10)
-            if cursor.fault:
-                break
-            delta = read_varint(&cursor, 5)
-            if cursor.fault or delta >= wanted:
+            stop = read_deltas(&cursor, &found)
+            if cursor.fault or found.offset >= wanted:
                 break
             cursor.at = begin = stop
             number += 1
     if cursor.fault:
         raise MalformedRecordError(_TEXTS[cursor.fault] % (number, cursor.value))
     return begin, number
+
+
+def find_time(
+    const uint8_t[::1] data,
+    Py_ssize_t position,
+    Py_ssize_t end,
+    Py_ssize_t count,
+    int64_t least_time,
+    int64_t least_offset,
+):
+    """See `walking.find_time`."""
+    cdef Cursor cursor = cursor_over(data, position, end)
+    cdef Py_ssize_t number = 0, stop
+    cdef Deltas found
+    with nogil:
+        while number < count:
+            stop = read_deltas(&cursor, &found)
+            if cursor.fault or (found.time >= least_time and found.offset >= least_offset):
+                break
+            cursor.at = stop
+            number += 1
+    if cursor.fault:
+        raise MalformedRecordError(_TEXTS[cursor.fault] % (number, cursor.value))
+    return (found.offset, found.time) if number < count else None
+
+
+def latest_time(const uint8_t[::1] data, Py_ssize_t position, Py_ssize_t end, Py_ssize_t count):
+    """See `walking.latest_time`."""
+    cdef Cursor cursor = cursor_over(data, position, end)
+    cdef Py_ssize_t number = 0, stop
+    cdef Deltas found, latest
+    latest.time = latest.offset = 0
+    with nogil:
+        while number < count:
+            stop = read_deltas(&cursor, &found)
+            if cursor.fault:
+                break
+            if number == 0 or found.time > latest.time or (found.time == latest.time and found.offset < latest.offset):
+                latest = found
+            cursor.at = stop
+            number += 1
+    if cursor.fault:
+        raise MalformedRecordError(_TEXTS[cursor.fault] % (number, cursor.value))
+    return (latest.offset, latest.time) if count > 0 else None
 
 
 cdef inline bint is_known(const uint32_t* known, Py_ssize_t size, uint32_t wanted) noexcept nogil:

@@ -5,14 +5,14 @@
 
 import os
 
-from millstream.records.walking import check_records, schema_faults, seek_offset
+from millstream.records.walking import check_records, find_time, latest_time, schema_faults, seek_offset
 
-__all__ = ["IS_COMPILED", "check_records", "schema_faults", "seek_offset"]
+__all__ = ["IS_COMPILED", "check_records", "find_time", "latest_time", "schema_faults", "seek_offset"]
 
 IS_COMPILED = False
 if os.environ.get("MILLSTREAM_PURE", "") in ("", "0"):
     try:
-        from millstream.records._walking import check_records, schema_faults, seek_offset
+        from millstream.records._walking import check_records, find_time, latest_time, schema_faults, seek_offset
 
         IS_COMPILED = True
     except ImportError:

@@ -1,23 +1,29 @@
-"""Only the keys and values of a batch, quickly: for whoever reads a whole log to rebuild what it tells.
+"""Only the keys and values of a batch, quickly: to rebuild the state of a coordinator from its log.
 
-The bytes are trusted: their CRC was checked when they were read from the disk, and it was our own log that took them.
+The CRC was checked when the bytes were read from the disk. Lengths in the records are not checked: wrong ones give
+wrong keys, or an IndexError. What a batch may become when it is opened is bounded.
 """
 
 from collections.abc import Iterator
 
-from millstream.records.batch import HEADER_SIZE, BatchHeader, Bytes
-from millstream.records.compression import Codec, decompress
+from millstream.records.batch import BatchHeader, Bytes
+from millstream.records.opening import OpeningLimits, opened
 from millstream.records.varint import read_varint
 
 KeyValue = tuple[bytes | None, bytes | None]
+_MOST_COPIED = 1 << 20
+"""Bytes are read more quickly than a view of them, but copying many of them holds the interpreter's lock for long."""
 
 
-def iterate_key_values(header: BatchHeader, batch: Bytes) -> Iterator[KeyValue]:
-    """Key and value of each record, in order; `batch` begins with the header."""
-    content = memoryview(batch)[HEADER_SIZE : header.size]
-    data = bytes(content) if header.codec == Codec.NONE else decompress(Codec(header.codec), content)
+def iterate_key_values(header: BatchHeader, batch: Bytes, limits: OpeningLimits) -> Iterator[KeyValue]:
+    """Key and value of each record, in order; `batch` begins with the header. Raises as `opened` does."""
+    with opened(header, batch, limits) as content:
+        yield from _key_values(bytes(content) if len(content) <= _MOST_COPIED else content, header.record_count)
+
+
+def _key_values(data: Bytes, count: int) -> Iterator[KeyValue]:
     position = 0
-    for _ in range(header.record_count):
+    for _ in range(count):
         # Lengths of one byte are written out: most are, and the calls would cost more than all the rest.
         byte = data[position]
         if byte < 0x80:
@@ -41,7 +47,7 @@ def iterate_key_values(header: BatchHeader, batch: Bytes) -> Iterator[KeyValue]:
             size, position = read_varint(data, position)
         key: bytes | None = None
         if size >= 0:
-            key = data[position : position + size]
+            key = bytes(data[position : position + size])
             position += size
         byte = data[position]
         if byte < 0x80 and not byte & 1:
@@ -49,5 +55,5 @@ def iterate_key_values(header: BatchHeader, batch: Bytes) -> Iterator[KeyValue]:
             size = byte >> 1
         else:
             size, position = read_varint(data, position)
-        yield key, (data[position : position + size] if size >= 0 else None)
+        yield key, (bytes(data[position : position + size]) if size >= 0 else None)
         position = end

@@ -1,41 +1,55 @@
-"""Offset and timestamp of each record in a batch, and nothing else of it: for ListOffsets by timestamp."""
+"""Records of one batch by their time, for ListOffsets: nothing else of them is looked at.
 
-import time
-from collections.abc import Iterator
+For a thread. The walk over the records is compiled where that was built.
+"""
 
-from millstream.records.batch import HEADER_SIZE, BatchHeader, Bytes
-from millstream.records.compression import MAX_DECOMPRESSED_BYTES, Codec, DecompressionFailedError, decompress
-from millstream.records.varint import MAX_LONG_BYTES, read_varint
+from millstream.model.errors import ErrorCode, KafkaError
+from millstream.records.batch import BatchHeader, Bytes
+from millstream.records.compiled import find_time, latest_time
+from millstream.records.opening import OpeningLimits, opened
+from millstream.records.varint import MalformedRecordError
 
-_STEP = 255
-"""After so many records the interpreter's lock is offered to the event loop: this runs in a thread."""
-
-
-class MalformedRecordsError(ValueError):
-    """The records section does not hold what the header promises."""
+_LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
 
-def record_times(header: BatchHeader, batch: Bytes, limit: int = MAX_DECOMPRESSED_BYTES) -> Iterator[tuple[int, int]]:
-    """(offset, timestamp) of each record of the batch, whose bytes begin with the header."""
+def first_record_at(
+    header: BatchHeader, batch: Bytes, timestamp: int, least_offset: int, limits: OpeningLimits
+) -> tuple[int, int] | None:
+    """Offset and timestamp of the first record that is neither before `timestamp` nor below `least_offset`.
+
+    `batch` begins with the header. Raises as `opened` does, and INVALID_RECORD.
+    """
+    if header.has_log_append_time:
+        if header.max_timestamp < timestamp:
+            return None
+        least_time = _LEAST
+    else:
+        least_time = max(_LEAST, min(_MOST, timestamp - header.base_timestamp))
+    least_delta = max(_LEAST, least_offset - header.base_offset)
     try:
-        records = decompress(Codec(header.codec), memoryview(batch)[HEADER_SIZE : header.size], limit)
-        position = 0
-        for number in range(header.record_count):
-            if number & _STEP == _STEP:
-                time.sleep(0)
-            size, position = read_varint(records, position)
-            end = position + size
-            if size < 0 or end > len(records):
-                raise MalformedRecordsError("a record reaches past the end of its batch")
-            timestamp_delta, position = read_varint(records, position + 1, MAX_LONG_BYTES)
-            offset_delta, _ = read_varint(records, position)
-            timestamp = header.max_timestamp if header.has_log_append_time else header.base_timestamp + timestamp_delta
-            yield header.base_offset + offset_delta, timestamp
-            position = end
-    except (IndexError, ValueError) as error:
-        if isinstance(error, MalformedRecordsError):
-            raise
-        raise MalformedRecordsError(str(error)) from error
+        with opened(header, batch, limits) as content:
+            found = find_time(content, 0, len(content), header.record_count, least_time, least_delta)
+    except MalformedRecordError as error:
+        raise _malformed(error) from None
+    return None if found is None else _absolute(header, *found)
 
 
-__all__ = ["DecompressionFailedError", "MalformedRecordsError", "record_times"]
+def latest_record(header: BatchHeader, batch: Bytes, limits: OpeningLimits) -> tuple[int, int] | None:
+    """Offset and timestamp of the first record that has the greatest timestamp; None if there is no record."""
+    if header.has_log_append_time:
+        return first_record_at(header, batch, header.max_timestamp, header.base_offset, limits)
+    try:
+        with opened(header, batch, limits) as content:
+            found = latest_time(content, 0, len(content), header.record_count)
+    except MalformedRecordError as error:
+        raise _malformed(error) from None
+    return None if found is None else _absolute(header, *found)
+
+
+def _absolute(header: BatchHeader, offset_delta: int, time_delta: int) -> tuple[int, int]:
+    timestamp = header.max_timestamp if header.has_log_append_time else header.base_timestamp + time_delta
+    return header.base_offset + offset_delta, timestamp
+
+
+def _malformed(error: MalformedRecordError) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_RECORD, f"the records are not what their batch says: {error}")

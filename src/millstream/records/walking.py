@@ -71,15 +71,47 @@ def seek_offset(data: Bytes, position: int, end: int, count: int, wanted: int) -
     for number in range(count):
         if number & _STEP == _STEP:
             time.sleep(0)
-        size, body = read_varint(data, position)
-        if size < 1 or body + size > end:
-            raise MalformedRecordError(f"record {number} of {size} bytes does not fit into its batch")
-        _, place = read_varint(data, body + 1, MAX_LONG_BYTES)
-        delta, _ = read_varint(data, place)
+        _, delta, following = _deltas(data, position, end, number)
         if delta >= wanted:
             return position, number
-        position = body + size
+        position = following
     return position, count
+
+
+def find_time(
+    data: Bytes, position: int, end: int, count: int, least_time: int, least_offset: int
+) -> tuple[int, int] | None:
+    """Offset and time of the first record whose time is not below `least_time`, nor its offset below `least_offset`;
+    all of them are deltas, as records have them."""
+    for number in range(count):
+        if number & _STEP == _STEP:
+            time.sleep(0)
+        moment, offset, position = _deltas(data, position, end, number)
+        if moment >= least_time and offset >= least_offset:
+            return offset, moment
+    return None
+
+
+def latest_time(data: Bytes, position: int, end: int, count: int) -> tuple[int, int] | None:
+    """Offset and time of the record with the greatest time, the one with the lowest offset if there are several."""
+    latest: tuple[int, int] | None = None
+    for number in range(count):
+        if number & _STEP == _STEP:
+            time.sleep(0)
+        moment, offset, position = _deltas(data, position, end, number)
+        if latest is None or (moment, -offset) > (latest[1], -latest[0]):
+            latest = offset, moment
+    return latest
+
+
+def _deltas(data: Bytes, position: int, end: int, number: int) -> tuple[int, int, int]:
+    """Time and offset of the record at `position`, and where the next one begins."""
+    size, body = read_varint(data, position)
+    if size < 1 or body + size > end:
+        raise MalformedRecordError(f"record {number} of {size} bytes does not fit into its batch")
+    moment, place = read_varint(data, body + 1, MAX_LONG_BYTES)
+    offset, _ = read_varint(data, place)
+    return moment, offset, body + size
 
 
 def schema_faults(

@@ -17,7 +17,8 @@ from uuid import UUID
 
 from millstream.model.errors import KafkaError
 from millstream.records.batch import BatchHeader, iterate_headers
-from millstream.records.record import Record, build_batch, iterate_records
+from millstream.records.opening import OpeningLimits, records_between
+from millstream.records.record import Record, build_batch
 from millstream.registry.errors import RegistryError, store_failed, store_timed_out, too_large
 from millstream.registry.records import Entry, Key, Kind, decode, encode_key, encode_value
 from millstream.registry.state import HIGHEST_IDS, RegistryState
@@ -41,6 +42,8 @@ TENURE_S = 60.0
 _LAST_EPOCH = 32_767
 _FETCH_BYTES = 8 << 20
 _FETCH_WAIT_MS = 500
+_OPENING = OpeningLimits(max_bytes=16 << 20, max_records=10_000)
+"""A batch that is more is passed over, here and by the brokers that check schema ids: no registry writes such ones."""
 _GOODBYE_S = 2.0
 _SILENCE_S = 5.0
 """After which a fetch that has not come back is a trouble."""
@@ -332,13 +335,23 @@ class SchemaLog:
                 return  # the rest comes with the next fetch
             if header.last_offset < self._position:
                 continue
-            records = [] if header.is_control else list(iterate_records(header, batch))
+            records = [] if header.is_control else self._records(header, batch)
             with self._moved:
                 for record in records:
                     if record.offset >= self._position:
                         self._apply(record, header)
                 self._position = header.last_offset + 1
                 self._moved.notify_all()
+
+    def _records(self, header: BatchHeader, batch: memoryview) -> list[Record]:
+        """Anyone may write to the topic: a batch that cannot be read does not keep the registry from those behind."""
+        try:
+            return records_between(header, batch, header.base_offset, header.last_offset, _OPENING)
+        except KafkaError as error:
+            logger.warning(
+                "schemas_batch_skipped topic=%s offset=%d reason=%s", self.topic, header.base_offset, error.message
+            )
+            return []
 
     def _apply(self, record: Record, header: BatchHeader) -> None:
         self._last_writer = (header.producer_id, header.producer_epoch)

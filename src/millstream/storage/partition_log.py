@@ -17,6 +17,7 @@ from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import TopicPartition
 from millstream.model.transactions import Origin, VerificationGuard
 from millstream.records.batch import HEADER, LOG_OVERHEAD, PLACEMENT, TRANSACTIONAL_BIT, Bytes
+from millstream.records.opening import WIDEST, OpeningLimits
 from millstream.storage import log_reader, rolling
 from millstream.storage.batch_admission import (
     LOG_APPEND_TIME,
@@ -478,9 +479,9 @@ class PartitionLog:
         """(epoch, end offset) as OffsetForLeaderEpoch wants it; (-1, -1) when unknown."""
         return self.epochs.end_offset(epoch, self.log_end_offset)
 
-    def time_search(self) -> TimeSearch:
+    def time_search(self, limits: OpeningLimits = WIDEST) -> TimeSearch:
         """The log as it is now, to be searched by time in a thread."""
-        return TimeSearch(self.segments, self.log_start_offset)
+        return TimeSearch(self.segments, self.log_start_offset, limits)
 
     # Shortening
 

@@ -1,14 +1,23 @@
-"""Finding records by time: the indexes and headers lead to one batch, and only that batch is decoded."""
+"""Finding records by time: the indexes and headers lead to one batch, and only that batch is opened.
+
+A batch that is more than the limits allow to open is taken as a whole: its first offset is found in place of the first
+record at or after a time, its last offset in place of the latest record. So is a batch that comes after several whose
+headers promise a record of that time and that have none.
+"""
 
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.records.batch import NO_TIMESTAMP, BatchHeader
-from millstream.records.record_times import MalformedRecordsError, record_times
+from millstream.records.opening import WIDEST, BeyondLimitsError, OpeningLimits
+from millstream.records.record_times import first_record_at, latest_record
 from millstream.storage.batch_scan import walk_headers
 from millstream.storage.disk import File
 from millstream.storage.segment import Segment
+
+_MOST_IN_VAIN = 8
+"""Batches that are opened without finding what their headers promise: these are not what a Kafka client writes."""
 
 
 class FoundOffset(NamedTuple):
@@ -21,13 +30,16 @@ class TimeSearch:
     """A log's segments as they were when this was made, on the event loop. The searches run in a thread, while the loop
     appends, rolls and deletes."""
 
-    __slots__ = ("_log_start_offset", "_newest", "_segments")
+    __slots__ = ("_in_vain", "_limits", "_log_start_offset", "_newest", "_segments")
 
-    def __init__(self, segments: Iterable[Segment], log_start_offset: int) -> None:
+    def __init__(self, segments: Iterable[Segment], log_start_offset: int, limits: OpeningLimits = WIDEST) -> None:
         # How far the active segment reaches, and what its greatest timestamp is, is only true for this moment.
         self._segments = [(segment, segment.size) for segment in segments if segment.size]
         self._newest = self._segments[-1][0].max_timestamp if self._segments else NO_TIMESTAMP
         self._log_start_offset = log_start_offset
+        self._limits = limits
+        self._in_vain = 0
+        """Batches that were opened without finding anything."""
 
     def offset_by_timestamp(self, timestamp: int) -> FoundOffset | None:
         """The first record at or after the log's start whose timestamp is not before `timestamp`."""
@@ -38,11 +50,11 @@ class TimeSearch:
         greatest = self._greatest()
         if greatest < 0:
             return None
-        found = self._first(lambda segment, size: _greatest_record(segment, size, greatest))
+        found = self._first(lambda segment, size: self._greatest_record(segment, size, greatest))
         if found is None:
             # The batch that has it is empty: the cleaner keeps such ones. What is left has to be looked at.
             latest = max((_latest_left(segment) for segment, _ in self._segments), default=NO_TIMESTAMP)
-            found = self._first(lambda segment, size: _greatest_record(segment, size, latest, indexed=False))
+            found = self._first(lambda segment, size: self._greatest_record(segment, size, latest, indexed=False))
         return found
 
     def _first(self, search: Callable[[Segment, int], FoundOffset | None]) -> FoundOffset | None:
@@ -95,24 +107,48 @@ class TimeSearch:
         for at, header in walk_headers(file, position, size):
             if header.max_timestamp < timestamp or header.last_offset < self._log_start_offset:
                 continue
-            for offset, record_timestamp in _times(file, at, header):
-                if record_timestamp >= timestamp and offset >= self._log_start_offset:
-                    return FoundOffset(offset, record_timestamp, header.leader_epoch)
+            found = self._first_in_batch(file, at, header, timestamp)
+            if found is not None:
+                return FoundOffset(*found, header.leader_epoch)
         return None
 
+    def _first_in_batch(self, file: File, at: int, header: BatchHeader, timestamp: int) -> tuple[int, int] | None:
+        least_offset = self._log_start_offset
+        if not header.record_count:
+            return None  # the cleaner left nothing but the header
+        if self._in_vain >= _MOST_IN_VAIN:
+            return max(header.base_offset, least_offset), header.max_timestamp
+        try:
+            found = first_record_at(header, file.read_at(at, header.size), timestamp, least_offset, self._limits)
+        except BeyondLimitsError:
+            return max(header.base_offset, least_offset), header.max_timestamp
+        except KafkaError as error:
+            raise _malformed(file, header, error) from error
+        self._in_vain += found is None
+        return found
 
-def _greatest_record(segment: Segment, size: int, greatest: int, *, indexed: bool = True) -> FoundOffset | None:
-    if segment.greatest_timestamp() < greatest:
+    def _greatest_record(
+        self, segment: Segment, size: int, greatest: int, *, indexed: bool = True
+    ) -> FoundOffset | None:
+        if segment.greatest_timestamp() < greatest:
+            return None
+        position = segment.find(segment.first_offset_for_time(greatest), in_thread=True) if indexed else 0
+        if position is None:
+            return None
+        file = segment.file()
+        for at, header in walk_headers(file, position, size):
+            if header.max_timestamp >= greatest and header.record_count:
+                return FoundOffset(*self._latest_in_batch(file, at, header), header.leader_epoch)
         return None
-    position = segment.find(segment.first_offset_for_time(greatest), in_thread=True) if indexed else 0
-    if position is None:
-        return None
-    file = segment.file()
-    for at, header in walk_headers(file, position, size):
-        if header.max_timestamp >= greatest and header.record_count:
-            offset, timestamp = max(_times(file, at, header), key=lambda time: (time[1], -time[0]))
-            return FoundOffset(offset, timestamp, header.leader_epoch)
-    return None
+
+    def _latest_in_batch(self, file: File, at: int, header: BatchHeader) -> tuple[int, int]:
+        whole = header.last_offset, header.max_timestamp
+        try:
+            return latest_record(header, file.read_at(at, header.size), self._limits) or whole
+        except BeyondLimitsError:
+            return whole
+        except KafkaError as error:
+            raise _malformed(file, header, error) from error
 
 
 def _latest_left(segment: Segment) -> int:
@@ -127,13 +163,10 @@ def _latest_left(segment: Segment) -> int:
         return NO_TIMESTAMP
 
 
-def _times(file: File, position: int, header: BatchHeader) -> list[tuple[int, int]]:
-    try:
-        return list(record_times(header, file.read_at(position, header.size)))
-    except MalformedRecordsError as error:
-        raise KafkaError(
-            ErrorCode.CORRUPT_MESSAGE, f"the batch at offset {header.base_offset} in {file.path}: {error}"
-        ) from error
+def _malformed(file: File, header: BatchHeader, error: KafkaError) -> KafkaError:
+    return KafkaError(
+        ErrorCode.CORRUPT_MESSAGE, f"the batch at offset {header.base_offset} in {file.path}: {error.message}"
+    )
 
 
 def _unreadable(segment: Segment, error: OSError) -> KafkaError:

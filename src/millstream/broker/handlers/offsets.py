@@ -18,6 +18,7 @@ from millstream.environment import Environment
 from millstream.metadata.image import PartitionState
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.protocol.schema import Message
+from millstream.records.opening import OpeningLimits
 
 DELETE_UP_TO_HIGH_WATERMARK = -1
 READ_UNCOMMITTED = 0
@@ -47,13 +48,15 @@ class OffsetHandlers:
         environment: Environment,
         cluster: Elsewhere,
         remember_starts: "Callable[[], asyncio.Future[OSError | None]]",
+        limits: Callable[[], OpeningLimits],
     ) -> None:
         """`remember_starts` writes down where logs begin, so that deleted records stay deleted after a crash; what it
-        returns is done when that is on disk."""
+        returns is done when that is on disk. `limits` are those of a batch that is opened to find a time."""
         self._partitions = partitions
         self._environment = environment
         self._cluster = cluster
         self._remember_starts = remember_starts
+        self._limits = limits
 
     def _led(self, topic: str, index: int, leader_epoch: int = -1) -> Partition:
         """The partition, if this node leads it in the epoch that the peer knows."""
@@ -96,9 +99,11 @@ class OffsetHandlers:
             case Special.LATEST_TIERED | Special.EARLIEST_PENDING_UPLOAD:
                 return {"offset": -1, "leader_epoch": -1}  # nothing is tiered here
             case Special.MAX_TIMESTAMP:
-                found = await self._environment.offload(log.time_search().max_timestamp_offset)
+                search = log.time_search(self._limits())
+                found = await self._environment.open_in_turn(search.max_timestamp_offset)
             case timestamp if timestamp >= 0:
-                found = await self._environment.offload(partial(log.time_search().offset_by_timestamp, timestamp))
+                search = log.time_search(self._limits())
+                found = await self._environment.open_in_turn(partial(search.offset_by_timestamp, timestamp))
             case unknown:
                 raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"there is no special timestamp {unknown}")
         if found is None or found.offset >= _end_for(partition, request):

@@ -31,8 +31,6 @@ from millstream.records.opening import SMALL, SMALL_BYTES, BeyondLimitsError, Op
 
 MOST_HELD_BYTES = 256 << 20
 """Clients are told to come again with what is more than that."""
-_AT_ONCE = 2
-"""So many threads open batches: the others are for the disk."""
 _SMALL_CONVERTED_BYTES = 16 << 10
 """Compressing takes longer than looking: no more than this is done on the event loop."""
 _log = logging.getLogger("millstream.produce")
@@ -87,7 +85,6 @@ class OpenedProduce:
         self._lines: dict[Place, deque[_Held]] = {}
         """By partition: those that wait, in the order in which they came."""
         self._bytes = 0
-        self._threads = asyncio.Semaphore(_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
         self._reading: asyncio.Task[None] | None = None
         self._next_reading: asyncio.Task[None] | None = None
@@ -246,9 +243,8 @@ class OpenedProduce:
                 if held.request.acks == -1:
                     partition.check_enough_in_sync()
                 partition.log.judge(batch, self._environment.clock.now_ms())
-                async with self._threads:
-                    work = partial(open_batch, batch, wanted, self._limits())
-                    opened[number] = await self._environment.offload(work)
+                work = partial(open_batch, batch, wanted, self._limits())
+                opened[number] = await self._environment.open_in_turn(work)
             except KafkaError as error:
                 opened[number] = Opened(error)
         return opened

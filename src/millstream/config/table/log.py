@@ -384,8 +384,10 @@ BATCH_MAX_DECOMPRESSED_BYTES = integer(
     "millstream.batch.max.decompressed.bytes",
     128 << 20,
     "The most bytes that the records of one batch may become when the broker opens it. It does so for compacted "
-    "topics, topics with schema validation or a codec of their own, and share groups with key order or delays; other "
-    "batches stay closed. A larger batch is refused with MESSAGE_TOO_LARGE. Millstream's own.",
+    "topics, topics with schema validation or a codec of their own, share groups with key order or delays, dead "
+    "letters, ListOffsets by time, and cleaning; other batches stay closed. A larger batch is refused with "
+    "MESSAGE_TOO_LARGE. One that is in a log already is kept by the cleaner as it is, and found by time as a whole. "
+    "Millstream's own.",
     unit="bytes",
     allowed=between(1 << 20, 256 << 20),
     update=_DYNAMIC,

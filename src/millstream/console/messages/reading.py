@@ -16,14 +16,19 @@ from typing import NamedTuple
 
 from millstream.columnar.aborted import AbortedTransactions
 from millstream.model.errors import ErrorCode, KafkaError
-from millstream.records.batch import has_valid_checksum, iterate_headers
-from millstream.records.record import Header, iterate_records
+from millstream.records.batch import BatchHeader, has_valid_checksum, iterate_headers
+from millstream.records.opening import OpeningLimits, records_between
+from millstream.records.record import Header
 from millstream.wire import EARLIEST, LATEST, Cluster, OffsetOutOfRangeError, TopicPartition
 
 FETCH_BYTES = 1 << 20
 _FIRST_STRETCH = 16
 _LONGEST_STRETCH = 8192
 _THREADS = 8
+_OPENING = OpeningLimits(max_bytes=64 << 20, max_records=1_000_000)
+"""Of one batch."""
+_MOST_HELD = 64 << 20
+"""Bytes of the records of one stretch."""
 
 
 class FoundRecord(NamedTuple):
@@ -236,8 +241,8 @@ class _Walk(ABC):
     def _read(self, start: int, end: int, *, whole: bool) -> tuple[list[FoundRecord], int]:
         """The records from start to before end, and how far they go; not `whole`: at most one fetch."""
         found: list[FoundRecord] = []
-        size = 0
-        while start < end:
+        size = held = 0
+        while start < end and held <= _MOST_HELD:
             fetched = self._cluster.fetch(self._place, start, max_bytes=FETCH_BYTES, max_wait_ms=0)
             size += len(fetched.data)
             following = start
@@ -248,15 +253,21 @@ class _Walk(ABC):
                     following = end
                     break
                 following = max(following, header.last_offset + 1)
-                if not hidden and header.last_offset >= start:
-                    if not has_valid_checksum(fetched.data, at, header):
-                        raise _damaged(header.base_offset, "its checksum (CRC32C) is wrong")
-                    batch = fetched.data[at : at + header.size]
-                    found += [
-                        FoundRecord(self.partition, each.offset, each.timestamp, each.key, each.value, each.headers)
-                        for each in iterate_records(header, batch)
-                        if start <= each.offset < end
-                    ]
+                if hidden or header.last_offset < start:
+                    continue
+                try:
+                    records = self._opened(fetched.data, at, header, start, end)
+                except KafkaError:
+                    if whole or not found:
+                        raise
+                    following = header.base_offset  # those before are shown; the next stretch says what is wrong
+                    break
+                found += records
+                held += sum(len(each.key or b"") + len(each.value or b"") for each in records)
+                if held > _MOST_HELD:
+                    if whole and following < end:
+                        raise _damaged(header.base_offset, "it and those behind it are too large to be shown")
+                    break
             if following == start:
                 if fetched.data:
                     raise _damaged(start, "no record batch begins there")
@@ -264,11 +275,21 @@ class _Walk(ABC):
             start = min(following, end)  # a batch may go on behind the end: the rest of it is the next stretch's
             if not whole:
                 break
-        self._allowance.take(len(found), size)
+        self._allowance.take(len(found), max(size, held))
         if found:  # the next stretch is to cost about one fetch
-            each = max(1, size // len(found))
-            self._stretch = max(_FIRST_STRETCH, min(_LONGEST_STRETCH, 2 * self._stretch, FETCH_BYTES // each))
+            average = max(1, size // len(found))
+            self._stretch = max(_FIRST_STRETCH, min(_LONGEST_STRETCH, 2 * self._stretch, FETCH_BYTES // average))
         return found, start
+
+    def _opened(self, data: memoryview, at: int, header: BatchHeader, start: int, end: int) -> list[FoundRecord]:
+        """The records of a batch from start to before end."""
+        if not has_valid_checksum(data, at, header):
+            raise _damaged(header.base_offset, "its checksum (CRC32C) is wrong")
+        first, last = max(start, header.base_offset), min(end - 1, header.last_offset)
+        return [
+            FoundRecord(self.partition, each.offset, each.timestamp, each.key, each.value, each.headers)
+            for each in records_between(header, data[at : at + header.size], first, last, _OPENING)
+        ]
 
 
 class _Backwards(_Walk):

@@ -7,9 +7,12 @@ bits of SipHash under a secret of this process; a key takes 20 bytes of a table 
 
 import os
 
+from cpython.bytearray cimport PyByteArray_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
+
+from millstream.records._cursor cimport NO_FAULT, NUMBER_TOO_LARGE, NUMBER_WITHOUT_END, Cursor, read_varint
 
 from millstream.storage.cleaner.errors import UncleanableError
 
@@ -27,10 +30,7 @@ cdef enum:
     SLOT_BYTES = 20
 
 cdef enum Fault:
-    FINE
-    OVERRUN
-    NUMBER_TOO_LARGE
-    NUMBER_WITHOUT_END
+    OVERRUN = 10
     KEY_TOO_LONG
     WRONG_END
 
@@ -46,34 +46,13 @@ cdef uint64_t SECRET_0 = int.from_bytes(os.urandom(8), "little")
 cdef uint64_t SECRET_1 = int.from_bytes(os.urandom(8), "little")
 
 
-cdef struct Cursor:
-    const uint8_t* data
-    Py_ssize_t at
-    Py_ssize_t end
-    Fault fault
-
-
-cdef inline int64_t read_varint(Cursor* cursor, int most_bytes) noexcept nogil:
-    cdef uint64_t zigzag = 0
-    cdef int index
-    cdef uint8_t byte
-    for index in range(most_bytes):
-        if cursor.at >= cursor.end:
-            cursor.fault = NUMBER_WITHOUT_END
-            return 0
-        byte = cursor.data[cursor.at]
-        cursor.at += 1
-        if index == 9 and byte > 1:
-            cursor.fault = NUMBER_WITHOUT_END if byte >= 0x80 else NUMBER_TOO_LARGE
-            return 0
-        zigzag |= <uint64_t>(byte & 0x7F) << (7 * index)
-        if byte < 0x80:
-            if most_bytes == 5 and zigzag >> 32:
-                cursor.fault = NUMBER_TOO_LARGE
-                return 0
-            return <int64_t>(zigzag >> 1) ^ -<int64_t>(zigzag & 1)
-    cursor.fault = NUMBER_WITHOUT_END
-    return 0
+cdef Cursor cursor_over(const uint8_t[::1] data, Py_ssize_t position, Py_ssize_t end) except *:
+    cdef Cursor cursor
+    if position < 0 or end > data.shape[0] or position > end:
+        raise UncleanableError(_TEXTS[OVERRUN])
+    cursor.data = &data[0] if data.shape[0] else NULL
+    cursor.at, cursor.end, cursor.fault, cursor.value = position, end, NO_FAULT, 0
+    return cursor
 
 
 cdef inline void skip_number(Cursor* cursor) noexcept nogil:
@@ -208,15 +187,13 @@ cdef class KeyMap:
             return False
         return (self.key_count + records) * 4 <= <Py_ssize_t>self._slots * 3
 
-    def map_records(self, bytes data, Py_ssize_t position, Py_ssize_t content_end, Py_ssize_t count):
+    def map_records(self, const uint8_t[::1] data, Py_ssize_t position, Py_ssize_t content_end, Py_ssize_t count):
         cdef Py_ssize_t number = len(self.fates), last = number + count
-        cdef Cursor cursor
+        cdef Cursor cursor = cursor_over(data, position, content_end)
         cdef Located found
         cdef uint64_t[2] hashed
         cdef uint64_t slot
         cdef uint8_t* fates
-        if content_end > len(data) or position > content_end:
-            raise UncleanableError(_TEXTS[OVERRUN])
         # More records than bytes: refused before memory is taken for them.
         if count > content_end - position:
             raise UncleanableError(_TEXTS[OVERRUN])
@@ -224,7 +201,6 @@ cdef class KeyMap:
             self._make_room(<uint64_t>(self.key_count + count) * 4 // 3 + 1)  # only ever for the first batch
         self.fates.extend(bytes(count))
         fates = <uint8_t*><char*>self.fates
-        cursor.data, cursor.at, cursor.end, cursor.fault = <const uint8_t*><const char*>data, position, content_end, FINE
         with nogil:
             while number < last:
                 locate(&cursor, &found)
@@ -249,18 +225,17 @@ cdef class KeyMap:
         if cursor.fault:
             raise UncleanableError(_TEXTS[cursor.fault])
 
-    def fates_by_key(self, bytes data, Py_ssize_t position, Py_ssize_t content_end, Py_ssize_t count):
+    def fates_by_key(self, const uint8_t[::1] data, Py_ssize_t position, Py_ssize_t content_end, Py_ssize_t count):
         cdef Py_ssize_t number = 0
-        cdef Cursor cursor
+        cdef Cursor cursor = cursor_over(data, position, content_end)
         cdef Located found
         cdef uint64_t[2] hashed
         cdef bytearray result
         cdef uint8_t* fates
-        if content_end > len(data) or position > content_end or count > content_end - position:
+        if count > content_end - position:
             raise UncleanableError(_TEXTS[OVERRUN])
         result = bytearray(count)
         fates = <uint8_t*><char*>result
-        cursor.data, cursor.at, cursor.end, cursor.fault = <const uint8_t*><const char*>data, position, content_end, FINE
         with nogil:
             while number < count:
                 locate(&cursor, &found)
@@ -351,18 +326,17 @@ cdef inline uint8_t* put_varint(uint8_t* out, int64_t value) noexcept nogil:
     return out + 1
 
 
-def kept_records(bytes data, Py_ssize_t position, fates, bint drops_tombstones, int64_t shift_ms):
+def kept_records(const uint8_t[::1] data, Py_ssize_t position, fates, bint drops_tombstones, int64_t shift_ms):
     """See `records.kept_records`."""
     cdef const uint8_t[::1] fate_of = fates
     cdef Py_ssize_t count = fate_of.shape[0], number, kept = 0, size = 0, new_size
     cdef int64_t greatest = 0, length
-    cdef Cursor cursor
+    cdef Cursor cursor = cursor_over(data, position, data.shape[0])
     cdef Span* spans
     cdef Span* span
     cdef bytearray out
     cdef uint8_t* target
     cdef Py_ssize_t start
-    cursor.data, cursor.at, cursor.end, cursor.fault = <const uint8_t*><const char*>data, position, len(data), FINE
     spans = <Span*>malloc(max(1, count) * sizeof(Span))
     if spans == NULL:
         raise MemoryError
@@ -400,7 +374,8 @@ def kept_records(bytes data, Py_ssize_t position, fates, bint drops_tombstones, 
                     size += varint_bytes(new_size) + new_size
         if cursor.fault:
             raise UncleanableError(_TEXTS[cursor.fault])
-        out = bytearray(size)
+        # Not `bytearray(size)`: that writes zeros, with the interpreter's lock held.
+        out = PyByteArray_FromStringAndSize(NULL, size)
         target = <uint8_t*><char*>out
         with nogil:
             for number in range(kept):

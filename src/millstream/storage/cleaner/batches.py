@@ -32,7 +32,7 @@ def empty_batch(header: BatchHeader) -> bytearray:
 
 def rebuilt_batch(
     header: BatchHeader,
-    data: bytes,
+    data: Bytes,
     first: int,
     fates: bytes | bytearray,
     *,

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from millstream.model.errors import KafkaError
+from millstream.records.opening import OpeningLimits
 from millstream.storage.cleaner import compiled
 from millstream.storage.cleaner.cleanable import Cleanable
 from millstream.storage.cleaner.copying import Copier
@@ -26,6 +27,8 @@ from millstream.storage.producer_state import ProducerState
 
 PIECE_BYTES = 4 << 20
 """How much is done before the thread is free for others."""
+OPENED_PIECE_BYTES = 64 << 20
+"""The same for what is decompressed: a few bytes in the log can become very many."""
 
 T = TypeVar("T")
 
@@ -64,6 +67,10 @@ class Cleaning:
     @property
     def stats(self) -> PassStats:
         return self._plan.stats
+
+    @property
+    def limits(self) -> OpeningLimits:
+        return self._plan.limits
 
     def abort(self) -> None:
         """Give the pass up, at the next block, because the node stops: what is left of it goes at the next start."""
@@ -131,7 +138,9 @@ class Cleaning:
         throttle = self._throttle
         finished = False
         while not finished:
-            done, finished = await self._offload(partial(_advance, steps, throttle.piece_bytes(PIECE_BYTES)))
+            done, finished = await self._offload(
+                partial(_advance, steps, throttle.piece_bytes(PIECE_BYTES), self._plan.stats)
+            )
             self._check()
             delay = throttle.delay_seconds(done, self._now())
             if delay > 0:
@@ -152,11 +161,12 @@ class Cleaning:
         return self.log.truncations == self._truncations and self.log.failure is None
 
 
-def _advance(steps: Iterator[int], limit: int) -> tuple[int, bool]:
+def _advance(steps: Iterator[int], limit: int, stats: PassStats) -> tuple[int, bool]:
     total = 0
+    opened_before = stats.opened_bytes
     for done in steps:
         total += done
-        if total >= limit:
+        if total >= limit or stats.opened_bytes - opened_before >= OPENED_PIECE_BYTES:
             return total, False
     return total, True
 
@@ -178,6 +188,7 @@ def _make_plan(log: PartitionLog, found: Cleanable, settings: CleanerSettings, n
         map_bytes=settings.map_bytes,
         producers=_last_written(log.producers),
         aborted=[],
+        limits=settings.opening,
     )
 
 

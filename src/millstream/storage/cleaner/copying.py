@@ -2,9 +2,12 @@
 
 Batches that keep all their records are copied as they are. In the dirty part the map has said of every record what
 becomes of it, so that only batches in between are opened; in the clean part each record's key is looked up.
+
+A batch that is more than the limits allow to open is kept as it is. So tombstones behind it are kept, too: it may have
+an older record of their key, which would come back to life without them.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from millstream.records.batch import (
     CODEC_MASK,
@@ -15,11 +18,12 @@ from millstream.records.batch import (
     BatchHeader,
     Bytes,
 )
+from millstream.records.opening import BeyondLimitsError
 from millstream.storage.cleaner.batches import DELETE_HORIZON_BIT, empty_batch, rebuilt_batch
 from millstream.storage.cleaner.block_reader import read_blocks
 from millstream.storage.cleaner.key_map import DEAD, TOMBSTONE, KeyMap
 from millstream.storage.cleaner.plan import Plan, Source
-from millstream.storage.cleaner.records import content_of
+from millstream.storage.cleaner.records import decompressed_content
 from millstream.storage.cleaner.segment_copy import SegmentCopy
 from millstream.storage.cleaner.transactions import CleanedTransactions
 
@@ -28,6 +32,8 @@ Fields = tuple[int, ...]
 
 _AS_IT_IS = bytearray()
 """Stands for a batch that is copied as it is."""
+_IN_PART = bytearray()
+"""Stands for a batch some of whose records go, or that gets a delete horizon."""
 
 
 class Copier:
@@ -41,6 +47,8 @@ class Copier:
         """Of the next record of the dirty part."""
         self.finished: SegmentCopy | None = None
         """The copy that was begun last."""
+        self._next_not_mapped = 0
+        """Which of the plan's batches that are not mapped comes next."""
 
     def copy_group(self, group: list[Source]) -> Iterator[int]:
         """Write the group's copy, which is `finished` then; yields bytes read and written, after each block."""
@@ -92,6 +100,8 @@ class Copier:
             return None if is_aborted or not count else self._judge_clean(block, at, after, header)
         if header[0] >= self._keys.next_offset:
             return None if is_aborted else _AS_IT_IS  # not mapped: the next pass will say
+        if self._was_not_mapped(header):
+            return None if is_aborted else self._pass_over(header)
         number = self._number
         self._number += count
         return None if is_aborted or not count else self._judge_dirty(block, at, after, header, number)
@@ -105,36 +115,79 @@ class Copier:
         if header.attributes & DELETE_HORIZON_BIT:
             return _AS_IT_IS
         horizon_ms = plan.now_ms + plan.delete_retention_ms
+        if header.record_count > plan.limits.max_records:
+            return self._pass_over(header)
         fates = bytes(header.record_count)
         return rebuilt_batch(header, batch, HEADER_SIZE, fates, drops_tombstones=False, horizon_ms=horizon_ms)
 
     def _judge_clean(self, block: bytes, at: int, after: int, header: Fields) -> Bytes | None:
-        content, first, last = content_of(header[5] & CODEC_MASK, block, at + HEADER_SIZE, after)
+        count = header[12]
+        if count > self._plan.limits.max_records:
+            return self._pass_over(header)
+        if not header[5] & CODEC_MASK:
+            return self._judge_by_key(block, at + HEADER_SIZE, after, header)
+        try:
+            with decompressed_content(self._plan, header, block, at, after) as content:
+                return self._judge_by_key(content, 0, len(content), header)
+        except BeyondLimitsError:
+            return self._pass_over(header)
+
+    def _judge_by_key(self, content: Bytes, first: int, last: int, header: Fields) -> Bytes | None:
         fates = self._keys.fates_by_key(content, first, last, header[12])
-        return self._judge_by(fates, header, lambda: (content, first, last))
+        kept = self._judge_whole(fates, header)
+        return self._rebuilt(fates, header, content, first) if kept is _IN_PART else kept
 
     def _judge_dirty(self, block: bytes, at: int, after: int, header: Fields, number: int) -> Bytes | None:
         fates = self._keys.fates[number : number + header[12]]
-        return self._judge_by(fates, header, lambda: content_of(header[5] & CODEC_MASK, block, at + HEADER_SIZE, after))
+        kept = self._judge_whole(fates, header)
+        if kept is not _IN_PART:
+            return kept
+        if not header[5] & CODEC_MASK:
+            return self._rebuilt(fates, header, block, at + HEADER_SIZE)
+        with decompressed_content(self._plan, header, block, at, after) as content:
+            return self._rebuilt(fates, header, content, 0)
 
-    def _judge_by(
-        self, fates: bytearray, header: Fields, content_of_batch: Callable[[], tuple[bytes, int, int]]
-    ) -> Bytes | None:
-        plan = self._plan
-        has_horizon = header[5] & DELETE_HORIZON_BIT
-        forgets = self._may_forget(header)
+    def _judge_whole(self, fates: bytearray, header: Fields) -> Bytes | None:
         tombstones = fates.count(TOMBSTONE)
-        dead = fates.count(DEAD) + (tombstones if forgets else 0)
+        dead = fates.count(DEAD) + (tombstones if self._may_forget_tombstones(header) else 0)
         if dead == len(fates):
             return None
-        sets_horizon = tombstones and not has_horizon
-        if dead == 0 and not sets_horizon:
-            return _AS_IT_IS
-        content, first, _ = content_of_batch()
-        horizon_ms = plan.now_ms + plan.delete_retention_ms if sets_horizon else None
+        return _IN_PART if dead or self._sets_horizon(tombstones, header) else _AS_IT_IS
+
+    def _rebuilt(self, fates: bytearray, header: Fields, content: Bytes, first: int) -> Bytes:
+        plan = self._plan
+        sets_horizon = self._sets_horizon(fates.count(TOMBSTONE), header)
         return rebuilt_batch(
-            BatchHeader._make(header), content, first, fates, drops_tombstones=forgets, horizon_ms=horizon_ms
+            BatchHeader._make(header),
+            content,
+            first,
+            fates,
+            drops_tombstones=self._may_forget_tombstones(header),
+            horizon_ms=plan.now_ms + plan.delete_retention_ms if sets_horizon else None,
         )
+
+    def _sets_horizon(self, tombstones: int, header: Fields) -> bool:
+        return bool(tombstones) and not header[5] & DELETE_HORIZON_BIT
+
+    # Batches that are more than the limits
+
+    def _was_not_mapped(self, header: Fields) -> bool:
+        """Whether `mapping` left out this batch of the dirty part."""
+        plan, at = self._plan, self._next_not_mapped
+        if at < len(plan.not_mapped) and plan.not_mapped[at] == header[0]:
+            self._next_not_mapped += 1
+            return True
+        return header[12] > plan.limits.max_records
+
+    def _pass_over(self, header: Fields) -> Bytes:
+        stats = self._plan.stats
+        stats.passed_over += 1
+        if stats.first_passed_over < 0:
+            stats.first_passed_over = header[0]
+        return _AS_IT_IS
+
+    def _may_forget_tombstones(self, header: Fields) -> bool:
+        return not self._plan.stats.passed_over and self._may_forget(header)
 
     def _may_forget(self, header: Fields) -> bool:
         """Whether the delete horizon of the batch has passed."""

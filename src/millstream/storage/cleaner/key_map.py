@@ -13,6 +13,7 @@ for 400,000 keys.
 from collections.abc import Callable
 from hashlib import blake2b
 
+from millstream.records.batch import Bytes
 from millstream.records.varint import MalformedRecordError, read_varint
 from millstream.storage.cleaner.errors import UncleanableError
 
@@ -70,8 +71,9 @@ class KeyMap:
         key_bytes = min(content_bytes, records * LONGEST_KEY_BYTES)
         return self.used_bytes + key_bytes + records * (_KEY_BYTES + 1) <= self._limit_bytes
 
-    def map_records(self, data: bytes, position: int, content_end: int, count: int) -> None:
+    def map_records(self, data: Bytes, position: int, content_end: int, count: int) -> None:
         """Take the records of the next batch, which end at `content_end`, into the map."""
+        data = bytes(data)
         shards, fates = self._latest, self.fates
         number = len(fates)
         fates += bytes(count)
@@ -130,11 +132,12 @@ class KeyMap:
         if position != content_end:
             raise UncleanableError("the records of a batch do not end where it does")
 
-    def fates_by_key(self, data: bytes, position: int, content_end: int, count: int) -> bytearray:
+    def fates_by_key(self, data: Bytes, position: int, content_end: int, count: int) -> bytearray:
         """What becomes of the records of a batch, each older than all that the map has: superseded if it has their key.
 
         The loop is that of `map_records`; to share it would cost a call for each record.
         """
+        data = bytes(data)
         shards, fates = self._latest, bytearray(count)
         try:
             for number in range(count):

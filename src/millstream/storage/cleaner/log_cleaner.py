@@ -41,6 +41,8 @@ class CleanerProgress:
     is_running: bool
     uncleanable: str
     """Why it cannot be cleaned; empty if it can."""
+    passed_over: int
+    """Batches that the last pass kept as they are, because they are more than the limits allow to open."""
 
 
 class LogCleaner:
@@ -64,6 +66,8 @@ class LogCleaner:
         self._running: dict[TopicPartition, Cleaning] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._uncleanable: dict[TopicPartition, tuple[PartitionLog, str]] = {}
+        self._passed_over: dict[TopicPartition, tuple[PartitionLog, int]] = {}
+        """By partition: in how many batches the last pass did not look."""
         self._not_before_ms: dict[TopicPartition, int] = {}
         """When a log is tried again whose last pass was given up."""
         self._found_nothing_ms: int | None = None
@@ -198,10 +202,29 @@ class LogCleaner:
             log.cleaned_offset = cleaned_offset
             self._logs.want_checkpoint()
             _tell(cleaning, cleaned_offset, self._loop.time() - begun)
+            self._note_passed_over(cleaning)
         finally:
             del self._running[partition]
         self._found_nothing_ms = None
         self.tick()
+
+    def _note_passed_over(self, cleaning: Cleaning) -> None:
+        log, stats = cleaning.log, cleaning.stats
+        self._passed_over.pop(log.topic_partition, None)
+        if not stats.passed_over:
+            return
+        self._passed_over[log.topic_partition] = log, stats.passed_over
+        limits = cleaning.limits
+        logger.warning(
+            "batches_passed_over partition=%s count=%d first_offset=%d reason=more than %d records, or more than %d "
+            "bytes decompressed: they are kept as they are, and so are tombstones behind them. "
+            "millstream.batch.max.records and millstream.batch.max.decompressed.bytes are the limits",
+            log.topic_partition,
+            stats.passed_over,
+            stats.first_passed_over,
+            limits.max_records,
+            limits.max_bytes,
+        )
 
     def _put_off(self, log: PartitionLog) -> None:
         self._not_before_ms[log.topic_partition] = self._now_ms() + self._settings().backoff_ms
@@ -210,6 +233,7 @@ class LogCleaner:
         partition = log.topic_partition
         uncleanable = self._uncleanable.get(partition)
         reason = uncleanable[1] if uncleanable is not None and uncleanable[0] is log else ""
+        passed_over = self._passed_over.get(partition)
         found = cleanable(log, now_ms)
         return CleanerProgress(
             partition,
@@ -220,6 +244,7 @@ class LogCleaner:
             found.ratio,
             partition in self._running,
             reason,
+            passed_over[1] if passed_over is not None and passed_over[0] is log else 0,
         )
 
 

@@ -2,12 +2,16 @@
 
 from collections.abc import Iterator
 
-from millstream.records.batch import CODEC_MASK, CONTROL_BIT, HEADER_SIZE, TRANSACTIONAL_BIT
+from millstream.records.batch import CODEC_MASK, CONTROL_BIT, HEADER_SIZE, TRANSACTIONAL_BIT, Bytes
+from millstream.records.opening import BeyondLimitsError
 from millstream.storage.cleaner.block_reader import read_blocks
 from millstream.storage.cleaner.key_map import DEAD, KeyMap
 from millstream.storage.cleaner.plan import Plan
-from millstream.storage.cleaner.records import content_of
+from millstream.storage.cleaner.records import decompressed_content
 from millstream.storage.cleaner.transactions import CleanedTransactions
+
+_MOST_NOT_MAPPED = 1_000_000
+"""Batches of one pass that became too large when they were opened; the next pass goes on behind them."""
 
 
 def map_dirty(plan: Plan, keys: KeyMap) -> Iterator[int]:
@@ -28,14 +32,33 @@ def map_dirty(plan: Plan, keys: KeyMap) -> Iterator[int]:
                     if attributes & CONTROL_BIT:
                         transactions.is_over(block[at:after], count, header[9], last_offset)
                     elif attributes & TRANSACTIONAL_BIT and transactions.is_aborted(header[9], last_offset):
-                        keys.fates += bytes([DEAD]) * count
-                    else:
-                        content, first, last = content_of(attributes & CODEC_MASK, block, at + HEADER_SIZE, after)
-                        if not keys.has_room(count, last - first):
+                        if count <= plan.limits.max_records:
+                            if keys.fates and keys.used_bytes + count > plan.map_bytes:
+                                return
+                            keys.fates += bytes([DEAD]) * count
+                    elif count > plan.limits.max_records:
+                        pass  # it is kept as it is, and `copying` sees so by its header, too
+                    elif not attributes & CODEC_MASK:
+                        if not _map_if_room(keys, block, at + HEADER_SIZE, after, count):
                             return
-                        keys.map_records(content, first, last, count)
+                    else:
+                        try:
+                            with decompressed_content(plan, header, block, at, after) as content:
+                                if not _map_if_room(keys, content, 0, len(content), count):
+                                    return
+                        except BeyondLimitsError:
+                            if len(plan.not_mapped) == _MOST_NOT_MAPPED:
+                                return
+                            plan.not_mapped.append(header[0])
                     keys.next_offset = last_offset + 1
                 done = batches[-1][1] - batches[0][0]
                 plan.stats.mapped_bytes += done
                 yield done
         keys.next_offset = source.end_offset  # whatever offsets are missing at its end
+
+
+def _map_if_room(keys: KeyMap, content: Bytes, first: int, last: int, count: int) -> bool:
+    if not keys.has_room(count, last - first):
+        return False
+    keys.map_records(content, first, last, count)
+    return True

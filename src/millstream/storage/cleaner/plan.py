@@ -1,8 +1,10 @@
 """What one pass over a log is to do, as the event loop saw the log when the pass began. Threads work on this alone."""
 
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from millstream.records.opening import OpeningLimits
 from millstream.storage.disk import Disk
 from millstream.storage.segment import Segment
 from millstream.storage.transaction_index import AbortedTransaction
@@ -47,6 +49,12 @@ class PassStats:
     read_records: int = 0
     written_bytes: int = 0
     written_records: int = 0
+    opened_bytes: int = 0
+    """What was decompressed."""
+    passed_over: int = 0
+    """Batches that are kept as they are, because they are more than the limits allow to open."""
+    first_passed_over: int = -1
+    """The offset of the first of them."""
 
 
 @dataclass(slots=True)
@@ -65,6 +73,10 @@ class Plan:
     map_bytes: int
     producers: dict[int, LastWritten]
     aborted: list[AbortedTransaction]
+    limits: OpeningLimits
+    not_mapped: "array[int]" = field(default_factory=lambda: array("q"))
+    """Offsets, in order, of batches of the dirty part that became too large when they were opened. Those that say
+    themselves that they have too many records are not here."""
     is_aborted: bool = False
     """Set by the loop, looked at by threads between blocks."""
     breathe: Callable[[], None] = lambda: None

@@ -4,12 +4,17 @@ Nothing is decoded that need not be. Numbers of one byte are read in place: most
 all the rest. Whatever is wrong with the bytes comes up as `UncleanableError`.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
-from millstream.records.compression import Codec, DecompressionFailedError, decompress
+from millstream.model.errors import KafkaError
+from millstream.records.batch import BatchHeader, Bytes
+from millstream.records.opening import BeyondLimitsError, opened
 from millstream.records.varint import MAX_LONG_BYTES, MalformedRecordError, append_varint, read_varint
 from millstream.storage.cleaner.errors import UncleanableError
 from millstream.storage.cleaner.key_map import DEAD, TOMBSTONE
+from millstream.storage.cleaner.plan import Plan
 
 _DEAD, _DEAD_OR_TOMBSTONE = bytes([DEAD]), bytes([DEAD, TOMBSTONE])
 
@@ -25,15 +30,21 @@ class _RecordSpan(NamedTuple):
     timestamp_delta: int
 
 
-def content_of(codec: int, data: bytes, start: int, end: int) -> tuple[bytes, int, int]:
-    """The bytes that hold the records, and from where to where; uncompressed ones stay where they are."""
-    if codec == Codec.NONE:
-        return data, start, end
+@contextmanager
+def decompressed_content(
+    plan: Plan, header: tuple[int, ...], block: bytes, at: int, after: int
+) -> Iterator[memoryview]:
+    """The records of a compressed batch of the block, while the context lasts; BeyondLimitsError if they are more than
+    the plan allows to open."""
     try:
-        content = decompress(Codec(codec), memoryview(data)[start:end])
-        return content, 0, len(content)
-    except (ValueError, DecompressionFailedError) as error:
-        raise UncleanableError(f"a batch cannot be decompressed: {error}") from error
+        with opened(BatchHeader._make(header), memoryview(block)[at:after], plan.limits) as content:
+            plan.stats.opened_bytes += len(content)
+            yield content
+    except BeyondLimitsError:
+        plan.stats.opened_bytes += plan.limits.max_bytes
+        raise
+    except KafkaError as error:
+        raise UncleanableError(f"the batch at offset {header[0]} cannot be opened: {error.message}") from error
 
 
 def _live_spans(data: bytes, position: int, fates: bytes | bytearray, gone: bytes) -> list[_RecordSpan]:
@@ -65,10 +76,11 @@ def _live_spans(data: bytes, position: int, fates: bytes | bytearray, gone: byte
 
 
 def kept_records(
-    data: bytes, position: int, fates: bytes | bytearray, drops_tombstones: bool, shift_ms: int
+    data: Bytes, position: int, fates: bytes | bytearray, drops_tombstones: bool, shift_ms: int
 ) -> tuple[bytes | bytearray, int, int]:
     """The records from `position` on whose fate is to stay, their times told from a base that is `shift_ms` later;
     how many they are; and the greatest of their times as the batch tells it now."""
+    data = bytes(data)
     spans = _live_spans(data, position, fates, _DEAD_OR_TOMBSTONE if drops_tombstones else _DEAD)
     if shift_ms:
         content = b"".join([_rebased(data, span, shift_ms) for span in spans])

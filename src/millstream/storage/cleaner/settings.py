@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.table import log
+from millstream.records.opening import WIDEST, OpeningLimits
+from millstream.storage.opening_limits import opening_limits
 
 SMALLEST_BLOCK_BYTES = 16 << 10
 
@@ -17,6 +19,8 @@ class CleanerSettings:
     io_buffer_bytes: int = 512 << 10
     io_max_bytes_per_second: float = float("inf")
     backoff_ms: int = 15_000
+    opening: OpeningLimits = WIDEST
+    """A batch that is more than that is not opened, but kept as it is."""
 
     @property
     def map_bytes(self) -> int:
@@ -38,4 +42,5 @@ def cleaner_settings(config: BrokerConfig) -> CleanerSettings:
         io_buffer_bytes=config[log.LOG_CLEANER_IO_BUFFER_SIZE],
         io_max_bytes_per_second=config[log.LOG_CLEANER_IO_MAX_BYTES_PER_SECOND],
         backoff_ms=config[log.LOG_CLEANER_BACKOFF_MS],
+        opening=opening_limits(config),
     )

@@ -1,0 +1,13 @@
+"""The replay of a coordinator's log, to its end."""
+
+from millstream.broker.coordinator_replay import Slices
+
+
+def finished(slices: Slices) -> int:
+    """What a replay returns at its end."""
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            reached: int = end.value
+            return reached
