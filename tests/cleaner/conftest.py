@@ -13,7 +13,7 @@ __all__ = ["disk", "make_node", "node", "root"]
 
 def compiled_loops() -> ModuleType:
     try:
-        return importlib.import_module("millstream.storage.cleaner._fast")
+        return importlib.import_module("millstream.storage.cleaner._loops")
     except ImportError:
         pytest.skip("the cleaner's compiled loops were not built here (no C compiler at installation)")
 

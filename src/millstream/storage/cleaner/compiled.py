@@ -12,6 +12,6 @@ __all__ = ["KeyMap", "kept_records"]
 
 if os.environ.get("MILLSTREAM_PURE", "") in ("", "0"):
     try:
-        from millstream.storage.cleaner._fast import KeyMap, kept_records
+        from millstream.storage.cleaner._loops import KeyMap, kept_records
     except ImportError:
         pass  # it was not built: the other does the same, more slowly

@@ -1,6 +1,6 @@
 """Which records of the dirty part of a log are superseded, and which keys it has: bounded in memory.
 
-This is the map in plain Python; `_fast` has the same compiled.
+This is the map in plain Python; `_loops` has the same compiled.
 
 Records are numbered in the order of the log, so that one byte each says what the copy needs to know of it; the copy
 then opens no batch of the dirty part that stays or goes as a whole. Keys are compared themselves, or by 128 bits of
