@@ -7,6 +7,7 @@ import pytest
 
 from millstream.broker.handlers.cluster import MOST_TOPICS
 from millstream.model.errors import ErrorCode
+from millstream.protocol.compact import MOST_FETCHED
 from millstream.protocol.messages import request_schema
 from millstream.testing import EmbeddedBroker
 from tests.wire import Closed, Wire, batch, decode, fetch_fields, framed, header, request_names
@@ -117,8 +118,8 @@ def test_a_large_request_other_than_produce_is_refused(wire: Wire) -> None:
 
 def test_more_partitions_than_anybody_has_are_refused(broker: EmbeddedBroker) -> None:
     for api, version, fields in (
-        ("fetch", 11, fetch_fields([("t", 0, 0)] * 100_001)),
-        ("produce", 9, {"acks": 1, "topic_data": [{"name": "t", "partition_data": [{"index": 1}] * 100_001}]}),
+        ("fetch", 11, fetch_fields([("t", 0, 0)] * (MOST_FETCHED + 1))),
+        ("produce", 9, {"acks": 1, "topic_data": [{"name": "t", "partition_data": [{"index": 1}] * 10_001}]}),
     ):
         with Wire(broker.bootstrap_servers) as wire, pytest.raises(Closed):
             wire.call(api, version, **fields)
@@ -131,3 +132,22 @@ def test_metadata_for_more_names_than_anybody_has_is_refused(broker: EmbeddedBro
         assert len(wire.call("metadata", 9, topics=names[:-1], **fields).topics) == MOST_TOPICS
         wire.send("metadata", 9, topics=names, **fields)
         assert wire.is_closed()
+
+
+@pytest.mark.parametrize("api", ["alter_configs", "incremental_alter_configs"])
+def test_a_setting_of_megabytes_is_refused(broker: EmbeddedBroker, topic: str, api: str) -> None:
+    """As in Kafka: no string of a request is longer than 32,767 bytes."""
+    for size, is_taken in ((32_000, True), (12 << 20, False)):
+        setting = {"name": "leader.replication.throttled.replicas", "value": "0:1," * (size // 4)}
+        fields = {"resources": [{"resource_type": 2, "resource_name": topic, "configs": [setting]}]}
+        with Wire(broker.bootstrap_servers) as wire:
+            wire.send(api, 1 if api.startswith("incremental") else 2, validate_only=True, **fields)
+            assert wire.is_closed() != is_taken
+
+
+def test_a_header_with_very_many_tags_is_refused(broker: EmbeddedBroker) -> None:
+    tags = b"\x80\x80\x04" + b"\x01\x00" * 65_536
+    for key, version in ((0, 9), (1, 12), (18, 3)):
+        with Wire(broker.bootstrap_servers) as wire:
+            wire.send_raw(framed(header(key, version, 1, flexible=False) + tags))
+            assert wire.is_closed()

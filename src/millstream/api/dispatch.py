@@ -8,7 +8,8 @@ no answer could be right.
 import asyncio
 import logging
 import struct
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from typing import Any
 
 from millstream.api.request import (
     BROKER_CLIENT_ID,
@@ -21,20 +22,26 @@ from millstream.api.request import (
     Response,
     TurnTaker,
 )
+from millstream.api.splitting import is_split, most_items, respond
+from millstream.api.turnstile import Turnstile
 from millstream.measures import REQUEST_SECONDS, Histogram
 from millstream.model.errors import ErrorCode
-from millstream.net.service import Parts, Peer, Pending, Refused
+from millstream.net.service import Parts, Peer, Pending, Refused, Turn
 from millstream.net.turn_watch import LONG_TURN_SECONDS, TurnWatch
 from millstream.protocol import fetch as fetch_codec
 from millstream.protocol import produce as produce_codec
 from millstream.protocol.compact import skip_tags
 from millstream.protocol.messages import request_schema, response_schema
 from millstream.protocol.node_endpoints import Locate
-from millstream.protocol.primitives import Cursor, MalformedMessage
+from millstream.protocol.primitives import LONGEST_TEXT, Cursor, MalformedMessage
+from millstream.protocol.schema import Message, Schema
+from millstream.protocol.steps import is_long, read_in_steps, write_in_steps
 
 PRODUCE_KEY, FETCH_KEY, API_VERSIONS_KEY = 0, 1, 18
 _SMALL_REQUEST_BYTES = 16 << 20
 """Only Produce carries data; any other request larger than this is not an honest one."""
+_WHOLE_REQUEST_BYTES = 8 << 10
+"""What is longer is read in steps (`protocol/steps.py`); its connection is not read on meanwhile."""
 
 _REQUEST_HEAD = struct.Struct(">hhih")
 _RESPONSE_HEAD = struct.Struct(">ii")
@@ -64,9 +71,10 @@ class Dispatcher:
         self._fetch = fetch
         self._locate = locate
         self._loop = loop
-        self._tasks: set[asyncio.Future[Response]] = set()
+        self._tasks: set[asyncio.Future[Parts]] = set()
         self._now = stopwatch or loop.time
         self.turns = TurnWatch(self._now)
+        self.turnstile = Turnstile()
         self.durations: dict[str, Histogram] = {}
         """From the whole request to its answer, waiting included, by API: those that were ever asked for."""
         self._produce_durations = self._durations_of("produce") if produce is not None else Histogram(())
@@ -259,52 +267,93 @@ class Dispatcher:
         context: Context,
     ) -> Parts | Pending:
         assert api.handler is not None
-        begun, durations = self._now(), self._durations_of(api.name)
-        schema = request_schema(api.name)
-        # Bytes after the message are passed over, as Kafka does: librdkafka sends some when it asks for all topics.
-        cursor = Cursor(buffer, position, end)
+        begun = self._now()
+        if end - position > _WHOLE_REQUEST_BYTES:
+            return self._call_in_steps(api, bytes(buffer[position:end]), version, correlation_id, context, begun)
         if context.version < 0:
-            request = schema.root.new()
+            request = request_schema(api.name).root.new()
         else:
-            if schema.is_flexible(version):
-                cursor.position = _skip_header_tags(buffer, position, end)
-            request = schema.read(cursor, version)
-        answer = api.handler(request, context)
+            request = request_schema(api.name).read(_cursor(api.name, buffer, position, end, version), version)
+        answer = self._answer(api, request, context)
         if not isinstance(answer, Awaitable):
-            response = encode_response(api.name, answer, version, correlation_id)
-            durations.observe(self._now() - begun)
-            return response
-        pending = Pending()
-        if asyncio.iscoroutine(answer):
-            answer = self.turns.over(answer, api.name, context.peer)
-        task = asyncio.ensure_future(answer, loop=self._loop)
+            if not is_long(answer):
+                response = encode_response(api.name, answer, version, correlation_id)
+                self._durations_of(api.name).observe(self._now() - begun)
+                return response
+            answer = _already(answer)
+        turn = Turn() if is_split(api.name, request) else None
+        return self._later(api, self._encoded(api.name, answer, version, correlation_id), context, begun, turn)
+
+    def _call_in_steps(
+        self, api: Api, body: bytes, version: int, correlation_id: int, context: Context, begun: float
+    ) -> Pending:
+        turn = Turn()
+
+        async def work() -> Parts:
+            cursor = _cursor(api.name, body, 0, len(body), version)
+            request = await self.turnstile.through(read_in_steps(request_schema(api.name), cursor, version))
+            if not is_split(api.name, request):
+                turn.turn_is_over()  # the handler keeps the order of what comes next, as with any request
+            answer = self._answer(api, request, context)
+            if not isinstance(answer, Awaitable):
+                answer = _already(answer)
+            return await self._encoded(api.name, answer, version, correlation_id)
+
+        return self._later(api, work(), context, begun, turn)
+
+    def _answer(self, api: Api, request: Message, context: Context) -> "Response | Awaitable[Response]":
+        assert api.handler is not None
+        if api.with_frame:  # it goes on as it is, and is cut where it is handled
+            return api.handler(request, context)
+        return respond(api.name, api.handler, request, context, self.turnstile)
+
+    async def _encoded(self, api: str, answer: Awaitable[Response], version: int, correlation_id: int) -> Parts:
+        return await encode_in_turns(api, await answer, version, correlation_id, self.turnstile)
+
+    def _later(
+        self, api: Api, work: Coroutine[Any, Any, Parts], context: Context, begun: float, turn: Turn | None
+    ) -> Pending:
+        """The response of a task. With a turn, the connection is not read on until that is over."""
+        pending, peer = Pending(), context.peer
+        pending.turn = turn
+        task = asyncio.ensure_future(self.turns.over(work, api.name, peer), loop=self._loop)
         self._tasks.add(task)
 
-        def finished(done: "asyncio.Future[Response]") -> None:
+        def finished(done: "asyncio.Future[Parts]") -> None:
             self._tasks.discard(done)
             if done.cancelled():
                 return
-            durations.observe(self._now() - begun)
+            self._durations_of(api.name).observe(self._now() - begun)
             error = done.exception()
-            if error is not None:
+            if isinstance(error, MalformedMessage | Refused):
+                self.refused += 1
+                _log.warning("request_refused peer=%s:%d reason=%s", peer.host, peer.port, error)
+            elif error is not None:
                 _log.error("handler_failed api=%s", api.name, exc_info=error)
-            if pending.abandoned:
-                return
-            if error is not None:
-                pending.fail()
-                return
-            encoding = self._now()
-            try:
-                parts = encode_response(api.name, done.result(), version, correlation_id)
-            except Exception:
-                _log.exception("handler_failed api=%s", api.name)
-                pending.fail()
-            else:
-                pending.resolve(parts)
-            self.turns.ended(encoding, api.name, context.peer)
+            if not pending.abandoned:
+                if error is not None:
+                    pending.fail()
+                else:
+                    pending.resolve(done.result())
+            if turn is not None and not turn.is_over:
+                turn.turn_is_over()
 
         task.add_done_callback(finished)
         return pending
+
+
+async def _already(answer: Response) -> Response:
+    return answer
+
+
+def _cursor(api: str, buffer: bytes | bytearray, position: int, end: int, version: int) -> Cursor:
+    """Over the body of a request, behind the tags of its header.
+
+    Bytes after the message are passed over, as Kafka does: librdkafka sends some when it asks for all topics.
+    """
+    if request_schema(api).is_flexible(version):
+        position = _skip_header_tags(buffer, position, end)
+    return Cursor(buffer, position, end, most_items=most_items(api), longest_text=LONGEST_TEXT)
 
 
 def _refuse_failed(results: ProduceResults) -> None:
@@ -319,7 +368,7 @@ def _text(buffer: bytearray, start: int, end: int) -> str:
     return bytes(buffer[start:end]).decode(errors="replace")
 
 
-def _skip_header_tags(buffer: bytearray, position: int, end: int) -> int:
+def _skip_header_tags(buffer: bytes | bytearray, position: int, end: int) -> int:
     if position >= end:
         raise Refused("request ends in its header")
     if not buffer[position]:
@@ -337,11 +386,26 @@ def _head(correlation_id: int, flexible: bool) -> bytearray:
     return head
 
 
+def _response_head(schema: Schema, version: int, correlation_id: int) -> bytearray:
+    # The answer to ApiVersions always has the old header: its reader does not yet know which versions we speak.
+    return _head(correlation_id, schema.is_flexible(version) and schema.api_key != API_VERSIONS_KEY)
+
+
+async def encode_in_turns(api: str, values: Response, version: int, correlation_id: int, turnstile: Turnstile) -> Parts:
+    """As `encode_response`; a long response is written in steps."""
+    if not isinstance(values, Mapping) or not is_long(values):
+        return encode_response(api, values, version, correlation_id)
+    schema = response_schema(api)
+    out = _response_head(schema, version, correlation_id)
+    await turnstile.through(write_in_steps(schema, out, values, version))
+    _SIZE.pack_into(out, 0, len(out) - 4)
+    return (out,)
+
+
 def encode_response(api: str, values: Response, version: int, correlation_id: int) -> Parts:
     """The frame of an answer, with its size."""
     schema = response_schema(api)
-    # The answer to ApiVersions always has the old header: its reader does not yet know which versions we speak.
-    out = _head(correlation_id, schema.is_flexible(version) and schema.api_key != API_VERSIONS_KEY)
+    out = _response_head(schema, version, correlation_id)
     if isinstance(values, bytes):
         out += values
     elif not isinstance(values, Mapping):

@@ -3,12 +3,15 @@
 import struct
 from dataclasses import dataclass
 
-from millstream.api.dispatch import encode_response
+from millstream.api.dispatch import encode_in_turns
 from millstream.api.request import Response
+from millstream.api.splitting import most_items
+from millstream.api.turnstile import Turnstile
 from millstream.protocol.compact import skip_tags
 from millstream.protocol.messages import request_schema, response_schema
-from millstream.protocol.primitives import Cursor, MalformedMessage
+from millstream.protocol.primitives import LONGEST_TEXT, Cursor, MalformedMessage
 from millstream.protocol.schema import Message
+from millstream.protocol.steps import read_in_steps
 
 _REQUEST_HEAD = struct.Struct(">hhih")
 _CORRELATION_BYTES = 4
@@ -35,17 +38,18 @@ def read_head(frame: bytes) -> RequestHead:
     return RequestHead(key, version, correlation_id, client_id, end)
 
 
-def read_body(api: str, frame: bytes, head: RequestHead) -> Message:
+async def read_body(api: str, frame: bytes, head: RequestHead, turnstile: Turnstile) -> Message:
     schema = request_schema(api)
     position = head.end
     if schema.is_flexible(head.version):
         position = _skip_tags(frame, position)
-    return schema.read(Cursor(frame, position, len(frame)), head.version)
+    cursor = Cursor(frame, position, most_items=most_items(api), longest_text=LONGEST_TEXT)
+    return await turnstile.through(read_in_steps(schema, cursor, head.version))
 
 
-def write_answer(api: str, values: Response, head: RequestHead) -> bytes:
+async def write_answer(api: str, values: Response, head: RequestHead, turnstile: Turnstile) -> bytes:
     """The answer to an embedded request, to be embedded in turn."""
-    parts = encode_response(api, values, head.version, head.correlation_id)
+    parts = await encode_in_turns(api, values, head.version, head.correlation_id, turnstile)
     return b"".join(part for part in parts if isinstance(part, bytes | bytearray))[4:]
 
 

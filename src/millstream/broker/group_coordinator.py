@@ -4,6 +4,7 @@ The internal topic is made when it is first needed. Which shards there are is in
 `coordinator/`, the joining of them to the log in `coordinator_shell`.
 """
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache, partial
@@ -199,6 +200,7 @@ class GroupCoordinator:
             try:
                 shell = await self._shards.loaded(index)
                 answers.append(await shell.awaited(question(_shard(shell))))
+                await asyncio.sleep(0)  # others have their turn
             except KafkaError as error:
                 if error.code != ErrorCode.NOT_COORDINATOR:
                     raise  # else it went to another broker meanwhile, who is asked as well

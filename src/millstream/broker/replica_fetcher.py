@@ -17,6 +17,7 @@ from millstream.config.table import cluster
 from millstream.environment import Environment
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.net.channel import Channel
+from millstream.protocol.compact import MOST_FETCHED
 from millstream.protocol.primitives import MalformedMessage
 from millstream.protocol.replica_fetch import (
     FIRST_VERSION,
@@ -39,6 +40,8 @@ _LATEST, _EARLIEST = -1, -2
 _LARGEST_EPOCH = (1 << 31) - 1
 _THROTTLE_PAUSE_S = 0.2
 _OPENED_AT_ONCE = 32
+_ROWS_AT_ONCE = MOST_FETCHED // 2
+"""Positions in one request: a leader refuses more than MOST_FETCHED. The rest follows in the next."""
 _log = logging.getLogger("millstream.replication")
 
 Key = tuple[bytes, int]
@@ -308,8 +311,11 @@ class ReplicaFetcher:
         rows: dict[bytes, list[FetchRow]] = {}
         partition_max_bytes = self._node.config[cluster.REPLICA_FETCH_MAX_BYTES]
         moved, self._moved = self._moved, {}
-        openings = 0
+        openings = told = 0
         for key, followed in moved.items():
+            if told >= _ROWS_AT_ONCE:
+                self._moved[key] = followed
+                continue
             if followed.partition.opened_log is None:
                 openings += 1
                 if openings > _OPENED_AT_ONCE:
@@ -319,6 +325,7 @@ class ReplicaFetcher:
             if position is None or position == followed.sent:
                 continue
             followed.sent = position
+            told += 1
             self._forgotten.pop(key, None)
             rows.setdefault(key[0], []).append((key[1], *position, partition_max_bytes))
         forgotten: dict[bytes, list[int]] = {}

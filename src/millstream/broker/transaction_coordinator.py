@@ -210,6 +210,7 @@ class TransactionCoordinator:
                 found += await shell.awaited(
                     [each for each in shard.transactions.values() if wanted.matches(each, now_ms)]
                 )
+                await asyncio.sleep(0)  # others have their turn
             except KafkaError as error:
                 if error.code != ErrorCode.NOT_COORDINATOR:
                     raise  # else it went to another broker meanwhile, who is asked as well

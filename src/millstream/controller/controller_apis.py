@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Mapping, Sequence
 
 from millstream.api.embedded import read_body, read_head, write_answer
 from millstream.api.request import Api, Context, Handler, Response, api
+from millstream.api.splitting import respond
+from millstream.api.turnstile import Turnstile
 from millstream.controller.active_controller import ActiveController
 from millstream.controller.refusals import refuse
 from millstream.model.errors import ErrorCode, KafkaError
@@ -42,6 +44,7 @@ class ControllerApis:
     ) -> None:
         """`others` are the APIs of the quorum, which the same listener answers."""
         self._controller = controller
+        self._turnstile = Turnstile()
         self._own = dict(handlers)
         self._others = tuple(others)
         self._handlers = self._own | {each.name: each.handler for each in others if each.handler is not None}
@@ -56,7 +59,7 @@ class ControllerApis:
 
     async def call(self, name: str, request: Message, context: Context) -> Response:
         """Answers a request, or raises KafkaError when nothing of it could be done."""
-        answer = self._handlers[name](request, context)
+        answer = respond(name, self._handlers[name], request, context, self._turnstile)
         return await answer if isinstance(answer, Awaitable) else answer
 
     def table(self) -> list[Api]:
@@ -85,7 +88,7 @@ class ControllerApis:
             versions = request_schema(name).versions
             if head.version not in versions:
                 return {"error_code": ErrorCode.UNSUPPORTED_VERSION}
-            inner = read_body(name, request.request_data, head)
+            inner = await read_body(name, request.request_data, head, self._turnstile)
         except MalformedMessage:
             return {"error_code": ErrorCode.INVALID_REQUEST}
         peer = Peer(host=_host(request.client_host_address), port=0, listener=context.peer.listener)
@@ -95,7 +98,7 @@ class ControllerApis:
             if error.code == ErrorCode.NOT_CONTROLLER:
                 return {"error_code": ErrorCode.NOT_CONTROLLER}
             answer = refuse(name, inner, error)
-        return {"response_data": write_answer(name, answer, head)}
+        return {"response_data": await write_answer(name, answer, head, self._turnstile)}
 
 
 def _host(address: bytes) -> str:

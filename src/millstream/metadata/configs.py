@@ -1,7 +1,7 @@
 """Decisions on settings of topics, brokers and groups: replace all, or set, delete, append, subtract one by one."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -22,6 +22,11 @@ from millstream.metadata.partition_change import PartitionChanger
 from millstream.metadata.records import ConfigRecord, MetadataRecord
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import TopicName
+
+LONGEST_TEXT = (1 << 15) - 1
+"""Bytes of a name or a value."""
+MOST_SETTINGS = 1_000
+"""For one resource in one request: more than there are."""
 
 
 class Operation(IntEnum):
@@ -93,6 +98,11 @@ def _decide(
         try:
             if asked[resource] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+            if len(request) > MOST_SETTINGS:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"{len(request)} settings for one resource; the limit is {MOST_SETTINGS}.",
+                )
             _check_resource(image, resource, config)
             values = next_values(resource, request)
             _check_values(resource, values, image.configs.get(resource, {}), config)
@@ -179,9 +189,10 @@ def _change(values: dict[str, str], resource: ConfigResource, change: ConfigChan
         current = list(value_from_broker(setting, config))
     else:
         current = list(config[setting] or ())
-    given = _items(_required(name, change.value))
+    given = dict.fromkeys(_items(_required(name, change.value)))
     if change.operation == Operation.APPEND:
-        current += [item for item in dict.fromkeys(given) if item not in current]
+        known = frozenset(current)
+        current += [item for item in given if item not in known]
     else:
         current = [item for item in current if item not in given]
     values[name] = ",".join(current)
@@ -197,9 +208,26 @@ def _required(name: str, value: str | None) -> str:
     return value
 
 
+def check_sizes(resource_name: str, values: Mapping[str, str]) -> None:
+    """Kafka's bound on a value, for names too: every node keeps them in memory, and sends them in snapshots."""
+    for what, text in (("name of a resource", resource_name), *_texts(values)):
+        size = len(text.encode())
+        if size > LONGEST_TEXT:
+            raise KafkaError(
+                ErrorCode.INVALID_CONFIG, f"The {what} has {size} bytes: the maximum size is {LONGEST_TEXT} bytes."
+            )
+
+
+def _texts(values: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    for name, value in values.items():
+        yield "name of a setting", name
+        yield f"value of {name[:100]}", value
+
+
 def _check_values(
     resource: ConfigResource, values: Mapping[str, str], stored: Mapping[str, str], config: BrokerConfig
 ) -> None:
+    check_sizes(resource.name, {name: text for name, text in values.items() if stored.get(name) != text})
     try:
         if resource.type == ResourceType.TOPIC:
             check_topic_config(values, config)

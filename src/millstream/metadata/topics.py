@@ -10,6 +10,7 @@ from millstream.config.broker_config import BrokerConfig
 from millstream.config.errors import ConfigError
 from millstream.config.table import node
 from millstream.config.topic_config import check_topic_config
+from millstream.metadata.configs import check_sizes
 from millstream.metadata.decision import Decision, Outcome, refusal
 from millstream.metadata.image import MetadataImage, ResourceType, TopicImage
 from millstream.metadata.placement import check_assignment, new_partition, place_replicas
@@ -87,7 +88,7 @@ def create_topics(
     accepted: dict[str, str] = {}
     for topic in topics:
         try:
-            _check_request_size(total)
+            check_request_size(total)
             if asked[topic.name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"Duplicate topic name {topic.name!r} in one request.")
             made, result = _create_topic(image, topic, config, random, accepted)
@@ -233,6 +234,7 @@ def _checked_configs(given: Mapping[str, str | None], config: BrokerConfig) -> d
         if value is None:
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {name}")
         configs[name] = value
+    check_sizes("", configs)
     try:
         check_topic_config(configs, config)
     except ConfigError as error:
@@ -309,7 +311,7 @@ def _check_topic_size(partition_count: int, config: BrokerConfig) -> None:
         )
 
 
-def _check_request_size(partition_count: int) -> None:
+def check_request_size(partition_count: int) -> None:
     if partition_count > MAX_PARTITIONS_PER_REQUEST:
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION,
@@ -337,7 +339,7 @@ def _add_partitions(
             f"The topic {request.name} currently has {present} partition(s); {request.count} would not be an increase.",
         )
     _check_topic_size(request.count, config)
-    _check_request_size(already + added)
+    check_request_size(already + added)
     if request.assignments is None:
         placements = place_replicas(image, added, topic.replication_factor, random)
     else:

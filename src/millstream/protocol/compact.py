@@ -1,6 +1,6 @@
 """Compact lengths and tagged fields over a buffer and a position, for the codecs that are written by hand."""
 
-from millstream.protocol.primitives import MalformedMessage
+from millstream.protocol.primitives import MOST_TAGS, MalformedMessage
 
 
 def read_varint(buffer: bytes | bytearray, position: int) -> tuple[int, int]:
@@ -30,6 +30,8 @@ def append_varint(out: bytearray, value: int) -> None:
 def skip_tags(buffer: bytes | bytearray, position: int, end: int) -> int:
     """The position after a section of tagged fields."""
     count, position = read_varint(buffer, position)
+    if count > MOST_TAGS:
+        raise MalformedMessage(f"{count} tagged fields in one structure; the limit is {MOST_TAGS}")
     for _ in range(count):
         _, position = read_varint(buffer, position)
         size, position = read_varint(buffer, position)
@@ -39,15 +41,19 @@ def skip_tags(buffer: bytes | bytearray, position: int, end: int) -> int:
     return position
 
 
+MOST_PRODUCED = 10_000
+MOST_FETCHED = 20_000
+"""How many partitions one produce or fetch may speak of. They are handled in one turn of the event loop. A request of a
+Java producer (1 MB) has no room for more; a fetch session can grow by several requests."""
 MAX_PARTITIONS = 100_000
-"""How many partitions one produce or fetch may speak of: far above what real clients send, far below what hurts."""
+"""The same for the response to a follower."""
 
 
 def plausible_partitions(count: int, position: int, end: int, budget: int) -> int:
     """What is left of the budget after an array of partitions, refused if it cannot be true or is too much."""
     left = budget - plausible_count(count, position, end)
     if left < 0:
-        raise MalformedMessage(f"more than {MAX_PARTITIONS} partitions in one request")
+        raise MalformedMessage(f"{-left} partitions more than one request may have; send several")
     return left
 
 

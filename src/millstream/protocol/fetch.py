@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 from millstream.model.errors import ErrorCode
 from millstream.protocol.compact import (
-    MAX_PARTITIONS,
+    MOST_FETCHED,
     append_varint,
     plausible_partitions,
     read_varint,
@@ -129,7 +129,7 @@ def _parse_flexible(buffer: bytearray, position: int, end: int, version: int) ->
     session_id, session_epoch = _SESSION.unpack_from(buffer, position)
     count, position = read_varint(buffer, position + 8)
     topics: list[tuple[bytes, list[FetchPartition]]] = []
-    budget = MAX_PARTITIONS
+    budget = MOST_FETCHED
     plausible_partitions(count - 1, position, end, budget)
     for _ in range(count - 1):
         topic, position = _topic(buffer, position, by_id)
@@ -237,7 +237,7 @@ def _parse_legacy(buffer: bytearray, position: int, end: int, version: int) -> t
         session_id, session_epoch = _SESSION.unpack_from(buffer, position)
         position += 8
     topics: list[tuple[bytes, list[FetchPartition]]] = []
-    budget = MAX_PARTITIONS
+    budget = MOST_FETCHED
     count, position = _int32(buffer, position)
     plausible_partitions(count, position, end, budget)
     for _ in range(count):

@@ -12,6 +12,13 @@ from uuid import UUID
 ITEM_BUDGET = 1_000_000
 """How many array items one message may hold: far above what real clients send, far below what hurts."""
 
+LONGEST_TEXT = (1 << 15) - 1
+"""How many bytes a string of a request may have: Kafka's own bound, in all versions."""
+
+MOST_TAGS = 64
+"""Tagged fields of one structure. No message of Kafka has a tenth of it."""
+
+_UNBOUNDED = 1 << 31
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 
@@ -23,13 +30,22 @@ class MalformedMessage(Exception):
 class Cursor:
     """A position in a buffer, and how many array items may still be made from it."""
 
-    __slots__ = ("budget", "buffer", "end", "position")
+    __slots__ = ("budget", "buffer", "end", "longest_text", "most_items", "position")
 
-    def __init__(self, buffer: bytes | bytearray | memoryview, position: int = 0, end: int | None = None) -> None:
+    def __init__(
+        self,
+        buffer: bytes | bytearray | memoryview,
+        position: int = 0,
+        end: int | None = None,
+        *,
+        most_items: int = ITEM_BUDGET,
+        longest_text: int = _UNBOUNDED,
+    ) -> None:
         self.buffer = buffer
         self.position = position
         self.end = len(buffer) if end is None else end
-        self.budget = ITEM_BUDGET
+        self.budget = self.most_items = most_items
+        self.longest_text = longest_text
 
     def take(self, count: int) -> int:
         """Moves over `count` bytes and returns where they start."""
@@ -49,8 +65,13 @@ class Cursor:
             raise MalformedMessage(f"array of {count} items in {self.end - self.position} bytes")
         self.budget -= count
         if self.budget < 0:
-            raise MalformedMessage(f"more than {ITEM_BUDGET} array items in one message")
+            raise MalformedMessage(f"more than {self.most_items} array items in one message; send several")
         return count
+
+    def text_length(self, length: int) -> int:
+        if length > self.longest_text:
+            raise MalformedMessage(f"string of {length} bytes; the limit is {self.longest_text}")
+        return length
 
 
 Reader = Callable[[Cursor], Any]
@@ -95,6 +116,24 @@ def write_unsigned_varint(out: bytearray, value: int) -> None:
     out.append(value)
 
 
+def read_tag_count(cursor: Cursor) -> int:
+    """How many tagged fields follow; each of them is work, so that there may not be many."""
+    count = read_unsigned_varint(cursor)
+    if count > MOST_TAGS:
+        raise MalformedMessage(f"{count} tagged fields in one structure; the limit is {MOST_TAGS}")
+    return count
+
+
+def read_tag(cursor: Cursor) -> tuple[int, Cursor]:
+    """The number of a tagged field, and a cursor over its bytes; `cursor` is behind them then."""
+    tag = read_unsigned_varint(cursor)
+    size = read_unsigned_varint(cursor)
+    start = cursor.take(size)
+    inner = Cursor(cursor.buffer, start, start + size, most_items=cursor.most_items, longest_text=cursor.longest_text)
+    inner.budget = cursor.budget
+    return tag, inner
+
+
 def read_uuid(cursor: Cursor) -> UUID:
     return UUID(bytes=cursor.take_bytes(16))
 
@@ -137,7 +176,7 @@ def text_reader(read_length: Callable[[Cursor], int], nullable: bool) -> Reader:
                 return None
             raise MalformedMessage("null or negative length where a string is required")
         try:
-            return cursor.take_bytes(length).decode()
+            return cursor.take_bytes(cursor.text_length(length)).decode()
         except UnicodeDecodeError as error:
             raise MalformedMessage(f"string is not UTF-8: {error.reason}") from None
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from millstream.model.errors import ErrorCode
 from millstream.protocol.compact import (
-    MAX_PARTITIONS,
+    MOST_PRODUCED,
     append_varint,
     plausible_partitions,
     read_varint,
@@ -87,7 +87,7 @@ def _parse_flexible(buffer: bytearray, position: int, end: int, version: int) ->
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(buffer, position)
     topic_count, position = read_varint(buffer, position + 6)
     topics: list[tuple[bytes, list[PartitionData]]] = []
-    budget = MAX_PARTITIONS
+    budget = MOST_PRODUCED
     plausible_partitions(topic_count - 1, position, end, budget)
     for _ in range(topic_count - 1):
         if by_id:
@@ -126,7 +126,7 @@ def _parse_legacy(buffer: bytearray, position: int, end: int) -> tuple[ProduceRe
     (topic_count,) = _INT32.unpack_from(buffer, position + 6)
     position += 10
     topics: list[tuple[bytes, list[PartitionData]]] = []
-    budget = MAX_PARTITIONS
+    budget = MOST_PRODUCED
     plausible_partitions(topic_count, position, end, budget)
     for _ in range(topic_count):
         (length,) = _INT16.unpack_from(buffer, position)

@@ -144,11 +144,11 @@ class Structure:
 
     def reader(self, version: int, flexible: bool) -> Reader:
         plain = [
-            (f.name, _field_reader(f, version, flexible))
+            (f.name, field_reader(f, version, flexible))
             for f in self.fields
             if version in f.versions and version not in f.tagged
         ]
-        tagged = {f.tag: (f.name, _field_reader(f, version, flexible)) for f in self.fields if version in f.tagged}
+        tagged = {f.tag: (f.name, field_reader(f, version, flexible)) for f in self.fields if version in f.tagged}
         sent = {name for name, _ in plain}
         constant: list[Field] = []
         fresh: list[Field] = []
@@ -168,14 +168,10 @@ class Structure:
             for name, read_field in plain:
                 setattr(message, name, read_field(cursor))
             if flexible:
-                for _ in range(cursor.array_count(primitives.read_unsigned_varint(cursor))):
-                    tag = primitives.read_unsigned_varint(cursor)
-                    size = primitives.read_unsigned_varint(cursor)
-                    after = cursor.take(size) + size
+                for _ in range(primitives.read_tag_count(cursor)):
+                    tag, inner = primitives.read_tag(cursor)
                     known = tagged.get(tag)
                     if known is not None:
-                        inner = Cursor(cursor.buffer, after - size, after)
-                        inner.budget = cursor.budget
                         setattr(message, known[0], known[1](inner))
                         cursor.budget = inner.budget
             return message
@@ -184,12 +180,12 @@ class Structure:
 
     def writer(self, version: int, flexible: bool) -> Writer:
         plain = [
-            (f.name, _field_writer(f, version, flexible), f)
+            (f.name, field_writer(f, version, flexible), f)
             for f in self.fields
             if version in f.versions and version not in f.tagged
         ]
         tagged = sorted(
-            ((f.tag, f.name, _field_writer(f, version, flexible), f) for f in self.fields if version in f.tagged),
+            ((f.tag, f.name, field_writer(f, version, flexible), f) for f in self.fields if version in f.tagged),
             key=lambda row: row[0],
         )
         known = frozenset(f.name for f in self.fields)
@@ -217,16 +213,16 @@ class Structure:
         return write
 
 
-def _field_reader(each: Field, version: int, flexible: bool) -> Reader:
+def field_reader(each: Field, version: int, flexible: bool) -> Reader:
     nullable = version in each.nullable
     if each.type.startswith("[]"):
-        item = _value_reader(each, each.type[2:], version, flexible, nullable=False)
+        item = value_reader(each, each.type[2:], version, flexible, nullable=False)
         length = primitives.read_length_compact if flexible else primitives.read_length_int32
         return primitives.array_reader(length, item, nullable)
-    return _value_reader(each, each.type, version, flexible, nullable)
+    return value_reader(each, each.type, version, flexible, nullable)
 
 
-def _value_reader(each: Field, kind: str, version: int, flexible: bool, nullable: bool) -> Reader:
+def value_reader(each: Field, kind: str, version: int, flexible: bool, nullable: bool) -> Reader:
     if kind == "{}":
         assert each.children is not None
         read = each.children.reader(version, flexible)
@@ -250,16 +246,16 @@ def _nullable_reader(read: Reader) -> Reader:
     return read_nullable
 
 
-def _field_writer(each: Field, version: int, flexible: bool) -> Writer:
+def field_writer(each: Field, version: int, flexible: bool) -> Writer:
     nullable = version in each.nullable
     if each.type.startswith("[]"):
-        item = _value_writer(each, each.type[2:], version, flexible, nullable=False)
+        item = value_writer(each, each.type[2:], version, flexible, nullable=False)
         length = primitives.write_length_compact if flexible else primitives.write_length_int32
         return primitives.array_writer(length, item, nullable)
-    return _value_writer(each, each.type, version, flexible, nullable)
+    return value_writer(each, each.type, version, flexible, nullable)
 
 
-def _value_writer(each: Field, kind: str, version: int, flexible: bool, nullable: bool) -> Writer:
+def value_writer(each: Field, kind: str, version: int, flexible: bool, nullable: bool) -> Writer:
     if kind == "{}":
         assert each.children is not None
         write = each.children.writer(version, flexible)

@@ -5,11 +5,12 @@ thousands of partitions, encoding is what costs, and clients ask again and again
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator, Iterable
 from typing import Any
 from uuid import UUID
 
 from millstream.api.request import Context, Response
+from millstream.api.turnstile import Turnstile
 from millstream.broker.group_coordinator import java_hash
 from millstream.broker.lost_brokers import LostBrokers
 from millstream.metadata.image import BrokerRegistration, MetadataImage, PartitionState, TopicImage
@@ -20,6 +21,7 @@ from millstream.model.identifiers import NO_TOPIC_ID, BrokerId, TopicName
 from millstream.net.service import Refused
 from millstream.protocol.messages import response_schema
 from millstream.protocol.schema import Message
+from millstream.protocol.steps import write_in_steps
 
 GROUP_TOPIC = "__consumer_offsets"
 _KEPT_ANSWERS = 64
@@ -27,6 +29,10 @@ _LARGEST_KEPT_REQUEST = 100
 """Topics in a request whose answer is kept: more are not asked for again and again, and would only hold memory."""
 MOST_TOPICS = 20_000
 """Names in one Metadata request: each takes time on the event loop. Who wants more asks for all topics."""
+_TOPICS_PER_TURN = 200
+_Making = Generator[None, None, dict[str, Any]]
+_NAMES = 3
+"""Where the names stand in the key of a response that is kept."""
 _SOON_S = 0.003
 """About how long a process that was killed takes to let go of all its connections, one after the other."""
 _GROUP, _TRANSACTION, _SHARE = 0, 1, 2
@@ -67,6 +73,8 @@ class ClusterHandlers:
         self._described_partitions_limit = described_partitions_limit
         self._kept: dict[object, bytes] = {}
         self._kept_for: MetadataImage | None = None
+        self._under_way: dict[object, asyncio.Future[bytes]] = {}
+        self._turnstile = Turnstile()
 
     # Metadata
 
@@ -87,7 +95,7 @@ class ClusterHandlers:
     async def _metadata_soon(self, request: Message, context: Context, wanted: list[Message]) -> Response:
         """Looks at other connections first: who asks because a leader died may have noticed it before us."""
         await asyncio.sleep(_SOON_S)
-        return self._encoded(request, context, wanted, {})
+        return await self._awaited(self._encoded(request, context, wanted, {}))
 
     async def _metadata_creating(
         self, request: Message, context: Context, wanted: list[Message], missing: list[str]
@@ -101,14 +109,19 @@ class ClusterHandlers:
                     await self._ensure_topic[key_type]()
                 except KafkaError as error:
                     failed = {**failed, name: error}
-        return self._encoded(request, context, wanted, failed)
+        return await self._awaited(self._encoded(request, context, wanted, failed))
+
+    @staticmethod
+    async def _awaited(encoded: "bytes | Awaitable[bytes]") -> bytes:
+        return encoded if isinstance(encoded, bytes) else await encoded
 
     def _encoded(
         self, request: Message, context: Context, wanted: list[Message] | None, failed: dict[str, KafkaError]
-    ) -> bytes:
+    ) -> "bytes | Awaitable[bytes]":
         image = self._image()
         if image is not self._kept_for:
             self._kept.clear()
+            self._under_way.clear()
             self._kept_for = image
         operations = (request.include_topic_authorized_operations, request.include_cluster_authorized_operations)
         names = None if wanted is None else tuple((topic.name, topic.topic_id) for topic in wanted)
@@ -116,15 +129,42 @@ class ClusterHandlers:
         lost = self._lost_brokers.missing(), self._lost_brokers.departed() if wanted else frozenset[int]()
         key = (context.version, context.peer.listener, operations, names, lost)
         encoded = self._kept.get(key)
-        if encoded is None or failed:
-            encoded = response_schema("metadata").encode(
-                self._metadata(image, wanted, context, operations, failed, lost), context.version
-            )
-            if not failed and len(names or ()) <= _LARGEST_KEPT_REQUEST:
-                if len(self._kept) >= _KEPT_ANSWERS:
-                    self._kept.clear()
-                self._kept[key] = encoded
+        if encoded is not None and not failed:
+            return encoded
+        making = self._metadata(image, wanted, context, operations, failed, lost)
+        if len(image.topics if wanted is None else wanted) > _TOPICS_PER_TURN:
+            return self._encoded_in_turns(making, context.version, image, None if failed else key)
+        encoded = response_schema("metadata").encode(_all_at_once(making), context.version)
+        if not failed:
+            self._keep(key, encoded)
         return encoded
+
+    async def _encoded_in_turns(
+        self, making: _Making, version: int, image: MetadataImage, key: tuple[Any, ...] | None
+    ) -> bytes:
+        """Who asks for the same at the same time gets the same: with many topics that is what all clients do."""
+        if key is None or image is not self._kept_for:
+            return await self._made_in_turns(making, version)
+        under_way = self._under_way.get(key)
+        if under_way is None:
+            under_way = self._under_way[key] = asyncio.ensure_future(self._made_in_turns(making, version))
+        encoded = await asyncio.shield(under_way)
+        if self._under_way.get(key) is under_way:  # else the image has changed meanwhile, or it is kept already
+            del self._under_way[key]
+            self._keep(key, encoded)
+        return encoded
+
+    async def _made_in_turns(self, making: _Making, version: int) -> bytes:
+        out = bytearray()
+        values = await self._turnstile.through(making)
+        await self._turnstile.through(write_in_steps(response_schema("metadata"), out, values, version))
+        return bytes(out)
+
+    def _keep(self, key: tuple[Any, ...], encoded: bytes) -> None:
+        if len(key[_NAMES] or ()) <= _LARGEST_KEPT_REQUEST:
+            if len(self._kept) >= _KEPT_ANSWERS:
+                self._kept.clear()
+            self._kept[key] = encoded
 
     def _metadata(
         self,
@@ -134,16 +174,20 @@ class ClusterHandlers:
         operations: tuple[bool, bool],
         failed: dict[str, KafkaError],
         lost: tuple[frozenset[int], frozenset[int]],
-    ) -> dict[str, Any]:
+    ) -> _Making:
+        """The fields of the response; stops after every so many topics."""
         topic_operations = _ALL_TOPIC_OPERATIONS if operations[0] else _NOT_ASKED
         missing, departed = lost
         reachable = _Reachable(image, context.peer.listener, missing, departed)
-        if wanted is None:
-            topics = [_topic(topic, reachable, topic_operations) for topic in image.topics.values()]
-        else:
-            topics = [
-                _wanted_topic(topic, image, reachable, topic_operations, failed, context.version) for topic in wanted
-            ]
+        topics: list[dict[str, Any]] = []
+        rows: Iterable[TopicImage | Message] = image.topics.values() if wanted is None else wanted
+        for number, row in enumerate(rows, 1):
+            if isinstance(row, TopicImage):
+                topics.append(_topic(row, reachable, topic_operations))
+            else:
+                topics.append(_wanted_topic(row, image, reachable, topic_operations, failed, context.version))
+            if number % _TOPICS_PER_TURN == 0:
+                yield
         return {
             "brokers": [
                 {"node_id": broker.id, "host": at.host, "port": at.port, "rack": broker.rack}
@@ -297,6 +341,15 @@ class ClusterHandlers:
         broker = image.brokers.get(BrokerId(leader))
         at = None if broker is None or broker.fenced else _endpoint(broker, listener)
         return None if broker is None or at is None else (broker, at)
+
+
+def _all_at_once(making: _Making) -> dict[str, Any]:
+    while True:
+        try:
+            next(making)
+        except StopIteration as end:
+            made: dict[str, Any] = end.value
+            return made
 
 
 def _is_share_key(key: str) -> bool:

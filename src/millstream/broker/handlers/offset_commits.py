@@ -5,11 +5,14 @@ from collections.abc import Awaitable
 from typing import Any
 
 from millstream.api.request import Context, Response
+from millstream.api.splitting import Level, Split, in_parts
+from millstream.api.turnstile import Turnstile
 from millstream.broker.group_coordinator import GroupCoordinator
 from millstream.broker.transactional_offsets import TransactionalOffsets
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.protocol.schema import Message
 
+_OFFSETS = Split((Level("topics", "topics", ("name", "topic_id")), Level("partition_indexes", "partitions")), once=True)
 _FIRST_FETCH_WITH_GROUPS = 8
 _FIRST_FETCH_WITH_ERROR = 2
 _FIRST_TRANSACTIONAL_THAT_KNOWS_LOADING = 2
@@ -20,6 +23,7 @@ class OffsetCommitHandlers:
     def __init__(self, groups: GroupCoordinator, transactional: TransactionalOffsets) -> None:
         self._groups = groups
         self._transactional = transactional
+        self._turnstile = Turnstile()
 
     def offset_commit(self, request: Message, context: Context) -> Response | Awaitable[Response]:
         return self._groups.respond(
@@ -61,10 +65,13 @@ class OffsetCommitHandlers:
         return {"topics": topics, "error_code": code}
 
     async def _fetched(self, group: Message, version: int, require_stable: bool) -> dict[str, Any]:
-        try:
+        async def fetched(part: Message) -> Response:
             return await self._groups.read(
-                group.group_id, lambda shard: shard.offsets.fetch(group, version, require_stable=require_stable)
+                group.group_id, lambda shard: shard.offsets.fetch(part, version, require_stable=require_stable)
             )
+
+        try:
+            return await in_parts(_OFFSETS, fetched, group, self._turnstile)
         except KafkaError as error:
             return {"group_id": group.group_id, "topics": [], "error_code": error.code}
 

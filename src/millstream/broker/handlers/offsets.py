@@ -22,6 +22,7 @@ from millstream.records.opening import OpeningLimits
 
 DELETE_UP_TO_HIGH_WATERMARK = -1
 READ_UNCOMMITTED = 0
+_ROWS_PER_TURN = 200
 
 
 class Elsewhere(Protocol):
@@ -147,6 +148,8 @@ class OffsetHandlers:
             for row in topic.partitions:
                 answer: dict[str, Any] = {"partition_index": row.partition_index}
                 rows.append(answer)
+                if len(rows) % _ROWS_PER_TURN == 0:
+                    await asyncio.sleep(0)
                 try:
                     partition = self._led(topic.name, row.partition_index)
                     offset = self._delete_before(partition, row.offset)

@@ -28,7 +28,8 @@ class ProducerHandlers:
         topics = []
         for topic in request.topics:
             rows = []
-            for index in topic.partition_indexes:
+            # Each once, however often it is named: the response is far longer than the request.
+            for index in dict.fromkeys(topic.partition_indexes):
                 try:
                     found = self._producers(self._find(topic.name, index))
                     rows.append({"partition_index": index, "active_producers": found})

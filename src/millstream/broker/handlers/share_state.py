@@ -16,6 +16,8 @@ from millstream.model.errors import ErrorCode, KafkaError
 from millstream.protocol.schema import Message
 
 Operation = Callable[[ShareKey, Message], Awaitable[dict[str, Any]]]
+_MOST_BATCHES = 10_000
+"""As many as records can be in flight (`group.share.partition.max.record.locks`)."""
 _STATES = frozenset(RecordState) - {RecordState.ACQUIRED}
 
 
@@ -56,6 +58,10 @@ class ShareStateHandlers:
 
     async def _write(self, key: ShareKey, row: Message) -> dict[str, Any]:
         self._epochs.check_share_leader(key, row.leader_epoch)
+        if len(row.state_batches) > _MOST_BATCHES:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"{len(row.state_batches)} batches of states; the limit is {_MOST_BATCHES}"
+            )
         batches = [
             StateBatch(each.first_offset, each.last_offset, each.delivery_state, each.delivery_count)
             for each in row.state_batches

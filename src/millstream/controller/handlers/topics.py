@@ -1,25 +1,30 @@
 """CreateTopics (19), DeleteTopics (20), CreatePartitions (37): what the controller decides, put on the wire."""
 
+import asyncio
 from typing import Any
 
 from millstream.api.request import Context, Response
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.describe import describe_topic
 from millstream.controller.active_controller import ActiveController
+from millstream.controller.refusals import refuse
 from millstream.metadata.topics import (
     MAX_PARTITIONS_PER_REQUEST,
     NewPartitions,
     NewTopic,
     TopicCreation,
     TopicReference,
+    check_request_size,
     create_partitions,
     create_topics,
     delete_topics,
     partitions_asked_for,
 )
+from millstream.model.errors import KafkaError
 from millstream.protocol.schema import Message
 
 _PARTITIONS_PER_DECISION = 500
+_TOPICS_PER_DECISION = 50
 
 
 class TopicHandlers:
@@ -27,13 +32,17 @@ class TopicHandlers:
         self._controller = controller
 
     async def create_topics(self, request: Message, context: Context) -> Response:
-        topics = [_new_topic(topic) for topic in request.topics]
-        validate_only = request.validate_only
-        parts = [topics] if validate_only else _in_parts(topics, self._controller.config)
-        results: list[TopicCreation] = []
-        for part in parts:
-            results += await self._create(part, validate_only=validate_only)
-        return {"topics": [self._created(result) for result in results]}
+        rows: list[dict[str, Any]] = []
+        try:
+            topics = _new_topics(request)
+            check_request_size(sum(partitions_asked_for(topic, self._controller.config) for topic in topics))
+        except KafkaError as error:
+            return refuse("create_topics", request, error)
+        for part in _in_parts(topics, self._controller.config):
+            results = await self._create(part, validate_only=request.validate_only)
+            rows += [self._created(result) for result in results]
+            await asyncio.sleep(0)  # others have their turn
+        return {"topics": rows}
 
     async def _create(self, topics: list[NewTopic], *, validate_only: bool) -> tuple[TopicCreation, ...]:
         return await self._controller.decide(
@@ -108,20 +117,28 @@ class TopicHandlers:
 def _in_parts(topics: list[NewTopic], config: BrokerConfig) -> list[list[NewTopic]]:
     """Topics in parts of some hundred partitions: ten thousand at once would keep the quorum's leader from leading.
 
-    What is wrong with a request as a whole (a name twice, too many partitions) only the whole shows.
+    Topics with the same name, which is an error, stay together: the decision sees it.
     """
-    counts = [partitions_asked_for(topic, config) for topic in topics]
-    if len({topic.name for topic in topics}) < len(topics) or sum(counts) > MAX_PARTITIONS_PER_REQUEST:
-        return [topics]
+    by_name: dict[str, list[NewTopic]] = {}
+    for topic in topics:
+        by_name.setdefault(topic.name, []).append(topic)
     parts: list[list[NewTopic]] = [[]]
     partitions = 0
-    for topic, count in zip(topics, counts, strict=True):
-        if parts[-1] and partitions + count > _PARTITIONS_PER_DECISION:
+    for same in by_name.values():
+        count = sum(partitions_asked_for(topic, config) for topic in same)
+        is_full = partitions + count > _PARTITIONS_PER_DECISION or len(parts[-1]) + len(same) > _TOPICS_PER_DECISION
+        if parts[-1] and is_full:
             parts.append([])
             partitions = 0
-        parts[-1].append(topic)
+        parts[-1] += same
         partitions += count
     return parts
+
+
+def _new_topics(request: Message) -> list[NewTopic]:
+    if len(request.topics) > MAX_PARTITIONS_PER_REQUEST:  # each has a partition at least
+        check_request_size(len(request.topics))
+    return [_new_topic(topic) for topic in request.topics]
 
 
 def _new_topic(topic: Message) -> NewTopic:

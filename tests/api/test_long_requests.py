@@ -1,0 +1,118 @@
+"""No request holds the event loop: for every API, the longest requests that it admits, to a real node in this process.
+
+What is measured is work, not time: the calls of functions in one turn of the loop. So a busy machine changes nothing.
+"""
+
+import asyncio
+import struct
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import pytest
+
+from millstream.config.loading import load_broker_config
+from millstream.runtime.disk import RealDisk
+from millstream.runtime.node import Node
+from millstream.runtime.world import real_environment
+from tests import wire
+from tests.api import hostile
+
+ROWS = 2_500
+MOST_CALLS = 40_000
+"""In one turn: some ten milliseconds."""
+_TURN: CodeType = asyncio.Handle._run.__code__  # type: ignore[attr-defined]
+PING = wire.framed(wire.request("api_versions", 0, {}))
+
+
+class Work:
+    """Counts the calls in each turn of the loop while it is entered."""
+
+    def __init__(self) -> None:
+        self.most = self._calls = 0
+        self.turns = 0
+
+    def __enter__(self) -> "Work":
+        sys.setprofile(self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+        self.most = max(self.most, self._calls)
+
+    def _note(self, frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code is _TURN:
+            self.most = max(self.most, self._calls)
+            self._calls = 0
+            self.turns += 1
+        elif event in ("call", "c_call"):
+            self._calls += 1
+
+
+class Running:
+    """A node with a controller, in this thread."""
+
+    def __init__(self, directory: Path) -> None:
+        self.loop = asyncio.new_event_loop()
+        overrides = ["auto.create.topics.enable=false", "millstream.hot.keys.enable=false"]
+        overrides += [f"{name}.num.partitions=2" for name in ("offsets.topic",)]
+        config = load_broker_config(overrides=overrides, listen="127.0.0.1:0", data_dir=str(directory))
+        self.node = Node(config, real_environment(self.loop), RealDisk())
+        host, _, port = self.loop.run_until_complete(self.node.start()).rpartition(":")
+        self.address = host, int(port)
+        self.run(self.call("create_topics", 7, {"topics": [_new_topic(hostile.TOPIC)], "timeout_ms": 10_000}))
+        for kind in (0, 1, 2):  # the internal topics
+            self.run(self.call("find_coordinator", 6, {"key_type": kind, "coordinator_keys": ["g:AAAA:0"]}))
+
+    def run(self, scene: Any) -> Any:
+        return self.loop.run_until_complete(asyncio.wait_for(scene, 60))
+
+    async def call(self, api: str, version: int, fields: dict[str, Any]) -> bytes | None:
+        """The response's frame; None if the connection was closed instead."""
+        return await self.ask(wire.framed(wire.request(api, version, fields)))
+
+    async def ask(self, data: bytes) -> bytes | None:
+        reader, writer = await asyncio.open_connection(*self.address)
+        try:
+            writer.write(data)
+            (size,) = struct.unpack(">i", await reader.readexactly(4))
+            return await reader.readexactly(size)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return None
+        finally:
+            writer.close()
+
+    def stop(self) -> None:
+        self.loop.run_until_complete(self.node.stop())
+        self.loop.run_until_complete(self.loop.shutdown_default_executor())
+        self.loop.close()
+
+
+def _new_topic(name: str) -> dict[str, Any]:
+    return {"name": name, "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    node = Running(tmp_path_factory.mktemp("node"))
+    yield node
+    node.stop()
+
+
+@pytest.mark.parametrize("api", sorted(wire.request_names().values()))
+def test_no_request_does_much_in_one_turn(running: Running, api: str) -> None:
+    assert running.node.broker is not None
+    is_offered = any(each.name == api for each in running.node.broker.apis)
+    too_long = {}
+    for label, version, fields in hostile.requests(api, ROWS):
+        frame = wire.framed(wire.request(api, version, fields))
+        with Work() as work:
+            response = running.run(running.ask(frame))
+        assert is_offered or response is None, f"{api} is not in the table, and has a response"
+        if work.most > MOST_CALLS:
+            too_long[f"{label} v{version}"] = work.most
+        if not is_offered:
+            break
+    assert not too_long, f"calls in the longest turn: {too_long}"
