@@ -24,7 +24,7 @@ from millstream.model.errors import KafkaError
 from millstream.protocol.schema import Message
 
 _PARTITIONS_PER_DECISION = 500
-_TOPICS_PER_DECISION = 50
+_TOPICS_PER_DECISION = 25
 
 
 class TopicHandlers:
