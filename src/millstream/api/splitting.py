@@ -52,6 +52,8 @@ def _topics(
     return Split((Level("topics", of, (key,)), Level(asked, answered, (row,) if row else ())), most)
 
 
+_HASHED_ROWS = 25
+"""Where each row is an id that is hashed, byte by byte; it may be a long one."""
 _WRITTEN_ROWS = 50
 """Where each row is a record of its own in a log."""
 _SHARE_STATE = _topics("partitions", "partitions", of="results", key="topic_id", row="partition", most=_WRITTEN_ROWS)
@@ -61,12 +63,12 @@ SPLITS: dict[str, tuple[Split, ...]] = {
     "txn_offset_commit": (_topics("partitions", "partitions", row="partition_index"),),
     "offset_delete": (_topics("partitions", "partitions", row="partition_index"),),
     "offset_for_leader_epoch": (_topics("partitions", "partitions", key="topic", row="partition"),),
-    "find_coordinator": (_flat("coordinator_keys", "coordinators", once=True),),
+    "find_coordinator": (_flat("coordinator_keys", "coordinators", most=_HASHED_ROWS, once=True),),
     "leave_group": (_flat("members", "members", "member_id", "group_instance_id"),),
     "share_group_describe": (_flat("group_ids", "groups", most=50, once=True),),
     "describe_configs": (_flat("resources", "results", "resource_type", "resource_name", most=10, once=True),),
     "describe_producers": (_topics("partition_indexes", "partitions"),),
-    "describe_transactions": (_flat("transactional_ids", "transaction_states", once=True),),
+    "describe_transactions": (_flat("transactional_ids", "transaction_states", most=_HASHED_ROWS, once=True),),
     "add_partitions_to_txn": (_flat("transactions", "results_by_transaction", "transactional_id", most=50),),
     "write_txn_markers": (
         Split(
@@ -256,7 +258,7 @@ def _once(rows: Iterator[Path], levels: tuple[Level, ...]) -> Iterator[Path]:
 
 
 def _name(row: Any, level: Level) -> Any:
-    return tuple(getattr(row, field) for field in level.key) if level.key else row
+    return tuple(getattr(row, field, None) for field in level.key) if level.key else row
 
 
 def _rebuilt(message: Message, paths: list[Path], levels: tuple[Level, ...]) -> Message:
