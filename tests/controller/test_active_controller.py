@@ -137,13 +137,14 @@ def test_a_decision_that_the_next_leader_keeps_is_answered(kept: bool, bench: Be
 
 
 def test_many_topics_are_created_in_parts() -> None:
-    """Ten thousand partitions in one decision would keep the leader from leading; one name twice needs the whole."""
+    """Ten thousand partitions in one decision would keep the leader from leading; a name that comes twice is in one."""
     config = load_broker_config()
     topics = [NewTopic(name=f"t{number}", partition_count=200) for number in range(10)]
     assert [len(part) for part in _in_parts(topics, config)] == [2, 2, 2, 2, 2]
-    assert [len(part) for part in _in_parts([*topics, topics[0]], config)] == [11]
-    too_many = [NewTopic(name=f"t{number}", partition_count=9_000) for number in range(2)]
-    assert [len(part) for part in _in_parts(too_many, config)] == [2]
+    parts = [[topic.name for topic in part] for part in _in_parts([*topics, topics[0]], config)]
+    assert parts == [["t0", "t0"], ["t1", "t2"], ["t3", "t4"], ["t5", "t6"], ["t7", "t8"], ["t9"]]
+    small = [NewTopic(name=f"t{number}", partition_count=1) for number in range(60)]
+    assert [len(part) for part in _in_parts(small, config)] == [25, 25, 10]
     assert _in_parts([], config) == [[]]
 
 

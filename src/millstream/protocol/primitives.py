@@ -13,8 +13,8 @@ ITEM_BUDGET = 1_000_000
 """How many array items one message may hold: far above what real clients send, far below what hurts."""
 
 LONGEST_TEXT = (1 << 16) - 1
-"""How many bytes a string of a request may have. Kafka's bound is half of it, and it closes the connection, too. What is
-a little too long has a response here that says so."""
+"""How many bytes a string of a request may have. Kafka's bound is half of it, and it closes the connection too. What
+is a little too long has a response here that says so."""
 
 MOST_TAGS = 64
 """Tagged fields of one structure. No message of Kafka has a tenth of it."""
