@@ -9,9 +9,11 @@ from millstream.api.api_versions import ApiVersions
 from millstream.api.dispatch import Dispatcher
 from millstream.api.request import Api, Context, Response, api
 from millstream.broker.cluster_view import ClusterView
+from millstream.broker.controller_contact import ControllerContact
 from millstream.broker.controller_link import ControllerLink
 from millstream.broker.forwarding import Forwarding
 from millstream.broker.lifecycle import BrokerLifecycle
+from millstream.config.liveness import contact_limit_s
 from millstream.config.loading import load_broker_config
 from millstream.controller.active_controller import ActiveController
 from millstream.controller.controller_apis import ControllerApis
@@ -138,6 +140,7 @@ class World:
             self.view,
             link or self.link,
             self.environment,
+            ControllerContact(self.loop.time, lambda: contact_limit_s(self.config), self.loop.time),
             end_points=(Endpoint(name="PLAINTEXT", host="127.0.0.1", port=port or self.controller.served.address[1]),),
             directory_id=UUID(int=directory),
             previous_broker_epoch=-1,

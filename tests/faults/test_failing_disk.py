@@ -12,12 +12,16 @@ from typing import Any
 
 import pytest
 
+from millstream.console.live.problems import broker_state
+from millstream.console.live.watcher import Watcher
 from millstream.model.errors import ErrorCode
 from millstream.testing import EmbeddedBroker, EmbeddedCluster
+from millstream.wire import Cluster
 from tests.cluster.conftest import Writer, create_topic, described, eventually, leader_of
 from tests.cluster.kafka_tools import KafkaTools
 from tests.cluster.test_failover import check_nothing_lost
 from tests.failing_disk import READ, SYNC, TORN, WRITE, FailingDisks, can_be_built
+from tests.waiting import until
 from tests.wire import Wire, batch
 from tools import apache_kafka
 
@@ -57,6 +61,7 @@ def test_others_lead_while_the_disk_of_a_leader_fails(
 
     directory = str(cluster.data_dir(victim))
     eventually(lambda: _is_named(cluster.address(others[0]), victim, directory))
+    _console_names_it(cluster.address(others[0]), victim, directory)
     assert f'millstream_log_directory_offline{{directory="{directory}"}} 1' in _get(cluster.address(victim), "/metrics")
     assert "log directory offline" in _get(cluster.address(victim), "/readyz")
     with Wire(cluster.address(victim)) as wire:
@@ -65,7 +70,7 @@ def test_others_lead_while_the_disk_of_a_leader_fails(
         assert described_directory.log_dir == directory
 
     disks.heal(cluster.data_dir(victim))
-    eventually(lambda: described(cluster, "t", in_sync=3), seconds=60)
+    eventually(lambda: described(cluster, "t", in_sync=3))
     _write(writer, 2)
     check_nothing_lost(cluster, "t", writer)
     eventually(lambda: _is_well(cluster.address(victim)))
@@ -126,6 +131,16 @@ def _status(address: str) -> dict[str, Any]:
 def _is_named(address: str, victim: int, directory: str) -> None:
     (row,) = (row for row in _status(address)["brokers"] if row["id"] == victim)
     assert (row["state"], row["offline_log_dirs"]) == ("disk offline", [directory])
+
+
+def _console_names_it(address: str, victim: int, directory: str) -> None:
+    with Cluster(address) as asked:
+        watcher = Watcher(asked)
+        watcher.opened(address)
+        until(lambda: watcher.snapshot.failed_directories == {victim: (directory,)})
+        watcher.close()
+    (broker,) = (each for each in watcher.snapshot.brokers if each.id == victim)
+    assert broker_state(watcher.snapshot, broker)[0] == f"disk fails: {directory}"
 
 
 def _is_well(address: str) -> None:
