@@ -10,6 +10,7 @@ from millstream.model.errors import ErrorCode
 from millstream.protocol.schema import Message
 from millstream.testing import EmbeddedBroker
 from tests import wire as wires
+from tests.broker.unreadable import unreadable
 from tests.wire import Wire
 
 ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
@@ -118,6 +119,22 @@ def test_fetch_acknowledge_and_fetch_again(group: Group) -> None:
     assert wires.values(row(second).records) == [b"a", b"b", b"c"]  # whole batches; the client takes what is its own
     assert row(group.acknowledge((1, 1, [ACCEPT]))).error_code == 0
     assert group.fetch(max_wait_ms=0).responses == []
+
+
+@pytest.mark.parametrize("key_order", ["false", "true"])
+def test_a_batch_that_no_member_can_read_is_passed_over_when_it_comes_back(
+    broker: EmbeddedBroker, group: Group, key_order: str
+) -> None:
+    """Members drop what is behind it in the same response, too; that must not be given up with it."""
+    assert group.configure(**{"share.key.order": key_order}) == 0
+    for data in (wires.batch(b"a"), unreadable(), wires.batch(b"b")):
+        assert group.wire.produce(group.topic, data).error_code == 0
+    first = group.fetch()
+    assert (acquired(first)[0][0], acquired(first)[-1][1]) == (0, 4)
+    again = group.fetch((0, 0, [ACCEPT]), (1, 4, [RELEASE]))
+    assert acquired(again) == [(4, 4, 2)]
+    assert wires.values(row(again).records) == [b"b"]
+    assert f"batch_unreadable topic={group.topic} partition=0 offsets=1-3" in broker.log_file.read_text()
 
 
 def test_version_1_is_the_same(group: Group) -> None:

@@ -14,9 +14,10 @@ from millstream.records.compression import Codec
 from millstream.records.record import Record, build_batch
 from millstream.registry.decoding import Decoded, guessed
 from millstream.testing import EmbeddedBroker
-from millstream.wire import Cluster, TopicPartition
+from millstream.wire import Cluster, TopicPartition, UnreadableError
 from millstream.wire.producing import Producer
 from millstream.wire.transactions import Transactions
+from tests.broker.unreadable import unreadable
 
 pytestmark = pytest.mark.timeout(300)
 _numbers = itertools.count()
@@ -106,6 +107,30 @@ def test_looking_for_something_rare_stops_and_goes_on(cluster: Cluster, reader: 
     assert [record.offset for record in page.records] == [1007]
     assert asked > 1
     assert looked_at == 10_000 - 1007
+
+
+def test_a_batch_that_cannot_be_read_is_told_and_left_out(cluster: Cluster, reader: RecordReader) -> None:
+    """Before the broker knows of it, and after."""
+    topic = make_topic(cluster)
+    place = TopicPartition(topic, 0)
+    write(cluster, topic, 0, [b"a", b"b"], 1000)
+    producer = Producer(cluster)
+    producer.send(place, bytearray(unreadable()), 3)
+    producer.flush()
+    producer.close()
+    write(cluster, topic, 0, [b"c", b"d"], 2000)
+    ranges = reader.ranges(topic)
+    for read in (reader.forwards, reader.backwards):
+        page = read(topic, ranges, 10)
+        assert sorted(values(page.records)) == [b"a", b"b", b"c", b"d"]
+        assert len(page.problems) == 1 and f"{place}: offsets 2 to 4 are left out" in page.problems[0]
+    with pytest.raises(UnreadableError, match=f"{place} cannot be read at offset 2"):
+        for _ in range(1000):
+            cluster.fetch(place, 2, max_bytes=1000, max_wait_ms=0)
+    page = reader.backwards(topic, ranges, 10)
+    assert sorted(values(page.records))[:2] == [b"a", b"b"]
+    assert "cannot be read at offset 2" in page.problems[0]
+    assert values(reader.forwards(topic, {0: Range(5, 7)}, 10).records) == [b"c", b"d"]
 
 
 def test_nothing_is_there(cluster: Cluster, reader: RecordReader) -> None:

@@ -18,7 +18,9 @@ from millstream.gateway.limits import Limits
 from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.testing import EmbeddedBroker
 from millstream.wire import Cluster, CoordinatorKind, TopicPartition
+from tests.broker.unreadable import unreadable
 from tests.waiting import PATIENCE_S
+from tests.wire import Wire
 
 pytestmark = pytest.mark.timeout(300)
 _numbers = itertools.count()
@@ -221,6 +223,35 @@ def test_seek_stays_inside_the_log(http: httpx.Client, topic: str, group: str, p
     refusal(seek(9, 0), 409, 40904)
     for partition, offset, name in ((0, "middle", topic), (-1, 0, topic), (0, -1, topic), (0, 0, 5), (0, 0, "other")):
         refusal(seek(partition, offset, name), 400)
+
+
+def test_a_batch_that_cannot_be_read_is_told_and_the_others_are_handed_out(
+    http: httpx.Client, topic: str, group: str, put: Callable[..., None], broker: EmbeddedBroker
+) -> None:
+    with Wire(broker.bootstrap_servers) as wire:
+        assert wire.produce(topic, unreadable()).error_code == 0
+    put(b"1")
+    subscribe(http, group, topic)
+    seen: list[Any] = []
+    told: list[str] = []
+
+    def ask() -> None:
+        answer = http.get(f"/consumers/{group}/poll", params={"timeout_ms": 1000, "format": "text"})
+        if answer.status_code == 200:
+            seen.extend(row["value"] for row in answer.json()["messages"])
+        else:
+            told.append(refusal(answer, 502, 50203))
+            assert answer.json()["hint"] in ("seek to offset 3, behind the batch", "seek behind the batch")
+
+    def has_all() -> bool:
+        ask()
+        return bool(told) and seen == ["other"]
+
+    put(b"other", partition=1)
+    until(has_all)
+    assert all(f"{topic}-0 cannot be read at offset 0" in each for each in told)
+    assert http.post(f"/consumers/{group}/seek", json={"topic": topic, "partition": 0, "offset": 3}).status_code == 200
+    assert [row["value"] for row in poll(http, group, format="text")] == ["1"]
 
 
 def test_requests_that_make_no_sense(http: httpx.Client, topic: str, group: str) -> None:

@@ -26,7 +26,9 @@ from millstream.gateway.stream_positions import Id, read_id, read_start, spelled
 from millstream.gateway.stream_routes import StreamRoutes
 from millstream.testing import EmbeddedBroker
 from millstream.wire import Cluster, TopicPartition
+from tests.broker.unreadable import unreadable
 from tests.waiting import PATIENCE_S
+from tests.wire import Wire
 
 pytestmark = pytest.mark.timeout(300)
 _numbers = itertools.count()
@@ -244,6 +246,46 @@ def test_records_that_are_gone_are_told_of(
         told, event = itertools.islice(events, 2)
         assert (told.name, told.data) == ("skipped", {"partition": 0, "from": 0, "to": 2})
         assert event.data["value"] == "2"
+
+
+def put_damaged(broker: EmbeddedBroker, topic: str) -> None:
+    """A batch of three records that cannot be read, to partition 0."""
+    with Wire(broker.bootstrap_servers) as wire:
+        assert wire.produce(topic, unreadable()).error_code == 0
+
+
+def test_records_that_cannot_be_read_are_told_of_and_passed_over(
+    stream: Callable[..., Any], put: Callable[..., None], topic: str, broker: EmbeddedBroker
+) -> None:
+    put("a")
+    put_damaged(broker, topic)
+    put("b")
+    put("c", partition=1)
+    with stream(**{"from": "earliest"}) as events:
+        seen = list(itertools.islice(events, 4))
+        assert sorted(each.data["value"] for each in seen if not each.name) == ["a", "b", "c"]
+        (told,) = [each for each in seen if each.name]
+        assert told.name == "skipped" and told.data["reason"]
+        assert [told.data[name] for name in ("partition", "from", "to")] == [0, 1, 4]
+        put_damaged(broker, topic)  # the tail
+        put("d")
+        told, event = itertools.islice(events, 2)
+        assert (told.name, told.data["from"], told.data["to"], event.data["value"]) == ("skipped", 5, 8, "d")
+
+
+def test_a_partition_that_the_broker_refuses_does_not_hold_up_the_others(
+    stream: Callable[..., Any], put: Callable[..., None], topic: str, broker: EmbeddedBroker
+) -> None:
+    put_damaged(broker, topic)
+    with Wire(broker.bootstrap_servers) as wire:
+        while not wire.fetch(topic).error_code:
+            pass
+    with stream(**{"from": "earliest"}) as events:
+        told = next(events)
+        assert told.name == "trouble" and f"{topic}-0 cannot be read at offset 0" in told.data["message"]
+        for value in ("a", "b", "c"):
+            put(value, partition=1)
+            assert values(events, 1) == [value]
 
 
 def test_an_id_that_is_ahead_of_its_topic(stream: Callable[..., Any], put: Callable[..., None]) -> None:

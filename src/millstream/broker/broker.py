@@ -318,6 +318,7 @@ class Broker:
             self.replicas,
             session_slots=config[network.MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS],
             max_bytes=config[network.FETCH_MAX_BYTES],
+            limits=self._opening_limits,
         )
         self._transactional = TransactionalProduce(
             self.partitions,

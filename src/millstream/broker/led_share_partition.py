@@ -16,6 +16,7 @@ from millstream.broker.partition import Partition
 from millstream.broker.share_inspection import MOST_INSPECTED, inspect
 from millstream.broker.share_persister import SharePersister
 from millstream.broker.steady_time import SteadyTime
+from millstream.broker.unreadable_batches import note_unreadable, unreadable_in
 from millstream.coordinator.share.in_flight import ReadRecord
 from millstream.coordinator.share.record_state import Acquired, DeadLetter
 from millstream.coordinator.share.share_partition import AckRange, SharePartition, Transition
@@ -32,6 +33,7 @@ _SUPERSEDED = frozenset((ErrorCode.INVALID_REQUEST, ErrorCode.FENCED_STATE_EPOCH
 _TRUST_MS = 5000
 """How long a state that nothing is written to is taken for the one that is kept."""
 _READ_BYTES = 4 << 20
+_MOST_LOOKED_INSIDE = 1024
 _INSPECTED_BYTES = 256 << 10
 """How much is read at once where records are looked at: the loop has others to serve."""
 
@@ -87,6 +89,7 @@ class LedSharePartition:
         self._environment = owner.environment
         self._reading = False
         self._missed = False
+        self._looked_inside: set[tuple[str, int]] = set()
         self._time = SteadyTime(owner.environment)
         self._trusted_until_ms = self._time.now_ms() + _TRUST_MS
         self._alarm: asyncio.TimerHandle | None = None
@@ -140,6 +143,8 @@ class LedSharePartition:
                 now_ms = clock.now_ms()
             if not records.length:
                 return None
+            if machine.was_given(offset):
+                await self._look_inside(records)
             data = await self._look(records, offset, max_records, now_ms, aborted)
             if self.dropped:
                 return None
@@ -157,6 +162,19 @@ class LedSharePartition:
                 return None
             await asyncio.sleep(0)  # what was read was not for anyone yet: look further, after the others
         return None
+
+    async def _look_inside(self, records: Slice) -> None:
+        """What comes back may be a batch that no member can read, and with it the good ones behind it (ADR 25)."""
+        place = records.file.path, records.position
+        if place in self._looked_inside:
+            return
+        if len(self._looked_inside) >= _MOST_LOOKED_INSIDE:
+            self._looked_inside.clear()
+        self._looked_inside.add(place)
+        limits = self._owner.opening_limits()
+        found = await self._environment.offload(lambda: unreadable_in(records, limits))
+        if self.is_current:
+            note_unreadable(self.partition, found)
 
     def distrust(self) -> None:
         """Somebody new reads: perhaps it is a new group of the same name."""
@@ -178,13 +196,17 @@ class LedSharePartition:
         self, records: Slice, offset: int, max_records: int, now_ms: int, aborted: AbortedBatches
     ) -> list[BatchPlace]:
         """Tells the machine what lies in a slice, as far as it is needed; returns the batches with records to give."""
-        machine = self.machine
+        machine, unreadable = self.machine, self.partition.unreadable
         data: list[BatchPlace] = []
         expected = offset
         for place in walk_batches(records):
             is_for_nobody = aborted.has(place) or place.is_control or place.is_empty
             if place.last < offset:
                 continue
+            if unreadable is not None and unreadable.has(place.first):
+                if data:
+                    break  # members would drop what is behind it in the same response
+                is_for_nobody = True
             if place.first > expected:
                 machine.absent(expected, place.first - 1, now_ms)
             if is_for_nobody:

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from millstream.broker.commit_waiters import CommitWaiter, CommitWaiters, OnCommitted
 from millstream.broker.topic_traffic import TopicTraffic
+from millstream.broker.unreadable_batches import UnreadableBatches
 from millstream.environment import Environment
 from millstream.metadata.topic_names import INTERNAL_TOPICS
 from millstream.model.errors import ErrorCode, KafkaError
@@ -81,6 +82,7 @@ class LocalPartition:
         "topic_id",
         "topic_partition",
         "traffic",
+        "unreadable",
         "waiters",
     )
 
@@ -103,6 +105,8 @@ class LocalPartition:
         self.is_internal = topic_partition.topic in INTERNAL_TOPICS
         self.traffic = TopicTraffic()
         """The topic's, once the partition is in the table."""
+        self.unreadable: UnreadableBatches | None = None
+        """Batches that consumers cannot read, if some were found since this node has its role."""
         self.waiters: Waiters[Waiter] = Waiters()
         """Those who read what is committed."""
         self.replica_waiters: Waiters[ReplicaWaiter] = Waiters()

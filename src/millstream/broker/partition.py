@@ -116,6 +116,7 @@ class Partition(LocalPartition):
     def _leave_role(self) -> None:
         self.is_leader = False
         self._leader = self._follower = None
+        self.unreadable = None  # the log may be cut in another role
         error = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the leadership went to another node before that was done")
         self._fail_waiters(error)
         deletions, self._deletion_waiters = self._deletion_waiters, []

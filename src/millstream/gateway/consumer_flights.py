@@ -31,7 +31,7 @@ from millstream.records.opening import BeyondLimitsError, OpeningLimits, records
 from millstream.records.record import Record
 from millstream.wire import Cluster, TopicPartition, WireError
 from millstream.wire.connection import Connection, Sent
-from millstream.wire.errors import ConnectionLostError, error_code, refusal
+from millstream.wire.errors import UNREADABLE, ConnectionLostError, UnreadableError, error_code, refusal
 from millstream.wire.patience import Patience
 
 Positions = Mapping[TopicPartition, int]
@@ -175,7 +175,12 @@ class Flights:
                     self.cluster.forget_leader(place.topic)
                     self._trouble(place, refusal(str(place), part.error))
                     continue
-                self._troubles.pop(place, None)
+                if part.error in UNREADABLE:  # the others go on meanwhile
+                    self._trouble(place, UnreadableError(place, flight.wanted[place], part.error))
+                elif part.error is ErrorCode.MESSAGE_TOO_LARGE:
+                    self._trouble(place, refusal(str(place), part.error))
+                else:
+                    self._troubles.pop(place, None)
                 if part.error or part.next_offset != flight.wanted[place]:
                     found[place] = part
         return found

@@ -14,10 +14,11 @@ from millstream.gateway.consumer_flights import Flights, Part
 from millstream.gateway.consumer_member import FencedError, GroupMember
 from millstream.gateway.consumer_progress import Batch, Held, Progress
 from millstream.gateway.errors import BadRequestError
-from millstream.gateway.kafka_errors import trouble_with
+from millstream.gateway.kafka_errors import trouble_of, trouble_with
 from millstream.model.errors import ErrorCode
 from millstream.records.opening import OpeningLimits
-from millstream.wire import EARLIEST, LATEST, Cluster, TopicPartition, WireError
+from millstream.wire import EARLIEST, LATEST, Cluster, TopicPartition, UnreadableError, WireError
+from millstream.wire.errors import UNREADABLE
 
 RESETS = {"earliest": EARLIEST, "latest": LATEST}
 _SETTLE_S = 5.0
@@ -209,7 +210,9 @@ class Session:
         self._progress.take_back(batch)
 
     async def _take(self, landed: Mapping[TopicPartition, Part], wanted: Mapping[TopicPartition, int]) -> None:
-        """`wanted`: from which positions it was fetched; what was moved since, by a seek or a rebalance, is void."""
+        """`wanted`: from which positions it was fetched; what was moved since, by a seek or a rebalance, is void. An
+        error of one partition is raised when the others were taken: the next poll hands these out."""
+        refused: BadRequestError | None = None
         for place, part in landed.items():
             held = self._progress.get(place)
             if held is None or held.leaving or held.position != wanted[place]:
@@ -217,7 +220,7 @@ class Session:
             if part.error is ErrorCode.OFFSET_OUT_OF_RANGE:
                 await self._reset(place, held)
             elif part.error is ErrorCode.MESSAGE_TOO_LARGE:
-                raise BadRequestError(
+                refused = BadRequestError(
                     502,
                     f"{place}: the batch at offset {held.position} is more than this gateway opens "
                     f"({self._tools.opening.max_records} records, {self._tools.opening.max_bytes} bytes)",
@@ -226,12 +229,13 @@ class Session:
                     code=50201,
                 )
             elif part.error:
-                found = trouble_with(part.error, f"{place} cannot be read at offset {held.position}")
-                raise BadRequestError(found.status, f"{found.message} ({part.error.name})", found.hint, code=found.code)
+                refused = _refusal(place, held.position, part)
             elif part.records:
                 held.ahead = part
             else:
                 held.skip(part.next_offset)
+        if refused is not None:
+            raise refused
 
     async def _reset(self, place: TopicPartition, held: Held) -> None:
         """What was to be read next was deleted in the meantime."""
@@ -332,3 +336,12 @@ class Session:
 
     async def _call(self, call: Callable[[], Answer]) -> Answer:
         return await to_thread.run_sync(call, limiter=self._tools.calls)
+
+
+def _refusal(place: TopicPartition, position: int, part: Part) -> BadRequestError:
+    if part.error in UNREADABLE:
+        found = trouble_of(UnreadableError(place, position, part.error))
+        hint = f"seek to offset {part.next_offset}, behind the batch" if part.next_offset != position else found.hint
+        return BadRequestError(found.status, found.message, hint, code=found.code)
+    found = trouble_with(part.error, f"{place} cannot be read at offset {position}")
+    return BadRequestError(found.status, f"{found.message} ({part.error.name})", found.hint, code=found.code)

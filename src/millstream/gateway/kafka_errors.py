@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from millstream.model.errors import ErrorCode
-from millstream.wire import RefusedError, SetupError, UnreachableError, WireError
+from millstream.wire import RefusedError, SetupError, UnreachableError, UnreadableError, WireError
 
 UNREACHABLE_HINT = "ask again in a moment; if it stays, see whether the brokers run and --bootstrap names them"
 
@@ -60,6 +60,8 @@ def trouble_with(code: ErrorCode, message: str) -> Trouble:
 
 
 def trouble_of(error: WireError) -> Trouble:
+    if isinstance(error, UnreadableError):
+        return Trouble(502, 50203, str(error), "seek behind the batch")
     if isinstance(error, RefusedError):
         return trouble_with(error.code, str(error))
     if isinstance(error, UnreachableError):

@@ -41,6 +41,8 @@ class TopicStream:
         self._view = view
         self._stopping = stopping
         self._trouble = ""
+        self._unreadable: set[str] = set()
+        """What was said of partitions that cannot be read further: each once."""
         self._ended = False
 
     async def events(self) -> AsyncIterator[bytes]:
@@ -73,6 +75,8 @@ class TopicStream:
         ends: Positions | None = None
         outside: set[int] = set()
         """Partitions that seem to end before our position, as when a topic was made anew since its id was noted."""
+        refused: set[int] = set()
+        """Partitions that cannot be read further: the tail tries them again."""
         try:
             while not self._stopping.is_set():
                 try:
@@ -83,7 +87,7 @@ class TopicStream:
                     behind = {
                         TopicPartition(self._topic, number): offset
                         for number, offset in self._positions.items()
-                        if offset < ends[number] or number in outside
+                        if number not in refused and (offset < ends[number] or number in outside)
                     }
                     if not behind:
                         return
@@ -101,6 +105,7 @@ class TopicStream:
                 shown = await self._shown(chunk)
                 if shown:
                     yield shown
+                refused |= chunk.troubles.keys()
         finally:
             flights.close()
 
@@ -130,8 +135,11 @@ class TopicStream:
             rows = chunk.shown.get(self._format, [])
         else:
             rows = await self._tools.call(partial(chunk.show, self._format, self._view))
-        self._trouble = ""
         positions, parts = self._positions, []
+        self._trouble = ""
+        for reason in set(chunk.troubles.values()) - self._unreadable:
+            self._unreadable.add(reason)
+            parts.append(_trouble_event(reason))
         event_id = Id({place.partition: 0 for place, _ in chunk.records} | positions)
         notes = [note for note in chunk.notes if _concerns(note, positions.get(note["partition"], 0))]
         for note in notes:
@@ -154,10 +162,14 @@ class TopicStream:
 
     def _told_trouble(self, reason: str) -> bytes:
         """Once for each reason."""
-        if reason in ("", self._trouble):
+        if reason in ("", self._trouble, *self._unreadable):
             return b""
         self._trouble = reason
-        return b"event: trouble\ndata: " + json_bytes({"message": reason}) + b"\n\n"
+        return _trouble_event(reason)
+
+
+def _trouble_event(reason: str) -> bytes:
+    return b"event: trouble\ndata: " + json_bytes({"message": reason}) + b"\n\n"
 
 
 def _concerns(note: dict[str, Any], position: int) -> bool:

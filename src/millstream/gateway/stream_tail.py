@@ -23,7 +23,8 @@ from millstream.gateway.stream_positions import Positions
 from millstream.model.errors import ErrorCode
 from millstream.records.opening import OpeningLimits
 from millstream.records.record import Record
-from millstream.wire import EARLIEST, LATEST, Cluster, TopicPartition, WireError
+from millstream.wire import EARLIEST, LATEST, Cluster, TopicPartition, UnreadableError, WireError
+from millstream.wire.errors import UNREADABLE
 
 _KEPT_BYTES = 4 << 20
 TROUBLE_S = 3.0
@@ -43,7 +44,9 @@ class Chunk:
     after: Positions
     size: int
     notes: list[dict[str, Any]] = field(default_factory=list)
-    """What a reader should know: that records were skipped since they are gone."""
+    """What a reader should know: that records were skipped since they are gone, or cannot be read."""
+    troubles: dict[int, str] = field(default_factory=dict)
+    """Partitions that cannot be read further, and why; the others go on."""
     shown: dict[str, list[bytes]] = field(default_factory=dict)
     """By format, the JSON of each record."""
 
@@ -67,11 +70,21 @@ async def chunk_of(landed: Mapping[TopicPartition, Part], tools: "StreamTools", 
             chunk.after[place.partition] = found
             chunk.notes.append({"partition": place.partition, "from": wanted, "to": found})
         elif part.error is ErrorCode.MESSAGE_TOO_LARGE:
-            raise WireError(
+            chunk.after[place.partition] = positions[place.partition]
+            chunk.troubles[place.partition] = (
                 f"{place}: the batch at offset {positions[place.partition]} is more than this gateway opens; read on "
                 f"from offset {part.next_offset}, or start the gateway with a larger --limit max_batch_records or "
                 "max_batch_bytes"
             )
+        elif part.error in UNREADABLE:
+            wanted = positions[place.partition]
+            if part.next_offset > wanted:
+                reason = "the records of this batch are damaged"
+                chunk.notes.append(
+                    {"partition": place.partition, "from": wanted, "to": part.next_offset, "reason": reason}
+                )
+            else:
+                chunk.troubles[place.partition] = str(UnreadableError(place, wanted, part.error))
         elif part.error:
             raise WireError(f"{place} cannot be read ({part.error.name})")
     return chunk
@@ -121,6 +134,8 @@ class Tail:
         self._topic = topic
         self._fixed = fixed
         self._positions = dict(positions)
+        self._said: dict[int, str] = {}
+        """What was said of partitions that cannot be read further: they are tried again and again."""
         self._chunks: deque[Chunk] = deque()
         self._begins = dict(positions)
         """Where the oldest chunk that is kept begins."""
@@ -167,8 +182,11 @@ class Tail:
         places = {TopicPartition(self._topic, number): offset for number, offset in self._positions.items()}
         try:
             landed = await flights.next(places, _LOOK_S, self._wake, TROUBLE_S)
-            if landed:
-                self._add(await chunk_of(landed, self._tools, self._positions))
+            chunk = await chunk_of(landed, self._tools, self._positions)
+            is_news = not chunk.troubles.items() <= self._said.items()
+            if is_news or any(chunk.after[each] != self._positions[each] for each in chunk.after):
+                self._add(chunk)
+                self._said |= chunk.troubles
             if not self._fixed and time.monotonic() - self._looked_at >= _LOOK_S:
                 await self._find_partitions()
             self.trouble = None

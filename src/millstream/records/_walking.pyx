@@ -11,6 +11,7 @@ from millstream.records.varint import MalformedRecordError
 cdef enum Fault:
     RECORD_TOO_LONG = 10
     WRONG_OFFSET
+    WRONG_ORDER
     TOO_MANY_HEADERS
     HEADER_WITHOUT_NAME
     WRONG_END
@@ -20,6 +21,7 @@ cdef dict _TEXTS = {
     NUMBER_WITHOUT_END: "a number in record %d has no end (%d)",
     NUMBER_TOO_LARGE: "a number in record %d is larger than its type (%d)",
     WRONG_OFFSET: "record %d has offset delta %d, outside of its batch",
+    WRONG_ORDER: "record %d has offset delta %d, not above the one before it",
     TOO_MANY_HEADERS: "record %d has %d headers, which do not fit into it",
     HEADER_WITHOUT_NAME: "record %d has a header without a name (%d)",
     WRONG_END: "the fields of record %d do not end where it does (%d)",
@@ -45,8 +47,9 @@ cdef inline int64_t skip_bytes(Cursor* cursor, Py_ssize_t stop) noexcept nogil:
     return length
 
 
-cdef inline int64_t check_record(Cursor* cursor, int64_t last_offset_delta) noexcept nogil:
-    """Checks the record at the cursor, which goes to its end; the length of its key."""
+cdef inline int64_t check_record(Cursor* cursor, int64_t last_offset_delta, int64_t* before) noexcept nogil:
+    """Checks the record at the cursor, which goes to its end; the length of its key. `before` is the offset delta of
+    the record before, and becomes that of this one."""
     cdef int64_t size = read_varint(cursor, 5), number, index, key
     cdef Py_ssize_t stop
     if cursor.fault:
@@ -65,6 +68,10 @@ cdef inline int64_t check_record(Cursor* cursor, int64_t last_offset_delta) noex
     if number < 0 or number > last_offset_delta:
         cursor.fault, cursor.value = WRONG_OFFSET, number
         return 0
+    if number <= before[0]:
+        cursor.fault, cursor.value = WRONG_ORDER, number
+        return 0
+    before[0] = number
     key = skip_bytes(cursor, stop)
     if cursor.fault:
         return 0
@@ -114,13 +121,14 @@ def check_records(
     """See `walking.check_records`."""
     cdef Cursor cursor = cursor_over(data, position, end)
     cdef Py_ssize_t number = 0, found = 0
+    cdef int64_t before = -1
     cdef Py_ssize_t* keyless = <Py_ssize_t*>malloc(max(1, most) * sizeof(Py_ssize_t))
     if keyless == NULL:
         raise MemoryError
     try:
         with nogil:
             while number < count:
-                if check_record(&cursor, last_offset_delta) < 0 and needs_keys and found < most:
+                if check_record(&cursor, last_offset_delta, &before) < 0 and needs_keys and found < most:
                     keyless[found] = number
                     found += 1
                 if cursor.fault:

@@ -20,11 +20,13 @@ _STEP = 255
 def check_records(
     data: Bytes, position: int, end: int, count: int, last_offset_delta: int, needs_keys: bool, most: int
 ) -> list[int]:
-    """Checks every length in `count` records from `position` to `end`; MalformedRecordError where one is wrong.
+    """Checks every length in `count` records from `position` to `end`; MalformedRecordError where one is wrong. Offset
+    deltas must ascend up to the last one; so without a gap, if there are as many records as offsets.
 
     Returns which records have no key, if `needs_keys`: the first `most` of them, by number.
     """
     keyless: list[int] = []
+    before = -1
     for number in range(count):
         if number & _STEP == _STEP:
             time.sleep(0)
@@ -36,6 +38,9 @@ def check_records(
         offset_delta, position = read_varint(data, position)
         if not 0 <= offset_delta <= last_offset_delta:
             raise MalformedRecordError(f"record {number} has offset delta {offset_delta}, outside of its batch")
+        if offset_delta <= before:
+            raise MalformedRecordError(f"record {number} has offset delta {offset_delta}, not above the one before it")
+        before = offset_delta
         length, position = read_varint(data, position)
         if length < 0:
             if needs_keys and len(keyless) < most:

@@ -8,9 +8,12 @@ import threading
 from dataclasses import dataclass, field
 
 from millstream.wire import Cluster, ErrorCode, RefusedError, UnreachableError, WireError
+from millstream.wire.errors import UNREADABLE
 
 GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 """Refusals that mean: this topic or partition is not there (any more)."""
+LASTING = GONE | UNREADABLE
+"""Kafka calls most of these retriable; asking again does not help here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +27,7 @@ class Connection:
 def may_pass(error: WireError) -> bool:
     """Whether a cluster that answered so may answer otherwise later: brokers are down, a partition has no leader."""
     if isinstance(error, RefusedError):
-        return error.code not in GONE and bool(error.code.retriable)
+        return error.code not in LASTING and bool(error.code.retriable)
     return isinstance(error, UnreachableError)
 
 

@@ -1,10 +1,11 @@
 """Finding records by time: the indexes and headers lead to one batch, and only that batch is opened.
 
-A batch that is more than the limits allow to open is taken as a whole: its first offset is found in place of the first
-record at or after a time, its last offset in place of the latest record. So is a batch that comes after several whose
-headers promise a record of that time and that have none.
+A batch that is more than the limits allow to open, or that cannot be read, is taken as a whole: its first offset is
+found in place of the first record at or after a time, its last offset in place of the latest record. So is a batch that
+comes after several whose headers promise a record of that time and that have none.
 """
 
+import logging
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ from millstream.storage.segment import Segment
 
 _MOST_IN_VAIN = 8
 """Batches that are opened without finding what their headers promise: these are not what a Kafka client writes."""
+_log = logging.getLogger("millstream.storage")
 
 
 class FoundOffset(NamedTuple):
@@ -123,7 +125,8 @@ class TimeSearch:
         except BeyondLimitsError:
             return max(header.base_offset, least_offset), header.max_timestamp
         except KafkaError as error:
-            raise _malformed(file, header, error) from error
+            _say_unreadable(file, header, error)
+            return max(header.base_offset, least_offset), header.max_timestamp
         self._in_vain += found is None
         return found
 
@@ -148,7 +151,8 @@ class TimeSearch:
         except BeyondLimitsError:
             return whole
         except KafkaError as error:
-            raise _malformed(file, header, error) from error
+            _say_unreadable(file, header, error)
+            return whole
 
 
 def _latest_left(segment: Segment) -> int:
@@ -163,10 +167,9 @@ def _latest_left(segment: Segment) -> int:
         return NO_TIMESTAMP
 
 
-def _malformed(file: File, header: BatchHeader, error: KafkaError) -> KafkaError:
-    return KafkaError(
-        ErrorCode.CORRUPT_MESSAGE, f"the batch at offset {header.base_offset} in {file.path}: {error.message}"
-    )
+def _say_unreadable(file: File, header: BatchHeader, error: KafkaError) -> None:
+    """Not an error for those who ask: clients would ask again and again. Who comes for the records is told (ADR 25)."""
+    _log.warning("times_of_batch_unreadable file=%s offset=%d reason=%s", file.path, header.base_offset, error.message)
 
 
 def _unreadable(segment: Segment, error: OSError) -> KafkaError:

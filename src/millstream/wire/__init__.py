@@ -8,6 +8,7 @@ from millstream.wire.errors import (
     RefusedError,
     SetupError,
     UnreachableError,
+    UnreadableError,
     WireError,
 )
 from millstream.wire.fetch_codec import Fetched
@@ -30,5 +31,6 @@ __all__ = [
     "TopicInfo",
     "TopicPartition",
     "UnreachableError",
+    "UnreadableError",
     "WireError",
 ]

@@ -36,6 +36,23 @@ class OffsetOutOfRangeError(RefusedError):
         self.log_end = log_end
 
 
+UNREADABLE = frozenset({ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD})
+"""What a fetch is refused with where a batch is damaged: its checksum is wrong, or its records cannot be read. Kafka
+calls the first one retriable, but it does not pass."""
+
+
+class UnreadableError(RefusedError):
+    """The broker found that the batch at this offset cannot be read."""
+
+    def __init__(self, place: object, offset: int, code: ErrorCode) -> None:
+        super().__init__(
+            f"{place} cannot be read at offset {offset}: the records of the batch there are damaged. Go on behind them:"
+            " the broker's log (batch_unreadable) and its metric millstream_partition_unreadable_batch name their last"
+            " offset",
+            code,
+        )
+
+
 class SetupError(WireError):
     """The settings cannot work: a wrong name or value, a certificate that is not trusted, a mechanism not offered."""
 

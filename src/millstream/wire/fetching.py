@@ -6,7 +6,15 @@ from uuid import UUID
 from millstream.model.errors import ErrorCode
 from millstream.protocol.messages import request_schema
 from millstream.protocol.primitives import MalformedMessage
-from millstream.wire.errors import ConnectionLostError, NotYetError, OffsetOutOfRangeError, error_code, refusal
+from millstream.wire.errors import (
+    UNREADABLE,
+    ConnectionLostError,
+    NotYetError,
+    OffsetOutOfRangeError,
+    UnreadableError,
+    error_code,
+    refusal,
+)
 from millstream.wire.fetch_codec import LAST_WITH_NAMES, FetchAnswer, Fetched, fetch_fields, parse_answer
 from millstream.wire.log_offsets import EARLIEST, LATEST, LogOffsets
 from millstream.wire.patience import Patience
@@ -49,6 +57,8 @@ class Fetcher:
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._check_range(place, wanted.offset, patience)
             raise NotYetError(str(place), code)  # it is there after all: the log grew, or another leader knows it
+        if code in UNREADABLE:
+            raise UnreadableError(place, wanted.offset, code)
         if code == ErrorCode.UNKNOWN_TOPIC_ID:
             self._routing.refresh([place.topic], patience)
             raise refusal(f"topic {place.topic!r}", code)

@@ -15,9 +15,11 @@ from millstream.broker.handlers.fetch_reading import Cluster, FetchReader, ReadR
 from millstream.broker.local_partition import ReplicaWaiter, Waiter, Waiters
 from millstream.broker.partition import Partition
 from millstream.broker.partition_table import PartitionTable
+from millstream.broker.unreadable_batches import RepeatedReads
 from millstream.environment import Environment
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.protocol.fetch import FIRST_WITH_TOPIC_ID, FetchPartition, FetchRequest, PartitionResult
+from millstream.records.opening import OpeningLimits
 from millstream.storage.slice import Slice
 
 OPENED_PER_TURN = 8
@@ -40,12 +42,13 @@ class FetchHandler:
         *,
         session_slots: int,
         max_bytes: int,
+        limits: Callable[[], OpeningLimits] = OpeningLimits,
     ) -> None:
         self.partitions = partitions
         self.environment = environment
         self.cluster = cluster
         self.sessions = FetchSessions(session_slots, environment.randomness)
-        self.reader = FetchReader(partitions, cluster, max_bytes)
+        self.reader = FetchReader(partitions, cluster, max_bytes, RepeatedReads(environment, limits))
         self.waiting = self.waiting_followers = 0
         """Fetches that wait for something to read."""
 
@@ -343,7 +346,7 @@ class FetchWait:
         self._leave()
         cold = [row.records for _, row in found.rows if isinstance(row.records, Slice) and not row.records.ready]
         if not cold:
-            if found.size or found.must_answer:
+            if found.size or found.must_answer or found.has_errors:
                 self._handler.reader.count_sent(found.rows, self._request, self._version >= FIRST_WITH_TOPIC_ID)
             self._finish(found.rows)
             return

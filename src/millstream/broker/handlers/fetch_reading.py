@@ -12,6 +12,7 @@ from millstream.broker.local_partition import Role
 from millstream.broker.partition import Partition
 from millstream.broker.partition_table import PartitionTable
 from millstream.broker.replica_throttle import ReplicaThrottle
+from millstream.broker.unreadable_batches import RepeatedReads, UnreadableBatchError
 from millstream.metadata.image import PartitionState
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.protocol.fetch import FIRST_WITH_TOPIC_ID, FetchPartition, FetchRequest, PartitionResult
@@ -52,13 +53,15 @@ class Cluster(Protocol):
 class ReadResult:
     """What one look at the logs gave."""
 
-    __slots__ = ("must_answer", "rows", "size")
+    __slots__ = ("has_errors", "must_answer", "rows", "size")
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
         self.size = 0
         self.must_answer = False
         """Whether there is something to tell other than records."""
+        self.has_errors = False
+        """Whether there are errors that can wait as long as the client does."""
 
     def refused(self, key: Key, row: PartitionResult) -> None:
         self.rows.append((key, row))
@@ -66,9 +69,10 @@ class ReadResult:
 
 
 class FetchReader:
-    def __init__(self, partitions: PartitionTable, cluster: Cluster, max_bytes: int) -> None:
+    def __init__(self, partitions: PartitionTable, cluster: Cluster, max_bytes: int, repeated: RepeatedReads) -> None:
         self.partitions = partitions
         self.cluster = cluster
+        self._repeated = repeated
         self._max_bytes = max_bytes
         self.errors: dict[int, int] = {}
         """How often partitions were answered with which error."""
@@ -96,6 +100,11 @@ class FetchReader:
                     row = self._read_for_replica(partition, fetch, request, left, not result.size, is_arrival)
                 else:
                     row = self._read_for_consumer(partition, fetch, request, version, left, not result.size)
+            except UnreadableBatchError as error:
+                # Not at once: some clients try again without a pause.
+                result.rows.append((key, _refusal(partition, fetch, error)))
+                result.has_errors = True
+                continue
             except (KafkaError, OSError) as error:
                 result.refused(key, _refusal(partition, fetch, error))
                 continue
@@ -147,6 +156,8 @@ class FetchReader:
                 return PartitionResult(fetch.partition, 0, committed, stable, log.log_start_offset, None, preferred)
         only_committed = request.isolation_level != READ_UNCOMMITTED
         up_to = stable if only_committed else committed
+        if partition.unreadable is not None and log.log_start_offset <= fetch.fetch_offset < up_to:
+            up_to = partition.unreadable.limit(fetch.fetch_offset, up_to)
         records: Slice | None = None
         if fetch.fetch_offset == up_to:
             pass  # at the end: the usual case of a consumer that keeps up
@@ -226,6 +237,7 @@ class FetchReader:
             if not is_replica:
                 traffic.sent_bytes += records.length
                 traffic.sent_records += records.count
+                self._repeated.note(partition, records)
                 continue
             traffic.replica_sent_bytes += records.length
             throttle = self.cluster.leader_throttle

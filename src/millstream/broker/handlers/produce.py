@@ -2,11 +2,11 @@
 
 The append itself happens while the request's buffer is at hand; only the answer may wait: for the in-sync replicas with
 acks=all, for an fsync in group-commit mode. Differences from Kafka: batches are not opened, but for topics that need it
-(`opened_produce`), so a fault inside a batch whose CRC is right is the consumer's to find (docs/DESIGN.md, decision 2);
-and who waits for replicas is told at once, not after the timeout, that too few
-are left. What is of a transaction goes through `transactional_produce` first. What comes behind a refused batch of its
-producer is refused as well (`refused_batches`), and so is what a new leader gets before that which went to the old one
-(`sequence_gaps`), where Kafka might take it.
+(`opened_produce`), so a fault inside a compressed or large batch whose CRC is right is found when it is read (ADR 25);
+and who waits for replicas is told at once, not after the timeout, that too few are left. What is of a transaction goes
+through `transactional_produce` first. What comes behind a refused batch of its producer is refused as well
+(`refused_batches`), and so is what a new leader gets before that which went to the old one (`sequence_gaps`), where
+Kafka might take it.
 """
 
 import asyncio

@@ -17,9 +17,9 @@ from typing import NamedTuple
 from millstream.columnar.aborted import AbortedTransactions
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.records.batch import BatchHeader, has_valid_checksum, iterate_headers
-from millstream.records.opening import OpeningLimits, records_between
+from millstream.records.opening import BeyondLimitsError, OpeningLimits, records_between
 from millstream.records.record import Header
-from millstream.wire import EARLIEST, LATEST, Cluster, OffsetOutOfRangeError, TopicPartition
+from millstream.wire import EARLIEST, LATEST, Cluster, OffsetOutOfRangeError, TopicPartition, UnreadableError
 
 FETCH_BYTES = 1 << 20
 _FIRST_STRETCH = 16
@@ -243,7 +243,12 @@ class _Walk(ABC):
         found: list[FoundRecord] = []
         size = held = 0
         while start < end and held <= _MOST_HELD:
-            fetched = self._cluster.fetch(self._place, start, max_bytes=FETCH_BYTES, max_wait_ms=0)
+            try:
+                fetched = self._cluster.fetch(self._place, start, max_bytes=FETCH_BYTES, max_wait_ms=0)
+            except UnreadableError as error:
+                self.problem = str(error)
+                start = end
+                break
             size += len(fetched.data)
             following = start
             transactions = AbortedTransactions(fetched.aborted)
@@ -257,11 +262,15 @@ class _Walk(ABC):
                     continue
                 try:
                     records = self._opened(fetched.data, at, header, start, end)
-                except KafkaError:
+                except BeyondLimitsError:
                     if whole or not found:
                         raise
                     following = header.base_offset  # those before are shown; the next stretch says what is wrong
                     break
+                except KafkaError as error:
+                    low, high = header.base_offset, header.last_offset
+                    self.problem = f"{self._place}: offsets {low} to {high} are left out: {error.message}"
+                    continue
                 found += records
                 held += sum(len(each.key or b"") + len(each.value or b"") for each in records)
                 if held > _MOST_HELD:

@@ -104,6 +104,11 @@ class InFlight:
             return ready if unread is None else unread
         return min(ready, unread)
 
+    def was_given(self, offset: int) -> bool:
+        """Whether the record at this offset was handed out before, and came back."""
+        run = self._runs.find(offset)
+        return run is not None and run.deliveries > 0
+
     def next_unread(self) -> int:
         return self._holes[0][0] if self._holes else self.end
 
