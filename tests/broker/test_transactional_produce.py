@@ -19,7 +19,8 @@ from millstream.broker.handlers.transactional_produce import TransactionalProduc
 from millstream.broker.partition import Partition
 from millstream.broker.partition_table import PartitionTable
 from millstream.broker.schema_guard import SchemaGuard
-from millstream.broker.transaction_verification import for_offset_commit, for_producer
+from millstream.broker.transaction_verification import for_producer
+from millstream.broker.transactional_offsets import for_offset_commit
 from millstream.config.log_config import LogConfig
 from millstream.environment import Environment
 from millstream.metadata.image import MetadataImage, PartitionState

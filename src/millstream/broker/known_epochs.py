@@ -5,8 +5,8 @@ has is refused, for a reason that passes: the metadata of this node may be a mom
 """
 
 from collections.abc import Callable
+from uuid import UUID
 
-from millstream.coordinator.share.share_state import ShareKey
 from millstream.metadata.image import MetadataImage
 from millstream.metadata.topic_names import TRANSACTION_STATE_TOPIC
 from millstream.model.errors import ErrorCode, KafkaError
@@ -22,18 +22,18 @@ class KnownEpochs:
         topic = self._image().topics.get(TopicName(TRANSACTION_STATE_TOPIC))
         return max((each.leader_epoch for each in topic.partitions), default=0) if topic is not None else 0
 
-    def check_share_leader(self, key: ShareKey, leader_epoch: int) -> None:
+    def check_share_leader(self, topic_id: UUID, partition: int, leader_epoch: int) -> None:
         """KafkaError if no leader of the partition can have this epoch. A deleted topic has no leader to lock out."""
-        topic = self._image().topics_by_id.get(TopicId(key.topic_id))
+        topic = self._image().topics_by_id.get(TopicId(topic_id))
         if topic is None:
             return
-        if key.partition >= len(topic.partitions):
+        if partition >= len(topic.partitions):
             raise KafkaError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic.name} has {len(topic.partitions)} partitions"
             )
-        known = topic.partitions[key.partition].leader_epoch
+        known = topic.partitions[partition].leader_epoch
         if leader_epoch > known:
             raise KafkaError(
                 ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-                f"leader epoch {leader_epoch} of {topic.name}-{key.partition} is not known here, {known} is; try again",
+                f"leader epoch {leader_epoch} of {topic.name}-{partition} is not known here, {known} is; try again",
             )

@@ -198,18 +198,6 @@ _TO_BE_TRIED_AGAIN = frozenset(
 )
 
 
-def for_offset_commit(error: ErrorCode, version: int) -> ErrorCode:
-    """What a client is told whose TxnOffsetCommit is of that version."""
-    if error == ErrorCode.NETWORK_EXCEPTION:
-        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    if error == ErrorCode.TRANSACTION_ABORTABLE and version < _FIRST_OFFSET_COMMIT_WITH_ABORTABLE:
-        return ErrorCode.INVALID_TXN_STATE
-    return error
-
-
-_FIRST_OFFSET_COMMIT_WITH_ABORTABLE = 4
-
-
 def _tell(question: _Question, answers: Answers) -> None:
     if not question.answer.done():
         question.answer.set_result(answers)

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 from millstream.broker.coordinator_shell import CoordinatorShell
 from millstream.broker.group_coordinator import GroupCoordinator
-from millstream.broker.transaction_verification import for_offset_commit
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import TopicPartition
 from millstream.model.transactions import VerificationGuard
@@ -18,6 +17,7 @@ from millstream.records.batch import NO_SEQUENCE
 
 FIRST_THAT_ADDS = 5
 """The first TxnOffsetCommit that adds the group's partition to the transaction by itself (transaction version 2)."""
+_FIRST_WITH_ABORTABLE = 4
 
 
 class Verification(Protocol):
@@ -76,3 +76,12 @@ class TransactionalOffsets:
                 for_offset_commit(error_code, version), f"the transaction coordinator says {error_code.name}"
             )
         return guard
+
+
+def for_offset_commit(error: ErrorCode, version: int) -> ErrorCode:
+    """The error that a client gets whose TxnOffsetCommit has that version."""
+    if error == ErrorCode.NETWORK_EXCEPTION:
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    if error == ErrorCode.TRANSACTION_ABORTABLE and version < _FIRST_WITH_ABORTABLE:
+        return ErrorCode.INVALID_TXN_STATE
+    return error

@@ -37,7 +37,7 @@ class ShareStateHandlers:
         return await _each(request, self._read)
 
     async def _read(self, key: ShareKey, row: Message) -> dict[str, Any]:
-        self._epochs.check_share_leader(key, row.leader_epoch)
+        self._epochs.check_share_leader(key.topic_id, key.partition, row.leader_epoch)
         state = await self._coordinator.read(key, row.leader_epoch)
         return {
             "state_epoch": state.state_epoch,
@@ -57,7 +57,7 @@ class ShareStateHandlers:
         return await _each(request, self._write)
 
     async def _write(self, key: ShareKey, row: Message) -> dict[str, Any]:
-        self._epochs.check_share_leader(key, row.leader_epoch)
+        self._epochs.check_share_leader(key.topic_id, key.partition, row.leader_epoch)
         if len(row.state_batches) > _MOST_BATCHES:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, f"{len(row.state_batches)} batches of states; the limit is {_MOST_BATCHES}"
