@@ -12,11 +12,11 @@ import pytest
 from millstream.broker.batch_opening import open_batch, wanted_of
 from millstream.broker.handlers import opened_produce
 from millstream.broker.handlers.opened_produce import OpenedBatches, OpenedProduce
-from millstream.broker.schema_guard import InvalidRecordsError, SchemaGuard, UnknownSchemaError
+from millstream.broker.schema_guard import SchemaGuard, UnknownSchemaError
 from millstream.config.log_config import LogConfig
 from millstream.environment import Environment
 from millstream.metadata.image import ConfigResource, MetadataDelta, MetadataImage, ResourceType, TopicImage
-from millstream.model.errors import ErrorCode, KafkaError
+from millstream.model.errors import ErrorCode, InvalidRecordsError, KafkaError
 from millstream.model.identifiers import TopicId, TopicName
 from millstream.protocol.produce import PartitionData, PartitionResult, ProduceRequest
 from millstream.records.batch import read_header

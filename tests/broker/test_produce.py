@@ -7,6 +7,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from millstream.model.errors import ErrorCode
+from millstream.protocol.schema import Message
 from millstream.records.batch import HEADER, read_header, seal
 from millstream.records.compression import Codec
 from millstream.records.record import Record, build_batch, read_batches
@@ -145,6 +146,27 @@ def test_timestamps_out_of_range(wire: Wire, new_name: Callable[[], str]) -> Non
     ):
         assert wire.produce(name, batch(b"x", timestamp=now_ms() - age)).error_code == code
     assert wire.fetch(name).high_watermark == 2
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_records_with_timestamps_out_of_range_are_named(wire: Wire, new_name: Callable[[], str], codec: Codec) -> None:
+    """As Kafka does; but for batches that are large, of which the client then drops all records."""
+    name = new_name()
+    wire.create_topic(name, 1, message_timestamp_before_max_ms="60000", message_timestamp_after_max_ms="60000")
+    ages = (0, 120_000, 0, -120_000)
+
+    def sent(count: int) -> Message:
+        times = [now_ms() - ages[number % len(ages)] for number in range(count)]
+        records = [Record(None, b"v", timestamp=time) for time in times]
+        return wire.produce(name, bytes(build_batch(records, codec=codec)))
+
+    row = sent(4)
+    assert row.error_code == ErrorCode.INVALID_TIMESTAMP and "2 of 4 records" in row.error_message
+    assert [each.batch_index for each in row.record_errors] == [1, 3]
+    assert all("is not from" in each.batch_index_error_message for each in row.record_errors)
+    row = sent(1000)
+    assert (row.error_code, row.record_errors) == (ErrorCode.INVALID_TIMESTAMP, [])
+    assert wire.fetch(name).high_watermark == 0
 
 
 def test_one_bad_partition_does_not_hinder_the_others(wire: Wire, topic: str) -> None:

@@ -7,9 +7,9 @@ but their arguments, so that they may run in a thread.
 
 from typing import NamedTuple
 
-from millstream.broker.schema_guard import MOST_TOLD, InvalidRecordsError, WantedSchemas, schema_fault
+from millstream.broker.schema_guard import MOST_TOLD, WantedSchemas, schema_fault
 from millstream.config.log_config import LogConfig
-from millstream.model.errors import KafkaError
+from millstream.model.errors import InvalidRecordsError, KafkaError
 from millstream.records.batch import HEADER_SIZE, Bytes, has_valid_checksum, is_plausible, read_header
 from millstream.records.opening import BeyondLimitsError, OpeningLimits, check, opened
 from millstream.storage.batch_admission import refusal

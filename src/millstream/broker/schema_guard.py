@@ -12,7 +12,7 @@ from millstream.config.errors import ConfigError
 from millstream.config.setting import Setting
 from millstream.config.table import topic as settings
 from millstream.metadata.image import MetadataDelta, MetadataImage, ResourceType
-from millstream.model.errors import ErrorCode, KafkaError
+from millstream.model.errors import InvalidRecordsError
 from millstream.model.identifiers import TopicName
 from millstream.records.batch import BatchHeader
 from millstream.records.compiled import schema_faults
@@ -25,14 +25,6 @@ are not named for good ones, and hear of these when they send them again. More t
 
 class Schemas(Protocol):
     def ids(self, subject: str) -> Set[int]: ...
-
-
-class InvalidRecordsError(KafkaError):
-    """A batch is refused for some of its records: which ones, and why."""
-
-    def __init__(self, message: str, records: tuple[tuple[int, str], ...]) -> None:
-        super().__init__(ErrorCode.INVALID_RECORD, message)
-        self.records = records
 
 
 class UnknownSchemaError(InvalidRecordsError):

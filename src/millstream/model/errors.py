@@ -168,3 +168,13 @@ class KafkaError(Exception):
 
     def __str__(self) -> str:
         return f"{self.code.name}: {self.message}"
+
+
+class InvalidRecordsError(KafkaError):
+    """A batch is refused for some of its records: which ones, and why."""
+
+    def __init__(
+        self, message: str, records: tuple[tuple[int, str], ...], code: ErrorCode = ErrorCode.INVALID_RECORD
+    ) -> None:
+        super().__init__(code, message)
+        self.records = records

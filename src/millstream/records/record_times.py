@@ -4,10 +4,10 @@ For a thread. The walk over the records is compiled where that was built.
 """
 
 from millstream.model.errors import ErrorCode, KafkaError
-from millstream.records.batch import BatchHeader, Bytes
+from millstream.records.batch import NO_TIMESTAMP, BatchHeader, Bytes
 from millstream.records.compiled import find_time, latest_time
 from millstream.records.opening import OpeningLimits, opened
-from millstream.records.varint import MalformedRecordError
+from millstream.records.varint import MAX_LONG_BYTES, MalformedRecordError, read_varint
 
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
@@ -44,6 +44,31 @@ def latest_record(header: BatchHeader, batch: Bytes, limits: OpeningLimits) -> t
     except MalformedRecordError as error:
         raise _malformed(error) from None
     return None if found is None else _absolute(header, *found)
+
+
+def records_outside(
+    header: BatchHeader, batch: Bytes, earliest: int, latest: int, limits: OpeningLimits
+) -> list[tuple[int, int]]:
+    """Number and timestamp of each record whose timestamp is outside of these two; -1 is no timestamp, and never is.
+
+    In plain Python: for batches that are refused, and with limits that suit it. Raises as `opened` does, and
+    INVALID_RECORD.
+    """
+    found = []
+    position = 0
+    try:
+        with opened(header, batch, limits) as content:
+            for number in range(header.record_count):
+                size, body = read_varint(content, position)
+                if size < 1 or body + size > len(content):
+                    raise MalformedRecordError(f"record {number} of {size} bytes does not fit into its batch")
+                timestamp = header.base_timestamp + read_varint(content, body + 1, MAX_LONG_BYTES)[0]
+                if timestamp != NO_TIMESTAMP and not earliest <= timestamp <= latest:
+                    found.append((number, timestamp))
+                position = body + size
+    except MalformedRecordError as error:
+        raise _malformed(error) from None
+    return found
 
 
 def _absolute(header: BatchHeader, offset_delta: int, time_delta: int) -> tuple[int, int]:

@@ -7,7 +7,7 @@ only when it is. Order and codes are those of Kafka's LogValidator, as far as he
 from crc32c import crc32c
 
 from millstream.config.log_config import LogConfig
-from millstream.model.errors import ErrorCode, KafkaError
+from millstream.model.errors import ErrorCode, InvalidRecordsError, KafkaError
 from millstream.model.transactions import Origin, VerificationGuard
 from millstream.records.batch import (
     CODEC_MASK,
@@ -24,6 +24,7 @@ from millstream.records.batch import (
     NO_SEQUENCE,
     NO_TIMESTAMP,
     TRANSACTIONAL_BIT,
+    BatchHeader,
     Bytes,
     has_valid_checksum,
     is_plausible,
@@ -31,7 +32,8 @@ from millstream.records.batch import (
 )
 from millstream.records.compiled import IS_COMPILED, check_records
 from millstream.records.compression import MAX_DECOMPRESSED_BYTES, MOST_GROWTH
-from millstream.records.opening import MINIMUM_RECORD_BYTES, is_possible_count
+from millstream.records.opening import MINIMUM_RECORD_BYTES, OpeningLimits, is_possible_count
+from millstream.records.record_times import records_outside
 from millstream.records.varint import MalformedRecordError
 from millstream.storage.producer_state import NO_TRANSACTION, ProducerState, WrittenBatch
 from millstream.storage.verification import Verifications
@@ -46,6 +48,8 @@ MOST_WALKED_BYTES = 64 << 10
 MOST_WALKED = 10_000 if IS_COMPILED else 10
 """Uncompressed batches of up to so many bytes and records are walked over, which takes a few nanoseconds for each
 record (ADR 25)."""
+_NAMED = OpeningLimits(64 << 10, 500)
+"""In a batch of up to this, records with a wrong timestamp are named."""
 _MOST_RECORDS = MAX_DECOMPRESSED_BYTES // MINIMUM_RECORD_BYTES
 _FOREVER = 1 << 64
 
@@ -217,6 +221,25 @@ def refusal(batch: Bytes, config: LogConfig, now_ms: int) -> KafkaError:
         return KafkaError(ErrorCode.INVALID_RECORD, "a producer id comes with an epoch and a sequence")
     if header.has_log_append_time:
         return KafkaError(ErrorCode.INVALID_TIMESTAMP, "a producer may not set the timestamp type LogAppendTime")
+    return _invalid_timestamps(header, batch, config, now_ms)
+
+
+def _invalid_timestamps(header: BatchHeader, batch: Bytes, config: LogConfig, now_ms: int) -> KafkaError:
+    """Names the records if the batch is small: clients drop these, and keep the others. Else it is refused as a
+    whole."""
+    earliest, latest = now_ms - config.message_timestamp_before_max_ms, now_ms + config.message_timestamp_after_max_ms
+    try:
+        found = records_outside(header, batch, earliest, latest, _NAMED)
+    except KafkaError:
+        found = []
+    if found:
+        return InvalidRecordsError(
+            f"{len(found)} of {header.record_count} records have timestamps out of the range that"
+            f" message.timestamp.before.max.ms and message.timestamp.after.max.ms allow at {now_ms};"
+            f" record {found[0][0]} is the first",
+            tuple((number, f"timestamp {time} is not from {earliest} to {latest}") for number, time in found),
+            ErrorCode.INVALID_TIMESTAMP,
+        )
     return KafkaError(
         ErrorCode.INVALID_TIMESTAMP,
         f"timestamps {header.base_timestamp} to {header.max_timestamp} are out of the range that"

@@ -21,11 +21,10 @@ from millstream.broker.handlers.transactional_produce import Outcome, Transactio
 from millstream.broker.partition import Partition
 from millstream.broker.partition_table import PartitionTable
 from millstream.broker.refused_batches import RefusedBatches
-from millstream.broker.schema_guard import InvalidRecordsError
 from millstream.broker.sequence_gaps import SequenceGaps
 from millstream.environment import Environment
 from millstream.metadata.image import PartitionState
-from millstream.model.errors import ErrorCode, KafkaError
+from millstream.model.errors import ErrorCode, InvalidRecordsError, KafkaError
 from millstream.protocol.produce import FIRST_WITH_TOPIC_ID, PartitionResult, ProduceRequest
 from millstream.records.batch import ATTRIBUTES_START, TRANSACTIONAL_BIT
 
