@@ -103,6 +103,7 @@ def test_nobody_else_can_lead_what_has_one_replica(node: Node) -> None:
 
 
 def _fetch(node: Node, offset: int, *, last_epoch: int = -1) -> tuple[int, tuple[int, int] | None]:
+    """The error, and where the logs part. A node in doubt names no leader."""
     table = PartitionTable()
     table.add(node.partition)
     cluster: Any = SimpleNamespace(selects_by_rack=lambda: False)
@@ -110,6 +111,7 @@ def _fetch(node: Node, offset: int, *, last_epoch: int = -1) -> tuple[int, tuple
     request = FetchRequest(-1, 0, 1, 1 << 20, 0, 0, -1, [], [], b"")
     reader = FetchReader(table, cluster, 1 << 20)
     ((_, row),) = reader.read([((b"t", 0), wanted)], request, 12, is_arrival=True).rows
+    assert row.current_leader is None
     return row.error, row.diverging_epoch
 
 
@@ -171,6 +173,7 @@ class Produced:
 
     def _responded(self, results: ProduceResults) -> None:
         self.rows = [row.error for _, rows in results for row in rows]
+        self.leaders = [row.current_leader for _, rows in results for row in rows]
 
 
 def test_a_producer_does_not_wait_in_vain(node: Node) -> None:
@@ -182,6 +185,7 @@ def test_a_producer_does_not_wait_in_vain(node: Node) -> None:
     later = Produced(node, 1)
     node.let_pass(1.0)
     assert waiting.rows == [NOT_LEADER] and not later.rows, "it may yet come"
+    assert waiting.leaders == [None], "librdkafka would come back to the leader that is named, and ask nobody"
     node.let_pass(2.0)
     assert later.rows == [NOT_LEADER]
     assert not node.handler.waiting

@@ -185,6 +185,12 @@ class Partition(LocalPartition):
         state = self.state
         return self.is_leader and state is not None and len(state.replicas) > 1 and self._replicas.is_out_of_touch()
 
+    @property
+    def leader_to_name(self) -> tuple[int, int] | None:
+        """The leader and its epoch, for clients that came to a node which does not lead; None if this node is in doubt.
+        If it named itself, librdkafka would not ask any other node."""
+        return None if self.is_in_doubt else (self.leader_id, self.leader_epoch)
+
     def doubted(self, why: object) -> KafkaError:
         """What to respond in place of something that clients take as final: the real leader's log may be another one.
         `why` is that response."""

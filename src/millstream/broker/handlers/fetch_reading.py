@@ -280,6 +280,5 @@ def _refusal(partition: Partition, fetch: FetchPartition, error: KafkaError | OS
         # Final for a consumer, which then begins somewhere else. What is deleted stays so; of more, another may know.
         code = ErrorCode.NOT_LEADER_OR_FOLLOWER
     if code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
-        leader = partition.leader_id, partition.leader_epoch
-        return PartitionResult(fetch.partition, code, current_leader=leader)
+        return PartitionResult(fetch.partition, code, current_leader=partition.leader_to_name)
     return PartitionResult(fetch.partition, code)

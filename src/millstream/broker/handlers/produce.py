@@ -238,8 +238,7 @@ def _failed(partition: Partition, error: KafkaError) -> PartitionResult:
         return PartitionResult(index, error.code, message=error.message, record_errors=error.records)
     if error.code != ErrorCode.NOT_LEADER_OR_FOLLOWER:
         return PartitionResult(index, error.code, message=error.message)
-    leader = partition.leader_id, partition.leader_epoch
-    return PartitionResult(index, error.code, message=error.message, current_leader=leader)
+    return PartitionResult(index, error.code, message=error.message, current_leader=partition.leader_to_name)
 
 
 class _Appender:
