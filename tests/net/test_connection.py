@@ -263,3 +263,16 @@ def test_a_failed_answer_ends_the_connection_in_its_turn(start: Start) -> None:
     running.on_loop(lambda: running.service.waiting[b"a"].fail())
     assert wire.receive_raw() == b"first"
     assert wire.is_closed()
+
+
+def test_a_last_answer_is_sent_and_ends_the_connection_in_its_turn(start: Start) -> None:
+    running: RunningListener = start()
+    wire = running.connect()
+    wire.send_raw(frame(b"wait a") + frame(b"wait b") + frame(b"say never"))
+    running.until(lambda: len(running.service.waiting) == 2)
+    running.on_loop(lambda: setattr(running.service.waiting[b"b"], "is_last", True))
+    running.answer(b"b", b"second")
+    running.answer(b"a", b"first")
+    assert (wire.receive_raw(), wire.receive_raw()) == (b"first", b"second")
+    assert wire.is_closed()
+    running.until(lambda: running.connections == 0)

@@ -176,6 +176,7 @@ class Dispatcher:
 
             def answer(final: ProduceResults) -> None:
                 self._produce_durations.observe(self._now() - begun)
+                pending.is_last = _waited_in_vain(final)
                 pending.resolve(self._produce_response(final, version, flexible, correlation_id, peer))
 
             wait(answer)
@@ -362,6 +363,19 @@ def _refuse_failed(results: ProduceResults) -> None:
         for row in rows:
             if row.error:
                 raise Refused(f"produce with acks=0 failed: {ErrorCode(row.error).name}: {row.message}")
+
+
+def _waited_in_vain(results: ProduceResults) -> bool:
+    """Whether this node has lost the cluster: it does not lead any more as far as it knows, and does not know who does.
+
+    librdkafka is often connected to this node alone, and would ask it again and again. Without a connection it asks
+    others too.
+    """
+    return any(
+        row.error == ErrorCode.NOT_LEADER_OR_FOLLOWER and row.current_leader is None
+        for _, rows in results
+        for row in rows
+    )
 
 
 def _text(buffer: bytearray, start: int, end: int) -> str:

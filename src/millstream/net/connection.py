@@ -295,6 +295,9 @@ class Connection:
                 return
             if answer.parts is not None:
                 self._send(answer.parts)
+            if answer.is_last:
+                self._refuse()
+                return
         if self._paused:
             self._resume()
 

@@ -65,12 +65,24 @@ class Turn:
 class Pending:
     """A response that will come later; the connection keeps its place in the order of answers."""
 
-    __slots__ = ("_on_resolved", "abandoned", "failed", "held_bytes", "on_abandon", "parts", "resolved", "turn")
+    __slots__ = (
+        "_on_resolved",
+        "abandoned",
+        "failed",
+        "held_bytes",
+        "is_last",
+        "on_abandon",
+        "parts",
+        "resolved",
+        "turn",
+    )
 
     def __init__(self) -> None:
         self.resolved = False
         self.abandoned = False
         self.failed = False
+        self.is_last = False
+        """Whether the connection ends when this answer is sent."""
         self.held_bytes = 0
         """What the connection counts for an answer that is ready and has to wait for its turn."""
         self.parts: Parts | None = None
