@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 
 import apache_kafka
 import install_test_clients
+from tests.cluster.kafka_tools import KafkaTools
 
 from . import brokers
 from .client_program import ClientFailedError, ClientProgram, eventually
@@ -60,6 +61,16 @@ def kafka() -> apache_kafka.KafkaDistribution:
         return apache_kafka.resolve()
     except apache_kafka.ToolchainMissingError as reason:
         pytest.skip(f"Apache Kafka's tools: {reason}")
+
+
+@pytest.fixture(scope="session")
+def kafka_tools(
+    kafka: apache_kafka.KafkaDistribution, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[KafkaTools]:
+    """The tools that ask and administer, all run by one virtual machine: each would take seconds to start its own."""
+    running = KafkaTools(tmp_path_factory.mktemp("kafka-tools") / "tools.log")
+    yield running
+    running.close()
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 import apache_kafka
+from tests.cluster.kafka_tools import KafkaTools
 
 from . import brokers
 from .client_program import eventually
@@ -271,25 +272,27 @@ def test_kill_of_the_broker_in_the_middle(tmp_path_factory: pytest.TempPathFacto
 
 
 def test_the_console_consumer_and_the_groups_tool(
-    kafka: apache_kafka.KafkaDistribution, quick: brokers.BrokerProcess, topic: str, reader: StartReader
+    kafka: apache_kafka.KafkaDistribution,
+    kafka_tools: KafkaTools,
+    quick: brokers.BrokerProcess,
+    topic: str,
+    reader: StartReader,
 ) -> None:
     bootstrap = quick.bootstrap_servers
     make_topic(bootstrap, topic)
     written = write(bootstrap, topic, 0, 60)
 
     def tool(name: str, *arguments: str) -> str:
-        done = kafka.run(
-            name, "--bootstrap-server", bootstrap, *arguments, performance=apache_kafka.QUICK_START_OPTIONS
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        return kafka_tools(name, "--bootstrap-server", bootstrap, *arguments)
 
-    shown = tool(
+    done = kafka.run(
         apache_kafka.CONSOLE_CONSUMER,
-        *("--topic", topic, "--group", topic, "--from-beginning", "--max-messages", "60"),
-        *("--timeout-ms", "30000", "--command-property", "group.protocol=consumer"),
+        *("--bootstrap-server", bootstrap, "--topic", topic, "--group", topic, "--from-beginning"),
+        *("--max-messages", "60", "--timeout-ms", "30000", "--command-property", "group.protocol=consumer"),
+        performance=apache_kafka.QUICK_START_OPTIONS,
     )
-    assert {line.encode() for line in shown.split()} == written
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {line.encode() for line in done.stdout.split()} == written
     member = reader(group_instance_id="one")
     assert eventually(lambda: shared([member], topic))
 

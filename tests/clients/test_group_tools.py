@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 import apache_kafka
 from millstream.broker.group_coordinator import java_hash
+from tests.cluster.kafka_tools import KafkaTools
 
 from . import brokers
 from .client_program import eventually
@@ -19,6 +20,7 @@ CONSUMER_GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 CONSOLE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 OFFSETS_READER = "org.apache.kafka.tools.consumer.OffsetsMessageFormatter"
 DUMP_LOG = "org.apache.kafka.tools.DumpLogSegments"
+QUICK = apache_kafka.QUICK_START_OPTIONS
 
 
 def fill(bootstrap: str, topic: str, count: int) -> None:
@@ -42,10 +44,8 @@ def consume_as_group(bootstrap: str, group: str, topic: str, count: int) -> None
     consumer.close()
 
 
-def groups_tool(kafka: apache_kafka.KafkaDistribution, bootstrap: str, *arguments: str) -> str:
-    done = kafka.run(CONSUMER_GROUPS, "--bootstrap-server", bootstrap, *arguments)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+def groups_tool(tools: KafkaTools, bootstrap: str, *arguments: str) -> str:
+    return tools(CONSUMER_GROUPS, "--bootstrap-server", bootstrap, *arguments)
 
 
 def table(text: str) -> list[dict[str, str]]:
@@ -61,19 +61,19 @@ def committed(bootstrap: str, group: str) -> dict[int, int]:
     return {each.partition: each.offset for each in found.result(20).topic_partitions}
 
 
-def test_consumer_groups_tool(kafka: apache_kafka.KafkaDistribution, bootstrap: str, topic: str) -> None:
+def test_consumer_groups_tool(kafka_tools: KafkaTools, bootstrap: str, topic: str) -> None:
     fill(bootstrap, topic, 20)
     consume_as_group(bootstrap, topic, topic, 20)
-    listed = {row["GROUP"]: row["STATE"] for row in table(groups_tool(kafka, bootstrap, "--list", "--state"))}
+    listed = {row["GROUP"]: row["STATE"] for row in table(groups_tool(kafka_tools, bootstrap, "--list", "--state"))}
     assert listed[topic] == "Empty"
-    rows = table(groups_tool(kafka, bootstrap, "--describe", "--group", topic))
+    rows = table(groups_tool(kafka_tools, bootstrap, "--describe", "--group", topic))
     assert [(row["CURRENT-OFFSET"], row["LAG"]) for row in rows] == [("10", "0"), ("10", "0")]
     reset = ("--reset-offsets", "--group", topic, "--topic", topic, "--to-offset", "3")
-    groups_tool(kafka, bootstrap, *reset, "--execute")
+    groups_tool(kafka_tools, bootstrap, *reset, "--execute")
     assert committed(bootstrap, topic) == {0: 3, 1: 3}
-    groups_tool(kafka, bootstrap, "--delete-offsets", "--group", topic, "--topic", f"{topic}:1")
+    groups_tool(kafka_tools, bootstrap, "--delete-offsets", "--group", topic, "--topic", f"{topic}:1")
     assert committed(bootstrap, topic) == {0: 3}
-    groups_tool(kafka, bootstrap, "--delete", "--group", topic)
+    groups_tool(kafka_tools, bootstrap, "--delete", "--group", topic)
     assert committed(bootstrap, topic) == {}
 
 
@@ -83,7 +83,10 @@ def test_members_are_shown(kafka: apache_kafka.KafkaDistribution, bootstrap: str
     consumer.subscribe([topic])
     assert eventually(lambda: consumer.poll(0.1) is not None or len(consumer.assignment()) == 2, 30)
     described = subprocess.Popen(
-        kafka.command(CONSUMER_GROUPS, "--bootstrap-server", bootstrap, "--describe", "--group", topic, "--members"),
+        kafka.command(
+            *(CONSUMER_GROUPS, "--bootstrap-server", bootstrap, "--describe", "--group", topic, "--members"),
+            performance=QUICK,
+        ),
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -99,7 +102,7 @@ def test_members_are_shown(kafka: apache_kafka.KafkaDistribution, bootstrap: str
 def test_console_consumer_in_a_group(kafka: apache_kafka.KafkaDistribution, bootstrap: str, topic: str) -> None:
     fill(bootstrap, topic, 20)
     arguments = ("--bootstrap-server", bootstrap, "--topic", topic, "--group", topic, "--from-beginning")
-    done = kafka.run(CONSOLE_CONSUMER, *arguments, "--max-messages", "20", "--timeout-ms", "30000")
+    done = kafka.run(CONSOLE_CONSUMER, *arguments, "--max-messages", "20", "--timeout-ms", "30000", performance=QUICK)
     assert sorted(done.stdout.split()) == sorted(f"value-{number}" for number in range(20)), done.stderr
     assert committed(bootstrap, topic) == {0: 10, 1: 10}
 
@@ -122,10 +125,13 @@ def test_lag_exporters_can_read_our_records(
     consume_as_group(bootstrap, topic, topic, 20)
     simple = Consumer({"bootstrap.servers": bootstrap, "group.id": topic, "enable.auto.commit": False})
     simple.commit(offsets=[TopicPartition(topic, 1, 7, metadata="nöte")], asynchronous=False)
+    partition = java_hash(topic) % 50
+    _, end = simple.get_watermark_offsets(TopicPartition("__consumer_offsets", partition), timeout=30)
     simple.close()
     arguments = ["--bootstrap-server", bootstrap, "--topic", "__consumer_offsets", "--formatter", OFFSETS_READER]
-    arguments += ["--partition", str(java_hash(topic) % 50), "--offset", "earliest", "--timeout-ms", "4000"]
-    done = kafka.run(CONSOLE_CONSUMER, *arguments)
+    arguments += ["--partition", str(partition), "--offset", "earliest", "--max-messages", str(end)]
+    arguments += ["--timeout-ms", "60000"]
+    done = kafka.run(CONSOLE_CONSUMER, *arguments, performance=QUICK)
     history: dict[tuple[str, int], list[tuple[int, str]]] = {}
     for row in json_values(done.stdout):
         key, value = row["key"]["data"], row["value"]
@@ -142,7 +148,7 @@ def test_dump_log_decodes_our_groups(
     fill(broker.bootstrap_servers, topic, 4)
     consume_as_group(broker.bootstrap_servers, topic, topic, 4)
     files = [str(path) for path in broker.data_dir.glob("__consumer_offsets-*/*.log") if path.stat().st_size]
-    done = kafka.run(DUMP_LOG, "--offsets-decoder", "--files", ",".join(files))
+    done = kafka.run(DUMP_LOG, "--offsets-decoder", "--files", ",".join(files), performance=QUICK)
     ours = [line for line in done.stdout.splitlines() if f'"group":"{topic}"' in line]
     groups = [line for line in ours if '"type":"2"' in line]
     assert len(groups) == 2 and '"clientId":"reader"' in groups[0] and '"members":[]' in groups[1], done.stdout[-3000:]

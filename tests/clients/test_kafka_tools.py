@@ -8,6 +8,7 @@ import re
 import pytest
 
 import apache_kafka
+from tests.cluster.kafka_tools import KafkaTools
 
 from .client_program import ClientProgram
 from .conftest import GetClient
@@ -15,11 +16,18 @@ from .corpus import record
 
 
 class Tools:
-    def __init__(self, kafka: apache_kafka.KafkaDistribution, bootstrap: str) -> None:
+    def __init__(self, kafka: apache_kafka.KafkaDistribution, shared: KafkaTools, bootstrap: str) -> None:
         self.kafka = kafka
+        self.shared = shared
         self.bootstrap = bootstrap
 
-    def __call__(self, main_class: str, *arguments: str, stdin: str = "") -> str:
+    def __call__(self, main_class: str, *arguments: str) -> str:
+        said = self.shared(main_class, "--bootstrap-server", self.bootstrap, *arguments)
+        assert "Exception" not in said
+        return said
+
+    def alone(self, main_class: str, *arguments: str, stdin: str = "") -> str:
+        """In a virtual machine of its own: a tool that writes or reads records."""
         done = self.kafka.run(
             main_class,
             *("--bootstrap-server", self.bootstrap),
@@ -33,8 +41,8 @@ class Tools:
 
 
 @pytest.fixture
-def tools(kafka: apache_kafka.KafkaDistribution, bootstrap: str) -> Tools:
-    return Tools(kafka, bootstrap)
+def tools(kafka: apache_kafka.KafkaDistribution, kafka_tools: KafkaTools, bootstrap: str) -> Tools:
+    return Tools(kafka, kafka_tools, bootstrap)
 
 
 @pytest.fixture
@@ -80,14 +88,14 @@ def test_kafka_configs_of_the_broker(tools: Tools, writer: ClientProgram) -> Non
 def test_console_producer_and_consumer(tools: Tools, topic: str, writer: ClientProgram) -> None:
     writer.ask("create_topic", tools.bootstrap, topic=topic, partitions=1, config={})
     lines = ["h1:a,h2:b\tkey one\tfirst", "h1:c\tключ\tзначение 🙂", "h1:d\tgone\tNULL"]
-    tools(
+    tools.alone(
         apache_kafka.CONSOLE_PRODUCER,
         *("--topic", topic, "--compression-codec", "zstd"),
         *("--reader-property", "parse.key=true", "--reader-property", "parse.headers=true"),
         *("--reader-property", "null.marker=NULL"),
         stdin="".join(f"{line}\n" for line in lines),
     )
-    read = tools(
+    read = tools.alone(
         apache_kafka.CONSOLE_CONSUMER,
         *("--topic", topic, "--partition", "0", "--offset", "earliest", "--max-messages", "3"),
         *("--timeout-ms", "20000"),
@@ -99,7 +107,7 @@ def test_console_producer_and_consumer(tools: Tools, topic: str, writer: ClientP
 
 def test_producer_performance(tools: Tools, topic: str, writer: ClientProgram) -> None:
     writer.ask("create_topic", tools.bootstrap, topic=topic, partitions=1, config={})
-    said = tools(
+    said = tools.alone(
         apache_kafka.PRODUCER_PERFORMANCE,
         *("--topic", topic, "--num-records", "20000", "--record-size", "500", "--throughput", "-1"),
     )
@@ -113,7 +121,9 @@ def test_consumer_performance(tools: Tools, topic: str, writer: ClientProgram) -
     writer.ask("create_topic", tools.bootstrap, topic=topic, partitions=12, config={})
     records = [record(None, b"x" * 100, partition=number % 12) for number in range(1000)]
     writer.produce(tools.bootstrap, topic, records, batch_records=7)
-    said = tools(apache_kafka.CONSUMER_PERFORMANCE, "--topic", topic, "--num-records", "1000", "--timeout", "30000")
+    said = tools.alone(
+        apache_kafka.CONSUMER_PERFORMANCE, "--topic", topic, "--num-records", "1000", "--timeout", "30000"
+    )
     assert "1000" in said.splitlines()[-1].split(", ")
 
 

@@ -10,6 +10,7 @@ import pytest
 import apache_kafka
 from millstream.testing.embedded import EmbeddedBroker
 from tests import wire as wires
+from tests.cluster.kafka_tools import KafkaTools
 
 CONSOLE_SHARE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleShareConsumer"
 SHARE_GROUP_COMMAND = "org.apache.kafka.tools.consumer.group.ShareGroupCommand"
@@ -17,22 +18,30 @@ GROUP = "java-workers"
 
 
 class Tools:
-    def __init__(self, kafka: apache_kafka.KafkaDistribution, broker: EmbeddedBroker) -> None:
+    def __init__(self, kafka: apache_kafka.KafkaDistribution, shared: KafkaTools, broker: EmbeddedBroker) -> None:
         self._kafka = kafka
+        self._shared = shared
         self.broker = broker
 
     def run(self, main_class: str, *arguments: str) -> str:
-        done = self._kafka.run(main_class, *arguments, performance=apache_kafka.QUICK_START_OPTIONS)
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert "Exception" not in done.stdout + done.stderr
-        return done.stdout
+        said = self._shared(main_class, *arguments)
+        assert "Exception" not in said
+        return said
 
     def ask(self, main_class: str, *arguments: str) -> str:
         return self.run(main_class, "--bootstrap-server", self.broker.bootstrap_servers, *arguments)
 
     def consume(self, count: int, *options: str) -> list[str]:
-        most = ("--max-messages", str(count), "--timeout-ms", "20000")
-        return self.ask(CONSOLE_SHARE_CONSUMER, "--topic", "jobs", "--group", GROUP, *most, *options).split()[:count]
+        """In a virtual machine of its own."""
+        done = self._kafka.run(
+            CONSOLE_SHARE_CONSUMER,
+            *("--bootstrap-server", self.broker.bootstrap_servers, "--topic", "jobs", "--group", GROUP),
+            *("--max-messages", str(count), "--timeout-ms", "20000", *options),
+            performance=apache_kafka.QUICK_START_OPTIONS,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "Exception" not in done.stdout + done.stderr
+        return done.stdout.split()[:count]
 
     def offsets(self) -> dict[int, tuple[int, int]]:
         """Start offset and lag of each partition."""
@@ -45,9 +54,9 @@ class Tools:
 
 
 @pytest.fixture
-def tools(kafka: apache_kafka.KafkaDistribution) -> Iterator[Tools]:
+def tools(kafka: apache_kafka.KafkaDistribution, kafka_tools: KafkaTools) -> Iterator[Tools]:
     with EmbeddedBroker() as broker:
-        yield Tools(kafka, broker)
+        yield Tools(kafka, kafka_tools, broker)
 
 
 def test_a_queue_from_its_first_record_to_its_deletion(tools: Tools) -> None:

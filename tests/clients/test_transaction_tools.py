@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import apache_kafka
+from tests.cluster.kafka_tools import KafkaTools
 from tests.wire import Wire, batch, now_ms
 
 from . import brokers
@@ -28,14 +29,12 @@ HOUR_MS = 3_600_000
 class Transactions:
     """`kafka-transactions.sh`; each answer is a table."""
 
-    kafka: apache_kafka.KafkaDistribution
+    tools: KafkaTools
     bootstrap: str
 
     def __call__(self, *arguments: str) -> list[dict[str, str]]:
-        command = ("--bootstrap-server", self.bootstrap, *arguments)
-        done = self.kafka.run(TRANSACTIONS_COMMAND, *command, performance=apache_kafka.QUICK_START_OPTIONS)
-        assert done.returncode == 0, done.stdout + done.stderr
-        rows = [line.split() for line in done.stdout.splitlines() if line.strip()]
+        said = self.tools(TRANSACTIONS_COMMAND, "--bootstrap-server", self.bootstrap, *arguments)
+        rows = [line.split() for line in said.splitlines() if line.strip()]
         return [dict(zip(rows[0], row, strict=False)) for row in rows[1:]]
 
 
@@ -67,8 +66,8 @@ def write(writer: ClientProgram, bootstrap: str, producer: str, end: str) -> Non
 
 
 @pytest.fixture
-def transactions(kafka: apache_kafka.KafkaDistribution, started: brokers.BrokerProcess) -> Transactions:
-    return Transactions(kafka, started.bootstrap_servers)
+def transactions(kafka_tools: KafkaTools, started: brokers.BrokerProcess) -> Transactions:
+    return Transactions(kafka_tools, started.bootstrap_servers)
 
 
 def test_list_and_describe(transactions: Transactions) -> None:

@@ -38,7 +38,9 @@ _MAIN_CLASSES = {
 
 
 class KafkaTools:
-    """`tools("kafka-topics", "--list", …)` is what it printed; a tool that fails raises `ToolFailedError`."""
+    """`tools("kafka-topics", "--list", …)` is what it printed; a tool that fails raises `ToolFailedError`.
+
+    A tool is named as its script, or by its main class."""
 
     def __init__(self, log_file: Path) -> None:
         kafka = apache_kafka.resolve()
@@ -68,7 +70,7 @@ class KafkaTools:
     def outcome(self, tool: str, *arguments: str, stdin: str = "") -> tuple[int, str]:
         """The exit code and what was printed."""
         assert self._process.stdin is not None and self._process.stdout is not None
-        request = {"main": _MAIN_CLASSES[tool], "arguments": arguments, "stdin": stdin}
+        request = {"main": _MAIN_CLASSES.get(tool, tool), "arguments": arguments, "stdin": stdin}
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()

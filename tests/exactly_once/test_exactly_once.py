@@ -1,7 +1,7 @@
 """Consume-transform-produce loops of three client libraries, while clients, coordinators and leaders are killed.
 
-In every test run: a minute of it on three nodes, and less on one. `make test-all` adds more than ten minutes with other
-seeds. Every campaign is a process of its own.
+In every test run: forty seconds of it on three nodes, and less on one. `make test-all` adds more than ten minutes with
+other seeds. Every campaign is a process of its own.
 """
 
 import subprocess
@@ -28,12 +28,12 @@ def campaign(seed: int, directory: Path, *options: str, nodes: int, seconds: int
 
 @pytest.mark.timeout(600)
 def test_three_nodes(tmp_path: Path) -> None:
-    campaign(1, tmp_path, nodes=3, seconds=60)
+    campaign(1, tmp_path, nodes=3, seconds=40)
 
 
 @pytest.mark.timeout(400)
 def test_one_node(tmp_path: Path) -> None:
-    campaign(2, tmp_path, nodes=1, seconds=20)
+    campaign(2, tmp_path, nodes=1, seconds=12)
 
 
 @pytest.mark.slow
