@@ -23,6 +23,8 @@ from millstream.client import (
     TopicNotFoundError,
 )
 from millstream.testing import EmbeddedBroker
+from tests.broker.unreadable import unreadable
+from tests.wire import Wire
 
 HOUR_MS = 3_600_000
 
@@ -294,6 +296,21 @@ class TestConsume:
             read += [record.offset for record in stream.next_batch()]
         assert read == list(range(100))
         assert stream.next_batch() == []
+
+
+def test_records_that_cannot_be_read_are_reported(millstream_broker: EmbeddedBroker, client: Client) -> None:
+    """librdkafka drops such a batch, and fetches it again, until the broker says what is wrong."""
+    client.create_topic("unreadable", 1)
+    client.publish("unreadable", "before")
+    with Wire(millstream_broker.bootstrap_servers) as wire:
+        assert wire.produce("unreadable", unreadable()).error_code == 0
+    client.publish("unreadable", "behind")
+    values = []
+    with pytest.raises(DamagedRecordsError, match=r"'unreadable', partition 0, cannot be read .*offset 1"):
+        for record in client.consume("unreadable", timeout=60):
+            values.append(record.text())
+    assert values == ["before"]
+    assert [record.text() for record in client.consume("unreadable", start=4)] == ["behind"]
 
 
 def test_damage_on_the_brokers_disk_is_reported_not_served() -> None:

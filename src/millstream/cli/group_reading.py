@@ -119,7 +119,7 @@ class GroupReader:
                 if error.code() == KafkaError._PARTITION_EOF:
                     self._at_end.add(message.partition())
                     continue
-                raise self._connection.error(error, self._topic)
+                raise self._connection.reading_error(message, self._topic)
             self._at_end.discard(message.partition())
             if self._left is not None:
                 if self._left == 0:

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
-from millstream.client.errors import DeadlineError, MillstreamError, from_kafka, no_broker
+from millstream.client.errors import DeadlineError, MillstreamError, from_kafka, no_broker, unreadable_records
 
 DEFAULT_PORT = 9092
 PROBE_TIMEOUT_S = 3.0
@@ -64,6 +64,13 @@ class Connection:
             except OSError as error:
                 reason = (error.strerror or str(error) or type(error).__name__).lower()
         raise no_broker(self.bootstrap, reason)
+
+    def reading_error(self, message: Any, topic: str) -> MillstreamError:
+        """The exception for an error that came in the place of a record."""
+        error = message.error()
+        if error.name() == "INVALID_RECORD":
+            return unreadable_records(topic, message.partition(), error.str())
+        return self.error(error, topic)
 
     def error(self, kafka_error: Any, topic: str = "") -> MillstreamError:
         """Our exception for librdkafka's; a timeout is looked into, since "nobody there" is the better answer."""

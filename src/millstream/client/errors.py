@@ -81,6 +81,15 @@ def topic_not_found(topic: str) -> TopicNotFoundError:
     )
 
 
+def unreadable_records(topic: str, partition: int, text: str) -> DamagedRecordsError:
+    """The error for a batch that the broker found to be unreadable."""
+    return DamagedRecordsError(
+        f"records of {topic!r}, partition {partition}, cannot be read ({text}): a producer wrote them so. The broker's"
+        " log (batch_unreadable) names the offset behind them, from which reading can go on",
+        "INVALID_RECORD",
+    )
+
+
 def from_kafka(error: Any, *, bootstrap: str, topic: str = "") -> MillstreamError:
     """Translate a `confluent_kafka.KafkaError` (or the exception around one) into one of ours."""
     error = error.args[0] if isinstance(error, Exception) and error.args else error

@@ -134,7 +134,7 @@ class RecordStream(Generic[V]):
                 if error.code() == KafkaError._PARTITION_EOF:
                     self._reached(message.partition(), message.offset())
                     continue
-                raise self._connection.error(error, self.topic)
+                raise self._connection.reading_error(message, self.topic)
             partition, offset = message.partition(), message.offset()
             if not follow:
                 if offset + 1 >= self.spans[partition].end:
