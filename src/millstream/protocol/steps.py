@@ -10,17 +10,9 @@ from functools import cache
 from typing import Any
 
 from millstream.protocol import primitives
+from millstream.protocol.codec import field_reader, field_writer, item_reader, item_writer
 from millstream.protocol.primitives import Cursor, MalformedMessage, Reader, Writer
-from millstream.protocol.schema import (
-    Field,
-    Message,
-    Schema,
-    Structure,
-    field_reader,
-    field_writer,
-    value_reader,
-    value_writer,
-)
+from millstream.protocol.schema import Field, Message, Schema, Structure
 
 ITEMS_PER_STEP = 250
 
@@ -156,7 +148,7 @@ def _readers(each: Field, version: int, flexible: bool) -> tuple[Reader, StepRea
 def _array_reader(each: Field, version: int, flexible: bool) -> StepReader:
     read_length = primitives.read_length_compact if flexible else primitives.read_length_int32
     is_nullable = version in each.nullable
-    whole = value_reader(each, each.type[2:], version, flexible, nullable=False)
+    whole = item_reader(each, version, flexible)
     steps = None
     if each.children is not None and _has_arrays(each.children, version):
         steps = _structure_reader(each.children, version, flexible)
@@ -230,7 +222,7 @@ def _writers(each: Field, version: int, flexible: bool) -> tuple[Writer, StepWri
 
 def _array_writer(each: Field, version: int, flexible: bool) -> StepWriter:
     write_length = primitives.write_length_compact if flexible else primitives.write_length_int32
-    whole = value_writer(each, each.type[2:], version, flexible, nullable=False)
+    whole = item_writer(each, version, flexible)
     steps = None
     if each.children is not None and _has_arrays(each.children, version):
         steps = _structure_writer(each.children, version, flexible)

@@ -53,7 +53,7 @@ class EpochsOnlyGrow:
                     type(self).__name__, f"node {seen.node_id} went from quorum epoch {before} to {seen.epoch}"
                 )
             self._quorum[seen.node_id] = seen.epoch
-        for replica in sight.replicas:
+        for replica in sight.fresh:
             at = (replica.node_id, replica.life, replica.key)
             earlier = self._partitions.get(at, -1)
             if replica.leader_epoch < earlier:
@@ -85,8 +85,13 @@ class HighWatermarksOnlyGrow:
             self._quorum[at] = seen.high_watermark
         if not self._of_partitions:
             return
-        now: dict[tuple[int, int, PartitionKey], int] = {}
-        for replica in sight.replicas:
+        # A replica that went away and comes back is another.
+        if sight.changed is None:
+            there = {(replica.node_id, replica.life, replica.key) for replica in sight.replicas}
+            self._partitions = {key: known for key, known in self._partitions.items() if key in there}
+        for replica in sight.gone:
+            self._partitions.pop((replica.node_id, replica.life, replica.key), None)
+        for replica in sight.fresh:
             key = (replica.node_id, replica.life, replica.key)
             earlier = self._partitions.get(key, -1)
             if replica.high_watermark < earlier:
@@ -95,8 +100,7 @@ class HighWatermarksOnlyGrow:
                     f"the high watermark of {replica.name} on node {replica.node_id} went from {earlier} to "
                     f"{replica.high_watermark}",
                 )
-            now[key] = replica.high_watermark
-        self._partitions = now  # a replica that went away and came back is another
+            self._partitions[key] = replica.high_watermark
 
 
 class CommittedMetadataStays:
@@ -151,9 +155,13 @@ class InSyncLogsAgree:
         self._logs = logs
         self._left_out = tuple(left_out)
         self._compared: dict[tuple[int, int, PartitionKey], int] = {}
+        self._unfinished: set[tuple[int, int, PartitionKey]] = set()
+        """Replicas that could not be read up to their high watermark: the end of a log may be cleaned away."""
 
     def check(self, sight: Sight) -> None:
-        for seen in sight.replicas:
+        candidates = sight.replicas if self._unfinished else sight.fresh
+        self._unfinished = set()
+        for seen in candidates:
             if seen.log is None or seen.key.topic_id == METADATA_TOPIC_ID or seen.topic.startswith(self._left_out):
                 continue
             at = (seen.node_id, seen.life, seen.key)
@@ -166,6 +174,8 @@ class InSyncLogsAgree:
                 wrong = f"cannot be read: {error}"
             if wrong is not None:
                 raise Violation(type(self).__name__, f"{seen.name} on node {seen.node_id} {wrong}")
+            if self._compared[at] < seen.high_watermark:
+                self._unfinished.add(at)
 
 
 class AckedIsKept:
@@ -176,14 +186,14 @@ class AckedIsKept:
 
     def check(self, sight: Sight) -> None:
         newest = self._newest
-        for seen in sight.replicas:
+        for seen in sight.fresh:
             if seen.leader_epoch > newest.get(seen.key, -1):
                 newest[seen.key] = seen.leader_epoch
         for seen in sight.replicas:
-            # One that was deposed and does not know it yet may well be behind: nobody is told anything by it.
-            if seen.is_leader and seen.leader_epoch == newest[seen.key] and seen.log is not None:
+            if seen.is_leader and seen.log is not None:
                 acked = sight.acked.get((seen.topic, seen.key.partition), 0)
-                if seen.log.end < acked:
+                # One that was deposed and does not know it yet may well be behind: nobody is told anything by it.
+                if seen.log.end < acked and seen.leader_epoch == newest[seen.key]:
                     raise Violation(
                         type(self).__name__,
                         f"{seen.name} is led by node {seen.node_id} in epoch {seen.leader_epoch} and ends at "
@@ -198,7 +208,7 @@ class OneLeaderPerLeaderEpoch:
         self._leaders: dict[tuple[PartitionKey, int], int] = {}
 
     def check(self, sight: Sight) -> None:
-        for seen in sight.replicas:
+        for seen in sight.fresh:
             if not seen.is_leader:
                 continue
             known = self._leaders.setdefault((seen.key, seen.leader_epoch), seen.node_id)

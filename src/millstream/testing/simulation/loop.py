@@ -20,6 +20,32 @@ HANDLE_SECONDS = 10e-6
 Complaint = Callable[[str, dict[str, Any]], None]
 
 
+class _Handle:
+    """A callback that waits for its turn: what `asyncio.Handle` and `asyncio.TimerHandle` are, at a fraction of the
+    cost. A run makes a hundred thousand of them."""
+
+    __slots__ = ("arguments", "callback", "context", "due")
+
+    def __init__(
+        self, callback: Callable[..., object], arguments: tuple[Any, ...], context: Context | None, due: float = 0.0
+    ) -> None:
+        self.callback: Callable[..., object] | None = callback
+        """None once it is cancelled."""
+        self.arguments = arguments
+        self.context = context
+        self.due = due
+
+    def cancel(self) -> None:
+        self.callback = None
+        self.arguments = ()
+
+    def cancelled(self) -> bool:
+        return self.callback is None
+
+    def when(self) -> float:
+        return self.due
+
+
 class SimulatedLoop(asyncio.AbstractEventLoop):
     """`rate` is how fast its monotonic clock goes, `uptime` what that clock shows now."""
 
@@ -40,7 +66,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._uptime = uptime
         self._born = scheduler.now
         self._complain = complain
-        self._ready: deque[asyncio.Handle] = deque()
+        self._ready: deque[_Handle] = deque()
         self._is_turn_due = False
         self._free_at = 0.0
         self._paused = False
@@ -115,10 +141,20 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         try:
             for _ in range(count):
                 handle = ready.popleft()
-                if not handle._cancelled:
-                    handle._run()
-                    if self.dead:
-                        return
+                callback = handle.callback
+                if callback is None:
+                    continue
+                try:
+                    if handle.context is None:
+                        callback(*handle.arguments)
+                    else:
+                        handle.context.run(callback, *handle.arguments)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:
+                    self.call_exception_handler({"message": f"Exception in callback {callback!r}", "exception": error})
+                if self.dead:
+                    return
         finally:
             self._running = False
             events._set_running_loop(None)
@@ -131,38 +167,36 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def time(self) -> float:
         return self._uptime + (self._scheduler.now - self._born) * self._rate
 
-    def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> asyncio.Handle:  # type: ignore[override]
-        handle = asyncio.Handle(callback, args, self, context)
+    def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> _Handle:  # type: ignore[override]
+        handle = _Handle(callback, args, context)
         if not self.dead:
             self._ready.append(handle)
-            self._want_turn()
+            if not self._is_turn_due:
+                self._want_turn()
         return handle
 
     def call_soon_threadsafe(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> asyncio.Handle:
+    ) -> _Handle:
         return self.call_soon(callback, *args, context=context)
 
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> asyncio.TimerHandle:
+    ) -> _Handle:
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> asyncio.TimerHandle:
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
+    ) -> _Handle:
+        handle = _Handle(callback, args, context, when)
         if not self.dead:
             self._scheduler.at(self._born + (when - self._uptime) / self._rate, self._due, handle)
         return handle
 
-    def _due(self, handle: asyncio.TimerHandle) -> None:
-        if not handle.cancelled() and not self.dead:
+    def _due(self, handle: _Handle) -> None:
+        if handle.callback is not None and not self.dead:
             self._ready.append(handle)
             self._want_turn()
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """asyncio tells; the entry is passed over when its time comes."""
 
     def create_future(self) -> "asyncio.Future[Any]":
         return asyncio.Future(loop=self)

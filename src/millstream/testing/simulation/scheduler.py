@@ -21,6 +21,7 @@ class Scheduler:
         """How many entries were run."""
         self._entries: list[_Entry] = []
         self._made = 0
+        self._is_interrupted = False
 
     def after(self, seconds: float, function: Callable[..., None], *arguments: Any) -> None:
         self.at(self.now + seconds, function, *arguments)
@@ -29,21 +30,26 @@ class Scheduler:
         """Runs the function at that moment, or now if it has passed. It cannot be taken back: who may change its mind
         looks when it is called."""
         self._made += 1
-        heapq.heappush(self._entries, (max(moment, self.now), self._made, function, arguments))
+        now = self.now
+        heapq.heappush(self._entries, (moment if moment > now else now, self._made, function, arguments))
 
-    def run(self, *, until: float, stop: Callable[[], bool] = lambda: False) -> bool:
-        """Runs what is due up to that moment, and says whether `stop`, asked after each entry, ended it before."""
+    def run(self, *, until: float, stop: Callable[[], bool] | None = None) -> bool:
+        """Runs what is due up to that moment, and says whether `stop`, asked after each entry, or `interrupt` ended it
+        before."""
         entries = self._entries
         pop = heapq.heappop
         while entries and entries[0][0] <= until:
-            moment, _, function, arguments = pop(entries)
-            self.now = moment
+            self.now, _, function, arguments = pop(entries)
             self.steps += 1
             function(*arguments)
-            if stop():
+            if self._is_interrupted or (stop is not None and stop()):
                 return True
         self.now = max(self.now, until)
         return False
+
+    def interrupt(self) -> None:
+        """Nothing is run after the entry that runs now: something was found."""
+        self._is_interrupted = True
 
     def clear(self) -> None:
         """Forgets everything: the simulation is over."""

@@ -5,9 +5,11 @@ Invariants know nothing of nodes, so that tests can show them what must never be
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
+from millstream.broker.partition import Partition
 from millstream.metadata.image import MetadataImage
 from millstream.model.errors import KafkaError
 from millstream.records.batch import BatchHeader, Bytes, iterate_headers, read_header
@@ -32,12 +34,18 @@ class Batch:
     """All of it."""
 
     @property
-    def records(self) -> list[Record]:
-        return [record for _, records in read_batches(self.data) for record in records]
+    def records(self) -> tuple[Record, ...]:
+        return _records(bytes(self.data))
 
     @property
     def header(self) -> BatchHeader:
         return read_header(self.data)
+
+
+@lru_cache(maxsize=2048)
+def _records(data: bytes) -> tuple[Record, ...]:
+    """All replicas have the same bytes, and several invariants look at each."""
+    return tuple(record for _, records in read_batches(data) for record in records)
 
 
 class LogContent(Protocol):
@@ -110,6 +118,15 @@ class Sight:
     images: list[ImageSight] = field(default_factory=list)
     acked: dict[tuple[str, int], int] = field(default_factory=dict)
     """By topic and partition: the offset after the last record that a client was told to be safe."""
+    changed: list[ReplicaSight] | None = None
+    """Those of the replicas that are not as they were at the last look; None where it is not known."""
+    gone: list[ReplicaSight] = field(default_factory=list)
+    """Replicas as they were at the last look, which their process has no more."""
+
+    @property
+    def fresh(self) -> list[ReplicaSight]:
+        """Replicas of which something may be new."""
+        return self.replicas if self.changed is None else self.changed
 
 
 class StoredLog:
@@ -154,50 +171,92 @@ class StoredLog:
                 raise LookupError(f"{log.topic_partition} has nothing at offset {offset}, and ends at {below}")
 
 
-def look(at: float, machines: dict[int, Machine], acked: dict[tuple[str, int], int]) -> Sight:
-    """The cluster as it is now."""
-    sight = Sight(at, acked=acked)
-    for node_id, machine in machines.items():
-        process = machine.process
-        if process is None or not isinstance(process.program, Node):
-            continue
-        node, life = process.program, process.number
-        quorum = node.quorum
-        if quorum is None or not quorum.is_started:
-            continue
-        sight.quorums.append(
-            QuorumSight(
-                node_id,
-                life,
-                quorum.epoch,
-                quorum.leader_id,
-                quorum.is_leader,
-                quorum.high_watermark,
-                StoredLog(quorum.log.partition),
-            )
-        )
-        if node.loader is not None:
-            sight.images.append(ImageSight(node_id, life, node.loader.image))
-        if node.broker is None:
-            continue
-        for partition in node.broker.partitions:
-            where = partition.topic_partition
-            log = partition.opened_log
-            sight.replicas.append(
-                ReplicaSight(
+class Observer:
+    """Looks at the cluster again and again, and remembers how each replica was: most are as they were."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], dict[Partition, tuple[_State, ReplicaSight]]] = {}
+        """By node and life of its process."""
+
+    def look(self, at: float, machines: dict[int, Machine], acked: dict[tuple[str, int], int]) -> Sight:
+        """The cluster as it is now."""
+        changed: list[ReplicaSight] = []
+        sight = Sight(at, acked=acked, changed=changed)
+        before, self._known = self._known, {}
+        for node_id, machine in machines.items():
+            process = machine.process
+            if process is None or not isinstance(process.program, Node):
+                continue
+            node, life = process.program, process.number
+            quorum = node.quorum
+            if quorum is None or not quorum.is_started:
+                continue
+            sight.quorums.append(
+                QuorumSight(
                     node_id,
                     life,
-                    PartitionKey(partition.topic_id, where.partition),
-                    str(where),
-                    where.topic,
-                    partition.leader_epoch,
-                    partition.is_leader,
-                    partition.high_watermark,
-                    StoredLog(log) if log is not None else None,
-                    partition.last_stable_offset if log is not None and partition.is_leader else 0,
+                    quorum.epoch,
+                    quorum.leader_id,
+                    quorum.is_leader,
+                    quorum.high_watermark,
+                    StoredLog(quorum.log.partition),
                 )
             )
-    return sight
+            if node.loader is not None:
+                sight.images.append(ImageSight(node_id, life, node.loader.image))
+            if node.broker is not None:
+                known = self._known[node_id, life] = before.get((node_id, life), {})
+                self._look_at_replicas(node_id, life, list(node.broker.partitions), known, sight, changed)
+        return sight
+
+    def _look_at_replicas(
+        self,
+        node_id: int,
+        life: int,
+        partitions: list[Partition],
+        known: dict[Partition, tuple["_State", ReplicaSight]],
+        sight: Sight,
+        changed: list[ReplicaSight],
+    ) -> None:
+        replicas = sight.replicas
+        for partition in partitions:
+            log, is_leader = partition.opened_log, partition.is_leader
+            if log is None:
+                end, stable = -1, 0
+            else:
+                end, stable = log.log_end_offset, partition.last_stable_offset if is_leader else 0
+            state = (partition.leader_epoch, is_leader, partition.high_watermark, log, end, stable)
+            found = known.get(partition)
+            if found is not None and found[0] == state:
+                replicas.append(found[1])
+                continue
+            seen = _replica_sight(node_id, life, partition, stable)
+            known[partition] = state, seen
+            replicas.append(seen)
+            changed.append(seen)
+        if len(known) > len(partitions):
+            for partition in known.keys() - set(partitions):
+                sight.gone.append(known.pop(partition)[1])
+
+
+_State = tuple[int, bool, int, PartitionLog | None, int, int]
+"""Leader epoch, whether it leads, high watermark, log, its end, last stable offset."""
+
+
+def _replica_sight(node_id: int, life: int, partition: Partition, stable: int) -> ReplicaSight:
+    where, log = partition.topic_partition, partition.opened_log
+    return ReplicaSight(
+        node_id,
+        life,
+        PartitionKey(partition.topic_id, where.partition),
+        str(where),
+        where.topic,
+        partition.leader_epoch,
+        partition.is_leader,
+        partition.high_watermark,
+        StoredLog(log) if log is not None else None,
+        stable,
+    )
 
 
 UNREADABLE = (KafkaError, LookupError)

@@ -57,7 +57,7 @@ from millstream.testing.simulation.machine import Machine, Process
 from millstream.testing.simulation.pipelining_producer import PipeliningProducer
 from millstream.testing.simulation.power_cuts import PowerCuts
 from millstream.testing.simulation.scheduler import Scheduler
-from millstream.testing.simulation.sight import look
+from millstream.testing.simulation.sight import Observer
 from millstream.testing.simulation.trace import Event, LogCapture, Trace
 from millstream.testing.simulation.transaction_invariants import TransactionInvariants
 from millstream.testing.simulation.transaction_log import OFFSETS_TOPIC, STATE_TOPIC
@@ -231,6 +231,7 @@ class Simulation:
         self._progress = Progress()
         self._make_invariants()
         self._writes_go_on = WritesGoOn(self.cluster, lambda since: self._silent(since, plain=True))
+        self._observer = Observer()
         self._leaders: dict[str, tuple[int, int]] = {}
         self._controller: tuple[int, int] | None = None
         self._consumer: Machine
@@ -250,15 +251,20 @@ class Simulation:
     # What may be wrong
 
     def _report(self, invariant: str, what: str) -> None:
+        self._found(Violation(invariant, what))
+
+    def _found(self, violation: Violation) -> None:
+        """The first one counts, and the run is over."""
         if self._violation is None:
-            self._violation = Violation(invariant, what)
+            self._violation = violation
+        self._scheduler.interrupt()
 
     def _complain(self, where: str, context: dict[str, Any]) -> None:
         error = context.get("exception")
         what = f"{where}: {context.get('message', '')}: {error!r}"
         self._trace.tell(where, f"unhandled: {what}")
         if error is not None:
-            self._violation = self._violation or _caused("NothingUnhandled", what, error)
+            self._found(_caused("NothingUnhandled", what, error))
         else:
             self._report("NothingUnhandled", what)
 
@@ -267,7 +273,7 @@ class Simulation:
         self._trace.tell(where, f"{record.levelname.lower()} {record.getMessage()}")
         if record.exc_info is not None and record.exc_info[1] is not None:
             what = f"{where} logged {record.getMessage()}: {record.exc_info[1]!r}"
-            self._violation = self._violation or _caused("NothingUnhandled", what, record.exc_info[1])
+            self._found(_caused("NothingUnhandled", what, record.exc_info[1]))
 
     def _running(self) -> str:
         for machine in self.cluster.machines.values():
@@ -442,7 +448,7 @@ class Simulation:
             self._transactions.check_end()
         if not workload.may_lose_records:
             self._read_to_the_end()
-        sight = look(self._scheduler.now, self.cluster.machines, workload.acked)
+        sight = self._observer.look(self._scheduler.now, self.cluster.machines, workload.acked)
         for invariant in self._invariants:
             if isinstance(invariant, CommittedMetadataStays):
                 invariant.check_images(sight)
@@ -484,21 +490,18 @@ class Simulation:
         scheduler = self._scheduler
         end = scheduler.now + seconds
         while scheduler.now < end:
-            scheduler.run(until=min(scheduler.now + _STEP_SECONDS, end), stop=self._is_violated)
+            scheduler.run(until=min(scheduler.now + _STEP_SECONDS, end))
             self._check()
             if is_over():
                 return True
         return False
-
-    def _is_violated(self) -> bool:
-        return self._violation is not None
 
     def _look_again(self) -> None:
         """In the middle of a step, before something is gone for good."""
         try:
             self._check()
         except Violation as violation:
-            self._violation = self._violation or violation
+            self._found(violation)
 
     def _check(self) -> None:
         if self._violation is not None:
@@ -506,7 +509,7 @@ class Simulation:
         if self.cluster.exits:
             node_id, error = self.cluster.exits[0]
             raise _caused("NothingUnhandled", f"node {node_id} gave up: {error!r}", error)
-        sight = look(self._scheduler.now, self.cluster.machines, self.workload.acked)
+        sight = self._observer.look(self._scheduler.now, self.cluster.machines, self.workload.acked)
         for invariant in self._invariants:
             invariant.check(sight)
         self._writes_go_on.check(self._scheduler.now)
@@ -516,7 +519,7 @@ class Simulation:
                 self._controller = (seen.node_id, seen.epoch)
                 self._result.elections += 1
                 self._trace.tell("quorum", f"node {seen.node_id} leads epoch {seen.epoch}")
-        for replica in sight.replicas:
+        for replica in sight.fresh:
             if replica.is_leader and replica.leader_epoch > self._leaders.get(replica.name, (0, -1))[1]:
                 self._leaders[replica.name] = (replica.node_id, replica.leader_epoch)
                 self._trace.tell(replica.name, f"node {replica.node_id} leads epoch {replica.leader_epoch}")

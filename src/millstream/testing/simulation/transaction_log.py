@@ -72,12 +72,15 @@ class PartitionTransactions:
     def first_unstable(self, high_watermark: int, but_of: Container[int] = ()) -> int | None:
         """The first offset, as things were when so much was committed, of a transaction that was not decided; those
         of some producers are left out."""
+        undecided = list(self.open.values())
+        for span in reversed(self.ended):
+            if span.end_offset is not None and span.end_offset < high_watermark:
+                break  # and so do all before it: they are in the order of their markers
+            undecided.append(span)
         firsts = [
             span.first_offset
-            for span in self.spans()
-            if span.first_offset < high_watermark
-            and (span.end_offset is None or span.end_offset >= high_watermark)
-            and span.producer_id not in but_of
+            for span in undecided
+            if span.first_offset < high_watermark and span.producer_id not in but_of
         ]
         return min(firsts, default=None)
 
