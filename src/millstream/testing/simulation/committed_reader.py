@@ -1,6 +1,6 @@
 """Reading what is committed, as clients do it: brokers say which transactions were aborted, clients leave them out."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from millstream.model.errors import ErrorCode
@@ -40,11 +40,11 @@ class CommittedFilter:
             self.next_offset = max(self.next_offset, header.last_offset + 1)
 
 
-def is_abort_marker(records: list[Record]) -> bool:
+def is_abort_marker(records: Sequence[Record]) -> bool:
     return bool(records) and (records[0].key or b"")[:4] == b"\x00\x00\x00\x00"
 
 
-def is_commit_marker(records: list[Record]) -> bool:
+def is_commit_marker(records: Sequence[Record]) -> bool:
     return bool(records) and (records[0].key or b"")[:4] == _COMMIT_KEY
 
 
