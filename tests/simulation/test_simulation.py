@@ -80,7 +80,7 @@ def test_controllers_apart_from_brokers() -> None:
     assert [str(each.violation) for each in results if not each.ok] == []
 
 
-@pytest.mark.parametrize("seed", [3, 11])
+@pytest.mark.parametrize("seed", [3, 5])
 def test_the_same_seed_is_the_same_run(seed: int) -> None:
     """Also in another process, where sets of objects have another order."""
     first = simulate(seed)

@@ -94,7 +94,7 @@ class Dispatcher:
     def handle(self, buffer: bytearray, start: int, end: int, peer: Peer) -> Parts | Pending | None:
         begun = self._now()
         try:
-            return self._handle(buffer, start, end, peer)
+            return self._handle(buffer, start, end, peer, begun)
         except MalformedMessage as error:
             self.refused += 1
             raise Refused(str(error)) from None
@@ -116,7 +116,7 @@ class Dispatcher:
         api = self._apis.get(key)
         return "unknown" if api is None else api.name
 
-    def _handle(self, buffer: bytearray, start: int, end: int, peer: Peer) -> Parts | Pending | None:
+    def _handle(self, buffer: bytearray, start: int, end: int, peer: Peer, begun: float) -> Parts | Pending | None:
         if end - start < _REQUEST_HEAD.size:
             raise Refused("frame is shorter than a request header")
         key, version, correlation_id, length = _REQUEST_HEAD.unpack_from(buffer, start)
@@ -127,9 +127,11 @@ class Dispatcher:
             raise Refused("client id runs past the end of the request")
         if key == PRODUCE_KEY and version >= produce_codec.FIRST_VERSION and self._produce is not None:
             by_broker = length > 0 and buffer.startswith(_BROKER_CLIENT_ID, position - length, position)
-            return self._handle_produce(self._produce, buffer, position, end, version, correlation_id, peer, by_broker)
+            return self._handle_produce(
+                self._produce, buffer, position, end, version, correlation_id, peer, by_broker, begun
+            )
         if key == FETCH_KEY and self._fetch is not None:
-            return self._handle_fetch(self._fetch, buffer, position, end, version, correlation_id, peer)
+            return self._handle_fetch(self._fetch, buffer, position, end, version, correlation_id, peer, begun)
         api = self._apis.get(key)
         if api is None or api.handler is None:
             raise Refused(f"API key {key} is not offered")
@@ -156,8 +158,8 @@ class Dispatcher:
         correlation_id: int,
         peer: Peer,
         by_broker: bool,
+        begun: float,
     ) -> Parts | Pending | None:
-        begun = self._now()
         if version > produce_codec.LAST_VERSION:
             raise Refused(f"produce version {version} is not offered")
         flexible = version >= produce_codec.FIRST_FLEXIBLE
@@ -214,8 +216,8 @@ class Dispatcher:
         version: int,
         correlation_id: int,
         peer: Peer,
+        begun: float,
     ) -> Parts | Pending:
-        begun = self._now()
         if not fetch_codec.FIRST_VERSION <= version <= fetch_codec.LAST_VERSION:
             raise Refused(f"fetch version {version} is not offered")
         if end - position > _SMALL_REQUEST_BYTES:

@@ -64,7 +64,7 @@ def needs_flush(partition: "LocalPartition", end: int) -> bool:
 
 def may_acknowledge(partition: "LocalPartition", end: int, *, acks_all: bool = True) -> bool:
     """Whether a write that was made now and ends at `end` waits for nothing."""
-    return not (acks_all and end > partition.high_watermark) and not needs_flush(partition, end)
+    return (not acks_all or end <= partition.high_watermark) and not needs_flush(partition, end)
 
 
 def when_acknowledged(

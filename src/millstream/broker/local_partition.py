@@ -17,6 +17,7 @@ from millstream.environment import Environment
 from millstream.metadata.topic_names import INTERNAL_TOPICS
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import TopicPartition
+from millstream.model.ordered_set import OrderedSet
 from millstream.storage.partition_log import PartitionLog
 
 if TYPE_CHECKING:
@@ -52,16 +53,10 @@ class ReplicaWaiter(Waiter, Protocol):
 W = TypeVar("W", bound=Waiter)
 
 
-class Waiters(dict[W, None]):
-    """Those who wait, woken in the order in which they came: a set's order would differ from one run to the next."""
+class Waiters(OrderedSet[W]):
+    """Those who wait, woken in the order in which they came."""
 
     __slots__ = ()
-
-    def add(self, waiter: W) -> None:
-        self[waiter] = None
-
-    def discard(self, waiter: W) -> None:
-        self.pop(waiter, None)
 
 
 class LocalPartition:

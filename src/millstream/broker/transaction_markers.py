@@ -19,6 +19,7 @@ from millstream.metadata.image import MetadataDelta
 from millstream.metadata.records import NO_LEADER
 from millstream.model.errors import ErrorCode
 from millstream.model.identifiers import TopicName, TopicPartition
+from millstream.model.ordered_set import OrderedSet
 from millstream.model.transactions import Marker
 from millstream.protocol.schema import Message
 
@@ -89,7 +90,7 @@ class TransactionMarkers:
         self._waiting: _Work = {}
         """What has no leader now, and what has to be tried again."""
         self._again: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Future[None]] = set()
+        self._tasks: OrderedSet[asyncio.Future[None]] = OrderedSet()
         self._is_closed = False
 
     def send(

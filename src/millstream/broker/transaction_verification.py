@@ -20,6 +20,7 @@ from millstream.metadata.records import NO_LEADER
 from millstream.metadata.topic_names import TRANSACTION_STATE_TOPIC
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import TopicName, TopicPartition
+from millstream.model.ordered_set import OrderedSet
 from millstream.protocol.schema import Message
 
 _VERSION = 5
@@ -71,7 +72,7 @@ class TransactionVerification:
         self._loop = environment.loop
         self._gathered: dict[int, list[_Question]] = {}
         """For each broker that is being asked: what it is to be asked next."""
-        self._tasks: set[asyncio.Future[None]] = set()
+        self._tasks: OrderedSet[asyncio.Future[None]] = OrderedSet()
 
     def close(self) -> None:
         for task in self._tasks:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from millstream.model.ordered_set import OrderedSet
 from millstream.net.connection import SCRATCH_BYTES, Connection
 from millstream.net.log_throttle import LogThrottle
 from millstream.net.network import Listening, Network
@@ -66,7 +67,7 @@ class Listener:
         self._loop = loop
         self._listening: Listening | None = None
         self._sweeper: asyncio.TimerHandle | None = None
-        self.connections: set[Connection] = set()
+        self.connections: OrderedSet[Connection] = OrderedSet()
         self._per_address: Counter[str] = Counter()
         self.http: HttpService | None = None
         """Who answers connections that speak HTTP; None has them closed."""

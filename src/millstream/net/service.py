@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from millstream.model.ordered_set import OrderedSet
+
 
 class OpenFile(Protocol):
     def fileno(self) -> int: ...
@@ -33,12 +35,12 @@ class Peer:
     client_id: str = ""
     client_software: str = "unknown"
     closed: bool = False
-    on_close: "set[Callable[[], None]]" = field(default_factory=set)
+    on_close: OrderedSet[Callable[[], None]] = field(default_factory=OrderedSet)
     """Called once when the connection ends: for what must not outlive it."""
 
     def close(self) -> None:
         self.closed = True
-        callbacks, self.on_close = self.on_close, set()
+        callbacks, self.on_close = self.on_close, OrderedSet()
         for callback in callbacks:
             callback()
 

@@ -219,7 +219,7 @@ class _ReaderSource(_Source):
         sent = {each.name for each in plain}
         for each in structure.fields:
             if each.name not in sent:
-                self.line(f"{message}.{each.name} = {self._default(each)}")
+                self._default(each, f"{message}.{each.name}")
         for run in _runs(plain):
             if _is_fixed(run[0]):
                 self._fixed(run, message)
@@ -235,10 +235,18 @@ class _ReaderSource(_Source):
             self.line("    p, budget = cursor.position, cursor.budget")
         self.line(f"{target} = {message}")
 
-    def _default(self, each: Field) -> str:
-        if each.type.startswith("[]") and each.default_text is None:
-            return "[]"
-        return f"{self.name(each.default)}()" if each.is_mutable else self.constant(each.default())
+    def _default(self, each: Field, target: str) -> None:
+        """What a field is that was not sent: made for each message where it could be changed."""
+        default = each.default()
+        if isinstance(default, Message):
+            assert each.children is not None
+            made = self.local("d")
+            self.line(f"{made} = {self.name(each.children.message_type)}()")
+            for child in each.children.fields:
+                self._default(child, f"{made}.{child.name}")
+            self.line(f"{target} = {made}")
+        else:
+            self.line(f"{target} = {'[]' if default == [] else self.constant(default)}")
 
     def _tagged(self, each: Field) -> Reader:
         return field_reader(each, self.version, self.flexible)

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from millstream.environment import Environment
+from millstream.model.ordered_set import OrderedSet
 from millstream.net.channel import Channel
 from millstream.quorum.wire import read_answer, request_fields
 from millstream.raft.messages import Fetch, Peer, PeerAnswer, Send
@@ -35,7 +36,7 @@ class Peers:
         self._answered = answered
         self._failed = failed
         self._channels: dict[tuple[str, int, bool], Channel] = {}
-        self._exchanges: set[asyncio.Future[None]] = set()
+        self._exchanges: OrderedSet[asyncio.Future[None]] = OrderedSet()
 
     def send(self, send: Send) -> None:
         """Exactly one of `answered` and `failed` is called later, unless this is closed before."""

@@ -232,7 +232,13 @@ class PartitionLog:
         """
         config = self._config
         log_append_time = now_ms if config.message_timestamp_type == LOG_APPEND_TIME else NO_APPEND_TIME
-        header, repeated = self._admit(batch, now_ms, origin, guard, needs_guard)
+        try:
+            header, repeated = admit(batch, config, self.producers, now_ms, origin)
+            if header[5] & TRANSACTIONAL_BIT and header[9] >= 0:
+                repeated = admit_transactional(header, self.producers, self.verifications, guard, needs_guard)
+        except KafkaError as error:
+            self._check_failed_write(error)
+            raise
         if repeated is not None:
             return self._repeated(repeated, log_append_time)
         if self._converts:
@@ -256,31 +262,22 @@ class PartitionLog:
         return Appended(base_offset, last_offset, log_append_time, self.log_start_offset, False)
 
     def judge(self, batch: memoryview, now_ms: int) -> None:
-        """Raises what `append` would refuse a client's batch for by its header, checksum and sequence."""
-        self._admit(batch, now_ms, Origin.CLIENT, None, None)
-
-    def _admit(
-        self,
-        batch: bytearray | memoryview,
-        now_ms: int,
-        origin: Origin,
-        guard: VerificationGuard | None,
-        needs_guard: bool | None,
-    ) -> tuple[Header, WrittenBatch | None]:
-        """As `admit`; of batches in a transaction no more than the header is judged where `needs_guard` is None."""
+        """Raises what `append` would refuse a client's batch for by its header, checksum and sequence; of a batch in a
+        transaction no more than the header is judged."""
         try:
-            header, repeated = admit(batch, self._config, self.producers, now_ms, origin)
-            if header[5] & TRANSACTIONAL_BIT and header[9] >= 0 and needs_guard is not None:
-                repeated = admit_transactional(header, self.producers, self.verifications, guard, needs_guard)
-            return header, repeated
+            admit(batch, self._config, self.producers, now_ms, Origin.CLIENT)
         except KafkaError as error:
-            if self._write_failed and error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-                # The batch before it is the one that found no room. Its producer sends both again, in order; told that
-                # they are out of order it would begin a new epoch, and send again what other partitions have already.
-                raise KafkaError(
-                    ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition}: what comes before could not be written"
-                ) from error
+            self._check_failed_write(error)
             raise
+
+    def _check_failed_write(self, error: KafkaError) -> None:
+        """Raises another error for a batch that was refused because the one before it could not be written."""
+        if self._write_failed and error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            # The batch before it is the one that found no room. Its producer sends both again, in order; told that
+            # they are out of order it would begin a new epoch, and send again what other partitions have already.
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition}: what comes before could not be written"
+            ) from error
 
     def append_marker(
         self,

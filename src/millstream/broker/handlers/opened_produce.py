@@ -26,6 +26,7 @@ from millstream.broker.partition_table import PartitionTable
 from millstream.broker.schema_guard import SchemaGuard, UnknownSchemaError
 from millstream.environment import Environment
 from millstream.model.errors import ErrorCode, KafkaError
+from millstream.model.ordered_set import OrderedSet
 from millstream.protocol.produce import FIRST_WITH_TOPIC_ID, ProduceRequest
 from millstream.records.opening import SMALL, SMALL_BYTES, BeyondLimitsError, OpeningLimits
 
@@ -85,13 +86,30 @@ class OpenedProduce:
         self._lines: dict[Place, deque[_Held]] = {}
         """By partition: those that wait, in the order in which they came."""
         self._bytes = 0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: OrderedSet[asyncio.Task[None]] = OrderedSet()
         self._reading: asyncio.Task[None] | None = None
         self._next_reading: asyncio.Task[None] | None = None
 
     @property
     def held_bytes(self) -> int:
         return self._bytes
+
+    def stays_closed(self, request: ProduceRequest, version: int) -> bool:
+        """Whether no batch of a request is opened, and none waits before it: the usual case, and every request asks."""
+        if self._lines or self.guard:
+            return False
+        topics = self._partitions.by_id if version >= FIRST_WITH_TOPIC_ID else self._partitions.by_name
+        for topic, datas in request.topics:
+            known = topics.get(topic)
+            if known is None:
+                continue
+            for index, _, _ in datas:
+                partition = known.get(index)
+                if partition is not None:
+                    log = partition.opened_log
+                    if log is None or log.opens_batches:
+                        return False
+        return True
 
     def take(
         self,

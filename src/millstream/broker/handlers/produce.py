@@ -28,6 +28,7 @@ from millstream.model.errors import ErrorCode, InvalidRecordsError, KafkaError
 from millstream.protocol.produce import FIRST_WITH_TOPIC_ID, PartitionResult, ProduceRequest
 from millstream.records.batch import ATTRIBUTES_START, TRANSACTIONAL_BIT
 
+_NOTHING_OPENED: OpenedBatches = {}
 Results = ProduceResults
 Answer = Callable[[Results], None]
 _FLAGS = ATTRIBUTES_START + 1
@@ -94,6 +95,8 @@ class ProduceHandler:
                 ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks} is not a choice: use 0, 1 or all (-1)"
             )
             return refused(request, error), None
+        if request.transactional_id is None and self._opening.stays_closed(request, version):
+            return self._append(request, version, buffer, by_broker, None, _NOTHING_OPENED)
 
         def append(request: ProduceRequest, buffer: bytearray, opened: OpenedBatches) -> Outcome:
             if request.transactional_id is not None:

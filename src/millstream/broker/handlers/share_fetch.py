@@ -21,6 +21,7 @@ from millstream.coordinator.share.share_partition import AckRange
 from millstream.coordinator.share.share_state import ShareKey
 from millstream.environment import Environment
 from millstream.model.errors import ErrorCode, KafkaError
+from millstream.model.ordered_set import OrderedSet
 from millstream.protocol.node_endpoints import Locate
 from millstream.protocol.schema import Message
 from millstream.protocol.share_fetch import ShareFetchAnswer, SharePartitionResult
@@ -249,7 +250,7 @@ class _ShareWait:
         self._session = session
         self._peer = context.peer
         self._news = asyncio.Event()
-        self._watched: set[LedSharePartition] = set()
+        self._watched: OrderedSet[LedSharePartition] = OrderedSet()
         self._peer.on_close.add(self.wake)
 
     def wake(self) -> None:
@@ -279,7 +280,7 @@ class _ShareWait:
         for led in partitions:
             led.waiters.add(self)
             led.partition.waiters.add(self)
-        self._watched.update(partitions)
+        self._watched.update(dict.fromkeys(partitions))
 
     def leave(self) -> None:
         self._peer.on_close.discard(self.wake)

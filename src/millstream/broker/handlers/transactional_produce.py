@@ -22,6 +22,7 @@ from millstream.broker.transaction_verification import FIRST_THAT_ADDS, for_prod
 from millstream.environment import Environment
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.identifiers import TopicPartition
+from millstream.model.ordered_set import OrderedSet
 from millstream.model.transactions import VerificationGuard
 from millstream.protocol.produce import FIRST_WITH_TOPIC_ID, PartitionData, PartitionResult, ProduceRequest
 from millstream.records.batch import ATTRIBUTES_START, HEADER, HEADER_SIZE, TRANSACTIONAL_BIT
@@ -150,7 +151,7 @@ class TransactionalProduce:
         self._queues: dict[int, deque[_Waiting]] = {}
         """For each producer that waits: its requests in the order in which they came."""
         self._waiting_bytes = 0
-        self._tasks: set[asyncio.Future[None]] = set()
+        self._tasks: OrderedSet[asyncio.Future[None]] = OrderedSet()
 
     def append(self, request: ProduceRequest, version: int, buffer: bytearray, appender: Appender) -> Outcome:
         if self._goes_on(request, version, buffer):

@@ -97,6 +97,8 @@ class CleaningKeepsTheLast:
         self._now = 0.0
         self._leaders: dict[At, ReplicaSight] = {}
         self._wholes: dict[PartitionKey, _Whole] = {}
+        self._topics: set[str] = set()
+        """Of these."""
         self._sizes: dict[tuple[int, int, PartitionKey], int] = {}
         self._held: dict[tuple[int, PartitionKey], _Held] = {}
         self.cleanings = 0
@@ -107,11 +109,12 @@ class CleaningKeepsTheLast:
     def _committed(self, seen: ReplicaSight, batch: Batch) -> None:
         if self._logs.of(seen).is_cleaned:
             self._wholes.setdefault(seen.key, _Whole()).take(batch, self._now)
+            self._topics.add(seen.topic)
 
     def check(self, sight: Sight) -> None:
         self._now = sight.at
         for seen in sight.replicas:
-            if seen.key not in self._wholes or seen.log is None:
+            if seen.topic not in self._topics or seen.key not in self._wholes or seen.log is None:
                 continue
             if seen.is_leader:
                 self._leaders[seen.topic, seen.key.partition] = seen
@@ -131,7 +134,8 @@ class CleaningKeepsTheLast:
 
     def _read_on(self, seen: ReplicaSight, sight: Sight) -> None:
         assert seen.log is not None
-        others = [each for each in sight.replicas if each.key == seen.key and each.node_id != seen.node_id]
+        others = [each for each in sight.replicas if each.name == seen.name and each.node_id != seen.node_id]
+        others = [each for each in others if each.key == seen.key]
         held = self._held.setdefault((seen.node_id, seen.key), _Held())
         try:
             new = held.read_on(seen.log, self._transactions.of(seen.key), others)

@@ -15,6 +15,7 @@ import struct
 import zlib
 from collections import deque
 from collections.abc import Callable
+from math import log
 
 from millstream.net.network import CONNECT_TIMEOUT_S, UNACKNOWLEDGED_S
 from millstream.net.service import FilePart
@@ -55,9 +56,10 @@ class Link:
 
     def delay(self, now: float, size: int) -> float:
         """How long bytes sent now are under way; later ones wait for earlier ones."""
-        self._busy_until = max(self._busy_until, now) + size / self.bytes_per_second
-        jitter = self.randomness.expovariate(2.0)
-        return self._busy_until - now + self.base_seconds * self.slowness * (1.0 + min(jitter, 10.0))
+        begin = self._busy_until if self._busy_until > now else now
+        self._busy_until = begin + size / self.bytes_per_second
+        jitter = -log(1.0 - self.randomness.random()) / 2.0  # exponential, half a time unit on average
+        return self._busy_until - now + self.base_seconds * self.slowness * (1.0 + (jitter if jitter < 10.0 else 10.0))
 
     @property
     def blocked(self) -> bool:
@@ -147,7 +149,7 @@ class Fabric:
 
     def note_delivery(self, payload: bytes) -> None:
         self.delivered_bytes += len(payload)
-        self.fingerprint = zlib.crc32(payload, zlib.crc32(_MOMENT.pack(self.scheduler.now), self.fingerprint))
+        self.fingerprint = zlib.crc32(_MOMENT.pack(self.scheduler.now) + payload, self.fingerprint)
 
     def take_address(self, listening: "SimulatedListening") -> None:
         address = (listening.host, listening.port)
@@ -385,10 +387,16 @@ class SimulatedTransport:
 
     def receive_into(self, buffer: memoryview) -> int:
         self._check_open()
-        if self._arrived:
-            count = min(len(buffer), len(self._arrived))
-            buffer[:count] = self._arrived[:count]
-            del self._arrived[:count]
+        arrived = self._arrived
+        if arrived:
+            count = len(arrived)
+            if count <= len(buffer):
+                buffer[:count] = arrived
+                arrived.clear()
+            else:
+                count = len(buffer)
+                buffer[:] = arrived[:count]
+                del arrived[:count]
             self._acknowledge(count)
             return count
         if self._broken is not None:
@@ -506,10 +514,12 @@ class SimulatedTransport:
 
     def _post(self, item: bytes | _Mark) -> None:
         now = self._fabric.scheduler.now
-        size = len(item) if isinstance(item, bytes) else 40
-        self._last_arrival = max(self._last_arrival, now + self._link.delay(now, size))
+        arrival = now + self._link.delay(now, len(item) if isinstance(item, bytes) else 40)
+        if arrival > self._last_arrival:
+            self._last_arrival = arrival
         self._queue.append((self._last_arrival, item))
-        self._carry()
+        if not self._is_carrying:
+            self._carry()
 
     def _carry(self) -> None:
         if self._queue and not self._is_carrying:
@@ -520,7 +530,7 @@ class SimulatedTransport:
         self._is_carrying = False
         if not self._queue:
             return
-        if self._link.blocked:
+        if self._link.blocked_since is not None:
             self._is_carrying = True
             self._stalled_since = self._fabric.scheduler.now
             self._link.stalled.append(self._repeat)
@@ -569,7 +579,7 @@ class SimulatedTransport:
         self._post(_RESET)
 
     def _acknowledge(self, count: int) -> None:
-        if self._link.blocked:
+        if self._link.blocked_since is not None:
             if not self._acknowledgement_held:
                 self._link.stalled.append(self._acknowledge_held)
             self._acknowledgement_held += count
@@ -588,7 +598,9 @@ class SimulatedTransport:
     # Readiness: said as long as it lasts, like select does
 
     def _tell_readable(self) -> None:
-        if self._on_readable is not None and not self._is_read_due and self._is_readable:
+        if self._on_readable is None or self._is_read_due:
+            return
+        if self._arrived or self._is_readable:
             self._is_read_due = True
             self._loop.call_soon(self._call_readable)
 
@@ -598,7 +610,7 @@ class SimulatedTransport:
 
     def _call_readable(self) -> None:
         self._is_read_due = False
-        if self._on_readable is not None and self._is_readable:
+        if self._on_readable is not None and (self._arrived or self._is_readable):
             self._on_readable()
             self._tell_readable()
 

@@ -3,7 +3,7 @@
 Invariants know nothing of nodes, so that tests can show them what must never be.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple, Protocol
@@ -12,7 +12,16 @@ from uuid import UUID
 from millstream.broker.partition import Partition
 from millstream.metadata.image import MetadataImage
 from millstream.model.errors import KafkaError
-from millstream.records.batch import BatchHeader, Bytes, iterate_headers, read_header
+from millstream.records.batch import (
+    HEADER,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC_V2,
+    MINIMUM_LENGTH,
+    BatchHeader,
+    Bytes,
+    read_header,
+)
 from millstream.records.record import Record, read_batches
 from millstream.runtime.node import Node
 from millstream.storage.partition_log import PartitionLog
@@ -157,18 +166,31 @@ class StoredLog:
             piece.prepare()
             before = offset
             data = memoryview(piece.read())
-            for position, header in iterate_headers(data):
-                if header.last_offset < offset:
-                    continue
-                if header.last_offset >= below:
+            for position, header in _headers_from(data, offset):
+                base, length, epoch, _, checksum, _, delta = header[:7]
+                last = base + delta
+                if last >= below:
                     return
-                content = data[position : position + header.size]
-                yield Batch(header.base_offset, header.last_offset, header.leader_epoch, header.crc, content)
-                offset = header.last_offset + 1
+                yield Batch(base, last, epoch, checksum, data[position : position + length + LOG_OVERHEAD])
+                offset = last + 1
             if offset == before:
                 if "compact" in log.config.cleanup_policy:
                     return  # cleaned, up to a batch that goes on behind what is asked for
                 raise LookupError(f"{log.topic_partition} has nothing at offset {offset}, and ends at {below}")
+
+
+def _headers_from(data: memoryview, offset: int) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """(position, header) of the batches from the one that holds an offset on. A read may begin far before that."""
+    position, end = 0, len(data)
+    while end - position >= HEADER_SIZE:
+        header = HEADER.unpack_from(data, position)
+        base, length, _, magic, _, _, delta = header[:7]
+        after = position + length + LOG_OVERHEAD
+        if magic != MAGIC_V2 or length < MINIMUM_LENGTH or base < 0 or delta < 0 or header[12] < 0 or after > end:
+            return  # as `iterate_headers` does
+        if base + delta >= offset:
+            yield position, header
+        position = after
 
 
 class Observer:

@@ -134,8 +134,8 @@ class LastStableOffsetsHold:
 
     def check(self, sight: Sight) -> None:
         for seen in sight.replicas:
-            log = self._logs.of(seen.key)
-            if log is None or not seen.is_leader or seen.log is None:
+            log = self._logs.of(seen.key) if seen.is_leader else None
+            if log is None or seen.log is None:
                 continue
             now = seen.last_stable_offset
             at = (seen.node_id, seen.life, seen.key, seen.leader_epoch)
