@@ -109,7 +109,8 @@ def _fetch(node: Node, offset: int, *, last_epoch: int = -1) -> tuple[int, tuple
     cluster: Any = SimpleNamespace(selects_by_rack=lambda: False)
     wanted = FetchPartition(0, -1, offset, last_epoch, -1, 1 << 20)
     request = FetchRequest(-1, 0, 1, 1 << 20, 0, 0, -1, [], [], b"")
-    reader = FetchReader(table, cluster, 1 << 20)
+    repeated: Any = SimpleNamespace(note=lambda partition, records: None)
+    reader = FetchReader(table, cluster, 1 << 20, repeated)
     ((_, row),) = reader.read([((b"t", 0), wanted)], request, 12, is_arrival=True).rows
     assert row.current_leader is None
     return row.error, row.diverging_epoch
@@ -142,7 +143,7 @@ def test_where_an_epoch_ends_is_not_its_to_say(node: Node) -> None:
     table = PartitionTable()
     table.add(node.partition)
     nothing: Any = None
-    handlers = OffsetHandlers(table, nothing, nothing, nothing)
+    handlers = OffsetHandlers(table, nothing, nothing, nothing, nothing)
 
     def ask(replica_id: int) -> int:
         row = SimpleNamespace(partition=0, current_leader_epoch=-1, leader_epoch=0)
