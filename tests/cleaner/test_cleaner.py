@@ -17,6 +17,8 @@ from millstream.storage.cleaner.plan import CleaningAbortedError
 from millstream.storage.cleaner.settings import CleanerSettings
 from millstream.storage.cleaner.throttle import Throttle
 from millstream.storage.partition_log import PartitionLog
+from tests import wire
+from tests.broker.unreadable import unreadable
 from tests.storage.conftest import PARTITION, TOPIC_ID, Node
 from tests.waiting import PATIENCE_S
 
@@ -194,6 +196,18 @@ def test_a_damaged_batch_makes_a_log_uncleanable(node: Node) -> None:
     with pytest.raises(UncleanableError, match="damaged"):
         clean(log)
     assert not list(node.path.glob("*.cleaned"))
+
+
+def test_a_batch_that_cannot_be_read_is_named(node: Node) -> None:
+    """It may be from the time when the topic was not compacted."""
+    log = node.log(config(cleanup_policy=("delete",)))
+    append(log, (b"k", b"1"))
+    at = log.log_end_offset
+    log.append(bytearray(unreadable()), leader_epoch=0, now_ms=wire.now_ms())
+    log.config = config()
+    fill(log)
+    with pytest.raises(UncleanableError, match=f"the batch at offset {at} cannot be read"):
+        clean(log)
 
 
 def test_no_room_on_the_disk(node: Node) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from millstream.records.batch import CODEC_MASK, CONTROL_BIT, HEADER_SIZE, TRANSACTIONAL_BIT, Bytes
 from millstream.records.opening import BeyondLimitsError
 from millstream.storage.cleaner.block_reader import read_blocks
+from millstream.storage.cleaner.errors import UncleanableError
 from millstream.storage.cleaner.key_map import DEAD, KeyMap
 from millstream.storage.cleaner.plan import Plan
 from millstream.storage.cleaner.records import decompressed_content
@@ -39,12 +40,12 @@ def map_dirty(plan: Plan, keys: KeyMap) -> Iterator[int]:
                     elif count > plan.limits.max_records:
                         pass  # it is kept as it is, and `copying` sees so by its header, too
                     elif not attributes & CODEC_MASK:
-                        if not _map_if_room(keys, block, at + HEADER_SIZE, after, count):
+                        if not _map_if_room(keys, header[0], block, at + HEADER_SIZE, after, count):
                             return
                     else:
                         try:
                             with decompressed_content(plan, header, block, at, after) as content:
-                                if not _map_if_room(keys, content, 0, len(content), count):
+                                if not _map_if_room(keys, header[0], content, 0, len(content), count):
                                     return
                         except BeyondLimitsError:
                             if len(plan.not_mapped) == _MOST_NOT_MAPPED:
@@ -57,8 +58,11 @@ def map_dirty(plan: Plan, keys: KeyMap) -> Iterator[int]:
         keys.next_offset = source.end_offset  # whatever offsets are missing at its end
 
 
-def _map_if_room(keys: KeyMap, content: Bytes, first: int, last: int, count: int) -> bool:
+def _map_if_room(keys: KeyMap, base_offset: int, content: Bytes, first: int, last: int, count: int) -> bool:
     if not keys.has_room(count, last - first):
         return False
-    keys.map_records(content, first, last, count)
+    try:
+        keys.map_records(content, first, last, count)
+    except UncleanableError as error:
+        raise UncleanableError(f"the batch at offset {base_offset} cannot be read: {error}") from error
     return True
