@@ -26,11 +26,16 @@ _LONG_ROOMS = [
     "lake",
     "exactly_once",
     "spark_cluster",
-    "gateway",
-    "registry",
-    "fuzz",
-    "benchmarks",
     "clients",
+    "cluster",
+    "faults",
+    "benchmarks",
+    "fuzz",
+    "cli",
+    "gateway",
+    "wire",
+    "registry",
+    "raft",
 ]
 
 _SHARED = {

@@ -12,6 +12,7 @@ from millstream.testing.simulation.campaign import run_seeds
 from millstream.testing.simulation.simulation import Options, Scenario, simulate
 
 SEEDS = int(os.environ.get("SEEDS", "200"))
+FEW = pytest.mark.parametrize("seeds", [range(1, 5), pytest.param(range(5, 9), marks=pytest.mark.slow)], ids=str)
 _PROGRAM = (
     "from millstream.testing.simulation.simulation import simulate; result = simulate({seed}); "
     "print(result.fingerprint, result.steps, result.acked)"
@@ -40,22 +41,25 @@ def test_many_transactions() -> None:
 
 
 @pytest.mark.timeout(300)
-def test_leaders_that_are_cut_off() -> None:
-    results = list(run_seeds(range(1, 9), Options(scenario=Scenario.FAILOVER), processes=os.cpu_count() or 1))
+@FEW
+def test_leaders_that_are_cut_off(seeds: range) -> None:
+    results = list(run_seeds(seeds, Options(scenario=Scenario.FAILOVER), processes=os.cpu_count() or 1))
     assert [str(each.violation) for each in results if not each.ok] == []
     assert all(each.faults for each in results)
 
 
 @pytest.mark.timeout(300)
-def test_load_alone_gets_nobody_fenced() -> None:
-    results = list(run_seeds(range(1, 7), Options(scenario=Scenario.BUSY), processes=os.cpu_count() or 1))
+@FEW
+def test_load_alone_gets_nobody_fenced(seeds: range) -> None:
+    results = list(run_seeds(seeds, Options(scenario=Scenario.BUSY), processes=os.cpu_count() or 1))
     assert [str(each.violation) for each in results if not each.ok] == []
     assert all(each.faults.get("too much to do") and each.faults.get("hiccup") for each in results)
 
 
 @pytest.mark.timeout(300)
-def test_disks_of_leaders_that_fail() -> None:
-    results = list(run_seeds(range(1, 9), Options(scenario=Scenario.DISK), processes=os.cpu_count() or 1))
+@FEW
+def test_disks_of_leaders_that_fail(seeds: range) -> None:
+    results = list(run_seeds(seeds, Options(scenario=Scenario.DISK), processes=os.cpu_count() or 1))
     assert [str(each.violation) for each in results if not each.ok] == []
     assert all(each.faults for each in results)
 
@@ -69,14 +73,16 @@ def test_a_single_node_without_power() -> None:
 
 
 @pytest.mark.timeout(300)
-def test_five_nodes() -> None:
-    results = list(run_seeds(range(1, 9), Options(nodes=5), processes=os.cpu_count() or 1))
+@FEW
+def test_five_nodes(seeds: range) -> None:
+    results = list(run_seeds(seeds, Options(nodes=5), processes=os.cpu_count() or 1))
     assert [str(each.violation) for each in results if not each.ok] == []
 
 
 @pytest.mark.timeout(300)
-def test_controllers_apart_from_brokers() -> None:
-    results = list(run_seeds(range(1, 9), Options(separate_roles=True), processes=os.cpu_count() or 1))
+@FEW
+def test_controllers_apart_from_brokers(seeds: range) -> None:
+    results = list(run_seeds(seeds, Options(separate_roles=True), processes=os.cpu_count() or 1))
     assert [str(each.violation) for each in results if not each.ok] == []
 
 
