@@ -144,15 +144,25 @@ def test_many_records_for_a_share_group_with_key_order(broker: EmbeddedBroker) -
         assert found[0].error_code == 0 and answered >= 3
 
 
-def test_a_claim_that_the_bytes_cannot_hold_is_refused(broker: EmbeddedBroker) -> None:
-    topic = created(broker, "claims")
-    claim = bytearray(many_records(1))
+@pytest.mark.parametrize("kind", ["plain", "compacted", "schemas", "codec"])
+def test_a_claim_that_the_bytes_cannot_hold_is_refused(broker: EmbeddedBroker, kind: str) -> None:
+    settings = {
+        "plain": {},
+        "compacted": {"cleanup_policy": "compact"},
+        "schemas": {"millstream_value_schema_validation": "true"},
+        "codec": {"compression_type": "gzip"},
+    }[kind]
+    topic = created(broker, f"claims-{kind}", **settings)
+    claim = bytearray(many_records(1, b"k"))
     struct.pack_into(">i", claim, 23, 999_999)
     struct.pack_into(">i", claim, 57, 1_000_000)
     seal(claim, 0, len(claim))
     assert len(claim) < 100
     with Wire(broker.bootstrap_servers) as wire:
-        assert wire.produce(topic, bytes(claim)).error_code == ErrorCode.INVALID_RECORD
+        refused = wire.produce(topic, bytes(claim))
+        assert (
+            refused.error_code == ErrorCode.INVALID_RECORD and "1000000 records cannot be in" in refused.error_message
+        )
 
 
 def test_more_records_than_the_limit(broker: EmbeddedBroker) -> None:

@@ -2,6 +2,7 @@
 broker responds to other clients meanwhile."""
 
 import http.client
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +13,9 @@ import pytest
 from millstream.model.errors import ErrorCode
 from millstream.protocol.messages import request_schema
 from millstream.records.record import Record, build_batch
+from millstream.registry.log import SchemaLog
 from millstream.testing import EmbeddedBroker
+from millstream.wire import Cluster
 from tests.broker.test_share import REJECT, Group
 from tests.faults.test_bombs import created, many_records, peak_bytes
 from tests.wire import Wire, batch, framed, header, now_ms
@@ -150,6 +153,27 @@ def test_a_dead_letter_of_it_has_no_copy(broker: EmbeddedBroker) -> None:
         letter, _ = meanwhile(broker, lambda: wire.fetch(graveyard, max_wait_ms=60_000, min_bytes=1).records)
     assert b"__dlq.errors.offset" in bytes(letter) and b"secret" not in bytes(letter)
     assert logged(broker, "dead_letter_without_copy", "millstream.batch.max.records")()
+
+
+def test_a_registry_and_the_brokers_pass_over_it_in_the_topic_of_schemas(
+    broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    checked = created(broker, "checked", millstream_value_schema_validation="true")
+    with Cluster(broker.bootstrap_servers) as cluster, Wire(broker.bootstrap_servers, 120) as wire:
+        schemas = SchemaLog(cluster)
+        schemas.start()
+        try:
+            assert wire.produce("_schemas", many_records(20_000, b"k", b"{}")).error_code == 0
+            with caplog.at_level(logging.WARNING):
+                schemas.catch_up()
+        finally:
+            schemas.close()
+        unknown = batch(b"\0\0\0\0\x09body")
+        refused, _ = meanwhile(broker, lambda: wire.produce(checked, unknown))
+    assert refused.error_code == ErrorCode.INVALID_RECORD
+    skipped = [line for line in caplog.text.splitlines() if "schemas_" in line]
+    assert len(skipped) == 1 and "schemas_batch_skipped" in skipped[0] and "20000 records" in skipped[0]
+    assert logged(broker, "schemas_batch_skipped", "20000 records")()
 
 
 def produce_as_broker(wire: Wire, topic: str, data: bytes) -> int:
