@@ -323,6 +323,12 @@ def test_describing_producers_of_what_is_not_there(wire: Wire, topic: str, new_n
     assert errors == [[0, unknown], [unknown]]
 
 
+def test_a_partition_is_described_once_however_often_it_is_named(wire: Wire, topic: str) -> None:
+    """Unlike in Kafka: the response would be far longer than the request."""
+    answer = wire.call("describe_producers", 0, topics=[{"name": topic, "partition_indexes": [1, 0, 1]}])
+    assert [row.partition_index for row in answer.topics[0].partitions] == [1, 0]
+
+
 # Share groups
 
 

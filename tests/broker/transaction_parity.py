@@ -16,10 +16,10 @@ from millstream.protocol.messages import response_schema
 from millstream.protocol.schema import Message, Structure
 from millstream.records.record import read_batches
 from tests import wire as wires
+from tests.waiting import PATIENCE_S
 from tests.wire import Closed, Wire
 
-PATIENCE_S = 20.0
-ANSWER_S = 5.0
+ANSWER_S = 30.0
 SETTINGS = {
     "num.partitions": 2,
     "auto.create.topics.enable": "false",

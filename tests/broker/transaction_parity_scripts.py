@@ -664,7 +664,6 @@ def describing(talk: Talk) -> None:
     rows = [{"name": topic, "partition_indexes": [0, 5]}, {"name": talk.name("no"), "partition_indexes": [0]}]
     talk.ask("producers", "describe_producers", 0, topics=rows)
     talk.ask("producers of none", "describe_producers", 0, topics=[])
-    talk.ask("producers, twice", "describe_producers", 0, topics=[{"name": topic, "partition_indexes": [1, 1]}])
     talk.ask("producers, no topic", "describe_producers", 0, topics=[{"name": "", "partition_indexes": [0]}])
     talk.ask("producers, bad topic", "describe_producers", 0, topics=[{"name": "a b", "partition_indexes": [0]}])
 

@@ -14,9 +14,9 @@ from confluent_kafka import AcknowledgeType, Consumer, Producer, ShareConsumer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from millstream.testing.embedded import EmbeddedBroker
+from tests.waiting import PATIENCE_S
 
 _numbers = itertools.count()
-_PATIENCE_SECONDS = 30.0
 
 
 class Queue:
@@ -65,7 +65,7 @@ class Queue:
         finally:
             consumer.close()
 
-    def take(self, worker: ShareConsumer, count: int, seconds: float = _PATIENCE_SECONDS) -> list[Any]:
+    def take(self, worker: ShareConsumer, count: int, seconds: float = PATIENCE_S) -> list[Any]:
         """Polls until it got so many records; fewer only when the time is over."""
         messages: list[Any] = []
         until = time.monotonic() + seconds
@@ -77,7 +77,7 @@ class Queue:
         consumer = Consumer({**self._address, "group.id": f"reader-{next(_numbers)}", "auto.offset.reset": "earliest"})
         consumer.subscribe([topic])
         messages: list[Any] = []
-        until = time.monotonic() + _PATIENCE_SECONDS
+        until = time.monotonic() + PATIENCE_S
         while len(messages) < count and time.monotonic() < until:
             message = consumer.poll(0.5)
             if message is not None and message.error() is None:
@@ -120,7 +120,7 @@ def test_each_record_goes_to_one_of_the_workers(make_queue: MakeQueue) -> None:
     with queue.worker("implicit") as one, queue.worker("implicit") as two:
         queue.send(*sent)
         got: list[str] = []
-        until = time.monotonic() + _PATIENCE_SECONDS
+        until = time.monotonic() + PATIENCE_S
         while len(got) < len(sent) and time.monotonic() < until:
             got += values([each for each in (*one.poll(0.2), *two.poll(0.2)) if each.error() is None])
     assert Counter(got) == Counter(sent)
@@ -242,7 +242,7 @@ def test_key_order(make_queue: MakeQueue) -> None:
             queue.send(f"{key}{turn}", key=key)
     seen: dict[str, list[str]] = {key: [] for key in keys}
     with queue.worker() as one, queue.worker() as two:
-        until = time.monotonic() + _PATIENCE_SECONDS
+        until = time.monotonic() + PATIENCE_S
         released = False
         while sum(map(len, seen.values())) < rounds * len(keys) and time.monotonic() < until:
             for worker in (one, two):
@@ -304,7 +304,7 @@ def test_a_confirmed_record_never_comes_back_through_kill_9(broker: EmbeddedBrok
     queue.send(*sent)
     confirmed: set[str] = set()
     deaths = [100, 250]
-    until = time.monotonic() + 2 * _PATIENCE_SECONDS
+    until = time.monotonic() + PATIENCE_S
     with queue.worker() as worker:
         while confirmed != sent and time.monotonic() < until:
             batch = [each for each in worker.poll(0.5) if each.error() is None]
