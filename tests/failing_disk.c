@@ -74,6 +74,13 @@ ssize_t pread(int fd, void *data, size_t size, off_t at) {
 
 ssize_t pread64(int fd, void *data, size_t size, off_t at) { return pread(fd, data, size, at); }
 
+ssize_t sendfile(int out, int in, off_t *at, size_t size) {
+    if (fails(in, "read")) { errno = EIO; return -1; }
+    return syscall(SYS_sendfile, out, in, at, size);
+}
+
+ssize_t sendfile64(int out, int in, off_t *at, size_t size) { return sendfile(out, in, at, size); }
+
 int fsync(int fd) {
     if (fails(fd, "sync")) { errno = EIO; return -1; }
     return (int)syscall(SYS_fsync, fd);

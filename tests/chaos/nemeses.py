@@ -16,7 +16,7 @@ from typing import BinaryIO, ClassVar
 from tests.chaos.cluster import Cluster
 from tests.chaos.nodes import KafkaNode, Node
 from tests.chaos.workload import TOPIC
-from tests.failing_disk import SYNC, TORN, WRITE
+from tests.failing_disk import READ, SYNC, TORN, WRITE
 
 
 class Nemesis(ABC):
@@ -200,17 +200,28 @@ class PartitionController(_Partition):
         return f"node {victim.number}"
 
 
-class OneWayPartition(_Partition):
-    """What a node says is lost, or what is said to it, not both."""
-
-    name = "one-way partition of a node"
+class _OneWayPartition(_Partition):
     hold_s = 6.0
+    deaf: ClassVar[bool]
 
     def strike(self) -> str:
         victim = self.cluster.nodes[self.random.choice(sorted(self.cluster.nodes))]
-        deaf = self.random.random() < 0.5
-        self.isolate(victim, inwards=deaf, outwards=not deaf)
-        return f"node {victim.number} {'hears' if deaf else 'reaches'} nobody"
+        self.isolate(victim, inwards=self.deaf, outwards=not self.deaf)
+        return f"node {victim.number}"
+
+
+class DeafNode(_OneWayPartition):
+    """What the others send to it is lost."""
+
+    name = "a node that hears no other (deaf)"
+    deaf = True
+
+
+class MuteNode(_OneWayPartition):
+    """What it sends to the others is lost."""
+
+    name = "a node that reaches no other (mute)"
+    deaf = False
 
 
 class RollingRestart(Nemesis):
@@ -291,6 +302,13 @@ class EioOnWriteOfController(_FailingDisk):
         return self.cluster.nodes[self.cluster.controller()]
 
 
+class EioOnRead(_FailingDisk):
+    """The node can write, and cannot read what it wrote."""
+
+    name = "EIO on every read of a leader"
+    how = (READ,)
+
+
 class TornWrites(_FailingDisk):
     """Half of every write arrives."""
 
@@ -299,13 +317,14 @@ class TornWrites(_FailingDisk):
 
 
 class CorruptTail(Nemesis):
-    """Kill a node and damage the ends of its logs before it comes back: cut, overwritten, or with garbage behind.
+    """As after a loss of power: kill a node and damage the ends of its logs before it comes back: cut, overwritten, or
+    with garbage behind.
 
     Its copy has lost acknowledged records; it must not count as in sync until it has them again. Of the metadata log,
     which is synced before it counts, only a torn write behind its end is fair.
     """
 
-    name = "corrupted tail on restart"
+    name = "lost or damaged log tails, as without power"
     hold_s = 1.0
 
     def strike(self) -> str:
@@ -375,11 +394,13 @@ ALL: tuple[type[Nemesis], ...] = (
     PauseController,
     PartitionLeader,
     PartitionController,
-    OneWayPartition,
+    DeafNode,
+    MuteNode,
     RollingRestart,
     FullDisk,
     EioOnWrite,
     EioOnWriteOfController,
+    EioOnRead,
     TornWrites,
     CorruptTail,
 )

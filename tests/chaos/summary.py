@@ -4,6 +4,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import pairwise
+from statistics import median
 
 from millstream.testing.history import History, Outcome, Report
 
@@ -38,17 +39,38 @@ class Summary:
 
     def __str__(self) -> str:
         lines = [self.title, "", _row("fault", "sends", "acked", "failed", "unknown", "longest silence", "in sync", "")]
-        lines += [self._fault_row(fault) for fault in self.faults]
+        silences = [longest_silence(self.history, fault.struck_at, fault.over_at) for fault in self.faults]
+        lines += map(self._fault_row, self.faults, silences)
         lines += ["", f"errors of sends: {self.send_errors or 'none'}", str(self.report)]
         lines += [f"PROBLEM: {problem}" for problem in self.problems]
+        lines += ["", *self._by_kind(silences), "", self.verdict]
         return "\n".join(lines)
 
-    def _fault_row(self, fault: Fault) -> str:
+    @property
+    def verdict(self) -> str:
+        """The last line."""
+        faults = f"{len(self.faults)} faults of {len({fault.name for fault in self.faults})} kinds"
+        if self.clean:
+            return f"VERDICT: clean. {faults}, {self.report.acked:,} acknowledged records, no anomaly, no problem."
+        return f"VERDICT: NOT CLEAN. {faults}: {len(self.report.anomalies)} anomalies, {len(self.problems)} problems."
+
+    def _by_kind(self, silences: list[float]) -> list[str]:
+        """For each kind of fault how often it struck, and how long some partition was without acknowledgements."""
+        of_kind: dict[str, list[float]] = defaultdict(list)
+        for fault, silence in zip(self.faults, silences, strict=True):
+            of_kind[fault.name].append(silence)
+        lines = [f"{'time without acknowledgements, by fault':<48}{'times':>6}{'median':>11}{'longest':>11}"]
+        lines += [
+            f"{name:<48}{len(found):>6}{median(found):>9.2f} s{max(found):>9.2f} s"
+            for name, found in sorted(of_kind.items())
+        ]
+        return lines
+
+    def _fault_row(self, fault: Fault, silence: float) -> str:
         during = [x for x in self.history.sends if fault.struck_at <= x.invoked_at < fault.over_at]
         counts = [sum(x.outcome is outcome for x in during) for outcome in Outcome]
-        silence = f"{longest_silence(self.history, fault.struck_at, fault.over_at):.2f} s"
         back = f"{fault.in_sync_at - fault.healed_at:.1f} s" if fault.in_sync_at else "never"
-        return _row(fault.name, len(during), *counts, silence, back, fault.detail)
+        return _row(fault.name, len(during), *counts, f"{silence:.2f} s", back, fault.detail)
 
 
 def longest_silence(history: History, since: float, until: float) -> float:
@@ -68,7 +90,7 @@ def longest_silence(history: History, since: float, until: float) -> float:
 def _row(fault: str, *cells: object) -> str:
     *numbers, detail = cells
     return (
-        f"{fault:<44}"
+        f"{fault:<48}"
         + "".join(f"{cell!s:>{width}}" for cell, width in zip(numbers, _WIDTHS, strict=True))
         + f"  {detail}"
     )

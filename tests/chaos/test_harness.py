@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from millstream.records.record import Record, build_batch
-from millstream.testing.history import History, Outcome, Send
-from tests.chaos import containment, replicas
+from millstream.testing.history import History, Outcome, Send, check
+from tests.chaos import containment, nemeses, replicas
 from tests.chaos.nodes import MillstreamNode
-from tests.chaos.summary import longest_silence
+from tests.chaos.summary import Fault, Summary, longest_silence
 from tests.chaos.workload import TOPIC
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -25,6 +25,33 @@ def test_a_silence_is_the_longest_time_without_an_acknowledgement_of_any_one_par
     assert longest_silence(history, 0.5, 6.5) == 3.0
     assert longest_silence(history, 3.0, 5.5) == 2.0
     assert longest_silence(history, 6.5, 8.0) == 1.5, "what began before and ends later counts for the part within"
+
+
+@pytest.mark.parametrize("problems", [[], ["node 2 has ended by itself"]])
+def test_a_summary_names_every_fault_and_ends_with_a_verdict(problems: list[str]) -> None:
+    history = History()
+    for at in (1, 2, 5, 6, 9):
+        history.sends.append(Send("p", "a", at, at - 0.5, float(at), Outcome.ACKED, at))
+    faults = [
+        Fault("pause", "node 1", 0.5, 3.0, 4.0, 6.5),
+        Fault("pause", "node 2", 6.5, 8.0, 8.5, 9.5),
+        Fault("kill", "node 3", 9.5, 9.6, 9.7, 10.0),
+    ]
+    *_, header, kill, pause, blank, verdict = str(
+        Summary("title", faults, history, check(history), "", problems)
+    ).splitlines()
+    assert header.startswith("time without acknowledgements") and not blank
+    assert kill.split() == ["kill", "1", "0.50", "s", "0.50", "s"]
+    assert pause.split() == ["pause", "2", "2.75", "s", "3.00", "s"]
+    assert verdict.startswith("VERDICT: NOT CLEAN" if problems or not check(history).clean else "VERDICT: clean")
+
+
+def test_the_table_has_every_fault() -> None:
+    names = {each.name for each in nemeses.ALL}
+    assert len(names) == len(nemeses.ALL)
+    words = ["kill -9", "pause", "partition", "deaf", "mute", "full disk", "torn writes", "without power"]
+    for word in (*words, "EIO on every write", "EIO on every read"):
+        assert any(word in name for name in names), word
 
 
 def test_replicas_that_differ_are_told(tmp_path: Path) -> None:

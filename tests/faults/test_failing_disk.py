@@ -22,7 +22,7 @@ from tests.cluster.kafka_tools import KafkaTools
 from tests.cluster.test_failover import check_nothing_lost
 from tests.failing_disk import READ, SYNC, TORN, WRITE, FailingDisks, can_be_built
 from tests.waiting import until
-from tests.wire import Wire, batch
+from tests.wire import Closed, Wire, batch
 from tools import apache_kafka
 
 pytestmark = pytest.mark.skipif(not can_be_built(), reason="needs gcc, to build the library that lets disks fail")
@@ -96,6 +96,27 @@ def test_a_node_without_others_refuses_writes_says_why_and_takes_them_again(
         disks.heal(data)
         assert wire.produce("t", batch(b"1")).error_code == 0  # without a restart
         eventually(lambda: _is_well(broker.bootstrap_servers))
+
+
+def test_records_that_cannot_be_sent_to_a_consumer_take_the_directory_offline(
+    tmp_path: Path, disks: FailingDisks
+) -> None:
+    """Large responses are sent from the file without being read by the process; its errors count all the same."""
+    data = tmp_path / "node-1" / "data"
+    with EmbeddedBroker(data_dir=data) as broker:
+        with Wire(broker.bootstrap_servers) as wire:
+            wire.create_topic("t")
+            assert wire.produce("t", batch(os.urandom(900_000))).error_code == 0
+            assert wire.fetch("t").error_code == 0
+            disks.fail(data, READ)
+            with pytest.raises(Closed):
+                wire.fetch("t")
+        with Wire(broker.bootstrap_servers) as wire:
+            (directory,) = wire.call("describe_log_dirs", 4, topics=None).results
+            assert (directory.error_code, directory.log_dir) == (ErrorCode.KAFKA_STORAGE_ERROR, str(data))
+            disks.heal(data)
+            eventually(lambda: _is_well(broker.bootstrap_servers))
+            assert wire.fetch("t").error_code == 0
 
 
 def _write(writer: Writer, round_: int) -> None:

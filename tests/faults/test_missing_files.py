@@ -7,6 +7,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from millstream.storage.file_names import TRANSACTION_INDEXES
 from millstream.testing import EmbeddedBroker
 
 TOPIC = "data"
@@ -72,3 +73,17 @@ def test_what_is_missing_is_made_again(broker: EmbeddedBroker, pattern: str) -> 
     # What was made again is there at the next start, too.
     broker.restart()
     assert seen(broker) == before
+
+
+def test_an_index_that_is_missing_where_no_list_was_written(broker: EmbeddedBroker) -> None:
+    """As in a directory of Apache Kafka, or of an older version: the first start finds it."""
+    before = seen(broker)
+    broker.stop()
+    removed = list((broker.data_dir / f"{TOPIC}-0").glob("*.txnindex"))
+    assert removed
+    for path in (*removed, broker.data_dir / TRANSACTION_INDEXES):
+        path.unlink()
+    broker.start()
+    assert (broker.data_dir / TRANSACTION_INDEXES).exists(), "the search is done once"
+    assert seen(broker) == before
+    assert all(path.exists() for path in removed)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from millstream.registry.formats.json_drafts import SAYING
 from millstream.registry.formats.schema import Dependency
 from millstream.registry.formats.table import FORMATS
-from tests.registry.json_pairs import at, pair, places, verdict, witnesses
+from tests.registry.json_pairs import UnjudgedError, at, first_witness, pair, places, verdict
 
 AVRO = FORMATS["AVRO"]
 
@@ -25,13 +25,19 @@ SEEDS = range(120)
 )
 def test_json_documents_stay_valid(seeds: range) -> None:
     compatible = 0
+    skipped: list[str] = []
     for seed in seeds:
         draft, reader, writer = pair(seed)
         if verdict(reader, writer):
             compatible += 1
-            witness = next(witnesses(draft, reader, writer), None)
+            try:
+                witness = first_witness(draft, reader, writer)
+            except UnjudgedError as error:
+                skipped.append(f"seed {seed}: {error}")
+                continue
             assert witness is None, (seed, witness, reader, writer)
     assert compatible > len(seeds) // 4, "enough of them are compatible"
+    assert len(skipped) <= len(seeds) // 100, skipped
 
 
 def test_the_pairs_have_every_keyword() -> None:

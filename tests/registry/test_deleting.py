@@ -85,3 +85,31 @@ def test_a_reference_that_is_gone_when_the_schema_is_stored_is_refused(
     monkeypatch.setattr(registry._log, "write", delete_just_before)
     with pytest.raises(RegistryError, match="which is not there"):
         registry.register(USER, request)
+
+
+OTHER = '{"type":"record","name":"Part","fields":[{"name":"a","type":"int"}]}'
+
+
+@pytest.mark.parametrize("user_is_deleted", [False, True], ids=["live", "soft deleted"])
+def test_an_import_does_not_replace_a_version_that_others_refer_to(registry: Registry, user_is_deleted: bool) -> None:
+    user_id = register_both(registry)
+    if user_is_deleted:
+        registry.deleter.delete_subject(USER, permanent=False)
+    registry.settings.set_mode(USED, "IMPORT", force=True)
+    with pytest.raises(
+        RegistryError, match=f"version 1: import this schema as another version.* {user_id} "
+    ) as refused:
+        registry.register(USED, SchemaRequest(OTHER, id=900, version=1))
+    assert refused.value.code == 42206
+    assert [row.text for row in registry.versions(USED)] == [PART]
+    # The same schema may be imported over itself, and another one beside it.
+    assert registry.register(USED, SchemaRequest(PART, id=901, version=1)).version == 1
+    assert registry.register(USED, SchemaRequest(OTHER, id=900, version=2)).version == 2
+    assert registry.parser.understands(registry.by_id(user_id)) is None
+
+
+def test_an_import_replaces_a_version_without_users(registry: Registry) -> None:
+    registry.register(USED, SchemaRequest(PART))
+    registry.settings.set_mode(USED, "IMPORT", force=True)
+    registry.register(USED, SchemaRequest(OTHER, id=900, version=1))
+    assert [(row.id, row.text) for row in registry.versions(USED)] == [(900, OTHER)]

@@ -1,6 +1,7 @@
 """A byte stream as a connection uses it: never blocks, says when it can go on. The simulator has one of its own."""
 
 import asyncio
+import errno
 import os
 import socket
 from collections.abc import Callable
@@ -48,7 +49,14 @@ class SocketTransport:
         self.send: Callable[[bytes | bytearray | memoryview], int] = sock.send
 
     def send_file(self, part: FilePart, sent: int) -> int:
-        return os.sendfile(self._descriptor, part.file.fileno(), part.position + sent, part.length - sent)
+        position, length = part.position + sent, part.length - sent
+        try:
+            return os.sendfile(self._descriptor, part.file.fileno(), position, length)
+        except OSError as error:
+            if error.errno == errno.EIO:
+                # Of the file, since sockets have no such error. Reading it tells storage, which notes the directory.
+                part.file.read_at(position, length)
+            raise
 
     def watch_readable(self, callback: Callable[[], None] | None) -> None:
         if callback is not None:

@@ -120,6 +120,15 @@ def referenced_by_deleted(subject: str, version: int, by: Sequence[int]) -> Regi
     )
 
 
+def replaces_referenced(subject: str, version: int, by: Sequence[int]) -> RegistryError:
+    ids = ", ".join(str(schema_id) for schema_id in by)
+    return RegistryError(
+        42206,
+        f"One or more references exist to subject '{subject}' version {version}: import this schema as another "
+        f"version, or delete schema ids {ids} permanently first.",
+    )
+
+
 def id_taken(schema_id: int) -> RegistryError:
     return RegistryError(
         42207, f"Schema id {schema_id} is taken by another schema in this context: import with another id."

@@ -5,7 +5,7 @@ from typing import Any
 
 from millstream.registry.compatibility import obstacles, those_that_count
 from millstream.registry.equivalence import Equivalence
-from millstream.registry.errors import id_taken, incompatible, invalid_schema, not_permitted
+from millstream.registry.errors import id_taken, incompatible, invalid_schema, not_permitted, replaces_referenced
 from millstream.registry.formats.schema import ParsedSchema
 from millstream.registry.formats.table import format_named
 from millstream.registry.levels import Mode
@@ -107,6 +107,7 @@ class Registrar:
             if mode is not Mode.IMPORT and request.version != version:
                 raise invalid_schema(f"version {request.version} is not one more than the last: leave it out")
             version = request.version
+            _check_users(state, subject, version, candidate)
         schema_id = request.id or _known_id(state, subject, candidate)
         # An id stands for one text: what other registries have written is kept to the letter.
         known = state.content(subject.context, schema_id) if schema_id else None
@@ -160,6 +161,20 @@ def _check_mode(subject: Subject, mode: Mode, request: SchemaRequest) -> None:
         raise not_permitted(f"subject {str(subject)!r} is not in import mode: PUT /mode/SUBJECT IMPORT, or send no id")
     if request.id is None and mode is Mode.IMPORT:
         raise not_permitted(f"subject {str(subject)!r} is in import mode: send an id, or PUT /mode/SUBJECT READWRITE")
+
+
+def _check_users(state: RegistryState, subject: Subject, version: int, candidate: Candidate) -> None:
+    """An import may replace a version. Schemas that refer to it would mean something else from then on, also those that
+    are soft deleted, which still serve requests by id. Confluent's registry does not check that."""
+    replaced = state.version(subject, version)
+    mine = candidate.content
+    if replaced is None or candidate.same.holds(
+        replaced.content._replace(metadata=mine.metadata, rule_set=mine.rule_set)
+    ):
+        return
+    users = sorted({user.id for user in state.referencing(subject, version, deleted=True)})
+    if users:
+        raise replaces_referenced(str(subject), version, users)
 
 
 def _entries(state: RegistryState, schema: StoredSchema) -> list[Entry]:

@@ -47,6 +47,8 @@ class Checkpointer:
         self.transaction_indexes: dict[TopicPartition, list[int]] = {}
         """The segments that had a transaction index at the last stop. Kafka has no such file. A segment whose index is
         lost looks like one in which nothing was aborted."""
+        self.lists_transaction_indexes = False
+        """Whether that was read; a directory of Kafka's, or of an older version, has no such file."""
         self.read_ns = 0
         """When the files that were read had been written."""
         self.is_wanted = False
@@ -65,7 +67,9 @@ class Checkpointer:
         self.start_offsets = self._read(LOG_START_OFFSETS)
         self.high_watermarks = self._read(HIGH_WATERMARKS)
         self.cleaned_offsets = self._read(CLEANED_OFFSETS)
-        self.transaction_indexes = self._read_with(decode_offset_lists, TRANSACTION_INDEXES)
+        listed = self._read_with(decode_offset_lists, TRANSACTION_INDEXES)
+        self.lists_transaction_indexes = listed is not None
+        self.transaction_indexes = listed or {}
 
     def forget(self, partition: TopicPartition) -> None:
         for offsets in (self.recovery_points, self.start_offsets, self.high_watermarks, self.cleaned_offsets):
@@ -106,6 +110,14 @@ class Checkpointer:
         self.close()
         return failure
 
+    def list_transaction_indexes(self, found: dict[TopicPartition, list[int]]) -> None:
+        """Write the list of a directory that had none, so that the search for it is done once."""
+        self.transaction_indexes, self.lists_transaction_indexes = found, True
+        try:
+            self._write([(TRANSACTION_INDEXES, encode_offset_lists(found))])
+        except OSError as error:
+            logger.warning("checkpoint_failed root=%s error=%s", self._root, error)
+
     def close(self) -> None:
         with self._writing:
             self._closed = True
@@ -142,13 +154,16 @@ class Checkpointer:
                 self._disk.write_atomically(f"{self._root}/{name}", data)
 
     def _read(self, name: str) -> dict[TopicPartition, int]:
-        return self._read_with(decode_offsets, name)
+        return self._read_with(decode_offsets, name) or {}
 
-    def _read_with(self, decode: Callable[[bytes], dict[TopicPartition, T]], name: str) -> dict[TopicPartition, T]:
+    def _read_with(
+        self, decode: Callable[[bytes], dict[TopicPartition, T]], name: str
+    ) -> dict[TopicPartition, T] | None:
+        """None if there is no such file, or it cannot be used."""
         try:
             return decode(self._disk.read_bytes(f"{self._root}/{name}"))
         except FileNotFoundError:
-            return {}
+            return None
         except DamagedFileError as error:
             logger.warning("checkpoint_discarded file=%s/%s reason=%s", self._root, name, error)
-            return {}
+            return None

@@ -36,6 +36,7 @@ from millstream.storage.partition_log import PartitionLog
 from millstream.storage.recovery import RecoveryReport
 from millstream.storage.retention import retain
 from millstream.storage.start_recovery import Progress, StartRecovery
+from millstream.storage.transaction_index_search import find_transaction_indexes
 from millstream.storage.unopened_logs import UnopenedLogs
 
 logger = logging.getLogger("millstream.storage")
@@ -126,6 +127,10 @@ class LogDirectory:
             elif name.endswith(TEMPORARY_SUFFIX):
                 disk.remove(f"{root}/{name}")
         reports = [] if clean else self._recovery.run(self._present, progress)
+        if self._present and not self._checkpoints.lists_transaction_indexes:
+            found = find_transaction_indexes(disk, root, self._present)
+            if found is not None:
+                self._checkpoints.list_transaction_indexes(found)
         if clean:
             self.previous_broker_epoch = _broker_epoch(disk.read_bytes(f"{root}/{CLEAN_SHUTDOWN}"))
             disk.remove(f"{root}/{CLEAN_SHUTDOWN}")
