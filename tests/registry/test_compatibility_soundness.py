@@ -55,6 +55,16 @@ WIDER = {"type": "object", "properties": {"v": {"type": "number"}, "kids": {"ite
 SELF = {"allOf": [{"$ref": "#"}], "type": "object"}
 KINDS = [{"properties": {"k": {"const": f"k{number}"}}, "required": ["k"], "type": "object"} for number in range(16)]
 MANY = [{"anyOf": [{"maxLength": number}, {"minLength": number}, {"maximum": number}]} for number in range(14)]
+CROWD = [
+    {
+        "type": "object",
+        "properties": {"k": {"const": f"k{number}"}, "a": {"type": "integer"}},
+        "required": ["k"],
+        "additionalProperties": False,
+    }
+    for number in range(40)
+]
+GROWN: list[Any] = [{**kind, "properties": {**kind["properties"], "b": {"type": "string"}}} for kind in CROWD]  # type: ignore[dict-item]
 BASE = Dependency("base", '{"properties": {"id": {"$ref": "#/$defs/I"}}, "$defs": {"I": {"type": "integer"}}}')
 
 
@@ -67,12 +77,16 @@ BASE = Dependency("base", '{"properties": {"id": {"$ref": "#/$defs/I"}}, "$defs"
         ({"type": "object"}, SELF, []),
         ({"$ref": "#"}, {"type": "string"}, ["CONDITION_CHANGED"]),
         ({"oneOf": KINDS}, {"oneOf": KINDS[:-1]}, []),
+        ({"oneOf": GROWN}, {"oneOf": CROWD}, []),
+        ({"oneOf": [*GROWN[:1], *CROWD[1:]]}, {"oneOf": CROWD}, []),
+        ({"oneOf": CROWD}, {"oneOf": [*CROWD[1:], *GROWN[:1]]}, ["SUM_TYPE_NARROWED"]),
         ({"allOf": [*MANY, {"minLength": 1}]}, {"allOf": MANY}, ["TOO_COMPLEX"]),
         ({"properties": {"id": {"type": "number"}}}, {"allOf": [{"$ref": "base"}, {"maxProperties": 3}]}, []),
         ({"patternProperties": {r"(a)\1": {"type": "string"}}}, {"properties": {"aa": {"type": "integer"}},
           "additionalProperties": False}, ["TYPE_CHANGED"]),
     ],
-    ids=["tree", "narrower tree", "self", "written self", "only self", "kinds", "too many", "documents", "no RE2"],
+    ids=["tree", "narrower tree", "self", "written self", "only self", "kinds", "many kinds changed",
+         "one of many changed", "one of many narrowed", "too many", "documents", "no RE2"],
 )  # fmt: skip
 def test_circles_and_crowds_come_to_a_verdict(reader: Any, writer: Any, verdicts: list[str]) -> None:
     new, old = (FORMATS["JSON"].parse(json.dumps(each), (BASE,)) for each in (reader, writer))

@@ -219,8 +219,28 @@ def test_pages_whose_sync_failed_are_gone_for_good(machine: SimulatedDisk, disk:
 def test_write_errors(machine: SimulatedDisk, disk: DiskSession) -> None:
     file = disk.create("/data/f")
     machine.writes_fail = True
-    with pytest.raises(OSError, match="input/output"):
-        file.write_at(0, b"x")
+    for change in (lambda: file.write_at(0, b"x"), lambda: file.truncate(0)):
+        with pytest.raises(OSError, match="input/output"):
+            change()
+
+
+def test_read_errors(machine: SimulatedDisk, disk: DiskSession) -> None:
+    met: list[tuple[str, bool]] = []
+    disk.on_error = lambda error, path, reading: met.append((path, reading))
+    disk.write_bytes("/data/f", b"abc")
+    file = disk.open("/data/f")
+    machine.reads_fail = True
+    reads = (lambda: file.read_at(0, 1), lambda: disk.read_bytes("/data/f"), lambda: disk.map("/data/f"))
+    for read in reads:
+        with pytest.raises(OSError, match="input/output"):
+            read()
+    assert met == [("/data/f", True)] * 3
+    file.write_at(3, b"d")
+    machine.is_observed = True
+    assert disk.read_bytes("/data/f") == b"abcd", "who looks at the node from outside is not hindered"
+    machine.is_observed = False
+    machine.heal()
+    assert file.read_at(0, 9) == b"abcd"
 
 
 @pytest.mark.parametrize("power_lost", [True, False])

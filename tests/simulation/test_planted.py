@@ -1,6 +1,6 @@
 """Bugs that are planted into the product must be found, and by an invariant that is about them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -24,9 +24,13 @@ from millstream.model.errors import ErrorCode, KafkaError
 from millstream.model.transactions import Marker
 from millstream.quorum.metadata_log import MetadataLog
 from millstream.quorum.quorum_state import QuorumStateFile
+from millstream.records.batch import HEADER_SIZE, BatchHeader
 from millstream.replication.follower import PartitionFollower
 from millstream.runtime.node import Node
+from millstream.storage import recovery
+from millstream.storage.batch_scan import header_at
 from millstream.storage.cleaner.transactions import CleanedTransactions
+from millstream.storage.disk import File
 from millstream.storage.log_directory import LogDirectory
 from millstream.storage.partition_log import PartitionLog
 from millstream.storage.transaction_index import AbortedTransaction
@@ -83,6 +87,24 @@ def _never_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
 def _keep_failing_disks(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it was once: a leader whose writes fail keeps leading."""
     monkeypatch.setattr(Node, "_gives_up_directory", lambda self: False)
+
+
+def _believe_headers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recovery of records takes a batch for whole when its header is: what a torn write left of it counts."""
+    checked = recovery.walk_checked
+
+    def walk(file: File, start: int, end: int) -> Iterator[tuple[int, BatchHeader, bool]]:
+        if "__cluster_metadata" in file.path:
+            yield from checked(file, start, end)
+            return
+        position = start
+        while end - position >= HEADER_SIZE and (header := header_at(file, position)) is not None:
+            yield position, header, True
+            position += header.size
+        if position > end:
+            file.truncate(position)
+
+    monkeypatch.setattr(recovery, "walk_checked", walk)
 
 
 # On a single node, without power
@@ -241,6 +263,7 @@ LONG = pytest.mark.slow
         (_take_gaps, Scenario.FAILOVER, {"AckedIsKept", "History"}),
         (_never_doubt, Scenario.FAILOVER, {"AckedIsKept"}),
         (_keep_failing_disks, Scenario.DISK, {"WritesGoOn"}),
+        (_believe_headers, Scenario.DISK, {"AckedIsKept", "CommittedMetadataStays", "History", "InSyncLogsAgree"}),
         (_coordinators_do_not_wait_for_the_disk, Scenario.POWER, _OF_RECORDS),
         pytest.param(_coordinators_acknowledge_before_the_flush, Scenario.POWER, _OF_RECORDS, marks=LONG),
         (_show_what_is_not_on_disk, Scenario.POWER, {"InSyncLogsAgree", "History", "AckedIsKept"}),

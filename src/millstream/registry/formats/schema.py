@@ -39,7 +39,10 @@ class Budget:
 
 
 TOO_COMPLEX = Problem(
-    "TOO_COMPLEX", "/", "the schemas are too intertwined to be compared: use fewer alternatives, or level NONE"
+    "TOO_COMPLEX",
+    "/",
+    "the comparison was given up, since it takes too many steps; whether the schemas are compatible is not known: "
+    "change fewer alternatives (unions, anyOf, oneOf, allOf) in one version, or register with compatibility NONE",
 )
 
 

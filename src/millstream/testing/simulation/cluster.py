@@ -1,6 +1,7 @@
 """A simulated cluster: machines with nodes on them, supervised as an init system would, and clients beside them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from millstream.config.broker_config import BrokerConfig
@@ -174,7 +175,8 @@ class Cluster:
 
     def deciding(self) -> int:
         """A node that coordinates a transaction which was decided since this was asked last; 0 for none."""
-        return self._decisions.coordinator({node_id: self.node(node_id) for node_id in self.broker_ids})
+        with self.observed():
+            return self._decisions.coordinator({node_id: self.node(node_id) for node_id in self.broker_ids})
 
     def newest_epoch(self) -> int:
         """Of the quorum, as the most advanced node has it."""
@@ -216,6 +218,18 @@ class Cluster:
     def _revive(self, node_id: int) -> None:
         if not self.machines[node_id].is_up:
             self.start_node(node_id)
+
+    @contextmanager
+    def observed(self) -> Iterator[None]:
+        """While this lasts, disks whose reads fail can be read."""
+        disks = [machine.disk for machine in self.machines.values()]
+        for disk in disks:
+            disk.is_observed = True
+        try:
+            yield
+        finally:
+            for disk in disks:
+                disk.is_observed = False
 
     # Clients
 

@@ -3,8 +3,8 @@
 A power cut keeps what was synced, and any part of what was not: single pages, parts of a page at a sector's boundary,
 garbage where a new page was never written, file sizes old or new, and a prefix of each directory's latest changes
 (renames are atomic, and changes of one directory keep their order, as journals do). A process that is only killed
-loses nothing. Faults: no room, write errors, torn writes, fsyncs that fail and drop the pages, death at the nth
-operation.
+loses nothing. Faults: no room, write errors, torn writes, read errors, fsyncs that fail and drop the pages, death at
+the nth operation.
 """
 
 import errno
@@ -162,6 +162,9 @@ class SimulatedDisk:
         self.writes_fail = False
         self.writes_tear = False
         """Whether of each write only a part arrives, before it fails."""
+        self.reads_fail = False
+        self.is_observed = False
+        """Whether an invariant is reading now: what it reads does not fail, and is not the node's doing."""
         self.syncs_fail = False
         self.slowness = 1.0
         self.locks: dict[str, DiskSession] = {}
@@ -189,7 +192,7 @@ class SimulatedDisk:
     def heal(self) -> None:
         """Ends all faults."""
         self.room = None
-        self.writes_fail = self.writes_tear = self.syncs_fail = False
+        self.writes_fail = self.writes_tear = self.reads_fail = self.syncs_fail = False
         self.slowness = 1.0
         self._die_in = None
 
@@ -256,7 +259,7 @@ class SimulatedFile:
         raise OSError(errno.EBADF, "a simulated file has no descriptor", self._path)
 
     def read_at(self, position: int, length: int) -> bytes:
-        self._session.check()
+        self._session.begin_read(self._path)
         return bytes(self._inode.content[position : position + length])
 
     def write_at(self, position: int, data: Bytes) -> None:
@@ -289,6 +292,8 @@ class SimulatedFile:
         if self._session.begin_change(self._path):
             self._session.disk.die()
         disk = self._session.disk
+        if disk.writes_fail or disk.writes_tear:
+            raise self._session.failed(self._path)
         if disk.room is not None:
             disk.room += max(0, len(self._inode.content) - size)
         self._inode.truncate(size)
@@ -322,11 +327,16 @@ class DiskSession:
         self.alive = True
         self.on_error: OnError = lambda error, path, reading: None
 
-    def failed(self, path: str) -> OSError:
+    def failed(self, path: str, *, reading: bool = False) -> OSError:
         """The error of a device that does not work, of which the process is told."""
         error = OSError(errno.EIO, "input/output error", path)
-        self.on_error(error, path, False)
+        self.on_error(error, path, reading)
         return error
+
+    def begin_read(self, path: str) -> None:
+        self.check()
+        if self.disk.reads_fail and not self.disk.is_observed:
+            raise self.failed(path, reading=True)
 
     def end(self) -> None:
         self.alive = False
@@ -462,7 +472,9 @@ class DiskSession:
         self.disk.root.sync_all()
 
     def read_bytes(self, path: str) -> bytes:
-        return bytes(self._inode(path).content)
+        inode = self._inode(path)
+        self.begin_read(path)
+        return bytes(inode.content)
 
     def write_bytes(self, path: str, data: bytes) -> None:
         self.create(path).write_at(0, data)
@@ -478,7 +490,7 @@ class DiskSession:
             self.sync_directory(path.rsplit("/", 1)[0])
 
     def map(self, path: str) -> memoryview:
-        return memoryview(bytes(self._inode(path).content))
+        return memoryview(self.read_bytes(path))
 
     def lock(self, path: str) -> SimulatedLock | None:
         self.check()

@@ -42,6 +42,7 @@ class Fault(StrEnum):
     SLOW_DISK = "slow disk"
     WRITE_ERRORS = "write errors"
     TORN_WRITES = "torn writes"
+    READ_ERRORS = "read errors"
     DISK_FAILURE = "disk failure"
     SYNC_FAILURE = "fsync failure"
     CLOCK_JUMP = "clock jump"
@@ -89,7 +90,8 @@ FAILOVER_WEIGHTS = {Fault.CUT_OFF: 1}
 BUSY_WEIGHTS = {Fault.BUSY: 1, Fault.HICCUP: 4}
 """Machines that have more to do than they can, and nothing else."""
 DISK_WEIGHTS = {Fault.DISK_FAILURE: 1}
-"""Disks of leaders that take no more writes, one at a time, while all else is well."""
+"""Disks of leaders that fail, one at a time, while all else is well."""
+_DISK_FAILURES = (("writes_fail",), ("writes_tear",), ("reads_fail",), ("writes_fail", "syncs_fail"))
 BLACKOUT_WEIGHTS = {
     Fault.BLACKOUT: 6,
     Fault.KILL: 1,
@@ -105,6 +107,8 @@ _WRONG_CLOCK_MS = 60_000
 _DECISION_SECONDS = 1.5
 _PATIENCE_SECONDS = 15.0
 """A node whose log failed while it was alone leaves when another is back."""
+_READS_OF_ERRORS = 0.5
+"""Of the disks that fail: reads instead of writes."""
 _CLEANED = ".log.cleaned"
 """How the names of segments end that the cleaner is copying."""
 
@@ -148,6 +152,7 @@ def make_plan(
         kinds = randomness.sample(kinds, randomness.randint(1, min(3, len(kinds))))
     weights = [(likely or _WEIGHTS)[kind] for kind in kinds]
     mean_gap = randomness.choice(pace.mean_gaps)
+    reading = random.Random(f"{seed}/reading")  # of its own, so that what else is planned does not depend on it
     plan: list[PlannedFault] = []
     moment = begin
     while True:
@@ -155,6 +160,8 @@ def make_plan(
         if moment >= end:
             return plan
         (fault,) = randomness.choices(kinds, weights)
+        if fault is Fault.WRITE_ERRORS and reading.random() < _READS_OF_ERRORS:
+            fault = Fault.READ_ERRORS
         seconds = randomness.choice(pace.durations) * randomness.uniform(0.5, 1.5)
         plan.append(PlannedFault(moment, fault, seconds))
 
@@ -223,6 +230,7 @@ class Saboteur:
             Fault.SLOW_DISK: self._slow_disk,
             Fault.WRITE_ERRORS: self._fail_writes,
             Fault.TORN_WRITES: self._tear_writes,
+            Fault.READ_ERRORS: self._fail_reads,
             Fault.DISK_FAILURE: self._fail_disk,
             Fault.SYNC_FAILURE: self._fail_syncs,
             Fault.CLOCK_JUMP: self._jump_clock,
@@ -584,6 +592,9 @@ class Saboteur:
     def _tear_writes(self, seconds: float) -> str | None:
         return self._break_disk(self._any_node(), seconds, "writes_tear")
 
+    def _fail_reads(self, seconds: float) -> str | None:
+        return self._break_disk(self._any_node(), seconds, "reads_fail")
+
     def _fail_syncs(self, seconds: float) -> str | None:
         return self._break_disk(self._any_node(), seconds, "syncs_fail")
 
@@ -596,7 +607,7 @@ class Saboteur:
         if cluster.failing_disk is not None or not nodes or cluster.out_of_sync():
             return None
         node_id = self._randomness.choice(nodes)
-        how = self._randomness.choice((("writes_fail",), ("writes_tear",), ("writes_fail", "syncs_fail")))
+        how = self._randomness.choice(_DISK_FAILURES)
         cluster.failing_disk = node_id, cluster.scheduler.now
         return self._break_disk(node_id, seconds, *how)
 
@@ -617,7 +628,7 @@ class Saboteur:
         self._later(seconds, undo, f"the disk of node {node_id} is well again")
         cluster.expect_exit(node_id, seconds)
         self._had_bad_disks.add(node_id)
-        return f"node {node_id} for {seconds:.1f} s"
+        return f"node {node_id} for {seconds:.1f} s ({', '.join(how)})"
 
     def _jump_clock(self, seconds: float) -> str:
         node_id = self._any_node()

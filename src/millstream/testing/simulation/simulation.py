@@ -509,9 +509,10 @@ class Simulation:
         if self.cluster.exits:
             node_id, error = self.cluster.exits[0]
             raise _caused("NothingUnhandled", f"node {node_id} gave up: {error!r}", error)
-        sight = self._observer.look(self._scheduler.now, self.cluster.machines, self.workload.acked)
-        for invariant in self._invariants:
-            invariant.check(sight)
+        with self.cluster.observed():
+            sight = self._observer.look(self._scheduler.now, self.cluster.machines, self.workload.acked)
+            for invariant in self._invariants:
+                invariant.check(sight)
         self._writes_go_on.check(self._scheduler.now)
         self.workload.book.changed.clear()
         for seen in sight.quorums:
