@@ -1,5 +1,7 @@
 """Leaders: what is committed, who is served what, and when to go."""
 
+import pytest
+
 from millstream.model.errors import ErrorCode, KafkaError
 from millstream.raft.events import Answered, HighWatermarkAdvanced, Leading, LostLeadership
 from millstream.raft.messages import (
@@ -100,6 +102,22 @@ def test_a_fetch_is_held_until_there_is_something() -> None:
     (event,) = bench.events(Answered)
     assert event.token == token
     assert isinstance(event.answer, FetchAnswer) and event.answer.records
+
+
+def test_a_log_that_cannot_be_read_fails_the_fetch_and_not_the_append(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is appended is in the log, whether or not it can be sent."""
+    bench = Bench().lead()
+    bench.fetched(2)
+    token = parked(bench.fetched(2, max_wait_ms=500))
+
+    def fails(self: MemoryLog, offset: int, max_bytes: int, *, below: int) -> bytes:
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "input/output error")
+
+    monkeypatch.setattr(MemoryLog, "read", fails)
+    assert bench.replica.append(["a"], bench.now) == 1
+    (event,) = bench.events(Answered)
+    assert event.token == token
+    assert isinstance(event.answer, FetchAnswer) and event.answer.error == ErrorCode.KAFKA_STORAGE_ERROR
 
 
 def test_a_higher_watermark_is_something() -> None:

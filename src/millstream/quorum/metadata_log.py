@@ -203,7 +203,10 @@ class MetadataLog:
     def read(self, offset: int, max_bytes: int, *, below: int) -> bytes:
         piece = self.partition.read(offset, max_bytes, up_to=below, at_least_one=True)
         piece.prepare()
-        data = piece.read()
+        try:
+            data = piece.read()
+        except OSError as error:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         return data[: _whole_length(data, below)]
 
     def batches(self, offset: int, below: int) -> Iterator[CommittedBatch]:

@@ -188,7 +188,12 @@ class LeadingRole(Following):
         """What there is to tell now: records, or a higher watermark."""
         below = self._log.end.offset if request.replica.id >= 0 else self._high_watermark
         if request.offset < below:
-            records = self._log.read(request.offset, request.max_bytes, below=below)
+            try:
+                records = self._log.read(request.offset, request.max_bytes, below=below)
+            except KafkaError as error:
+                if error.code != ErrorCode.KAFKA_STORAGE_ERROR:
+                    raise
+                return self._fetch_answer(error.code)  # an append that wakes this fetch was written all the same
             if records:
                 return self._fetch_answer(records=records)
         if 0 <= request.high_watermark < self._high_watermark:
