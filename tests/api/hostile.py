@@ -31,15 +31,17 @@ _BASE: dict[str, dict[str, Any]] = {
 def requests(api: str, rows: int) -> Iterator[tuple[str, int, dict[str, Any]]]:
     """A label, a version and the fields of each."""
     schema = request_schema(api)
-    for version in sorted({schema.versions.low, schema.versions.high}):
-        paths = list(_arrays(schema.root, version))
-        for path in paths:
-            for names in ("unknown", "known"):
-                yield f"{'.'.join(path)} {names}", version, _fields(schema.root, version, path, rows, names, api)
-        for path in paths:
-            if len(path) > 1:  # many at the top, one in each
-                fields = _fields(schema.root, version, path, rows, "unknown", api, wide=True)
-                yield f"{'.'.join(path)} wide", version, fields
+    low, high = schema.versions.low, schema.versions.high
+    for path in _arrays(schema.root, high):
+        yield f"{'.'.join(path)}", high, _fields(schema.root, high, path, rows, "unknown", api)
+    for version in sorted({low, high}):
+        deepest = max(_arrays(schema.root, version), key=len, default=())
+        if deepest:
+            names = "known" if version == high else "unknown"
+            yield f"{'.'.join(deepest)} {names}", version, _fields(schema.root, version, deepest, rows, names, api)
+        if len(deepest) > 1:  # many at the top, one in each
+            fields = _fields(schema.root, version, deepest, rows, "unknown", api, wide=True)
+            yield f"{'.'.join(deepest)} wide", version, fields
 
 
 def _arrays(structure: Structure, version: int) -> Iterator[Path]:

@@ -144,7 +144,7 @@ def test_many_topics_are_created_in_parts() -> None:
     parts = [[topic.name for topic in part] for part in _in_parts([*topics, topics[0]], config)]
     assert parts == [["t0", "t0"], ["t1", "t2"], ["t3", "t4"], ["t5", "t6"], ["t7", "t8"], ["t9"]]
     small = [NewTopic(name=f"t{number}", partition_count=1) for number in range(60)]
-    assert [len(part) for part in _in_parts(small, config)] == [25, 25, 10]
+    assert [len(part) for part in _in_parts(small, config)] == [20, 20, 20]
     assert _in_parts([], config) == [[]]
 
 

@@ -24,7 +24,7 @@ from millstream.model.errors import KafkaError
 from millstream.protocol.schema import Message
 
 _PARTITIONS_PER_DECISION = 500
-_TOPICS_PER_DECISION = 25
+_TOPICS_PER_DECISION = 20
 
 
 class TopicHandlers:
@@ -35,13 +35,15 @@ class TopicHandlers:
         rows: list[dict[str, Any]] = []
         try:
             topics = _new_topics(request)
+            await asyncio.sleep(0)  # there can be thousands; others have their turn
             check_request_size(sum(partitions_asked_for(topic, self._controller.config) for topic in topics))
         except KafkaError as error:
             return refuse("create_topics", request, error)
         for part in _in_parts(topics, self._controller.config):
+            await asyncio.sleep(0)
             results = await self._create(part, validate_only=request.validate_only)
+            await asyncio.sleep(0)
             rows += [self._created(result) for result in results]
-            await asyncio.sleep(0)  # others have their turn
         return {"topics": rows}
 
     async def _create(self, topics: list[NewTopic], *, validate_only: bool) -> tuple[TopicCreation, ...]:
