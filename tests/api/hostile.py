@@ -10,6 +10,7 @@ from millstream.protocol.schema import Field, Structure
 TOPIC = "known"
 Path = tuple[str, ...]
 _BASE: dict[str, dict[str, Any]] = {
+    "produce": {"acks": 1, "transactional_id": None},
     "offset_commit": {"member_id": "", "generation_id_or_member_epoch": -1},
     "txn_offset_commit": {"member_id": "", "generation_id": -1},
     "create_topics": {"num_partitions": 1, "replication_factor": 1, "validate_only": True},

@@ -24,6 +24,10 @@ from tests.api import hostile
 ROWS = 2_000
 MOST_CALLS = 36_000
 """In one turn: some ten milliseconds."""
+WHOLE = frozenset(("fetch", "produce", "share_fetch", "share_group_heartbeat", "write_share_group_state"))
+"""Handled in one turn: sessions, and what is one record in a log. They have bounds on their rows (docs/DESIGN.md), so
+what matters is that a row costs little."""
+MOST_CALLS_PER_ROW = 80
 _TURN: CodeType = asyncio.Handle._run.__code__  # type: ignore[attr-defined]
 PING = wire.framed(wire.request("api_versions", 0, {}))
 
@@ -124,7 +128,7 @@ def test_no_request_does_much_in_one_turn(running: Running, api: str) -> None:
         with Work() as work:
             response = running.run(running.ask(api, frame))
         assert is_offered or response is None, f"{api} is not in the table, and has a response"
-        if work.most > MOST_CALLS:
+        if work.most > (ROWS * MOST_CALLS_PER_ROW if api in WHOLE else MOST_CALLS):
             too_long[f"{label} v{version}"] = work.most
         if not is_offered:
             break
