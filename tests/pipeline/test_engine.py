@@ -21,7 +21,7 @@ from millstream.testing import EmbeddedBroker
 from tests.pipeline.shop import Shop, at, run_once
 
 pytestmark = [
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),  # the first of these tests starts the JVM, which takes minutes on a busy machine
     pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
 ]
 
