@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -57,7 +57,11 @@ def create_topic(
 
 def described(cluster: EmbeddedCluster, name: str, *, in_sync: int | None = None) -> dict[int, Any]:
     """The partitions of a topic; AssertionError while one has no leader or too few replicas in sync."""
-    partitions: dict[int, Any] = admin(cluster.bootstrap_servers).list_topics(name, timeout=20).topics[name].partitions
+    try:
+        metadata = admin(cluster.bootstrap_servers).list_topics(name, timeout=20)
+    except KafkaException as error:  # the client asked a node that was just leaving
+        raise AssertionError(f"no metadata: {error}") from error
+    partitions: dict[int, Any] = metadata.topics[name].partitions
     assert partitions, "the topic is not there yet"
     for partition in partitions.values():
         assert partition.leader >= 0, f"partition {partition.id} has no leader"
