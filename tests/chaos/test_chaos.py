@@ -18,10 +18,11 @@ OF_EACH_KIND = (
     nemeses.KillMajority,
     nemeses.PauseLeader,
     nemeses.PartitionLeader,
-    nemeses.OneWayPartition,
+    nemeses.MuteNode,
     nemeses.RollingRestart,
     nemeses.FullDisk,
     nemeses.EioOnWrite,
+    nemeses.EioOnRead,
     nemeses.CorruptTail,
 )
 REPOSITORY = Path(__file__).resolve().parents[2]
