@@ -12,10 +12,10 @@ from importlib.resources import files
 from types import TracebackType
 from typing import Any
 
-from millstream.protocol.messages import request_schema, response_schema
-from millstream.protocol.primitives import Cursor
-from millstream.protocol.schema import Message, split_entries
-from millstream.records.record import Record, build_batch, read_batches
+from millstream.formats.protocol.messages import request_schema, response_schema
+from millstream.formats.protocol.primitives import Cursor
+from millstream.formats.protocol.schema import Message, split_entries
+from millstream.formats.records.record import Record, build_batch, read_batches
 
 API_VERSIONS_KEY = 18
 TIMEOUT_S = 30.0
@@ -23,7 +23,7 @@ TIMEOUT_S = 30.0
 
 def request_names() -> dict[int, str]:
     """Every API by its key."""
-    entries = split_entries(files("millstream.protocol").joinpath("wire.schema").read_text())
+    entries = split_entries(files("millstream.formats.protocol").joinpath("wire.schema").read_text())
     return {int(entry.split(None, 3)[1]): name for (kind, name), entry in entries.items() if kind == "request"}
 
 

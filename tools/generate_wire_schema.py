@@ -1,8 +1,9 @@
-"""Writes `src/millstream/protocol/wire.schema` from the message definitions of the `kio` package.
+"""Writes `src/millstream/formats/protocol/wire.schema` from the message definitions of the `kio` package.
 
 kio (Apache-2.0) carries the definition of every Kafka message, one class per version. This tool folds the versions of
-each message into one entry in our own notation (see `millstream.protocol.schema`), so that the broker needs neither
-kio's import time nor its memory. Run it when a new kio brings new messages: `python tools/generate_wire_schema.py`.
+each message into one entry in our own notation (see `millstream.formats.protocol.schema`), so that the broker needs
+neither kio's import time nor its memory. Run it when a new kio brings new messages: `python
+tools/generate_wire_schema.py`.
 """
 
 import dataclasses
@@ -24,7 +25,7 @@ from kio.serial._introspect import (
 )
 from kio.static.constants import EntityType
 
-TARGET = Path(__file__).parents[1] / "src/millstream/protocol/wire.schema"
+TARGET = Path(__file__).parents[1] / "src/millstream/formats/protocol/wire.schema"
 TIMES = ("timedelta_i32", "timedelta_i64", "datetime_i64")
 TYPES = {"error_code": "int16", "timedelta_i32": "int32", "timedelta_i64": "int64", "datetime_i64": "int64"}
 

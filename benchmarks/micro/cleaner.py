@@ -15,17 +15,17 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from millstream.config.log_config import LogConfig
-from millstream.model.identifiers import TopicName, TopicPartition
-from millstream.records.compression import Codec
-from millstream.records.record import Record, build_batch
-from millstream.runtime.disk import RealDisk
-from millstream.runtime.world import breathe
-from millstream.storage.cleaner.cleanable import cleanable
-from millstream.storage.cleaner.cleaning import Cleaning
-from millstream.storage.cleaner.settings import CleanerSettings
-from millstream.storage.cleaner.throttle import Throttle
-from millstream.storage.log_directory import LogDirectory
-from millstream.storage.partition_log import PartitionLog
+from millstream.formats.model.identifiers import TopicName, TopicPartition
+from millstream.formats.records.compression import Codec
+from millstream.formats.records.record import Record, build_batch
+from millstream.node.runtime.disk import RealDisk
+from millstream.node.runtime.world import breathe
+from millstream.node.storage.cleaner.cleanable import cleanable
+from millstream.node.storage.cleaner.cleaning import Cleaning
+from millstream.node.storage.cleaner.settings import CleanerSettings
+from millstream.node.storage.cleaner.throttle import Throttle
+from millstream.node.storage.log.log_directory import LogDirectory
+from millstream.node.storage.log.partition_log import PartitionLog
 
 NOW_MS = 1_700_000_000_000
 T = TypeVar("T")

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from millstream.columnar import DEFAULT_COLUMNS, ArrowDecoder, ArrowEncoder, _pure
 from millstream.columnar.compiled import compiled_or_none
-from millstream.records.compression import Codec
+from millstream.formats.records.compression import Codec
 
 BATCH_BYTES = 16_384
 ROUNDS = 7

@@ -7,15 +7,15 @@ import tempfile
 import time
 from collections.abc import Callable
 
-from millstream.broker.broker import Broker
 from millstream.config.loading import load_broker_config
-from millstream.metadata.topics import NewTopic
-from millstream.net.service import Peer
-from millstream.protocol.messages import request_schema
-from millstream.records.record import Record, build_batch
-from millstream.runtime.disk import RealDisk
-from millstream.runtime.node import Node
-from millstream.runtime.world import real_environment
+from millstream.formats.protocol.messages import request_schema
+from millstream.formats.records.record import Record, build_batch
+from millstream.node.broker.broker import Broker
+from millstream.node.metadata.topics import NewTopic
+from millstream.node.runtime.disk import RealDisk
+from millstream.node.runtime.node import Node
+from millstream.node.runtime.world import real_environment
+from millstream.node.server.service import Peer
 
 PRODUCE_VERSION, FETCH_VERSION = 12, 12
 

@@ -9,11 +9,11 @@ import uuid
 from collections.abc import Callable
 
 from millstream.config.log_config import LogConfig
-from millstream.model.identifiers import TopicName, TopicPartition
-from millstream.records.batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, seal
-from millstream.runtime.disk import RealDisk
-from millstream.storage.log_directory import LogDirectory
-from millstream.storage.partition_log import PartitionLog
+from millstream.formats.model.identifiers import TopicName, TopicPartition
+from millstream.formats.records.batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, seal
+from millstream.node.runtime.disk import RealDisk
+from millstream.node.storage.log.log_directory import LogDirectory
+from millstream.node.storage.log.partition_log import PartitionLog
 
 NOW_MS = 1_700_000_000_000
 

@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, Producer
 from pyspark.sql import DataFrame
 
 from benchmarks.spark.stage import FORMATS, OURS, SPARKS, Stage, Took
-from millstream.records.compression import Codec
+from millstream.formats.records.compression import Codec
 
 EXACTLY_ONCE = "millstream, exactly once"
 

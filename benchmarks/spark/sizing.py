@@ -13,7 +13,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from benchmarks.spark.stage import OURS, Stage, Took, stage
-from millstream.records.compression import Codec
+from millstream.formats.records.compression import Codec
 
 ROWS = 2_400_000
 ROUNDS = 5

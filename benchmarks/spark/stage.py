@@ -16,11 +16,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from millstream.columnar import ArrowEncoder, stamp
-from millstream.records.compression import Codec
-from millstream.spark.session import start_session
+from millstream.formats.records.compression import Codec
+from millstream.raw_client import Cluster, TopicPartition
+from millstream.raw_client.producing import Producer
+from millstream.spark.session.session import start_session
 from millstream.testing import EmbeddedBroker
-from millstream.wire import Cluster, TopicPartition
-from millstream.wire.producing import Producer
 from tools import spark_kafka_connector
 
 OURS, SPARKS = "millstream", "kafka"

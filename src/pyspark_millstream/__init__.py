@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StructType
 
-from millstream.spark.source import MillstreamSource
+from millstream.spark.source.source import MillstreamSource
 
 if TYPE_CHECKING:
     from millstream.lake.seam import History
-    from millstream.spark.sink import BatchWriter, StreamWriter
+    from millstream.spark.sink.sink import BatchWriter, StreamWriter
 
 
 class DefaultSource(MillstreamSource):
@@ -24,11 +24,11 @@ class DefaultSource(MillstreamSource):
         return open_history(location, options, version=version, topics=topics)
 
     def writer(self, schema: StructType, overwrite: bool) -> "BatchWriter":
-        from millstream.spark.sink import BatchWriter
+        from millstream.spark.sink.sink import BatchWriter
 
         return BatchWriter(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "StreamWriter":  # noqa: N802 - Spark's name
-        from millstream.spark.sink import StreamWriter
+        from millstream.spark.sink.sink import StreamWriter
 
         return StreamWriter(self.options, schema, overwrite)

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
-from millstream.protocol.messages import request_schema
-from millstream.protocol.schema import Field, Structure
+from millstream.formats.protocol.messages import request_schema
+from millstream.formats.protocol.schema import Field, Structure
 
 TOPIC = "known"
 Path = tuple[str, ...]

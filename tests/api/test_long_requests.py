@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from millstream.config.loading import load_broker_config
-from millstream.runtime.disk import RealDisk
-from millstream.runtime.node import Node
-from millstream.runtime.world import real_environment
+from millstream.node.runtime.disk import RealDisk
+from millstream.node.runtime.node import Node
+from millstream.node.runtime.world import real_environment
 from millstream.testing.free_ports import HOST, free_ports
 from tests import wire
 from tests.api import hostile

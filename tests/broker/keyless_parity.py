@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from millstream.records.compression import Codec
-from millstream.records.record import Record, build_batch
+from millstream.formats.records.compression import Codec
+from millstream.formats.records.record import Record, build_batch
 from tests.broker.transaction_parity import Client, Talk
 from tests.wire import now_ms
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from millstream.broker.acknowledgement import may_acknowledge, when_acknowledged
-from millstream.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.node.replicas.acknowledgement import may_acknowledge, when_acknowledged
 
 GONE = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "gone")
 END = 5

@@ -4,10 +4,10 @@ import random
 
 import pytest
 
-from millstream.broker.batch_sample import BLOCK_RECORDS, sample_block
-from millstream.records.compression import Codec
-from millstream.records.opening import OpeningLimits
-from millstream.records.record import Record, build_batch
+from millstream.formats.records.compression import Codec
+from millstream.formats.records.opening import OpeningLimits
+from millstream.formats.records.record import Record, build_batch
+from millstream.node.hot_keys.batch_sample import BLOCK_RECORDS, sample_block
 
 
 def _records(count: int) -> list[Record]:
@@ -43,7 +43,7 @@ def test_what_is_no_batch_is_no_sample() -> None:
 
 
 def test_malformed_records_in_a_sealed_batch() -> None:
-    from millstream.records.batch import HEADER_SIZE, seal
+    from millstream.formats.records.batch import HEADER_SIZE, seal
 
     chance = random.Random(2)
     batch = build_batch(_records(100))

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from millstream.model.errors import ErrorCode
-from millstream.protocol.schema import Message
-from millstream.records.batch import read_header
-from millstream.records.compression import Codec
+from millstream.formats.model.errors import ErrorCode
+from millstream.formats.protocol.schema import Message
+from millstream.formats.records.batch import read_header
+from millstream.formats.records.compression import Codec
 from millstream.testing import EmbeddedBroker
 from tests.waiting import PATIENCE_S
 from tests.wire import Wire, batch

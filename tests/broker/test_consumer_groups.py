@@ -13,8 +13,8 @@ from uuid import UUID
 
 import pytest
 
-from millstream.model.errors import ErrorCode
-from millstream.protocol.schema import Message
+from millstream.formats.model.errors import ErrorCode
+from millstream.formats.protocol.schema import Message
 from millstream.testing.embedded import EmbeddedBroker
 from tests.waiting import PATIENCE_S
 from tests.wire import Wire

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from millstream.api.request import ProduceResults
-from millstream.broker.controller_contact import ControllerContact
-from millstream.broker.handlers.fetch_reading import FetchReader
-from millstream.broker.handlers.offsets import OffsetHandlers
-from millstream.broker.partition_table import PartitionTable
-from millstream.metadata.image import PartitionState
-from millstream.model.errors import ErrorCode
-from millstream.protocol.fetch import FetchPartition, FetchRequest
-from millstream.protocol.produce import PartitionData, ProduceRequest
+from millstream.formats.model.errors import ErrorCode
+from millstream.formats.protocol.fetch import FetchPartition, FetchRequest
+from millstream.formats.protocol.produce import PartitionData, ProduceRequest
+from millstream.node.cluster.controller_contact import ControllerContact
+from millstream.node.data.fetch_reading import FetchReader
+from millstream.node.data.offsets import OffsetHandlers
+from millstream.node.metadata.image import PartitionState
+from millstream.node.replicas.partition_table import PartitionTable
+from millstream.node.server.request import ProduceResults
 from tests.broker.test_refused_batches import LED_ELSEWHERE, Node, batch
 
 NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -12,23 +12,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.broker.coordinator_replay import SLICE_RECORDS, replay_batches
 from millstream.config.loading import load_broker_config
-from millstream.coordinator.group_records import RecordType, group_record
-from millstream.coordinator.group_shard import GroupShard
-from millstream.coordinator.offsets.offset_records import CommittedOffset, offset_record
-from millstream.coordinator.outcome import CoordinatorRecord
-from millstream.coordinator.share import record_codec
-from millstream.coordinator.share.share_state import ShareKey, ShareStateShard
-from millstream.coordinator.timers import Timers
-from millstream.coordinator.topic_catalog import FixedTopics
-from millstream.coordinator.transaction.transaction import Transaction, TransactionState
-from millstream.coordinator.transaction.transaction_records import encode
-from millstream.coordinator.transaction.transaction_shard import TransactionSettings, TransactionShard
-from millstream.model.identifiers import TopicName, TopicPartition
-from millstream.records.compression import Codec
-from millstream.records.opening import OpeningLimits
-from millstream.records.record import Record, build_batch
+from millstream.formats.model.identifiers import TopicName, TopicPartition
+from millstream.formats.records.compression import Codec
+from millstream.formats.records.opening import OpeningLimits
+from millstream.formats.records.record import Record, build_batch
+from millstream.node.coordination.coordinator_replay import SLICE_RECORDS, replay_batches
+from millstream.node.coordination.core.outcome import CoordinatorRecord
+from millstream.node.coordination.core.timers import Timers
+from millstream.node.coordination.core.topic_catalog import FixedTopics
+from millstream.node.groups.core.group_records import RecordType, group_record
+from millstream.node.groups.core.group_shard import GroupShard
+from millstream.node.groups.core.offsets.offset_records import CommittedOffset, offset_record
+from millstream.node.queues.core import record_codec
+from millstream.node.queues.core.share_state import ShareKey, ShareStateShard
+from millstream.node.transactions.core.transaction import Transaction, TransactionState
+from millstream.node.transactions.core.transaction_records import encode
+from millstream.node.transactions.core.transaction_shard import TransactionSettings, TransactionShard
 from tests.coordinator.replaying import finished
 
 CONFIG = load_broker_config()

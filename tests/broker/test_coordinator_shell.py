@@ -8,19 +8,19 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
-from millstream.broker.cluster_view import ClusterView
-from millstream.broker.coordinator_shell import CoordinatorShell
-from millstream.broker.group_coordinator import GROUP_TOPIC, GroupCoordinator
-from millstream.broker.internal_topics import InternalTopics
-from millstream.broker.partition import Partition
-from millstream.broker.partition_table import PartitionTable
 from millstream.config.loading import load_broker_config
-from millstream.coordinator.outcome import CoordinatorRecord, Outcome, Reply
-from millstream.coordinator.timers import Timers
-from millstream.environment import Environment
-from millstream.metadata.image import MetadataDelta
-from millstream.model.errors import ErrorCode, KafkaError
-from millstream.net.network import SocketNetwork
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.node.cluster.cluster_view import ClusterView
+from millstream.node.cluster.internal_topics import InternalTopics
+from millstream.node.coordination.coordinator_shell import CoordinatorShell
+from millstream.node.coordination.core.outcome import CoordinatorRecord, Outcome, Reply
+from millstream.node.coordination.core.timers import Timers
+from millstream.node.environment import Environment
+from millstream.node.groups.group_coordinator import GROUP_TOPIC, GroupCoordinator
+from millstream.node.metadata.image import MetadataDelta
+from millstream.node.replicas.partition import Partition
+from millstream.node.replicas.partition_table import PartitionTable
+from millstream.node.server.network import SocketNetwork
 
 T = TypeVar("T")
 

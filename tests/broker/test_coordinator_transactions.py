@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from millstream.broker.coordinator_replay import replay_batches
-from millstream.broker.coordinator_shell import CoordinatorShell
-from millstream.broker.group_coordinator import GROUP_TOPIC
-from millstream.coordinator.outcome import CoordinatorRecord, Outcome
-from millstream.coordinator.timers import Timers
-from millstream.model.errors import ErrorCode, KafkaError
-from millstream.model.transactions import Marker, Origin, ProducerIdentity, VerificationGuard
-from millstream.records.batch import HEADER as HEADER_LAYOUT
-from millstream.records.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC_V2, NO_SEQUENCE, BatchHeader, read_header
-from millstream.records.compression import Codec
-from millstream.records.record import Record, build_batch
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.transactions import Marker, Origin, ProducerIdentity, VerificationGuard
+from millstream.formats.records.batch import HEADER as HEADER_LAYOUT
+from millstream.formats.records.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC_V2, NO_SEQUENCE, BatchHeader, read_header
+from millstream.formats.records.compression import Codec
+from millstream.formats.records.record import Record, build_batch
+from millstream.node.coordination.coordinator_replay import replay_batches
+from millstream.node.coordination.coordinator_shell import CoordinatorShell
+from millstream.node.coordination.core.outcome import CoordinatorRecord, Outcome
+from millstream.node.coordination.core.timers import Timers
+from millstream.node.groups.group_coordinator import GROUP_TOPIC
 from tests.broker.test_coordinator_shell import Groups, Replicated, code_of, environment, partition, story, turns
 from tests.coordinator.replaying import finished
 

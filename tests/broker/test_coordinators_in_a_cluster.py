@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from millstream.model.errors import ErrorCode
-from millstream.protocol.schema import Message
+from millstream.formats.model.errors import ErrorCode
+from millstream.formats.protocol.schema import Message
 from millstream.testing.embedded_cluster import EmbeddedCluster
 from tests import wire as wires
 from tests.topics import await_topic

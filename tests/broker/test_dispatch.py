@@ -5,10 +5,10 @@ from uuid import UUID
 
 import pytest
 
-from millstream.broker.handlers.cluster import MOST_TOPICS
-from millstream.model.errors import ErrorCode
-from millstream.protocol.compact import MOST_FETCHED
-from millstream.protocol.messages import request_schema
+from millstream.formats.model.errors import ErrorCode
+from millstream.formats.protocol.compact import MOST_FETCHED
+from millstream.formats.protocol.messages import request_schema
+from millstream.node.broker.cluster_apis import MOST_TOPICS
 from millstream.testing import EmbeddedBroker
 from tests.wire import Closed, Wire, batch, decode, fetch_fields, framed, header, request_names
 

@@ -7,8 +7,8 @@ from uuid import uuid4
 
 import pytest
 
-from millstream.model.errors import ErrorCode
-from millstream.protocol.schema import Message
+from millstream.formats.model.errors import ErrorCode
+from millstream.formats.protocol.schema import Message
 from millstream.testing import EmbeddedBroker
 from tests.wire import Wire, batch, fetch_fields, values
 

@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from millstream.broker.fetch_sessions import FetchSession, FetchSessions
-from millstream.model.errors import ErrorCode, KafkaError
-from millstream.protocol.fetch import FetchPartition, FetchRequest
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.protocol.fetch import FetchPartition, FetchRequest
+from millstream.node.data.fetch_sessions import FetchSession, FetchSessions
 
 PARTITION = FetchPartition(0, -1, 0, -1, -1, 1 << 20)
 

@@ -14,8 +14,8 @@ from uuid import UUID
 
 import pytest
 
-from millstream.model.errors import ErrorCode
-from millstream.protocol.messages import request_schema
+from millstream.formats.model.errors import ErrorCode
+from millstream.formats.protocol.messages import request_schema
 from millstream.testing.embedded import EmbeddedBroker
 from tests.wire import Wire
 

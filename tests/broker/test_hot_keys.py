@@ -9,19 +9,19 @@ from typing import Any, TypeVar
 
 import pytest
 
-from millstream.broker import hot_keys
-from millstream.broker.broker import Broker
-from millstream.broker.hot_keys import FOLLOWED_TOPICS, REPORT_TOPIC, HotKeys
-from millstream.broker.own_records import OwnRecords
 from millstream.config.loading import load_broker_config
-from millstream.environment import Environment
-from millstream.metadata.image import ResourceType
-from millstream.metadata.topics import NewTopic
-from millstream.net.network import SocketNetwork
-from millstream.records.record import Record, build_batch, read_batches
-from millstream.runtime.disk import RealDisk
-from millstream.runtime.node import Node
-from millstream.runtime.world import real_environment
+from millstream.formats.records.record import Record, build_batch, read_batches
+from millstream.node.broker.broker import Broker
+from millstream.node.data.own_records import OwnRecords
+from millstream.node.environment import Environment
+from millstream.node.hot_keys import hot_keys
+from millstream.node.hot_keys.hot_keys import FOLLOWED_TOPICS, REPORT_TOPIC, HotKeys
+from millstream.node.metadata.image import ResourceType
+from millstream.node.metadata.topics import NewTopic
+from millstream.node.runtime.disk import RealDisk
+from millstream.node.runtime.node import Node
+from millstream.node.runtime.world import real_environment
+from millstream.node.server.network import SocketNetwork
 
 T = TypeVar("T")
 

@@ -7,17 +7,17 @@ from uuid import UUID
 
 import pytest
 
-from millstream.api.request import Context
-from millstream.broker.handlers.cluster import ClusterHandlers
-from millstream.broker.lost_brokers import LostBrokers
-from millstream.metadata.membership import fence_broker
-from millstream.metadata.topics import NewTopic
-from millstream.model.errors import ErrorCode
-from millstream.model.identifiers import BrokerId
-from millstream.net.service import Peer
-from millstream.protocol.messages import request_schema, response_schema
-from millstream.protocol.primitives import Cursor
-from millstream.protocol.schema import Message
+from millstream.formats.model.errors import ErrorCode
+from millstream.formats.model.identifiers import BrokerId
+from millstream.formats.protocol.messages import request_schema, response_schema
+from millstream.formats.protocol.primitives import Cursor
+from millstream.formats.protocol.schema import Message
+from millstream.node.broker.cluster_apis import ClusterHandlers
+from millstream.node.cluster.lost_brokers import LostBrokers
+from millstream.node.metadata.membership import fence_broker
+from millstream.node.metadata.topics import NewTopic
+from millstream.node.server.request import Context
+from millstream.node.server.service import Peer
 from tests.metadata.cluster import Cluster
 
 SESSION_S = 9.0

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from millstream.broker import marker_writer
-from millstream.broker.marker_writer import MarkerWriter
-from millstream.model.errors import ErrorCode, KafkaError
-from millstream.model.identifiers import TopicName, TopicPartition
-from millstream.model.transactions import Marker
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.identifiers import TopicName, TopicPartition
+from millstream.formats.model.transactions import Marker
+from millstream.node.transactions import marker_writer
+from millstream.node.transactions.marker_writer import MarkerWriter
 
 MARKER = Marker(producer_id=7, producer_epoch=1, coordinator_epoch=2, committed=True, transaction_version=2)
 

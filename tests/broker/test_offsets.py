@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from millstream.model.errors import ErrorCode
-from millstream.protocol.schema import Message
+from millstream.formats.model.errors import ErrorCode
+from millstream.formats.protocol.schema import Message
 from tests.wire import Wire, batch, values
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-from millstream.model.errors import ErrorCode
+from millstream.formats.model.errors import ErrorCode
 from millstream.testing import EmbeddedBroker
 from tests.waiting import PATIENCE_S
 from tests.wire import Wire

@@ -9,20 +9,20 @@ from uuid import UUID
 
 import pytest
 
-from millstream.broker.batch_opening import open_batch, wanted_of
-from millstream.broker.handlers import opened_produce
-from millstream.broker.handlers.opened_produce import OpenedBatches, OpenedProduce
-from millstream.broker.schema_guard import SchemaGuard, UnknownSchemaError
 from millstream.config.log_config import LogConfig
-from millstream.environment import Environment
-from millstream.metadata.image import ConfigResource, MetadataDelta, MetadataImage, ResourceType, TopicImage
-from millstream.model.errors import ErrorCode, InvalidRecordsError, KafkaError
-from millstream.model.identifiers import TopicId, TopicName
-from millstream.protocol.produce import PartitionData, PartitionResult, ProduceRequest
-from millstream.records.batch import read_header
-from millstream.records.compression import Codec
-from millstream.records.opening import OpeningLimits
-from millstream.records.record import Record, build_batch
+from millstream.formats.model.errors import ErrorCode, InvalidRecordsError, KafkaError
+from millstream.formats.model.identifiers import TopicId, TopicName
+from millstream.formats.protocol.produce import PartitionData, PartitionResult, ProduceRequest
+from millstream.formats.records.batch import read_header
+from millstream.formats.records.compression import Codec
+from millstream.formats.records.opening import OpeningLimits
+from millstream.formats.records.record import Record, build_batch
+from millstream.node.data import opened_produce
+from millstream.node.data.batch_opening import open_batch, wanted_of
+from millstream.node.data.opened_produce import OpenedBatches, OpenedProduce
+from millstream.node.data.schema_guard import SchemaGuard, UnknownSchemaError
+from millstream.node.environment import Environment
+from millstream.node.metadata.image import ConfigResource, MetadataDelta, MetadataImage, ResourceType, TopicImage
 
 ID = UUID(int=5)
 KNOWN, NEW = 1, 2

@@ -6,11 +6,11 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from millstream.model.errors import ErrorCode
-from millstream.protocol.schema import Message
-from millstream.records.batch import HEADER, read_header, seal
-from millstream.records.compression import Codec
-from millstream.records.record import Record, build_batch, read_batches
+from millstream.formats.model.errors import ErrorCode
+from millstream.formats.protocol.schema import Message
+from millstream.formats.records.batch import HEADER, read_header, seal
+from millstream.formats.records.compression import Codec
+from millstream.formats.records.record import Record, build_batch, read_batches
 from millstream.testing import EmbeddedBroker
 from tests.wire import Wire, batch, now_ms, values
 

@@ -10,25 +10,25 @@ from uuid import UUID
 
 import pytest
 
-from millstream.broker import refused_batches, sequence_gaps
-from millstream.broker.handlers.opened_produce import OpenedProduce
-from millstream.broker.handlers.produce import ProduceHandler
-from millstream.broker.partition import Partition
-from millstream.broker.partition_table import PartitionTable
-from millstream.broker.refused_batches import REMEMBERED_S, RefusedBatches
-from millstream.broker.schema_guard import SchemaGuard
 from millstream.config.log_config import LogConfig
-from millstream.environment import Environment
-from millstream.metadata.image import MetadataImage, PartitionState
-from millstream.model.errors import ErrorCode, KafkaError
-from millstream.model.identifiers import TopicName, TopicPartition
-from millstream.net.network import SocketNetwork
-from millstream.protocol.produce import PartitionData, ProduceRequest
-from millstream.records.batch import MAX_SEQUENCE, is_behind
-from millstream.records.opening import OpeningLimits
-from millstream.runtime.disk import RealDisk
-from millstream.storage.log_directory import LogDirectory
-from millstream.storage.producer_state import ProducerState
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.identifiers import TopicName, TopicPartition
+from millstream.formats.protocol.produce import PartitionData, ProduceRequest
+from millstream.formats.records.batch import MAX_SEQUENCE, is_behind
+from millstream.formats.records.opening import OpeningLimits
+from millstream.node.data.opened_produce import OpenedProduce
+from millstream.node.data.produce import ProduceHandler
+from millstream.node.data.schema_guard import SchemaGuard
+from millstream.node.environment import Environment
+from millstream.node.metadata.image import MetadataImage, PartitionState
+from millstream.node.replicas import refused_batches, sequence_gaps
+from millstream.node.replicas.partition import Partition
+from millstream.node.replicas.partition_table import PartitionTable
+from millstream.node.replicas.refused_batches import REMEMBERED_S, RefusedBatches
+from millstream.node.runtime.disk import RealDisk
+from millstream.node.server.network import SocketNetwork
+from millstream.node.storage.log.log_directory import LogDirectory
+from millstream.node.storage.log.producer_state import ProducerState
 from tests import wire as wires
 from tests.wire import Wire
 

@@ -6,8 +6,8 @@ from uuid import UUID
 
 import pytest
 
-from millstream.model.errors import ErrorCode
-from millstream.protocol.schema import Message
+from millstream.formats.model.errors import ErrorCode
+from millstream.formats.protocol.schema import Message
 from millstream.testing import EmbeddedBroker
 from tests import wire as wires
 from tests.broker.unreadable import unreadable

@@ -10,31 +10,31 @@ from uuid import UUID
 
 import pytest
 
-from millstream.broker import dead_letters, share_coordinator
-from millstream.broker.coordinator_shell import CoordinatorShell
-from millstream.broker.dead_letters import DeadLetters
-from millstream.broker.handlers.share_fetch import ShareFetchHandlers
-from millstream.broker.led_share_partition import LedSharePartition
-from millstream.broker.partition import Partition
-from millstream.broker.partition_table import PartitionTable
-from millstream.broker.share_coordinator import STATE_TOPIC, ShareCoordinator, StoredState, coordinator_key
-from millstream.broker.share_partitions import SharePartitions
-from millstream.broker.share_persister import SharePersister
 from millstream.config.loading import load_broker_config
 from millstream.config.log_config import LogConfig
-from millstream.coordinator.share.record_state import Acknowledgement, DeadLetter, RecordState, StateBatch
-from millstream.coordinator.share.share_state import UNINITIALIZED, ShareKey
-from millstream.environment import Environment
-from millstream.metadata.image import ConfigResource, MetadataDelta, PartitionState, ResourceType
-from millstream.model.errors import ErrorCode, KafkaError
-from millstream.model.identifiers import TopicName, TopicPartition
-from millstream.net.network import SocketNetwork
-from millstream.net.service import Peer
-from millstream.records.batch import seal
-from millstream.records.compression import Codec
-from millstream.records.record import Record, build_batch
-from millstream.runtime.disk import RealDisk
-from millstream.storage.log_directory import LogDirectory
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.identifiers import TopicName, TopicPartition
+from millstream.formats.records.batch import seal
+from millstream.formats.records.compression import Codec
+from millstream.formats.records.record import Record, build_batch
+from millstream.node.coordination.coordinator_shell import CoordinatorShell
+from millstream.node.environment import Environment
+from millstream.node.metadata.image import ConfigResource, MetadataDelta, PartitionState, ResourceType
+from millstream.node.queues import dead_letters, share_coordinator
+from millstream.node.queues.core.record_state import Acknowledgement, DeadLetter, RecordState, StateBatch
+from millstream.node.queues.core.share_state import UNINITIALIZED, ShareKey
+from millstream.node.queues.dead_letters import DeadLetters
+from millstream.node.queues.handlers.share_fetch import ShareFetchHandlers
+from millstream.node.queues.led_share_partition import LedSharePartition
+from millstream.node.queues.share_coordinator import STATE_TOPIC, ShareCoordinator, StoredState, coordinator_key
+from millstream.node.queues.share_partitions import SharePartitions
+from millstream.node.queues.share_persister import SharePersister
+from millstream.node.replicas.partition import Partition
+from millstream.node.replicas.partition_table import PartitionTable
+from millstream.node.runtime.disk import RealDisk
+from millstream.node.server.network import SocketNetwork
+from millstream.node.server.service import Peer
+from millstream.node.storage.log.log_directory import LogDirectory
 from tests import wire as wires
 
 TOPIC_ID = UUID(int=5)

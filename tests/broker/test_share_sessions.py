@@ -4,14 +4,14 @@ from uuid import UUID
 
 import pytest
 
-from millstream.broker import share_sessions
-from millstream.broker.share_inspection import due_ms, inspect
-from millstream.broker.share_sessions import ShareSession, ShareSessions
-from millstream.model.errors import ErrorCode, KafkaError
-from millstream.net.service import Peer
-from millstream.records.compression import Codec
-from millstream.records.opening import OpeningLimits
-from millstream.records.record import Record, build_batch
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.records.compression import Codec
+from millstream.formats.records.opening import OpeningLimits
+from millstream.formats.records.record import Record, build_batch
+from millstream.node.queues import share_sessions
+from millstream.node.queues.share_inspection import due_ms, inspect
+from millstream.node.queues.share_sessions import ShareSession, ShareSessions
+from millstream.node.server.service import Peer
 
 
 def peer() -> Peer:

@@ -5,12 +5,12 @@ import random
 from types import SimpleNamespace
 from typing import Any, cast
 
-from millstream.broker.coordinator_shell import CoordinatorShell
-from millstream.broker.partition import Partition
-from millstream.broker.steady_time import SteadyTime
-from millstream.coordinator.outcome import Outcome
-from millstream.coordinator.timers import Timers
-from millstream.environment import Environment
+from millstream.node.coordination.coordinator_shell import CoordinatorShell
+from millstream.node.coordination.core.outcome import Outcome
+from millstream.node.coordination.core.timers import Timers
+from millstream.node.coordination.steady_time import SteadyTime
+from millstream.node.environment import Environment
+from millstream.node.replicas.partition import Partition
 from tests.waiting import PATIENCE_S
 
 HOUR_MS = 3_600_000

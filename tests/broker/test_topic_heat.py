@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from millstream.broker.topic_heat import MAX_KEY_BYTES, KeyShares, Rate, TopicHeat, bounded
+from millstream.node.hot_keys.topic_heat import MAX_KEY_BYTES, KeyShares, Rate, TopicHeat, bounded
 
 
 def test_a_rate_is_right_from_the_first_second_on() -> None:

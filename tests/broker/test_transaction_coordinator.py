@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from millstream.model.errors import ErrorCode
-from millstream.protocol.schema import Message
+from millstream.formats.model.errors import ErrorCode
+from millstream.formats.protocol.schema import Message
 from millstream.testing import EmbeddedBroker
 from tests.broker.transactions_on_the_wire import PASSING, TransactionalProducer, committed_values
 from tests.waiting import PATIENCE_S

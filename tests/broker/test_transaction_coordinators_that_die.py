@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from millstream.model.errors import ErrorCode
-from millstream.protocol.schema import Message
+from millstream.formats.model.errors import ErrorCode
+from millstream.formats.protocol.schema import Message
 from millstream.testing.embedded_cluster import EmbeddedCluster
 from tests import wire as wires
 from tests.broker.test_coordinators_in_a_cluster import Cluster, eventually

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from millstream.broker.transaction_markers import TransactionMarkers
-from millstream.environment import Environment
-from millstream.metadata.image import MetadataDelta
-from millstream.model.errors import ErrorCode
-from millstream.model.identifiers import TopicPartition
-from millstream.model.transactions import Marker
-from millstream.net.network import SocketNetwork
+from millstream.formats.model.errors import ErrorCode
+from millstream.formats.model.identifiers import TopicPartition
+from millstream.formats.model.transactions import Marker
+from millstream.node.environment import Environment
+from millstream.node.metadata.image import MetadataDelta
+from millstream.node.server.network import SocketNetwork
+from millstream.node.transactions.transaction_markers import TransactionMarkers
 from tests.controller.bench import LeapingLoop
 from tests.coordinator.transaction_run import partition
 from tests.waiting import PATIENCE_S

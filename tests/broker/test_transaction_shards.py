@@ -10,22 +10,22 @@ from uuid import UUID
 
 import pytest
 
-from millstream.broker import coordinator_shards
-from millstream.broker.partition import Partition
-from millstream.broker.partition_table import PartitionTable
-from millstream.broker.transaction_shards import STATE_TOPIC, TransactionShards, shard_of
 from millstream.config.loading import load_broker_config
 from millstream.config.log_config import LogConfig
-from millstream.coordinator.transaction.producer_start import ProducerStart
-from millstream.environment import Environment
-from millstream.metadata.image import PartitionState
-from millstream.model.errors import ErrorCode, KafkaError
-from millstream.model.identifiers import TopicPartition
-from millstream.model.transactions import ProducerIdentity
-from millstream.net.network import SocketNetwork
-from millstream.runtime.clock import SystemClock
-from millstream.runtime.disk import RealDisk
-from millstream.storage.log_directory import LogDirectory
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.identifiers import TopicPartition
+from millstream.formats.model.transactions import ProducerIdentity
+from millstream.node.coordination import coordinator_shards
+from millstream.node.environment import Environment
+from millstream.node.metadata.image import PartitionState
+from millstream.node.replicas.partition import Partition
+from millstream.node.replicas.partition_table import PartitionTable
+from millstream.node.runtime.clock import SystemClock
+from millstream.node.runtime.disk import RealDisk
+from millstream.node.server.network import SocketNetwork
+from millstream.node.storage.log.log_directory import LogDirectory
+from millstream.node.transactions.core.producer_start import ProducerStart
+from millstream.node.transactions.transaction_shards import STATE_TOPIC, TransactionShards, shard_of
 from tests.coordinator.transaction_run import partition
 from tests.waiting import PATIENCE_S, until_async
 

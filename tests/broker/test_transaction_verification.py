@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from millstream.broker.transaction_verification import TransactionVerification
 from millstream.config.loading import load_broker_config
-from millstream.model.errors import ErrorCode, KafkaError
-from millstream.model.identifiers import TopicName, TopicPartition
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.identifiers import TopicName, TopicPartition
+from millstream.node.transactions.transaction_verification import TransactionVerification
 
 HERE, THERE, NOBODY = 1, 2, -1
 

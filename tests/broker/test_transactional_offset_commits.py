@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from millstream.broker.group_coordinator import java_hash
-from millstream.model.errors import ErrorCode
+from millstream.formats.model.errors import ErrorCode
+from millstream.node.groups.group_coordinator import java_hash
 from millstream.testing import EmbeddedBroker
 from tests.wire import Wire
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from millstream.model.errors import ErrorCode
+from millstream.formats.model.errors import ErrorCode
 from millstream.testing.embedded_cluster import EmbeddedCluster
 from tests import wire as wires
 from tests.broker.test_coordinators_in_a_cluster import PASSING, Cluster, eventually

@@ -11,27 +11,27 @@ from uuid import UUID
 
 import pytest
 
-from millstream.api.request import ProduceResults
-from millstream.broker.handlers import transactional_produce
-from millstream.broker.handlers.opened_produce import OpenedProduce
-from millstream.broker.handlers.produce import ProduceHandler
-from millstream.broker.handlers.transactional_produce import TransactionalProduce
-from millstream.broker.partition import Partition
-from millstream.broker.partition_table import PartitionTable
-from millstream.broker.schema_guard import SchemaGuard
-from millstream.broker.transaction_verification import for_producer
-from millstream.broker.transactional_offsets import for_offset_commit
 from millstream.config.log_config import LogConfig
-from millstream.environment import Environment
-from millstream.metadata.image import MetadataImage, PartitionState
-from millstream.model.errors import ErrorCode
-from millstream.model.identifiers import TopicName, TopicPartition
-from millstream.model.transactions import Marker
-from millstream.net.network import SocketNetwork
-from millstream.protocol.produce import PartitionData, ProduceRequest
-from millstream.records.opening import OpeningLimits
-from millstream.runtime.disk import RealDisk
-from millstream.storage.log_directory import LogDirectory
+from millstream.formats.model.errors import ErrorCode
+from millstream.formats.model.identifiers import TopicName, TopicPartition
+from millstream.formats.model.transactions import Marker
+from millstream.formats.protocol.produce import PartitionData, ProduceRequest
+from millstream.formats.records.opening import OpeningLimits
+from millstream.node.data.opened_produce import OpenedProduce
+from millstream.node.data.produce import ProduceHandler
+from millstream.node.data.schema_guard import SchemaGuard
+from millstream.node.environment import Environment
+from millstream.node.groups.transactional_offsets import for_offset_commit
+from millstream.node.metadata.image import MetadataImage, PartitionState
+from millstream.node.replicas.partition import Partition
+from millstream.node.replicas.partition_table import PartitionTable
+from millstream.node.runtime.disk import RealDisk
+from millstream.node.server.network import SocketNetwork
+from millstream.node.server.request import ProduceResults
+from millstream.node.storage.log.log_directory import LogDirectory
+from millstream.node.transactions.handlers import transactional_produce
+from millstream.node.transactions.handlers.transactional_produce import TransactionalProduce
+from millstream.node.transactions.transaction_verification import for_producer
 from tests import wire as wires
 
 PRODUCER = 7

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from millstream.model.errors import ErrorCode
+from millstream.formats.model.errors import ErrorCode
 from millstream.testing import EmbeddedBroker
 from tests import wire as wires
 from tests.broker.test_share import Group

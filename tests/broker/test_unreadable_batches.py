@@ -8,7 +8,12 @@ from urllib.request import urlopen
 
 import pytest
 
-from millstream.broker.unreadable_batches import (
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.identifiers import TopicName, TopicPartition
+from millstream.formats.protocol.schema import Message
+from millstream.formats.records.compression import Codec
+from millstream.formats.records.opening import OpeningLimits
+from millstream.node.replicas.unreadable_batches import (
     MOST_COUNTED,
     MOST_KNOWN,
     SUSPICIOUS,
@@ -16,12 +21,7 @@ from millstream.broker.unreadable_batches import (
     Unreadable,
     UnreadableBatches,
 )
-from millstream.model.errors import ErrorCode, KafkaError
-from millstream.model.identifiers import TopicName, TopicPartition
-from millstream.protocol.schema import Message
-from millstream.records.compression import Codec
-from millstream.records.opening import OpeningLimits
-from millstream.storage.slice import Slice
+from millstream.node.storage.log.slice import Slice
 from millstream.testing import EmbeddedBroker
 from tests.broker.unreadable import GARBAGE, records_with, sealed, unreadable
 from tests.wire import Wire, batch, fetch_fields, values

@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from millstream.model.errors import ErrorCode
-from millstream.protocol.messages import response_schema
-from millstream.protocol.schema import Message, Structure
-from millstream.records.record import read_batches
+from millstream.formats.model.errors import ErrorCode
+from millstream.formats.protocol.messages import response_schema
+from millstream.formats.protocol.schema import Message, Structure
+from millstream.formats.records.record import read_batches
 from tests import wire as wires
 from tests.waiting import PATIENCE_S
 from tests.wire import Closed, Wire

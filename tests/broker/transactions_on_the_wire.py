@@ -3,9 +3,9 @@
 import time
 from typing import Any
 
-from millstream.model.errors import ErrorCode
-from millstream.protocol.schema import Message
-from millstream.records.record import read_batches
+from millstream.formats.model.errors import ErrorCode
+from millstream.formats.protocol.schema import Message
+from millstream.formats.records.record import read_batches
 from tests import wire as wires
 from tests.waiting import PATIENCE_S
 from tests.wire import Wire, fetch_fields

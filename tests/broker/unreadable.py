@@ -1,9 +1,9 @@
 """Batches with a right checksum whose records are not what the header says; for tests."""
 
-from millstream.records.batch import CODEC_MASK, HEADER, HEADER_SIZE, LOG_OVERHEAD, seal
-from millstream.records.compression import Codec, compress
-from millstream.records.record import Record, build_batch
-from millstream.records.varint import append_varint
+from millstream.formats.records.batch import CODEC_MASK, HEADER, HEADER_SIZE, LOG_OVERHEAD, seal
+from millstream.formats.records.compression import Codec, compress
+from millstream.formats.records.record import Record, build_batch
+from millstream.formats.records.varint import append_varint
 from tests.wire import now_ms
 
 GARBAGE = b"\xff\x13garbage" * 20

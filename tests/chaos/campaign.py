@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from millstream.testing.history import check
-from millstream.testing.history.recorder import save
+from millstream.simulator.history import check
+from millstream.simulator.history.recorder import save
 from tests.chaos import nemeses, replicas
 from tests.chaos.cluster import Cluster
 from tests.chaos.nemeses import Nemesis

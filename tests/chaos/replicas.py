@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from millstream.records.batch import iterate_headers
+from millstream.formats.records.batch import iterate_headers
 from tests.chaos.nodes import Node
 from tests.chaos.workload import TOPIC
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
 
-from millstream.testing.history import History, Outcome, Report
+from millstream.simulator.history import History, Outcome, Report
 
 
 @dataclass(slots=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from millstream.records.record import Record, build_batch
-from millstream.testing.history import History, Outcome, Send, check
+from millstream.formats.records.record import Record, build_batch
+from millstream.simulator.history import History, Outcome, Send, check
 from tests.chaos import containment, nemeses, replicas
 from tests.chaos.nodes import MillstreamNode
 from tests.chaos.summary import Fault, Summary, longest_silence

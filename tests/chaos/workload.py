@@ -27,7 +27,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from millstream.testing.history import Recorder, Seen, Send
+from millstream.simulator.history import Recorder, Seen, Send
 
 TOPIC = "chaos"
 GROUP = "chaos-group"

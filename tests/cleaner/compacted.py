@@ -5,14 +5,14 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from millstream.config.log_config import LogConfig
-from millstream.records.batch import BatchHeader
-from millstream.records.compression import Codec
-from millstream.records.record import Record, build_batch, read_batches
-from millstream.storage.cleaner.cleanable import cleanable
-from millstream.storage.cleaner.cleaning import Cleaning
-from millstream.storage.cleaner.settings import CleanerSettings
-from millstream.storage.cleaner.throttle import Throttle
-from millstream.storage.partition_log import PartitionLog
+from millstream.formats.records.batch import BatchHeader
+from millstream.formats.records.compression import Codec
+from millstream.formats.records.record import Record, build_batch, read_batches
+from millstream.node.storage.cleaner.cleanable import cleanable
+from millstream.node.storage.cleaner.cleaning import Cleaning
+from millstream.node.storage.cleaner.settings import CleanerSettings
+from millstream.node.storage.cleaner.throttle import Throttle
+from millstream.node.storage.log.partition_log import PartitionLog
 
 NOW = 1_700_000_000_000
 HOUR_MS = 3_600_000

@@ -5,7 +5,7 @@ from types import ModuleType
 
 import pytest
 
-from millstream.storage.cleaner import compiled, key_map, records
+from millstream.node.storage.cleaner import compiled, key_map, records
 from tests.storage.conftest import disk, make_node, node, root
 
 __all__ = ["disk", "make_node", "node", "root"]
@@ -13,7 +13,7 @@ __all__ = ["disk", "make_node", "node", "root"]
 
 def compiled_loops() -> ModuleType:
     try:
-        return importlib.import_module("millstream.storage.cleaner._loops")
+        return importlib.import_module("millstream.node.storage.cleaner._loops")
     except ImportError:
         pytest.skip("the cleaner's compiled loops were not built here (no C compiler at installation)")
 

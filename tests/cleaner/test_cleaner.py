@@ -8,15 +8,15 @@ from uuid import UUID
 
 import pytest
 
-from millstream.model.identifiers import TopicName, TopicPartition
-from millstream.storage.checkpoint import decode_offsets
-from millstream.storage.cleaner.cleanable import cleanable
-from millstream.storage.cleaner.errors import UncleanableError
-from millstream.storage.cleaner.log_cleaner import LogCleaner
-from millstream.storage.cleaner.plan import CleaningAbortedError
-from millstream.storage.cleaner.settings import CleanerSettings
-from millstream.storage.cleaner.throttle import Throttle
-from millstream.storage.partition_log import PartitionLog
+from millstream.formats.model.identifiers import TopicName, TopicPartition
+from millstream.node.storage.checkpoint import decode_offsets
+from millstream.node.storage.cleaner.cleanable import cleanable
+from millstream.node.storage.cleaner.errors import UncleanableError
+from millstream.node.storage.cleaner.log_cleaner import LogCleaner
+from millstream.node.storage.cleaner.plan import CleaningAbortedError
+from millstream.node.storage.cleaner.settings import CleanerSettings
+from millstream.node.storage.cleaner.throttle import Throttle
+from millstream.node.storage.log.partition_log import PartitionLog
 from tests import wire
 from tests.broker.unreadable import unreadable
 from tests.storage.conftest import PARTITION, TOPIC_ID, Node

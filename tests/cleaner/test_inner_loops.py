@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.records.batch import HEADER_SIZE
-from millstream.records.record import Record, build_batch
-from millstream.storage.cleaner import key_map, records
-from millstream.storage.cleaner.errors import UncleanableError
+from millstream.formats.records.batch import HEADER_SIZE
+from millstream.formats.records.record import Record, build_batch
+from millstream.node.storage.cleaner import key_map, records
+from millstream.node.storage.cleaner.errors import UncleanableError
 
 from .conftest import compiled_loops
 

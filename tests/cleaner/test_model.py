@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from millstream.config.log_config import LogConfig
-from millstream.records.compression import Codec
-from millstream.storage.cleaner.cleanable import cleanable
-from millstream.storage.cleaner.settings import CleanerSettings
-from millstream.storage.log_directory import LogDirectory
-from millstream.storage.partition_log import PartitionLog
-from millstream.testing.simulation.disk import DiskSession, Killed, SimulatedDisk
+from millstream.formats.records.compression import Codec
+from millstream.node.storage.cleaner.cleanable import cleanable
+from millstream.node.storage.cleaner.settings import CleanerSettings
+from millstream.node.storage.log.log_directory import LogDirectory
+from millstream.node.storage.log.partition_log import PartitionLog
+from millstream.simulator.disk import DiskSession, Killed, SimulatedDisk
 from tests.storage.conftest import PARTITION, TOPIC_ID
 
 from .compacted import HOUR_MS, NOW, append, clean, committed_records, config, end_transaction, records, table

@@ -2,8 +2,8 @@
 
 import pytest
 
-from millstream.records.compression import Codec
-from millstream.storage.cleaner.settings import CleanerSettings
+from millstream.formats.records.compression import Codec
+from millstream.node.storage.cleaner.settings import CleanerSettings
 from tests.storage.conftest import Node
 
 from .compacted import NOW, append, batches, clean, config, records

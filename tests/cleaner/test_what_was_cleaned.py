@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import Callable
 
-from millstream.records.record import Record, build_batch
-from millstream.storage.cleaner.plan import CleaningAbortedError
-from millstream.storage.cleaner.throttle import Throttle
-from millstream.storage.partition_log import PartitionLog
+from millstream.formats.records.record import Record, build_batch
+from millstream.node.storage.cleaner.plan import CleaningAbortedError
+from millstream.node.storage.cleaner.throttle import Throttle
+from millstream.node.storage.log.partition_log import PartitionLog
 from tests.storage.conftest import Node
 
 from .compacted import (

@@ -84,7 +84,7 @@ def test_the_short_way_of_serve_needs_no_heavy_imports() -> None:
         "import sys\n"
         "from millstream.cli.serve import parse\n"
         "from millstream.cli import main\n"
-        "import millstream.runtime.running\n"
+        "import millstream.node.runtime.running\n"
         "assert parse(['--listen', '127.0.0.1:0']) is not None\n"
         "print(sorted({'typer', 'rich', 'confluent_kafka', 'pydantic'} & set(sys.modules)))\n"
     )

@@ -5,9 +5,9 @@ from uuid import UUID
 
 from millstream.cli import exit_codes
 from millstream.config.log_config import LogConfig
-from millstream.model.identifiers import TopicName, TopicPartition
-from millstream.runtime.disk import RealDisk
-from millstream.storage.log_directory import LogDirectory
+from millstream.formats.model.identifiers import TopicName, TopicPartition
+from millstream.node.runtime.disk import RealDisk
+from millstream.node.storage.log.log_directory import LogDirectory
 from tests.cleaner.compacted import NOW, append, clean, config
 
 from .conftest import Run

@@ -6,10 +6,10 @@ from uuid import UUID
 import pytest
 
 from millstream.config.log_config import LogConfig
-from millstream.model.identifiers import TopicName, TopicPartition
-from millstream.records.record import Record, build_batch
-from millstream.runtime.disk import RealDisk
-from millstream.storage.log_directory import LogDirectory
+from millstream.formats.model.identifiers import TopicName, TopicPartition
+from millstream.formats.records.record import Record, build_batch
+from millstream.node.runtime.disk import RealDisk
+from millstream.node.storage.log.log_directory import LogDirectory
 
 from .conftest import Run
 

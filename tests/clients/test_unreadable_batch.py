@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from millstream.records.compression import Codec
+from millstream.formats.records.compression import Codec
 from tests.broker.unreadable import GARBAGE, records_with, sealed, unreadable
 from tests.wire import Wire, batch
 

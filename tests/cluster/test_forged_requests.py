@@ -8,9 +8,9 @@ from uuid import UUID
 
 import pytest
 
-from millstream.metadata.features import SUPPORTED_FEATURES
-from millstream.model.errors import ErrorCode
-from millstream.protocol.schema import Message
+from millstream.formats.model.errors import ErrorCode
+from millstream.formats.protocol.schema import Message
+from millstream.node.metadata.features import SUPPORTED_FEATURES
 from millstream.testing import EmbeddedCluster
 from tests.cluster.conftest import Writer, create_topic, described, eventually, leader_of
 from tests.wire import Wire, fetch_fields, now_ms

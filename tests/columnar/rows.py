@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from millstream.records.record import NO_OFFSET, Record
+from millstream.formats.records.record import NO_OFFSET, Record
 
 RECORDS = st.builds(
     Record,

@@ -9,7 +9,7 @@ from confluent_kafka import Producer
 
 from millstream.columnar import COLUMNS, ArrowDecoder, _pure
 from millstream.columnar.compiled import compiled_or_none
-from millstream.wire import LATEST, Cluster, TopicPartition
+from millstream.raw_client import LATEST, Cluster, TopicPartition
 from tests.columnar.rows import rows_in
 from tools import apache_kafka
 

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from millstream.columnar import COLUMNS, DEFAULT_COLUMNS, RECORD_SCHEMA, ArrowDecoder, CorruptBatchError
-from millstream.records.batch import seal
-from millstream.records.compression import Codec
-from millstream.records.record import Record, build_batch
+from millstream.formats.records.batch import seal
+from millstream.formats.records.compression import Codec
+from millstream.formats.records.record import Record, build_batch
 from tests.columnar.rows import BATCHES, EXAMPLE, numbered, rows_in, shown
 
 with warnings.catch_warnings():

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from millstream.columnar import ArrowEncoder, EncodedBatch, _pure, stamp
 from millstream.columnar.compiled import compiled_or_none
 from millstream.columnar.schema import HEADERS_TYPE
-from millstream.records.batch import read_header
-from millstream.records.compression import Codec
-from millstream.records.record import Record, read_batches
+from millstream.formats.records.batch import read_header
+from millstream.formats.records.compression import Codec
+from millstream.formats.records.record import Record, read_batches
 from tests.columnar.rows import BATCHES, EXAMPLE, numbered
 
 with warnings.catch_warnings():

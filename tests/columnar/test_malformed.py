@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from millstream.columnar import COLUMNS, ArrowDecoder, CorruptBatchError, _pure
 from millstream.columnar.compiled import compiled_or_none
-from millstream.records.batch import HEADER_SIZE, LOG_OVERHEAD, seal
-from millstream.records.compression import Codec
-from millstream.records.record import Record, build_batch
+from millstream.formats.records.batch import HEADER_SIZE, LOG_OVERHEAD, seal
+from millstream.formats.records.compression import Codec
+from millstream.formats.records.record import Record, build_batch
 from tests.columnar.rows import BATCHES, EXAMPLE, rows_in
 
 IMPLEMENTATIONS = [module for module in (_pure, compiled_or_none()) if module is not None]

@@ -6,9 +6,9 @@ import pytest
 from confluent_kafka import Producer
 
 from millstream.columnar import COLUMNS, ArrowDecoder, ArrowEncoder, stamp
-from millstream.records.record import read_batches
+from millstream.formats.records.record import read_batches
+from millstream.raw_client import Cluster, TopicPartition
 from millstream.testing import EmbeddedBroker
-from millstream.wire import Cluster, TopicPartition
 from tests.columnar.rows import rows_in
 
 COUNT = 500

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from millstream.raw_client import Cluster, TopicPartition
 from millstream.testing import EmbeddedCluster
-from millstream.wire import Cluster, TopicPartition
 from tests.console.conftest import Looking, Traffic
 from tests.waiting import PATIENCE_S
 

@@ -30,7 +30,7 @@ from millstream.console.live.snapshot import (
 )
 from millstream.console.live.watcher import with_lag
 from millstream.console.pipelines import progress_of as pipeline_progress
-from millstream.wire import TopicPartition
+from millstream.raw_client import TopicPartition
 
 
 def partition(index: int, leader: int, isr: tuple[int, ...] = (1, 2, 3), topic: str = "orders") -> Partition:

@@ -10,13 +10,13 @@ from millstream.console.messages.matching import RecordFilter
 from millstream.console.messages.reading import Allowance, FoundRecord, Range, RecordReader
 from millstream.console.messages.tail import RecordTail
 from millstream.console.messages.writing import RecordWriter, TypedWrongError
-from millstream.records.compression import Codec
-from millstream.records.record import Record, build_batch
+from millstream.formats.records.compression import Codec
+from millstream.formats.records.record import Record, build_batch
+from millstream.raw_client import Cluster, TopicPartition, UnreadableError
+from millstream.raw_client.producing import Producer
+from millstream.raw_client.transactions import Transactions
 from millstream.registry.decoding import Decoded, guessed
 from millstream.testing import EmbeddedBroker
-from millstream.wire import Cluster, TopicPartition, UnreadableError
-from millstream.wire.producing import Producer
-from millstream.wire.transactions import Transactions
 from tests.broker.unreadable import unreadable
 
 pytestmark = pytest.mark.timeout(300)

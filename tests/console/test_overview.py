@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
+from millstream.raw_client import Cluster
 from millstream.testing import EmbeddedCluster
-from millstream.wire import Cluster
 from tests.console.conftest import Looking, Traffic
 
 pytestmark = pytest.mark.timeout(300)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from confluent_kafka import AcknowledgeType, Producer, ShareConsumer
 
+from millstream.raw_client import LATEST, Cluster, TopicPartition
 from millstream.testing import EmbeddedCluster
-from millstream.wire import LATEST, Cluster, TopicPartition
 from tests.console.conftest import Looking
 
 pytestmark = pytest.mark.timeout(300)

@@ -13,7 +13,7 @@ from millstream.console.topics.detail import what_goes
 from millstream.console.topics.hot_key_reports import key_text, merged
 from millstream.console.topics.rows import brokers_of, health, layout_rows, topic_rows
 from millstream.console.topics.settings import Source, TopicSetting, complaint, known_settings
-from millstream.wire import TopicPartition
+from millstream.raw_client import TopicPartition
 
 
 def snapshot(*partitions: Partition, down: int | None = None, **more: object) -> Snapshot:

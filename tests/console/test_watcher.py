@@ -12,8 +12,8 @@ import pytest
 from millstream.console.live.problems import broker_state, problems_of
 from millstream.console.live.snapshot import Snapshot
 from millstream.console.live.watcher import Watcher
-from millstream.model.errors import ErrorCode
-from millstream.wire import UnreachableError
+from millstream.formats.model.errors import ErrorCode
+from millstream.raw_client import UnreachableError
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.timeout(300)

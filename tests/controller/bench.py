@@ -7,22 +7,22 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 from uuid import UUID
 
-from millstream.api.request import Context
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.loading import load_broker_config
-from millstream.controller.active_controller import ActiveController
-from millstream.controller.heartbeats import Heartbeats
-from millstream.environment import Environment
-from millstream.metadata.application import apply
-from millstream.metadata.features import SUPPORTED_FEATURES
-from millstream.metadata.image import MetadataDelta, MetadataImage
-from millstream.metadata.records import MetadataRecord
-from millstream.model.errors import ErrorCode, KafkaError
-from millstream.net.network import Listening
-from millstream.net.service import Peer
-from millstream.net.transport import Transport
-from millstream.protocol.messages import request_schema, response_schema
-from millstream.protocol.schema import Message
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.protocol.messages import request_schema, response_schema
+from millstream.formats.protocol.schema import Message
+from millstream.node.controller.active_controller import ActiveController
+from millstream.node.controller.heartbeats import Heartbeats
+from millstream.node.environment import Environment
+from millstream.node.metadata.application import apply
+from millstream.node.metadata.features import SUPPORTED_FEATURES
+from millstream.node.metadata.image import MetadataDelta, MetadataImage
+from millstream.node.metadata.records import MetadataRecord
+from millstream.node.server.network import Listening
+from millstream.node.server.request import Context
+from millstream.node.server.service import Peer
+from millstream.node.server.transport import Transport
 
 T = TypeVar("T")
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"

@@ -5,27 +5,27 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import UUID
 
-from millstream.api.api_versions import ApiVersions
-from millstream.api.dispatch import Dispatcher
-from millstream.api.request import Api, Context, Response, api
-from millstream.broker.cluster_view import ClusterView
-from millstream.broker.controller_contact import ControllerContact
-from millstream.broker.controller_link import ControllerLink
-from millstream.broker.forwarding import Forwarding
-from millstream.broker.lifecycle import BrokerLifecycle
 from millstream.config.liveness import contact_limit_s
 from millstream.config.loading import load_broker_config
-from millstream.controller.active_controller import ActiveController
-from millstream.controller.controller_apis import ControllerApis
-from millstream.controller.handlers.producer_ids import ProducerIdHandlers
-from millstream.controller.handlers.topics import TopicHandlers
-from millstream.controller.heartbeats import Heartbeats
-from millstream.environment import Environment
-from millstream.metadata.records import Endpoint
-from millstream.net.channel import Channel
-from millstream.net.listener import ConnectionLimits, Listener
-from millstream.net.network import SocketNetwork
-from millstream.protocol.schema import Message
+from millstream.formats.protocol.schema import Message
+from millstream.node.cluster.cluster_view import ClusterView
+from millstream.node.cluster.controller_contact import ControllerContact
+from millstream.node.cluster.controller_link import ControllerLink
+from millstream.node.cluster.forwarding import Forwarding
+from millstream.node.cluster.lifecycle import BrokerLifecycle
+from millstream.node.controller.active_controller import ActiveController
+from millstream.node.controller.controller_apis import ControllerApis
+from millstream.node.controller.handlers.producer_ids import ProducerIdHandlers
+from millstream.node.controller.handlers.topics import TopicHandlers
+from millstream.node.controller.heartbeats import Heartbeats
+from millstream.node.environment import Environment
+from millstream.node.metadata.records import Endpoint
+from millstream.node.server.api_versions import ApiVersions
+from millstream.node.server.channel import Channel
+from millstream.node.server.dispatch import Dispatcher
+from millstream.node.server.listener import ConnectionLimits, Listener
+from millstream.node.server.network import SocketNetwork
+from millstream.node.server.request import Api, Context, Response, api
 from tests.waiting import PATIENCE_S
 
 from .bench import CLUSTER_ID, FakeQuorum, environment

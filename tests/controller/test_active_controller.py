@@ -9,11 +9,13 @@ import pytest
 
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.loading import load_broker_config
-from millstream.controller.batches import MAX_BATCH_RECORDS, cut_into_batches
-from millstream.controller.handlers.topics import _in_parts
-from millstream.metadata.decision import Decision
-from millstream.metadata.image import MetadataImage, ResourceType
-from millstream.metadata.records import (
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.identifiers import TopicId, TopicName
+from millstream.node.controller.batches import MAX_BATCH_RECORDS, cut_into_batches
+from millstream.node.controller.handlers.topics import _in_parts
+from millstream.node.metadata.decision import Decision
+from millstream.node.metadata.image import MetadataImage, ResourceType
+from millstream.node.metadata.records import (
     ConfigRecord,
     MetadataRecord,
     NoOpRecord,
@@ -21,9 +23,7 @@ from millstream.metadata.records import (
     PartitionRecord,
     TopicRecord,
 )
-from millstream.metadata.topics import NewTopic
-from millstream.model.errors import ErrorCode, KafkaError
-from millstream.model.identifiers import TopicId, TopicName
+from millstream.node.metadata.topics import NewTopic
 
 from .bench import CLUSTER_ID, Bench
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from millstream.metadata.topics import NewTopic
-from millstream.model.errors import ErrorCode, KafkaError
-from millstream.model.identifiers import TopicName
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.identifiers import TopicName
+from millstream.node.metadata.topics import NewTopic
 from tests.waiting import until_async
 
 from .served import ServedController, World, run

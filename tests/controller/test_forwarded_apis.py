@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from millstream.controller.controller_apis import FORWARDED_APIS
-from millstream.model.errors import ErrorCode
-from millstream.protocol.messages import request_schema
+from millstream.formats.model.errors import ErrorCode
+from millstream.formats.protocol.messages import request_schema
+from millstream.node.controller.controller_apis import FORWARDED_APIS
 from millstream.testing import EmbeddedBroker
 from tests.wire import Wire
 

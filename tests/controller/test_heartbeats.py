@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from millstream.metadata.topics import NewTopic, create_topics
-from millstream.model.errors import ErrorCode, KafkaError
-from millstream.model.identifiers import BrokerId, TopicName
-from millstream.net.service import Peer
-from millstream.protocol.messages import request_schema
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.identifiers import BrokerId, TopicName
+from millstream.formats.protocol.messages import request_schema
+from millstream.node.metadata.topics import NewTopic, create_topics
+from millstream.node.server.service import Peer
 
 from .bench import SESSION_S, Bench, port_of
 

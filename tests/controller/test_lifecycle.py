@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from millstream.model.identifiers import BrokerId
+from millstream.formats.model.identifiers import BrokerId
 from tests.waiting import until_async
 
 from .bench import CLUSTER_ID

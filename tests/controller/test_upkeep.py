@@ -4,14 +4,14 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from millstream.controller.upkeep import Upkeep
-from millstream.metadata.configs import ConfigChange, Operation, incremental_alter_configs
-from millstream.metadata.image import ConfigResource, PartitionState, ResourceType
-from millstream.metadata.isr import IsrChange, alter_partitions
-from millstream.metadata.topic_names import CONSUMER_OFFSETS_TOPIC
-from millstream.metadata.topics import NewTopic, create_topics
-from millstream.model.errors import ErrorCode
-from millstream.model.identifiers import BrokerId, TopicName
+from millstream.formats.model.errors import ErrorCode
+from millstream.formats.model.identifiers import BrokerId, TopicName
+from millstream.node.controller.upkeep import Upkeep
+from millstream.node.metadata.configs import ConfigChange, Operation, incremental_alter_configs
+from millstream.node.metadata.image import ConfigResource, PartitionState, ResourceType
+from millstream.node.metadata.isr import IsrChange, alter_partitions
+from millstream.node.metadata.topic_names import CONSUMER_OFFSETS_TOPIC
+from millstream.node.metadata.topics import NewTopic, create_topics
 
 from .bench import SESSION_S, Bench
 

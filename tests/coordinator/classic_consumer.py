@@ -4,12 +4,12 @@ import struct
 from importlib.resources import files
 from typing import Any
 
-from millstream.model.errors import ErrorCode, KafkaError
-from millstream.protocol.schema import Schema, split_entries
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.protocol.schema import Schema, split_entries
 
 from .consumer_run import ConsumerRun, Partition
 
-_TEXT = files("millstream.coordinator").joinpath("consumer.schema").read_text()
+_TEXT = files("millstream.node.groups.core.consumer").joinpath("consumer.schema").read_text()
 SUBSCRIPTION = Schema(split_entries(_TEXT)["data", "subscription"])
 ASSIGNMENT = Schema(split_entries(_TEXT)["data", "assignment"])
 VERSION = struct.pack(">h", 3)

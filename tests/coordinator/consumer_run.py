@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
-from millstream.coordinator.classic.member import Client
-from millstream.coordinator.consumer.consumer_group import ConsumerGroup
-from millstream.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.node.groups.core.classic.member import Client
+from millstream.node.groups.core.consumer.consumer_group import ConsumerGroup
 
 from .shard_run import ShardRun, message
 

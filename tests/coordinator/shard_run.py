@@ -7,13 +7,13 @@ from typing import Any
 
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.loading import load_broker_config
-from millstream.coordinator.classic.member import Client
-from millstream.coordinator.group_shard import GroupShard
-from millstream.coordinator.outcome import CoordinatorRecord, Outcome, Reply
-from millstream.coordinator.topic_catalog import FixedTopics
-from millstream.model.errors import ErrorCode, KafkaError
-from millstream.protocol.messages import request_schema
-from millstream.protocol.schema import Message, Structure
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.protocol.messages import request_schema
+from millstream.formats.protocol.schema import Message, Structure
+from millstream.node.coordination.core.outcome import CoordinatorRecord, Outcome, Reply
+from millstream.node.coordination.core.topic_catalog import FixedTopics
+from millstream.node.groups.core.classic.member import Client
+from millstream.node.groups.core.group_shard import GroupShard
 
 START_MS = 1_000_000
 

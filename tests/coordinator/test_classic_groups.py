@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from millstream.coordinator.classic.classic_group import ClassicGroup
-from millstream.coordinator.classic.group_state import GroupState
-from millstream.coordinator.outcome import Reply
-from millstream.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.node.coordination.core.outcome import Reply
+from millstream.node.groups.core.classic.classic_group import ClassicGroup
+from millstream.node.groups.core.classic.group_state import GroupState
 from tests.coordinator.shard_run import ShardRun
 
 DELAY_MS = 3000

@@ -13,10 +13,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from millstream.coordinator.classic.classic_group import ClassicGroup
-from millstream.coordinator.classic.group_state import GroupState
-from millstream.coordinator.outcome import Reply
-from millstream.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.node.coordination.core.outcome import Reply
+from millstream.node.groups.core.classic.classic_group import ClassicGroup
+from millstream.node.groups.core.classic.group_state import GroupState
 from tests.coordinator.shard_run import ShardRun
 
 TOPIC = "t"

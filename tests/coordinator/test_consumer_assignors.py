@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.coordinator.consumer.assignment import Target
-from millstream.coordinator.consumer.assignor import MemberSpec, TopicSpec
-from millstream.coordinator.consumer.assignors import ASSIGNORS
-from millstream.coordinator.consumer.range_assignor import assign_range
-from millstream.coordinator.consumer.uniform_assignor import assign_uniform
+from millstream.node.groups.core.consumer.assignment import Target
+from millstream.node.groups.core.consumer.assignor import MemberSpec, TopicSpec
+from millstream.node.groups.core.consumer.assignors import ASSIGNORS
+from millstream.node.groups.core.consumer.range_assignor import assign_range
+from millstream.node.groups.core.consumer.uniform_assignor import assign_uniform
 
 Partition = tuple[UUID, int]
 

@@ -5,10 +5,10 @@ from uuid import UUID
 
 import pytest
 
-from millstream.coordinator.consumer.consumer_group import GroupState
-from millstream.coordinator.consumer.member import MemberState
-from millstream.coordinator.group_records import RecordType, group_record, record_type
-from millstream.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.node.groups.core.consumer.consumer_group import GroupState
+from millstream.node.groups.core.consumer.member import MemberState
+from millstream.node.groups.core.group_records import RecordType, group_record, record_type
 
 from .consumer_run import REBALANCE_MS, ConsumerRun
 from .shard_run import message

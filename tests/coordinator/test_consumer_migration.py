@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from millstream.coordinator.classic.classic_group import ClassicGroup
-from millstream.coordinator.consumer.consumer_group import ConsumerGroup, GroupState
-from millstream.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.node.groups.core.classic.classic_group import ClassicGroup
+from millstream.node.groups.core.consumer.consumer_group import ConsumerGroup, GroupState
 
 from .classic_consumer import ClassicConsumer, assignment, partitions_of, subscription
 from .consumer_run import Consumer, ConsumerRun

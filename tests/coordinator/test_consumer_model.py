@@ -7,8 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from millstream.coordinator.consumer.consumer_group import ConsumerGroup, GroupState
-from millstream.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.node.groups.core.consumer.consumer_group import ConsumerGroup, GroupState
 
 from .consumer_run import Consumer, ConsumerRun
 

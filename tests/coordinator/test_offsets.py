@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.coordinator.group_records import RecordType, group_record
-from millstream.coordinator.offsets.offset_records import (
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.node.groups.core.group_records import RecordType, group_record
+from millstream.node.groups.core.offsets.offset_records import (
     CommittedOffset,
     offset_record,
     read_offset_key,
     read_offset_value,
 )
-from millstream.model.errors import ErrorCode, KafkaError
 from tests.coordinator.shard_run import ShardRun, message
 from tests.coordinator.test_classic_groups import SUBSCRIBED_TO_T, stable_group
 

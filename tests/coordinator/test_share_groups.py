@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from millstream.config.loading import load_broker_config
-from millstream.coordinator.group_shard import GroupShard
-from millstream.coordinator.outcome import CoordinatorRecord
-from millstream.coordinator.share.share_group import ShareGroup
-from millstream.coordinator.share.share_groups import Partitions
-from millstream.coordinator.share.simple_assignor import assign
-from millstream.coordinator.topic_catalog import FixedTopics
-from millstream.model.errors import KafkaError
+from millstream.formats.model.errors import KafkaError
+from millstream.node.coordination.core.outcome import CoordinatorRecord
+from millstream.node.coordination.core.topic_catalog import FixedTopics
+from millstream.node.groups.core.group_shard import GroupShard
+from millstream.node.groups.core.share.share_group import ShareGroup
+from millstream.node.groups.core.share.share_groups import Partitions
+from millstream.node.groups.core.share.simple_assignor import assign
 
 CONFIG = load_broker_config()
 SESSION_MS = 45_000

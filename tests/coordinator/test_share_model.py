@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from millstream.coordinator.outcome import CoordinatorRecord
-from millstream.coordinator.share.in_flight import ShareLimits
-from millstream.coordinator.share.record_state import Acknowledgement, Acquired
-from millstream.coordinator.share.share_partition import SharePartition, Transition
-from millstream.coordinator.share.share_state import ShareKey, ShareStateShard
+from millstream.node.coordination.core.outcome import CoordinatorRecord
+from millstream.node.queues.core.in_flight import ShareLimits
+from millstream.node.queues.core.record_state import Acknowledgement, Acquired
+from millstream.node.queues.core.share_partition import SharePartition, Transition
+from millstream.node.queues.core.share_state import ShareKey, ShareStateShard
 
 KEY = ShareKey("group", UUID(int=7), 0)
 MEMBERS = ("a", "b", "c")

@@ -2,10 +2,10 @@
 
 import pytest
 
-from millstream.coordinator.share.in_flight import ShareLimits
-from millstream.coordinator.share.record_state import Acknowledgement, Acquired, RecordState, StateBatch
-from millstream.coordinator.share.share_partition import SharePartition, Transition
-from millstream.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.node.queues.core.in_flight import ShareLimits
+from millstream.node.queues.core.record_state import Acknowledgement, Acquired, RecordState, StateBatch
+from millstream.node.queues.core.share_partition import SharePartition, Transition
 
 ACCEPT, RELEASE, REJECT, RENEW, GAP = (
     Acknowledgement.ACCEPT,

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.coordinator.outcome import CoordinatorRecord, Outcome
-from millstream.coordinator.share.record_codec import decode
-from millstream.coordinator.share.record_runs import RunList
-from millstream.coordinator.share.record_state import RecordState, StateBatch
-from millstream.coordinator.share.share_state import UNINITIALIZED, ShareKey, ShareStateShard
-from millstream.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.node.coordination.core.outcome import CoordinatorRecord, Outcome
+from millstream.node.queues.core.record_codec import decode
+from millstream.node.queues.core.record_runs import RunList
+from millstream.node.queues.core.record_state import RecordState, StateBatch
+from millstream.node.queues.core.share_state import UNINITIALIZED, ShareKey, ShareStateShard
 
 KEY = ShareKey("group", UUID(int=1), 3)
 ACKED = RecordState.ACKNOWLEDGED

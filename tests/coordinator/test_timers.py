@@ -2,8 +2,8 @@
 
 from functools import partial
 
-from millstream.coordinator.outcome import Outcome
-from millstream.coordinator.timers import Timers
+from millstream.node.coordination.core.outcome import Outcome
+from millstream.node.coordination.core.timers import Timers
 
 
 def nothing(now_ms: int) -> Outcome[None] | None:

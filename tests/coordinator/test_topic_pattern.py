@@ -2,10 +2,10 @@
 
 import pytest
 
-from millstream.coordinator.consumer.topic_pattern import TopicPattern
-from millstream.coordinator.topic_catalog import FixedTopics
-from millstream.metadata.topic_names import INTERNAL_TOPICS
-from millstream.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.node.coordination.core.topic_catalog import FixedTopics
+from millstream.node.groups.core.consumer.topic_pattern import TopicPattern
+from millstream.node.metadata.topic_names import INTERNAL_TOPICS
 
 
 def catalog(*names: str) -> FixedTopics:

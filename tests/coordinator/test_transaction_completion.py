@@ -2,8 +2,8 @@
 
 import pytest
 
-from millstream.coordinator.transaction.transaction import TransactionState
-from millstream.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.node.transactions.core.transaction import TransactionState
 
 from .transaction_run import TransactionRun, partition
 

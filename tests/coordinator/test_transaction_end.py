@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from millstream.coordinator.transaction.transaction import LARGEST_EPOCH, TransactionState
-from millstream.coordinator.transaction.transaction_records import encode
-from millstream.model.errors import ErrorCode, KafkaError
-from millstream.model.transactions import ProducerIdentity
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.transactions import ProducerIdentity
+from millstream.node.transactions.core.transaction import LARGEST_EPOCH, TransactionState
+from millstream.node.transactions.core.transaction_records import encode
 from tests.coordinator.transaction_run import TransactionRun, partition
 
 A, B = partition("a"), partition("b")

@@ -8,16 +8,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from millstream.coordinator.transaction.transaction import (
-    LARGEST_EPOCH,
-    NO_TIMEOUT_MS,
-    Transaction,
-    TransactionState,
-)
-from millstream.coordinator.transaction.transaction_records import encode
-from millstream.model.errors import ErrorCode, KafkaError
-from millstream.model.identifiers import TopicPartition
-from millstream.model.transactions import ProducerIdentity
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.identifiers import TopicPartition
+from millstream.formats.model.transactions import ProducerIdentity
+from millstream.node.transactions.core.transaction import LARGEST_EPOCH, NO_TIMEOUT_MS, Transaction, TransactionState
+from millstream.node.transactions.core.transaction_records import encode
 from tests.coordinator.transaction_run import TransactionRun, partition
 
 PARTITIONS = [partition("a", 0), partition("a", 1), partition("b", 0)]

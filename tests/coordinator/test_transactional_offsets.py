@@ -2,8 +2,8 @@
 
 import pytest
 
-from millstream.coordinator.offsets.pending_offsets import PendingOffsets
-from millstream.model.errors import ErrorCode
+from millstream.formats.model.errors import ErrorCode
+from millstream.node.groups.core.offsets.pending_offsets import PendingOffsets
 from tests.coordinator.shard_run import message
 from tests.coordinator.test_classic_groups import stable_group
 from tests.coordinator.transactional_run import TransactionalRun

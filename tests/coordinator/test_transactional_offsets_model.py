@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from millstream.model.errors import ErrorCode
+from millstream.formats.model.errors import ErrorCode
 from tests.coordinator.transactional_run import TransactionalRun
 
 GROUPS, PARTITIONS, PRODUCERS = ("a", "b"), (("t", 0), ("t", 1)), (1, 2, 3)

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from millstream.coordinator.expression import Expression
-from millstream.coordinator.transaction.transaction import LARGEST_EPOCH, TransactionState
-from millstream.coordinator.transaction.transaction_list import TransactionFilter
-from millstream.coordinator.transaction.transaction_records import encode
-from millstream.model.errors import ErrorCode, KafkaError
-from millstream.model.transactions import Marker, ProducerIdentity
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.transactions import Marker, ProducerIdentity
+from millstream.node.coordination.core.expression import Expression
+from millstream.node.transactions.core.transaction import LARGEST_EPOCH, TransactionState
+from millstream.node.transactions.core.transaction_list import TransactionFilter
+from millstream.node.transactions.core.transaction_records import encode
 from tests.coordinator.transaction_run import TransactionRun, partition
 
 A, B = partition("a"), partition("b", 3)

@@ -4,13 +4,13 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any, TypeVar
 
-from millstream.coordinator.outcome import CoordinatorRecord, Outcome, Reply
-from millstream.coordinator.transaction.producer_start import ProducerIdNeeded, ProducerStart, StartedProducer
-from millstream.coordinator.transaction.transaction import NO_TIMEOUT_MS, Transaction
-from millstream.coordinator.transaction.transaction_shard import TransactionSettings, TransactionShard
-from millstream.model.errors import ErrorCode, KafkaError
-from millstream.model.identifiers import TopicName, TopicPartition
-from millstream.model.transactions import ProducerIdentity
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.identifiers import TopicName, TopicPartition
+from millstream.formats.model.transactions import ProducerIdentity
+from millstream.node.coordination.core.outcome import CoordinatorRecord, Outcome, Reply
+from millstream.node.transactions.core.producer_start import ProducerIdNeeded, ProducerStart, StartedProducer
+from millstream.node.transactions.core.transaction import NO_TIMEOUT_MS, Transaction
+from millstream.node.transactions.core.transaction_shard import TransactionSettings, TransactionShard
 
 START_MS = 1_000_000
 R = TypeVar("R")

@@ -3,11 +3,19 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from millstream.broker.coordinator_replay import replay_batches
-from millstream.coordinator.outcome import CoordinatorRecord, Outcome
-from millstream.model.transactions import ProducerIdentity
-from millstream.records.batch import CONTROL_BIT, HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC_V2, TRANSACTIONAL_BIT, seal
-from millstream.records.record import Record, build_batch
+from millstream.formats.model.transactions import ProducerIdentity
+from millstream.formats.records.batch import (
+    CONTROL_BIT,
+    HEADER,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC_V2,
+    TRANSACTIONAL_BIT,
+    seal,
+)
+from millstream.formats.records.record import Record, build_batch
+from millstream.node.coordination.coordinator_replay import replay_batches
+from millstream.node.coordination.core.outcome import CoordinatorRecord, Outcome
 from tests.coordinator.consumer_run import ConsumerRun
 from tests.coordinator.replaying import finished
 from tests.coordinator.shard_run import message

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from millstream.testing.history import Fate, History, Recorder, Report, check
-from millstream.testing.history.recorder import save
+from millstream.simulator.history import Fate, History, Recorder, Report, check
+from millstream.simulator.history.recorder import save
 from tests.chaos.cluster import Cluster
 from tests.chaos.network import Disks, Loopback
 from tests.exactly_once import strikes

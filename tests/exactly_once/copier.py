@@ -10,18 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from millstream.testing.history import (
-    Assigned,
-    Commit,
-    Fate,
-    History,
-    Outcome,
-    Poll,
-    Seen,
-    Send,
-    Source,
-    Transaction,
-)
+from millstream.simulator.history import Assigned, Commit, Fate, History, Outcome, Poll, Seen, Send, Source, Transaction
 from tools import apache_kafka
 
 COPIERS = Path(__file__).resolve().parent / "copiers"

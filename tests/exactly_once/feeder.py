@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from millstream.testing.history import Recorder, Transaction
+from millstream.simulator.history import Recorder, Transaction
 from tests.exactly_once.lanes import PARTITIONS
 
 _CALL_S = 10.0

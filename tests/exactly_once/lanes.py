@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from millstream.testing.history import History
+from millstream.simulator.history import History
 from tests.exactly_once.copier import CopierProcess, go_command, java_command, python_command
 
 PARTITIONS = 2

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from millstream.testing.history import Recorder, Seen
+from millstream.simulator.history import Recorder, Seen
 
 _SETTINGS = {
     "log_level": 2,

@@ -69,7 +69,7 @@ def test_the_command(
         read = spark.read
         stop = staticmethod(lambda: None)
 
-    monkeypatch.setattr("millstream.spark.session.start_session", lambda *_, **__: Kept)
+    monkeypatch.setattr("millstream.spark.session.session.start_session", lambda *_, **__: Kept)
     address = ("--bootstrap", broker.bootstrap_servers)
     picture = tmp_path / "skew.svg"
     document = offline("pipeline", "skew", "skewed", *address, "--by", "records", "-o", picture, "--json").json()

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from millstream.model.errors import ErrorCode
-from millstream.records.batch import ATTRIBUTES, ATTRIBUTES_START, HEADER_SIZE, LOG_OVERHEAD, seal
-from millstream.records.compiled import IS_COMPILED
-from millstream.records.compression import Codec, compress
-from millstream.records.record import Record, build_batch
+from millstream.formats.model.errors import ErrorCode
+from millstream.formats.records.batch import ATTRIBUTES, ATTRIBUTES_START, HEADER_SIZE, LOG_OVERHEAD, seal
+from millstream.formats.records.compiled import IS_COMPILED
+from millstream.formats.records.compression import Codec, compress
+from millstream.formats.records.record import Record, build_batch
 from millstream.testing import EmbeddedBroker
 from tests.broker.test_share import Group
 from tests.wire import Wire, framed, now_ms, request

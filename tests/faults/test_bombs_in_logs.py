@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from millstream.model.errors import ErrorCode
-from millstream.protocol.messages import request_schema
-from millstream.records.record import Record, build_batch
+from millstream.formats.model.errors import ErrorCode
+from millstream.formats.protocol.messages import request_schema
+from millstream.formats.records.record import Record, build_batch
+from millstream.raw_client import Cluster
 from millstream.registry.log import SchemaLog
 from millstream.testing import EmbeddedBroker
-from millstream.wire import Cluster
 from tests.broker.test_share import REJECT, Group
 from tests.faults.test_bombs import created, many_records, peak_bytes
 from tests.wire import Wire, batch, framed, header, now_ms

@@ -2,11 +2,11 @@
 
 from uuid import UUID
 
-from millstream.broker.broker import Broker
 from millstream.config.log_config import LogConfig
-from millstream.model.identifiers import BrokerId, TopicName, TopicPartition
-from millstream.storage.partition_log import PartitionLog
-from millstream.testing.simulation.cluster import Cluster
+from millstream.formats.model.identifiers import BrokerId, TopicName, TopicPartition
+from millstream.node.broker.broker import Broker
+from millstream.node.storage.log.partition_log import PartitionLog
+from millstream.simulator.cluster import Cluster
 
 
 def test_a_broker_whose_log_takes_no_more_writes_leaves_the_cluster_to_the_others() -> None:

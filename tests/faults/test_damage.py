@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from millstream.model.errors import ErrorCode
-from millstream.records.batch import iterate_headers
+from millstream.formats.model.errors import ErrorCode
+from millstream.formats.records.batch import iterate_headers
 from millstream.testing import EmbeddedBroker
 from tests.faults.conftest import TOPIC, read_numbers, write_numbers
 from tests.wire import Wire, batch

@@ -11,10 +11,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from millstream.config.errors import ConfigError
 from millstream.config.loading import load_broker_config
-from millstream.records.batch import HEADER_SIZE, iterate_headers
-from millstream.runtime.disk import RealDisk
-from millstream.runtime.node import Node
-from millstream.runtime.world import real_environment
+from millstream.formats.records.batch import HEADER_SIZE, iterate_headers
+from millstream.node.runtime.disk import RealDisk
+from millstream.node.runtime.node import Node
+from millstream.node.runtime.world import real_environment
 from millstream.testing import EmbeddedBroker
 
 TOPICS = {f"topic-{number}" for number in range(3)}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.model.errors import ErrorCode
+from millstream.formats.model.errors import ErrorCode
 from millstream.testing import EmbeddedBroker
 from tests.faults.conftest import TOPIC, number, read_numbers
 from tests.waiting import until

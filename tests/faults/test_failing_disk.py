@@ -14,9 +14,9 @@ import pytest
 
 from millstream.console.live.problems import broker_state
 from millstream.console.live.watcher import Watcher
-from millstream.model.errors import ErrorCode
+from millstream.formats.model.errors import ErrorCode
+from millstream.raw_client import Cluster
 from millstream.testing import EmbeddedBroker, EmbeddedCluster
-from millstream.wire import Cluster
 from tests.cluster.conftest import Writer, create_topic, described, eventually, leader_of
 from tests.cluster.kafka_tools import KafkaTools
 from tests.cluster.test_failover import check_nothing_lost

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from millstream.config.loading import load_broker_config
-from millstream.model.errors import ErrorCode
-from millstream.runtime.disk import RealDisk, RealFile
-from millstream.runtime.node import Node
-from millstream.runtime.world import real_environment
+from millstream.formats.model.errors import ErrorCode
+from millstream.node.runtime.disk import RealDisk, RealFile
+from millstream.node.runtime.node import Node
+from millstream.node.runtime.world import real_environment
 from tests.wire import Wire, batch, values
 
 

@@ -3,7 +3,7 @@
 import struct
 import time
 
-from millstream.model.errors import ErrorCode
+from millstream.formats.model.errors import ErrorCode
 from millstream.testing import EmbeddedBroker
 from tests.faults.conftest import TOPIC, number, read_numbers, write_numbers
 from tests.waiting import PATIENCE_S

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from millstream.api.request import BROKER_CLIENT_ID
-from millstream.protocol.messages import request_schema
-from millstream.records.record import Record, build_batch
+from millstream.formats.protocol.messages import request_schema
+from millstream.formats.records.record import Record, build_batch
+from millstream.node.server.request import BROKER_CLIENT_ID
 from millstream.testing import EmbeddedBroker
 from tests.wire import Wire, decode, framed, header, now_ms
 

@@ -4,8 +4,8 @@ import gzip
 import random
 from collections.abc import Callable
 
-from millstream.records.batch import HEADER, HEADER_SIZE, seal
-from millstream.records.compression import Codec
+from millstream.formats.records.batch import HEADER, HEADER_SIZE, seal
+from millstream.formats.records.compression import Codec
 from tests.wire import batch, now_ms
 
 Header = list[int]

@@ -4,8 +4,8 @@ import random
 from typing import Any
 from uuid import UUID
 
-from millstream.protocol.messages import request_schema
-from millstream.protocol.schema import Field, Structure
+from millstream.formats.protocol.messages import request_schema
+from millstream.formats.protocol.schema import Field, Structure
 from tests.fuzz import batches
 from tests.wire import framed, request
 

@@ -8,12 +8,12 @@ import httpx
 import pytest
 
 from millstream.console.messages.reading import Range, RecordReader
-from millstream.gateway.limits import Limits
+from millstream.formats.records.compression import Codec
+from millstream.formats.records.record import Record, build_batch
+from millstream.gateway.http.limits import Limits
 from millstream.gateway.server import Gateway, GatewayOptions
-from millstream.records.compression import Codec
-from millstream.records.record import Record, build_batch
+from millstream.raw_client import Cluster
 from millstream.testing import EmbeddedBroker
-from millstream.wire import Cluster
 from tests.faults.test_bombs import many_records
 from tests.wire import Wire, batch
 

@@ -3,10 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.gateway.consumer_flights import Part
-from millstream.gateway.consumer_progress import Progress
-from millstream.records.record import Record
-from millstream.wire import TopicPartition
+from millstream.formats.records.record import Record
+from millstream.gateway.consumers.flights import Part
+from millstream.gateway.consumers.progress import Progress
+from millstream.raw_client import TopicPartition
 
 PLACES = [TopicPartition("t", number) for number in range(3)]
 

@@ -8,14 +8,14 @@ from typing import Any, cast
 import pytest
 from anyio import CapacityLimiter
 
-from millstream.gateway.consumer_flights import Part
-from millstream.gateway.consumer_member import GroupMember, Owner
-from millstream.gateway.consumer_session import Session, Tools
-from millstream.gateway.consumer_sessions import Sessions
-from millstream.model.errors import ErrorCode
-from millstream.records.opening import WIDEST
-from millstream.records.record import Record
-from millstream.wire import Cluster, TopicPartition
+from millstream.formats.model.errors import ErrorCode
+from millstream.formats.records.opening import WIDEST
+from millstream.formats.records.record import Record
+from millstream.gateway.consumers.flights import Part
+from millstream.gateway.consumers.member import GroupMember, Owner
+from millstream.gateway.consumers.session import Session, Tools
+from millstream.gateway.consumers.sessions import Sessions
+from millstream.raw_client import Cluster, TopicPartition
 from tests.waiting import PATIENCE_S
 
 PLACE = TopicPartition("t", 0)

@@ -14,10 +14,10 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 
-from millstream.gateway.limits import Limits
+from millstream.gateway.http.limits import Limits
 from millstream.gateway.server import Gateway, GatewayOptions
+from millstream.raw_client import Cluster, CoordinatorKind, TopicPartition
 from millstream.testing import EmbeddedBroker
-from millstream.wire import Cluster, CoordinatorKind, TopicPartition
 from tests.broker.unreadable import unreadable
 from tests.waiting import PATIENCE_S
 from tests.wire import Wire

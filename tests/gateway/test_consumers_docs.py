@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from millstream.gateway.server import Gateway, GatewayOptions
+from millstream.raw_client import Cluster
 from millstream.testing import EmbeddedBroker
-from millstream.wire import Cluster
 
 pytestmark = [
     pytest.mark.timeout(300),

@@ -11,10 +11,10 @@ import httpx
 import pytest
 from confluent_kafka import Message, Producer
 
-from millstream.gateway.consumer_flights import Flights
+from millstream.gateway.consumers.flights import Flights
 from millstream.gateway.server import Gateway, GatewayOptions
+from millstream.raw_client import Cluster, CoordinatorKind, TopicPartition
 from millstream.testing import EmbeddedCluster
-from millstream.wire import Cluster, CoordinatorKind, TopicPartition
 from tests.topics import make_topic
 from tests.waiting import PATIENCE_S
 

@@ -4,9 +4,9 @@ from dataclasses import fields, replace
 
 import pytest
 
-from millstream.gateway import limits
-from millstream.gateway.limits import Limits, read_limits
-from millstream.gateway.listening import GatewayError
+from millstream.gateway.http import limits
+from millstream.gateway.http.limits import Limits, read_limits
+from millstream.gateway.http.listening import GatewayError
 
 
 def test_what_is_said_counts_and_the_rest_stays() -> None:

@@ -20,9 +20,9 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from millstream.gateway import app as gateway_app
-from millstream.gateway.answers import JSON
-from millstream.gateway.described import TEXT
-from millstream.gateway.openapi import undescribed
+from millstream.gateway.http.answers import JSON
+from millstream.gateway.http.described import TEXT
+from millstream.gateway.http.openapi import undescribed
 from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.testing import EmbeddedBroker
 

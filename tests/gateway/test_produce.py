@@ -17,11 +17,11 @@ from confluent_kafka.cimpl import NewTopic
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 
-from millstream.gateway import publishing
-from millstream.gateway.limits import Limits
+from millstream.gateway.http.limits import Limits
+from millstream.gateway.produce import publishing
 from millstream.gateway.server import Gateway, GatewayOptions
+from millstream.raw_client import Cluster
 from millstream.testing import EmbeddedBroker
-from millstream.wire import Cluster
 
 pytestmark = pytest.mark.timeout(300)
 

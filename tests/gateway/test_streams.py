@@ -18,14 +18,15 @@ import httpx
 import pytest
 from confluent_kafka import Producer
 
-from millstream.gateway import stream_events, stream_tail
-from millstream.gateway.errors import BadRequestError
-from millstream.gateway.limits import Limits
+from millstream.gateway.http.errors import BadRequestError
+from millstream.gateway.http.limits import Limits
 from millstream.gateway.server import Gateway, GatewayOptions
-from millstream.gateway.stream_positions import Id, read_id, read_start, spelled
-from millstream.gateway.stream_routes import StreamRoutes
+from millstream.gateway.streams import events as stream_events
+from millstream.gateway.streams import tail as stream_tail
+from millstream.gateway.streams.positions import Id, read_id, read_start, spelled
+from millstream.gateway.streams.routes import StreamRoutes
+from millstream.raw_client import Cluster, TopicPartition
 from millstream.testing import EmbeddedBroker
-from millstream.wire import Cluster, TopicPartition
 from tests.broker.unreadable import unreadable
 from tests.waiting import PATIENCE_S
 from tests.wire import Wire

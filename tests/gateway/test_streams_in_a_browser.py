@@ -7,8 +7,8 @@ import pytest
 from confluent_kafka import Producer
 
 from millstream.gateway.server import Gateway, GatewayOptions
+from millstream.raw_client import Cluster
 from millstream.testing import EmbeddedBroker
-from millstream.wire import Cluster
 from tests.console.conftest import chromium  # noqa: F401
 from tests.waiting import PATIENCE_S
 

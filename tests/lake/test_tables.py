@@ -13,7 +13,7 @@ from millstream.lake.conditions import Condition, from_spark
 from millstream.lake.errors import LakeOptionError, NoTableError, SchemaChangeError, StaleWriteError
 from millstream.lake.options import HELP, parse_options
 from millstream.lake.table import AppTransaction, open_table
-from millstream.spark.batch_input import BatchInput
+from millstream.spark.sink.batch_input import BatchInput
 from tests.lake.conftest import RECORDS, opened, records, rows_of, written
 
 

@@ -4,11 +4,12 @@ from uuid import UUID
 
 import pytest
 
-from millstream.metadata.application import apply
-from millstream.metadata.features import missing_features
-from millstream.metadata.image import ConfigResource, MetadataImage, ResourceType
-from millstream.metadata.producer_ids import allocate_producer_ids
-from millstream.metadata.records import (
+from millstream.formats.model.identifiers import BrokerId, TopicId, TopicName, TopicPartition
+from millstream.node.metadata.application import apply
+from millstream.node.metadata.features import missing_features
+from millstream.node.metadata.image import ConfigResource, MetadataImage, ResourceType
+from millstream.node.metadata.producer_ids import allocate_producer_ids
+from millstream.node.metadata.records import (
     BrokerRegistrationChangeRecord,
     ConfigRecord,
     CorruptMetadataError,
@@ -22,8 +23,7 @@ from millstream.metadata.records import (
     TopicRecord,
     UnregisterBrokerRecord,
 )
-from millstream.metadata.topics import NewTopic
-from millstream.model.identifiers import BrokerId, TopicId, TopicName, TopicPartition
+from millstream.node.metadata.topics import NewTopic
 from tests.metadata.cluster import Cluster
 
 A = TopicName("a")

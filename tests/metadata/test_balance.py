@@ -8,14 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.metadata.balance import (
-    BrokerPlace,
-    PartitionLoad,
-    PlannedReassignment,
-    plan_balance,
-    plan_drain,
-)
-from millstream.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.node.metadata.balance import BrokerPlace, PartitionLoad, PlannedReassignment, plan_balance, plan_drain
 
 
 def places(count: int, *racks: str) -> list[BrokerPlace]:

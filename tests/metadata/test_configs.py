@@ -4,17 +4,17 @@ from collections.abc import Sequence
 
 import pytest
 
-from millstream.metadata.configs import (
+from millstream.formats.model.errors import ErrorCode
+from millstream.node.metadata.configs import (
     ConfigAlteration,
     ConfigChange,
     Operation,
     alter_configs,
     incremental_alter_configs,
 )
-from millstream.metadata.image import ALL_BROKERS, ConfigResource, ResourceType
-from millstream.metadata.records import ConfigRecord
-from millstream.metadata.topics import NewTopic
-from millstream.model.errors import ErrorCode
+from millstream.node.metadata.image import ALL_BROKERS, ConfigResource, ResourceType
+from millstream.node.metadata.records import ConfigRecord
+from millstream.node.metadata.topics import NewTopic
 from tests.metadata.cluster import Cluster
 
 TOPIC = ConfigResource(ResourceType.TOPIC, "a")

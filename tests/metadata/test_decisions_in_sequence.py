@@ -4,14 +4,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from millstream.metadata.application import apply, replay
-from millstream.metadata.configs import ConfigChange, alter_configs, incremental_alter_configs
-from millstream.metadata.image import ConfigResource, MetadataImage
-from millstream.metadata.producer_ids import allocate_producer_ids
-from millstream.metadata.record_codec import decode_record
-from millstream.metadata.records import BrokerRegistrationChangeRecord
-from millstream.metadata.topic_names import folded
-from millstream.metadata.topics import (
+from millstream.formats.model.errors import ErrorCode
+from millstream.formats.model.identifiers import BrokerId
+from millstream.node.metadata.application import apply, replay
+from millstream.node.metadata.configs import ConfigChange, alter_configs, incremental_alter_configs
+from millstream.node.metadata.image import ConfigResource, MetadataImage
+from millstream.node.metadata.producer_ids import allocate_producer_ids
+from millstream.node.metadata.record_codec import decode_record
+from millstream.node.metadata.records import BrokerRegistrationChangeRecord
+from millstream.node.metadata.topic_names import folded
+from millstream.node.metadata.topics import (
     NewPartitions,
     NewTopic,
     TopicReference,
@@ -19,8 +21,6 @@ from millstream.metadata.topics import (
     create_topics,
     delete_topics,
 )
-from millstream.model.errors import ErrorCode
-from millstream.model.identifiers import BrokerId
 from tests.metadata.cluster import CLUSTER_ID, Cluster
 
 NAMES = st.sampled_from(["a", "a", "b", "c.d", "c_d", "not ok"])

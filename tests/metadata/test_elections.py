@@ -2,12 +2,12 @@
 
 import pytest
 
-from millstream.metadata.elections import ElectionType, balance_leaders, elect_leaderless, elect_leaders
-from millstream.metadata.partition_change import RECOVERING
-from millstream.metadata.records import BrokerRegistrationChangeRecord, ConfigRecord
-from millstream.metadata.topics import NewTopic
-from millstream.model.errors import ErrorCode, KafkaError
-from millstream.model.identifiers import BrokerId
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.identifiers import BrokerId
+from millstream.node.metadata.elections import ElectionType, balance_leaders, elect_leaderless, elect_leaders
+from millstream.node.metadata.partition_change import RECOVERING
+from millstream.node.metadata.records import BrokerRegistrationChangeRecord, ConfigRecord
+from millstream.node.metadata.topics import NewTopic
 from tests.metadata.cluster import Cluster
 
 

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from millstream.metadata.application import apply
-from millstream.metadata.feature_updates import FeatureUpdate, UpgradeType, update_features
-from millstream.metadata.features import SUPPORTED_FEATURES, bootstrap_records
-from millstream.metadata.image import MetadataImage
-from millstream.metadata.records import ConfigRecord, FeatureLevelRecord, SupportedFeature
-from millstream.metadata.topics import NewTopic
-from millstream.model.errors import ErrorCode, KafkaError
-from millstream.model.identifiers import BrokerId
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.identifiers import BrokerId
+from millstream.node.metadata.application import apply
+from millstream.node.metadata.feature_updates import FeatureUpdate, UpgradeType, update_features
+from millstream.node.metadata.features import SUPPORTED_FEATURES, bootstrap_records
+from millstream.node.metadata.image import MetadataImage
+from millstream.node.metadata.records import ConfigRecord, FeatureLevelRecord, SupportedFeature
+from millstream.node.metadata.topics import NewTopic
 from tests.metadata.cluster import Cluster
 
 ELR = "eligible.leader.replicas.version"

@@ -1,9 +1,9 @@
 """Internal topics get the replicas they lack when brokers are added."""
 
-from millstream.metadata.internal_topics import grow_internal_topics
-from millstream.metadata.records import ConfigRecord
-from millstream.metadata.topics import NewTopic, internal_topic
-from millstream.model.errors import ErrorCode
+from millstream.formats.model.errors import ErrorCode
+from millstream.node.metadata.internal_topics import grow_internal_topics
+from millstream.node.metadata.records import ConfigRecord
+from millstream.node.metadata.topics import NewTopic, internal_topic
 from tests.metadata.cluster import Cluster, introduction
 
 OFFSETS = "__consumer_offsets"

@@ -4,13 +4,13 @@ from uuid import UUID
 
 import pytest
 
-from millstream.metadata.isr import IsrChange, alter_partitions
-from millstream.metadata.membership import begin_controlled_shutdown, unregister_broker
-from millstream.metadata.partition_change import RECOVERED, RECOVERING
-from millstream.metadata.records import PartitionChangeRecord
-from millstream.metadata.topics import NewTopic
-from millstream.model.errors import ErrorCode, KafkaError
-from millstream.model.identifiers import BrokerId, TopicName
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.identifiers import BrokerId, TopicName
+from millstream.node.metadata.isr import IsrChange, alter_partitions
+from millstream.node.metadata.membership import begin_controlled_shutdown, unregister_broker
+from millstream.node.metadata.partition_change import RECOVERED, RECOVERING
+from millstream.node.metadata.records import PartitionChangeRecord
+from millstream.node.metadata.topics import NewTopic
 from tests.metadata.cluster import Cluster
 
 ONE = BrokerId(1)

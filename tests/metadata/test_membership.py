@@ -5,8 +5,10 @@ from uuid import UUID
 
 import pytest
 
-from millstream.metadata.application import apply
-from millstream.metadata.membership import (
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.identifiers import BrokerId, TopicName
+from millstream.node.metadata.application import apply
+from millstream.node.metadata.membership import (
     Heartbeat,
     HeartbeatAnswer,
     admit_broker,
@@ -16,7 +18,7 @@ from millstream.metadata.membership import (
     unfence_broker,
     unregister_broker,
 )
-from millstream.metadata.records import (
+from millstream.node.metadata.records import (
     LOST_DIRECTORY,
     NO_LEADER,
     BrokerRegistrationChangeRecord,
@@ -24,9 +26,7 @@ from millstream.metadata.records import (
     RegisterBrokerRecord,
     SupportedFeature,
 )
-from millstream.metadata.topics import NewTopic
-from millstream.model.errors import ErrorCode, KafkaError
-from millstream.model.identifiers import BrokerId, TopicName
+from millstream.node.metadata.topics import NewTopic
 from tests.metadata.cluster import Cluster, introduction
 
 ONE = BrokerId(1)

@@ -4,13 +4,13 @@ from uuid import UUID
 
 import pytest
 
-from millstream.metadata.elections import ElectionType, elect_leaders
-from millstream.metadata.image import PartitionState
-from millstream.metadata.partition_change import RECOVERED, RECOVERING
-from millstream.metadata.records import NO_LEADER, BrokerRegistrationChangeRecord, ConfigRecord
-from millstream.metadata.topics import NewTopic
-from millstream.model.errors import ErrorCode
-from millstream.model.identifiers import BrokerId
+from millstream.formats.model.errors import ErrorCode
+from millstream.formats.model.identifiers import BrokerId
+from millstream.node.metadata.elections import ElectionType, elect_leaders
+from millstream.node.metadata.image import PartitionState
+from millstream.node.metadata.partition_change import RECOVERED, RECOVERING
+from millstream.node.metadata.records import NO_LEADER, BrokerRegistrationChangeRecord, ConfigRecord
+from millstream.node.metadata.topics import NewTopic
 from tests.metadata.cluster import Cluster
 
 ELR = "eligible.leader.replicas.version"

@@ -2,9 +2,9 @@
 
 import pytest
 
-from millstream.metadata.producer_ids import allocate_producer_ids
-from millstream.model.errors import ErrorCode, KafkaError
-from millstream.model.identifiers import BrokerId
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.identifiers import BrokerId
+from millstream.node.metadata.producer_ids import allocate_producer_ids
 from tests.metadata.cluster import Cluster
 
 ONE = BrokerId(1)

@@ -5,17 +5,17 @@ from uuid import UUID
 
 import pytest
 
-from millstream.metadata.membership import admit_broker
-from millstream.metadata.partition_change import RECOVERING
-from millstream.metadata.reassignment import (
+from millstream.formats.model.errors import ErrorCode
+from millstream.node.metadata.membership import admit_broker
+from millstream.node.metadata.partition_change import RECOVERING
+from millstream.node.metadata.reassignment import (
     OngoingReassignment,
     Reassignment,
     alter_reassignments,
     list_reassignments,
 )
-from millstream.metadata.records import ConfigRecord
-from millstream.metadata.topics import NewTopic
-from millstream.model.errors import ErrorCode
+from millstream.node.metadata.records import ConfigRecord
+from millstream.node.metadata.topics import NewTopic
 from tests.metadata.cluster import Cluster, introduction
 
 

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.metadata import record_codec
-from millstream.metadata.record_codec import decode_record, encode_record
-from millstream.metadata.records import (
+from millstream.formats.model.identifiers import BrokerId, TopicId, TopicName
+from millstream.node.metadata import record_codec
+from millstream.node.metadata.record_codec import decode_record, encode_record
+from millstream.node.metadata.records import (
     BrokerRegistrationChangeRecord,
     ConfigRecord,
     CorruptMetadataError,
@@ -27,7 +28,6 @@ from millstream.metadata.records import (
     TopicRecord,
     UnregisterBrokerRecord,
 )
-from millstream.model.identifiers import BrokerId, TopicId, TopicName
 
 ID = TopicId(UUID(bytes=bytes(range(1, 17))))
 DIRECTORY = UUID(bytes=bytes(range(0x11, 0x21)))

@@ -7,21 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.metadata.application import apply
-from millstream.metadata.cluster_id import cluster_id_record
-from millstream.metadata.image import (
-    BrokerRegistration,
-    ConfigResource,
-    MetadataImage,
-    PartitionState,
-    TopicImage,
-)
-from millstream.metadata.record_codec import decode_record, encode_record
-from millstream.metadata.records import CorruptMetadataError, Endpoint, SupportedFeature
-from millstream.metadata.snapshot import difference, snapshot_records
-from millstream.metadata.topic_names import folded
-from millstream.metadata.topics import NewTopic, TopicReference, delete_topics
-from millstream.model.identifiers import BrokerId, TopicId, TopicName
+from millstream.formats.model.identifiers import BrokerId, TopicId, TopicName
+from millstream.node.metadata.application import apply
+from millstream.node.metadata.cluster_id import cluster_id_record
+from millstream.node.metadata.image import BrokerRegistration, ConfigResource, MetadataImage, PartitionState, TopicImage
+from millstream.node.metadata.record_codec import decode_record, encode_record
+from millstream.node.metadata.records import CorruptMetadataError, Endpoint, SupportedFeature
+from millstream.node.metadata.snapshot import difference, snapshot_records
+from millstream.node.metadata.topic_names import folded
+from millstream.node.metadata.topics import NewTopic, TopicReference, delete_topics
 from tests.metadata.cluster import Cluster
 
 NUMBERS = st.lists(st.integers(0, 5), max_size=3, unique=True).map(tuple)

@@ -4,8 +4,10 @@ from uuid import UUID
 
 import pytest
 
-from millstream.metadata.topic_names import INTERNAL_TOPICS
-from millstream.metadata.topics import (
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.identifiers import TopicName
+from millstream.node.metadata.topic_names import INTERNAL_TOPICS
+from millstream.node.metadata.topics import (
     NewPartitions,
     NewTopic,
     TopicReference,
@@ -15,8 +17,6 @@ from millstream.metadata.topics import (
     find_topic,
     internal_topic,
 )
-from millstream.model.errors import ErrorCode, KafkaError
-from millstream.model.identifiers import TopicName
 from tests.metadata.cluster import Cluster
 
 

@@ -16,7 +16,7 @@ import yaml
 
 from apache_kafka import ToolchainMissingError
 from install_test_clients import prometheus as installed
-from millstream.metrics.catalog import families
+from millstream.node.metrics.catalog import families
 from millstream.testing import EmbeddedBroker
 from millstream.testing.free_ports import free_ports
 from tests.metrics.conftest import Scrape

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from millstream.measures import Histogram
-from millstream.metrics.exposition import Page, counter, gauge, histogram, number
-from millstream.metrics.of_requests import kafka_name
+from millstream.node.measures import Histogram
+from millstream.node.metrics.exposition import Page, counter, gauge, histogram, number
+from millstream.node.metrics.of_requests import kafka_name
 from tests.metrics.conftest import Scraped
 
 SIZE = gauge("size_bytes", "How large.", "name", "place")

@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from millstream.metrics import endpoints
-from millstream.metrics.exposition import Page, gauge
-from millstream.metrics.subject import ObservedNode, Subject, Turns
-from millstream.net.plain_http import HttpAnswer, HttpRequest
+from millstream.node.metrics import endpoints
+from millstream.node.metrics.exposition import Page, gauge
+from millstream.node.metrics.subject import ObservedNode, Subject, Turns
+from millstream.node.server.plain_http import HttpAnswer, HttpRequest
 from tests.metrics.conftest import Scraped
 
 KNOWN = gauge("known", "What can be told.")

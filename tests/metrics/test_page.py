@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.metrics.catalog import SUBJECTS, SUCCESS, families, markdown
+from millstream.node.metrics.catalog import SUBJECTS, SUCCESS, families, markdown
 from millstream.testing import EmbeddedBroker
 from tests.broker.test_share import Group
 from tests.metrics.conftest import RECORDS, Scrape, Scraped, get, scraper
@@ -141,7 +141,7 @@ def test_names_are_escaped(scrape: Scrape, busy_broker: EmbeddedBroker) -> None:
 
 def test_the_documented_table_is_the_true_one() -> None:
     text = DOCUMENT.read_text()
-    begin, end = "<!-- begin: python -m millstream.metrics -->\n", "<!-- end -->"
+    begin, end = "<!-- begin: python -m millstream.node.metrics -->\n", "<!-- end -->"
     assert text.split(begin)[1].split(end)[0].strip() == markdown().strip()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.net.plain_http import LARGEST_HEAD_BYTES
+from millstream.node.server.plain_http import LARGEST_HEAD_BYTES
 from millstream.testing import EmbeddedBroker, EmbeddedCluster
 from millstream.testing.free_ports import free_ports
 from millstream.testing.node_process import NodeProcess

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from millstream.testing.simulation.cluster import CLIENT_PORT, Cluster
-from millstream.testing.simulation.machine import Process
+from millstream.simulator.cluster import CLIENT_PORT, Cluster
+from millstream.simulator.machine import Process
 from tests.metrics.conftest import Scraped
 
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import pytest
 import uvloop
 
-from millstream.net.listener import ConnectionLimits, Listener
-from millstream.net.network import SocketNetwork
-from millstream.net.service import Parts, Peer, Pending, Refused, Turn
+from millstream.node.server.listener import ConnectionLimits, Listener
+from millstream.node.server.network import SocketNetwork
+from millstream.node.server.service import Parts, Peer, Pending, Refused, Turn
 from tests.wire import Wire
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from millstream.api.api_versions import ApiVersions
-from millstream.api.dispatch import Dispatcher
-from millstream.api.request import Api, Context, Response, api
-from millstream.net.channel import Channel
-from millstream.net.listener import ConnectionLimits, Listener
-from millstream.net.network import SocketNetwork
-from millstream.protocol.schema import Message
+from millstream.formats.protocol.schema import Message
+from millstream.node.server.api_versions import ApiVersions
+from millstream.node.server.channel import Channel
+from millstream.node.server.dispatch import Dispatcher
+from millstream.node.server.listener import ConnectionLimits, Listener
+from millstream.node.server.network import SocketNetwork
+from millstream.node.server.request import Api, Context, Response, api
 from tests.waiting import PATIENCE_S, until_async
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from millstream.net.connection import TURN_REQUESTS
-from millstream.runtime.disk import RealDisk
+from millstream.node.runtime.disk import RealDisk
+from millstream.node.server.connection import TURN_REQUESTS
 from tests.net.conftest import NUMBER, RunningListener, Start, frame
 from tests.wire import Closed, Wire
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from millstream.net.held_requests import HeldRequests
-from millstream.net.service import Parts, Peer, Pending, Refused
+from millstream.node.server.held_requests import HeldRequests
+from millstream.node.server.service import Parts, Peer, Pending, Refused
 
 
 class Echo:

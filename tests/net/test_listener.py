@@ -4,8 +4,8 @@ import struct
 
 import pytest
 
-from millstream.net import connection, listener
-from millstream.net.network import SocketNetwork
+from millstream.node.server import connection, listener
+from millstream.node.server.network import SocketNetwork
 from tests.net.conftest import RunningListener, Start, frame
 from tests.wire import Closed, Wire
 

@@ -2,7 +2,7 @@
 
 import logging
 
-from millstream.net.log_throttle import LogThrottle
+from millstream.node.server.log_throttle import LogThrottle
 
 
 def record(second: float) -> logging.LogRecord:

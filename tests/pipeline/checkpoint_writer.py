@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from millstream.spark.session import start_session
+from millstream.spark.session.session import start_session
 
 SIZE = 200_000
 STATE_FILES = 3

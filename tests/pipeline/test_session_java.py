@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from millstream.spark import class_archive
-from millstream.spark.class_archive import ClassArchive
-from millstream.spark.java import JavaNotFoundError, JavaRuntime, find_java
-from millstream.spark.session import SparkStartError, is_local_path, start_session
-from millstream.spark.start_failures import reason_of
+from millstream.spark.session import class_archive
+from millstream.spark.session.class_archive import ClassArchive
+from millstream.spark.session.java import JavaNotFoundError, JavaRuntime, find_java
+from millstream.spark.session.session import SparkStartError, is_local_path, start_session
+from millstream.spark.session.start_failures import reason_of
 
 
 @pytest.fixture(autouse=True)

@@ -136,8 +136,8 @@ def test_status_and_stop_of_what_never_ran(offline: Run, file: Path) -> None:  #
 def test_status_of_one_that_runs_and_ends(run: Run, file: Path, millstream_broker: object) -> None:  # noqa: F811
     """Lag is the broker's word: what the group has not committed."""
     import millstream
+    from millstream.raw_client import Cluster, TopicPartition
     from millstream.testing import EmbeddedBroker
-    from millstream.wire import Cluster, TopicPartition
 
     assert isinstance(millstream_broker, EmbeddedBroker)
     address = millstream_broker.bootstrap_servers

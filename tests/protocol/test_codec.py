@@ -6,8 +6,8 @@ from uuid import UUID
 
 import pytest
 
-from millstream.protocol.primitives import ITEM_BUDGET, Cursor, MalformedMessage
-from millstream.protocol.schema import Schema
+from millstream.formats.protocol.primitives import ITEM_BUDGET, Cursor, MalformedMessage
+from millstream.formats.protocol.schema import Schema
 from tests.protocol.test_schema import CASES, random_structure
 
 PLAIN = Schema(

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.protocol import fetch
-from millstream.protocol.fetch import PartitionResult, ResponseParts
-from millstream.protocol.messages import request_schema, response_schema
-from millstream.protocol.node_endpoints import NodeEndpoint
-from millstream.protocol.primitives import MalformedMessage
+from millstream.formats.protocol import fetch
+from millstream.formats.protocol.fetch import PartitionResult, ResponseParts
+from millstream.formats.protocol.messages import request_schema, response_schema
+from millstream.formats.protocol.node_endpoints import NodeEndpoint
+from millstream.formats.protocol.primitives import MalformedMessage
 
 VERSIONS = range(fetch.FIRST_VERSION, fetch.LAST_VERSION + 1)
 

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.protocol import fetch, replica_fetch
-from millstream.protocol.fetch import PartitionResult, ResponseParts
-from millstream.protocol.messages import request_schema
-from millstream.protocol.primitives import MalformedMessage
-from millstream.protocol.replica_fetch import FetchHead
+from millstream.formats.protocol import fetch, replica_fetch
+from millstream.formats.protocol.fetch import PartitionResult, ResponseParts
+from millstream.formats.protocol.messages import request_schema
+from millstream.formats.protocol.primitives import MalformedMessage
+from millstream.formats.protocol.replica_fetch import FetchHead
 from tests.protocol.test_fetch import Stretch
 
 VERSIONS = range(replica_fetch.FIRST_VERSION, fetch.LAST_VERSION + 1)

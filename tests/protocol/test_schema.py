@@ -12,9 +12,9 @@ from kio.index import load_payload_module
 from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
 
-from millstream.protocol import messages
-from millstream.protocol.primitives import MalformedMessage
-from millstream.protocol.schema import Field, Message, Schema, Structure
+from millstream.formats.protocol import messages
+from millstream.formats.protocol.primitives import MalformedMessage
+from millstream.formats.protocol.schema import Field, Message, Schema, Structure
 
 LIMITS = {"int8": 7, "int16": 15, "uint16": 16, "int32": 31, "uint32": 32, "int64": 63}
 

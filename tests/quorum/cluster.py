@@ -9,28 +9,28 @@ from types import TracebackType
 from typing import Any
 from uuid import UUID
 
-from millstream.api.api_versions import ApiVersions
-from millstream.api.dispatch import Dispatcher
-from millstream.api.request import api
 from millstream.config.log_config import LogConfig
-from millstream.environment import Environment
-from millstream.metadata.records import MetadataRecord
-from millstream.model.errors import KafkaError
-from millstream.net.channel import Channel
-from millstream.net.listener import ConnectionLimits, Listener
-from millstream.protocol.schema import Message
-from millstream.quorum.handlers import QuorumHandlers
-from millstream.quorum.metadata_loader import MetadataLoader
-from millstream.quorum.metadata_log import MetadataLog
-from millstream.quorum.metadata_quorum import MetadataQuorum
-from millstream.quorum.quorum_state import QuorumStateFile
-from millstream.quorum.snapshot_writer import Retention
-from millstream.raft.messages import Peer
-from millstream.raft.settings import QuorumSettings
-from millstream.raft.voter_set import Endpoint, ReplicaKey, Voter, VoterSet
-from millstream.runtime.disk import RealDisk
-from millstream.storage.disk import Disk
-from millstream.storage.log_directory import LogDirectory
+from millstream.formats.model.errors import KafkaError
+from millstream.formats.protocol.schema import Message
+from millstream.node.consensus.quorum.handlers import QuorumHandlers
+from millstream.node.consensus.quorum.metadata_loader import MetadataLoader
+from millstream.node.consensus.quorum.metadata_log import MetadataLog
+from millstream.node.consensus.quorum.metadata_quorum import MetadataQuorum
+from millstream.node.consensus.quorum.quorum_state import QuorumStateFile
+from millstream.node.consensus.quorum.snapshot_writer import Retention
+from millstream.node.consensus.raft.messages import Peer
+from millstream.node.consensus.raft.settings import QuorumSettings
+from millstream.node.consensus.raft.voter_set import Endpoint, ReplicaKey, Voter, VoterSet
+from millstream.node.environment import Environment
+from millstream.node.metadata.records import MetadataRecord
+from millstream.node.runtime.disk import RealDisk
+from millstream.node.server.api_versions import ApiVersions
+from millstream.node.server.channel import Channel
+from millstream.node.server.dispatch import Dispatcher
+from millstream.node.server.listener import ConnectionLimits, Listener
+from millstream.node.server.request import api
+from millstream.node.storage.disk import Disk
+from millstream.node.storage.log.log_directory import LogDirectory
 from millstream.testing.free_ports import free_ports
 from tests.waiting import PATIENCE_S
 

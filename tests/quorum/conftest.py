@@ -11,14 +11,14 @@ from uuid import UUID
 import pytest
 
 from millstream.config.log_config import LogConfig
-from millstream.environment import Environment
-from millstream.metadata.records import MetadataRecord, TopicRecord
-from millstream.model.identifiers import TopicId, TopicName
-from millstream.net.network import SocketNetwork
-from millstream.quorum.metadata_log import MetadataLog, new_batch
-from millstream.runtime.clock import SystemClock
-from millstream.runtime.disk import RealDisk
-from millstream.storage.log_directory import LogDirectory
+from millstream.formats.model.identifiers import TopicId, TopicName
+from millstream.node.consensus.quorum.metadata_log import MetadataLog, new_batch
+from millstream.node.environment import Environment
+from millstream.node.metadata.records import MetadataRecord, TopicRecord
+from millstream.node.runtime.clock import SystemClock
+from millstream.node.runtime.disk import RealDisk
+from millstream.node.server.network import SocketNetwork
+from millstream.node.storage.log.log_directory import LogDirectory
 
 T = TypeVar("T")
 NOW = 1_700_000_000_000

@@ -2,8 +2,8 @@ from uuid import UUID
 
 import pytest
 
-from millstream.metadata.records import CorruptMetadataError
-from millstream.quorum.control_records import (
+from millstream.formats.records.record import Record
+from millstream.node.consensus.quorum.control_records import (
     ControlRecord,
     KRaftVersion,
     LeaderChange,
@@ -13,8 +13,8 @@ from millstream.quorum.control_records import (
     decode_control,
     encode_control,
 )
-from millstream.raft.voter_set import Endpoint, ReplicaKey, Voter, VoterSet
-from millstream.records.record import Record
+from millstream.node.consensus.raft.voter_set import Endpoint, ReplicaKey, Voter, VoterSet
+from millstream.node.metadata.records import CorruptMetadataError
 
 KEY = ReplicaKey(1, UUID(int=7))
 

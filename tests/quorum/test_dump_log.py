@@ -10,9 +10,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 
 import apache_kafka
-from millstream.quorum.snapshots import SnapshotContent
-from millstream.raft.log import KRaftVersionRecord, LeaderChangeRecord, VotersRecord
-from millstream.raft.voter_set import Endpoint, ReplicaKey, Voter, VoterSet
+from millstream.node.consensus.quorum.snapshots import SnapshotContent
+from millstream.node.consensus.raft.log import KRaftVersionRecord, LeaderChangeRecord, VotersRecord
+from millstream.node.consensus.raft.voter_set import Endpoint, ReplicaKey, Voter, VoterSet
 
 from .conftest import NOW, DiskOfNode, append, flush, topic
 

@@ -6,10 +6,10 @@ from uuid import UUID
 
 import pytest
 
-from millstream.metadata.topic_names import CLUSTER_METADATA_TOPIC
-from millstream.model.errors import ErrorCode
-from millstream.protocol.messages import request_schema
-from millstream.records.record import read_batches
+from millstream.formats.model.errors import ErrorCode
+from millstream.formats.protocol.messages import request_schema
+from millstream.formats.records.record import read_batches
+from millstream.node.metadata.topic_names import CLUSTER_METADATA_TOPIC
 
 from .cluster import Cluster, QuorumNode, eventually, run
 

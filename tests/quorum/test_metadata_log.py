@@ -3,18 +3,18 @@ from uuid import UUID
 import pytest
 
 from millstream.config.errors import ConfigError
-from millstream.metadata.records import CorruptMetadataError
-from millstream.quorum.metadata_log import MetadataLog, new_batch
-from millstream.quorum.snapshots import SnapshotContent
-from millstream.raft.log import (
+from millstream.node.consensus.quorum.metadata_log import MetadataLog, new_batch
+from millstream.node.consensus.quorum.snapshots import SnapshotContent
+from millstream.node.consensus.raft.log import (
     CorruptFetchError,
     KRaftVersionRecord,
     LeaderChangeRecord,
     PlacedControlRecord,
     VotersRecord,
 )
-from millstream.raft.messages import LogPosition
-from millstream.raft.voter_set import Endpoint, ReplicaKey, Voter, VoterSet
+from millstream.node.consensus.raft.messages import LogPosition
+from millstream.node.consensus.raft.voter_set import Endpoint, ReplicaKey, Voter, VoterSet
+from millstream.node.metadata.records import CorruptMetadataError
 
 from .conftest import NOW, DiskOfNode, MakeNode, append, flush, names, topic
 

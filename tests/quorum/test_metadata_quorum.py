@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from millstream.config.errors import ConfigError
-from millstream.model.errors import ErrorCode, KafkaError
-from millstream.quorum.snapshot_writer import Retention
-from millstream.raft.messages import Peer
-from millstream.raft.voter_set import Endpoint, VoterSet
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.node.consensus.quorum.snapshot_writer import Retention
+from millstream.node.consensus.raft.messages import Peer
+from millstream.node.consensus.raft.voter_set import Endpoint, VoterSet
 
 from ..storage.faulty_disk import FaultyDisk
 from .cluster import Cluster, QuorumNode, eventually, run

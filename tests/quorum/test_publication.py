@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from millstream.metadata.records import MetadataRecord, TopicRecord
-from millstream.quorum import publication as publication_module
-from millstream.quorum.metadata_log import CommittedBatch
-from millstream.quorum.publication import Publication
-from millstream.raft.log import LeaderChangeRecord
+from millstream.node.consensus.quorum import publication as publication_module
+from millstream.node.consensus.quorum.metadata_log import CommittedBatch
+from millstream.node.consensus.quorum.publication import Publication
+from millstream.node.consensus.raft.log import LeaderChangeRecord
+from millstream.node.metadata.records import MetadataRecord, TopicRecord
 
 from .conftest import NOW, DiskOfNode, append, flush, topic
 

@@ -5,8 +5,8 @@ from uuid import UUID
 import pytest
 
 from millstream.config.errors import ConfigError
-from millstream.quorum.quorum_state import QuorumStateFile, StoredQuorumState
-from millstream.runtime.disk import RealDisk
+from millstream.node.consensus.quorum.quorum_state import QuorumStateFile, StoredQuorumState
+from millstream.node.runtime.disk import RealDisk
 
 DIRECTORY_ID = UUID("27c6803d-c7cb-42dd-9baa-cd494ffacc81")
 

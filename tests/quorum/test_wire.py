@@ -6,10 +6,10 @@ from uuid import UUID
 
 import pytest
 
-from millstream.model.errors import ErrorCode
-from millstream.protocol.messages import request_schema, response_schema
-from millstream.quorum import wire
-from millstream.raft.messages import (
+from millstream.formats.model.errors import ErrorCode
+from millstream.formats.protocol.messages import request_schema, response_schema
+from millstream.node.consensus.quorum import wire
+from millstream.node.consensus.raft.messages import (
     BeginQuorumEpoch,
     EndQuorumEpoch,
     Fetch,
@@ -23,7 +23,7 @@ from millstream.raft.messages import (
     Vote,
     VoteAnswer,
 )
-from millstream.raft.voter_set import Endpoint, ReplicaKey
+from millstream.node.consensus.raft.voter_set import Endpoint, ReplicaKey
 
 ONE, TWO = ReplicaKey(1, UUID(int=11)), ReplicaKey(2, UUID(int=12))
 ENDPOINTS = (Endpoint("CONTROLLER", "one", 9093), Endpoint("OTHER", "one", 9094))

@@ -3,9 +3,9 @@
 from random import Random
 from typing import TypeVar
 
-from millstream.raft.events import Event
-from millstream.raft.log import QuorumState
-from millstream.raft.messages import (
+from millstream.node.consensus.raft.events import Event
+from millstream.node.consensus.raft.log import QuorumState
+from millstream.node.consensus.raft.messages import (
     BeginQuorumEpoch,
     Fetch,
     FetchAnswer,
@@ -17,10 +17,10 @@ from millstream.raft.messages import (
     Vote,
     VoteAnswer,
 )
-from millstream.raft.replica import RaftReplica
-from millstream.raft.roles import Role
-from millstream.raft.settings import QuorumSettings
-from millstream.raft.voter_set import ReplicaKey, Voter, VoterSet
+from millstream.node.consensus.raft.replica import RaftReplica
+from millstream.node.consensus.raft.roles import Role
+from millstream.node.consensus.raft.settings import QuorumSettings
+from millstream.node.consensus.raft.voter_set import ReplicaKey, Voter, VoterSet
 from tests.raft.cluster import endpoint_of, key_of
 from tests.raft.memory import Entry, MemoryLog, MemoryStore
 

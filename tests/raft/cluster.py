@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
-from millstream.raft.events import (
+from millstream.node.consensus.raft.events import (
     Answered,
     BecameLeader,
     HighWatermarkAdvanced,
@@ -15,8 +15,8 @@ from millstream.raft.events import (
     SnapshotInstalled,
     Truncated,
 )
-from millstream.raft.log import LeaderChangeRecord
-from millstream.raft.messages import (
+from millstream.node.consensus.raft.log import LeaderChangeRecord
+from millstream.node.consensus.raft.messages import (
     AddVoter,
     BeginQuorumEpoch,
     ChangeVotersAnswer,
@@ -30,9 +30,9 @@ from millstream.raft.messages import (
     UpdateVoter,
     Vote,
 )
-from millstream.raft.replica import RaftReplica
-from millstream.raft.settings import QuorumSettings
-from millstream.raft.voter_set import Endpoint, ReplicaKey, Voter, VoterSet
+from millstream.node.consensus.raft.replica import RaftReplica
+from millstream.node.consensus.raft.settings import QuorumSettings
+from millstream.node.consensus.raft.voter_set import Endpoint, ReplicaKey, Voter, VoterSet
 from tests.raft.memory import Entry, MemoryLog, MemoryStore
 
 

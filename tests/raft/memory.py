@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from millstream.raft.log import (
+from millstream.node.consensus.raft.log import (
     ControlRecord,
     CorruptFetchError,
     KRaftVersionRecord,
@@ -14,7 +14,7 @@ from millstream.raft.log import (
     QuorumState,
     VotersRecord,
 )
-from millstream.raft.messages import LogPosition
+from millstream.node.consensus.raft.messages import LogPosition
 
 Value = str | ControlRecord
 

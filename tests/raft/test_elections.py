@@ -1,12 +1,12 @@
 """Votes: who asks, who is given one, and what is on disk before it is said."""
 
-from millstream.model.errors import ErrorCode
-from millstream.raft.elections import ELECTION_BACKOFF_MS
-from millstream.raft.events import BecameLeader, LeaderChanged, Refused
-from millstream.raft.log import LeaderChangeRecord, QuorumState
-from millstream.raft.messages import NO_LEADER, Fetch, FetchAnswer, LogPosition, Vote, VoteAnswer
-from millstream.raft.roles import Role
-from millstream.raft.voter_set import ReplicaKey
+from millstream.formats.model.errors import ErrorCode
+from millstream.node.consensus.raft.elections import ELECTION_BACKOFF_MS
+from millstream.node.consensus.raft.events import BecameLeader, LeaderChanged, Refused
+from millstream.node.consensus.raft.log import LeaderChangeRecord, QuorumState
+from millstream.node.consensus.raft.messages import NO_LEADER, Fetch, FetchAnswer, LogPosition, Vote, VoteAnswer
+from millstream.node.consensus.raft.roles import Role
+from millstream.node.consensus.raft.voter_set import ReplicaKey
 from tests.raft.bench import SETTINGS, Bench
 from tests.raft.cluster import key_of
 

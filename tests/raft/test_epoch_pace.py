@@ -1,6 +1,6 @@
 """How fast requests may raise the epoch."""
 
-from millstream.raft.epoch_pace import BURST, PER_SECOND, EpochPace
+from millstream.node.consensus.raft.epoch_pace import BURST, PER_SECOND, EpochPace
 
 
 def test_elections_one_after_the_other_pass() -> None:

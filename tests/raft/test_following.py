@@ -4,8 +4,8 @@ import pickle
 
 import pytest
 
-from millstream.model.errors import ErrorCode
-from millstream.raft.events import (
+from millstream.formats.model.errors import ErrorCode
+from millstream.node.consensus.raft.events import (
     HighWatermarkAdvanced,
     LeaderChanged,
     Refused,
@@ -13,8 +13,8 @@ from millstream.raft.events import (
     Truncated,
     VotersChanged,
 )
-from millstream.raft.log import KRaftVersionRecord, LeaderChangeRecord, QuorumState, VotersRecord
-from millstream.raft.messages import (
+from millstream.node.consensus.raft.log import KRaftVersionRecord, LeaderChangeRecord, QuorumState, VotersRecord
+from millstream.node.consensus.raft.messages import (
     BeginQuorumEpoch,
     EndQuorumEpoch,
     Fetch,
@@ -29,9 +29,9 @@ from millstream.raft.messages import (
     Vote,
     VoteAnswer,
 )
-from millstream.raft.replica import CommittedLostError
-from millstream.raft.roles import Role
-from millstream.raft.voter_set import Voter, VoterSet
+from millstream.node.consensus.raft.replica import CommittedLostError
+from millstream.node.consensus.raft.roles import Role
+from millstream.node.consensus.raft.voter_set import Voter, VoterSet
 from tests.raft.bench import SETTINGS, Bench
 from tests.raft.cluster import endpoint_of, key_of
 from tests.raft.memory import Entry, MemoryLog

@@ -2,9 +2,9 @@
 
 import pytest
 
-from millstream.model.errors import ErrorCode, KafkaError
-from millstream.raft.events import Answered, HighWatermarkAdvanced, Leading, LostLeadership
-from millstream.raft.messages import (
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.node.consensus.raft.events import Answered, HighWatermarkAdvanced, Leading, LostLeadership
+from millstream.node.consensus.raft.messages import (
     BeginQuorumEpoch,
     EndQuorumEpoch,
     Fetch,
@@ -14,8 +14,8 @@ from millstream.raft.messages import (
     Parked,
     QuorumEpochAnswer,
 )
-from millstream.raft.roles import Role
-from millstream.raft.voter_set import ReplicaKey
+from millstream.node.consensus.raft.roles import Role
+from millstream.node.consensus.raft.voter_set import ReplicaKey
 from tests.raft.bench import SETTINGS, Bench
 from tests.raft.cluster import key_of
 from tests.raft.memory import Entry, MemoryLog

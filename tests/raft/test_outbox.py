@@ -1,8 +1,8 @@
 """One request of a kind to a peer at a time; failures wait longer each time."""
 
-from millstream.raft.messages import Fetch, FetchSnapshot, LogPosition, Peer
-from millstream.raft.outbox import MAX_RETRY_BACKOFF_MS, Outbox
-from millstream.raft.settings import QuorumSettings
+from millstream.node.consensus.raft.messages import Fetch, FetchSnapshot, LogPosition, Peer
+from millstream.node.consensus.raft.outbox import MAX_RETRY_BACKOFF_MS, Outbox
+from millstream.node.consensus.raft.settings import QuorumSettings
 from tests.raft.cluster import key_of
 
 SETTINGS = QuorumSettings()

@@ -2,7 +2,7 @@
 
 import statistics
 
-from millstream.raft.roles import Role
+from millstream.node.consensus.raft.roles import Role
 from tests.raft.cluster import Cluster
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from millstream.model.errors import ErrorCode, KafkaError
-from millstream.raft.events import Answered, VotersChanged
-from millstream.raft.log import KRaftVersionRecord, QuorumState, VotersRecord
-from millstream.raft.messages import (
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.node.consensus.raft.events import Answered, VotersChanged
+from millstream.node.consensus.raft.log import KRaftVersionRecord, QuorumState, VotersRecord
+from millstream.node.consensus.raft.messages import (
     AddVoter,
     ChangeVotersAnswer,
     EndQuorumEpoch,
@@ -16,8 +16,8 @@ from millstream.raft.messages import (
     UpdateVoterAnswer,
     Vote,
 )
-from millstream.raft.roles import Role
-from millstream.raft.voter_set import ReplicaKey, Voter, VoterSet
+from millstream.node.consensus.raft.roles import Role
+from millstream.node.consensus.raft.voter_set import ReplicaKey, Voter, VoterSet
 from tests.raft.bench import SETTINGS, Bench
 from tests.raft.cluster import endpoint_of, key_of
 from tests.raft.memory import Entry, MemoryLog

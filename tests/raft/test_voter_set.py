@@ -2,7 +2,7 @@
 
 import pytest
 
-from millstream.raft.voter_set import OffsetHistory, ReplicaKey, Voter, VoterSet
+from millstream.node.consensus.raft.voter_set import OffsetHistory, ReplicaKey, Voter, VoterSet
 from tests.raft.cluster import key_of
 
 

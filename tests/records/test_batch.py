@@ -4,7 +4,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.records.batch import (
+from millstream.formats.records.batch import (
     HEADER,
     HEADER_SIZE,
     BatchHeader,

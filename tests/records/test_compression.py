@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.records.compression import CODEC_BY_NAME, Codec, DecompressionFailedError, compress, decompress
+from millstream.formats.records.compression import CODEC_BY_NAME, Codec, DecompressionFailedError, compress, decompress
 
 CODECS = list(Codec)
 

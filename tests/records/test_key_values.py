@@ -3,11 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.records.batch import iterate_headers
-from millstream.records.compression import Codec
-from millstream.records.key_values import iterate_key_values
-from millstream.records.opening import WIDEST
-from millstream.records.record import Record, build_batch
+from millstream.formats.records.batch import iterate_headers
+from millstream.formats.records.compression import Codec
+from millstream.formats.records.key_values import iterate_key_values
+from millstream.formats.records.opening import WIDEST
+from millstream.formats.records.record import Record, build_batch
 
 BYTES = st.none() | st.binary(max_size=70) | st.binary(min_size=60, max_size=300)
 HEADERS = st.lists(st.tuples(st.text("abcä", max_size=5), BYTES), max_size=2).map(tuple)

@@ -4,10 +4,10 @@ import struct
 
 import pytest
 
-from millstream.model.errors import ErrorCode, KafkaError
-from millstream.records.batch import HEADER_SIZE, read_header, seal
-from millstream.records.compression import Codec
-from millstream.records.opening import (
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.records.batch import HEADER_SIZE, read_header, seal
+from millstream.formats.records.compression import Codec
+from millstream.formats.records.opening import (
     MINIMUM_RECORD_BYTES,
     BeyondLimitsError,
     OpeningLimits,
@@ -15,7 +15,7 @@ from millstream.records.opening import (
     is_possible_count,
     opened,
 )
-from millstream.records.record import Record, build_batch
+from millstream.formats.records.record import Record, build_batch
 
 COMPRESSED = [codec for codec in Codec if codec is not Codec.NONE]
 

@@ -9,10 +9,10 @@ from aiokafka.record import default_records as aiokafka_records
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream.model.errors import ErrorCode, KafkaError
-from millstream.records.batch import HEADER_SIZE, read_header, seal
-from millstream.records.compression import Codec
-from millstream.records.record import NO_OFFSET, Record, build_batch, iterate_records, read_batches
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.records.batch import HEADER_SIZE, read_header, seal
+from millstream.formats.records.compression import Codec
+from millstream.formats.records.record import NO_OFFSET, Record, build_batch, iterate_records, read_batches
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python's own

@@ -2,11 +2,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.model.errors import KafkaError
-from millstream.records.batch import HEADER, HEADER_SIZE, BatchHeader
-from millstream.records.compression import Codec, compress
-from millstream.records.opening import WIDEST, BeyondLimitsError, OpeningLimits
-from millstream.records.record_times import first_record_at, latest_record
+from millstream.formats.model.errors import KafkaError
+from millstream.formats.records.batch import HEADER, HEADER_SIZE, BatchHeader
+from millstream.formats.records.compression import Codec, compress
+from millstream.formats.records.opening import WIDEST, BeyondLimitsError, OpeningLimits
+from millstream.formats.records.record_times import first_record_at, latest_record
 
 
 def varint(value: int) -> bytes:

@@ -4,7 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.records.varint import MAX_INT_BYTES, MAX_LONG_BYTES, MalformedRecordError, append_varint, read_varint
+from millstream.formats.records.varint import (
+    MAX_INT_BYTES,
+    MAX_LONG_BYTES,
+    MalformedRecordError,
+    append_varint,
+    read_varint,
+)
 
 
 @pytest.mark.parametrize(

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from millstream.records import walking
-from millstream.records.batch import HEADER_SIZE
-from millstream.records.record import Record, build_batch
-from millstream.records.varint import MalformedRecordError
+from millstream.formats.records import walking
+from millstream.formats.records.batch import HEADER_SIZE
+from millstream.formats.records.record import Record, build_batch
+from millstream.formats.records.varint import MalformedRecordError
 
 
 @pytest.fixture(params=["plain", "compiled"])
 def walk(request: pytest.FixtureRequest) -> Any:
     if request.param == "plain":
         return walking
-    return pytest.importorskip("millstream.records._walking")
+    return pytest.importorskip("millstream.formats.records._walking")
 
 
 def records(*given: Record) -> bytes:
@@ -66,7 +66,7 @@ def test_places_outside_of_the_bytes(walk: Any) -> None:
 
 
 def test_both_say_the_same_of_damaged_records() -> None:
-    compiled: Any = pytest.importorskip("millstream.records._walking")
+    compiled: Any = pytest.importorskip("millstream.formats.records._walking")
     chance = random.Random(13)
     verdicts = set()
     for _ in range(4000):
@@ -124,7 +124,7 @@ def test_schema_ids(walk: Any) -> None:
 
 
 def test_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    from millstream.records import compiled
+    from millstream.formats.records import compiled
 
     monkeypatch.setenv("MILLSTREAM_PURE", "1")
     assert importlib.reload(compiled).check_records is walking.check_records

@@ -9,10 +9,10 @@ import pytest
 from authlib.deprecate import AuthlibDeprecationWarning
 
 from millstream.gateway.server import Gateway, GatewayOptions
+from millstream.raw_client import Cluster
 from millstream.registry.log import SchemaLog
 from millstream.registry.registry import Registry
 from millstream.testing import EmbeddedBroker
-from millstream.wire import Cluster
 
 with warnings.catch_warnings():
     # A library of Confluent's client warns of its own when it is imported.

@@ -7,16 +7,16 @@ from collections.abc import Callable
 
 import pytest
 
-from millstream.records.record import Record, build_batch
+from millstream.formats.records.record import Record, build_batch
+from millstream.raw_client import Cluster, TopicPartition
+from millstream.raw_client.producing import Producer
+from millstream.raw_client.transactions import Transactions
 from millstream.registry import log as schema_log
 from millstream.registry.errors import RegistryError
 from millstream.registry.records import Entry, Key, Kind
 from millstream.registry.registering import SchemaRequest
 from millstream.registry.registry import Registry
 from millstream.registry.subjects import parse_subject
-from millstream.wire import Cluster, TopicPartition
-from millstream.wire.producing import Producer
-from millstream.wire.transactions import Transactions
 
 pytestmark = pytest.mark.timeout(300)
 THREADS_EACH, ROUNDS = 3, 6

@@ -8,13 +8,13 @@ from contextlib import ExitStack
 
 import pytest
 
+from millstream.raw_client import Cluster, TopicPartition
 from millstream.registry.errors import RegistryError
 from millstream.registry.log import SchemaLog
 from millstream.registry.registering import SchemaRequest
 from millstream.registry.registry import Registry
 from millstream.registry.subjects import parse_subject
 from millstream.testing import EmbeddedCluster
-from millstream.wire import Cluster, TopicPartition
 from tests.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

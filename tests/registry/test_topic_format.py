@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from millstream.records.record import Record, build_batch, read_batches
+from millstream.formats.records.record import Record, build_batch, read_batches
+from millstream.raw_client import Cluster, TopicPartition
+from millstream.raw_client.producing import Producer
 from millstream.registry.errors import RegistryError
 from millstream.registry.levels import Level, Mode
 from millstream.registry.records import Reference
@@ -14,8 +16,6 @@ from millstream.registry.registering import SchemaRequest
 from millstream.registry.registry import Registry
 from millstream.registry.subjects import Subject, parse_subject
 from millstream.registry.topic import prepare_topic
-from millstream.wire import Cluster, TopicPartition
-from millstream.wire.producing import Producer
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -1,17 +1,17 @@
 """Replicas of one partition on pretended brokers, with a controller and a network that delays, loses and repeats.
 
-The brokers run the real leader and follower of `millstream.replication`; the controller here does what AlterPartition
-and elections must. Everything is taken from one random generator, so a seed is a run. The promises are checked
-all along.
+The brokers run the real leader and follower of `millstream.node.replicas.core`; the controller here does what
+AlterPartition and elections must. Everything is taken from one random generator, so a seed is a run. The promises are
+checked all along.
 """
 
 import random
 from collections import deque
 from dataclasses import dataclass, replace
 
-from millstream.model.errors import ErrorCode, KafkaError
-from millstream.replication.follower import FollowerPosition, PartitionFollower, Reaction
-from millstream.replication.leader import Confirmed, NextStep, PartitionLeader, Proposal
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.node.replicas.core.follower import FollowerPosition, PartitionFollower, Reaction
+from millstream.node.replicas.core.leader import Confirmed, NextStep, PartitionLeader, Proposal
 from tests.replication.memory_log import MemoryLog, Record
 
 NOBODY = -1

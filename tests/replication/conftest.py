@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from millstream.protocol.schema import Message
+from millstream.formats.protocol.schema import Message
 from millstream.testing import EmbeddedCluster
 from tests.topics import await_topic
 from tests.waiting import PATIENCE_S

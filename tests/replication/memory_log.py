@@ -1,6 +1,6 @@
 """A partition's log in memory, as leader and follower of the pure room see it; a record is an epoch and a value."""
 
-from millstream.storage.leader_epochs import LeaderEpochs
+from millstream.node.storage.log.leader_epochs import LeaderEpochs
 
 Record = tuple[int, str]
 

@@ -2,7 +2,7 @@
 
 from uuid import UUID
 
-from millstream.model.errors import ErrorCode
+from millstream.formats.model.errors import ErrorCode
 from tests.replication.conftest import Replicated, eventually
 from tests.wire import batch, values
 

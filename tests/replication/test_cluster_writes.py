@@ -1,6 +1,6 @@
 """Writes to replicated partitions: who takes them, when they are acknowledged, and when they are shown."""
 
-from millstream.model.errors import ErrorCode
+from millstream.formats.model.errors import ErrorCode
 from tests.replication.conftest import Replicated, eventually
 from tests.wire import batch, values
 

@@ -9,25 +9,25 @@ from uuid import UUID
 
 import pytest
 
-from millstream.broker.partition import Partition
-from millstream.broker.replica_fetcher import ReplicaFetcher
-from millstream.broker.replica_throttle import ReplicaThrottle
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.loading import load_broker_config
 from millstream.config.log_config import LogConfig
-from millstream.environment import Environment
-from millstream.metadata.image import PartitionState
-from millstream.model.errors import ErrorCode
-from millstream.model.identifiers import TopicPartition
-from millstream.protocol.messages import request_schema, response_schema
-from millstream.protocol.primitives import Cursor
-from millstream.protocol.schema import Message
-from millstream.records.batch import iterate_headers
-from millstream.records.record import Record, build_batch
-from millstream.replication.leader import Proposal
-from millstream.runtime.disk import RealDisk
-from millstream.runtime.world import real_environment
-from millstream.storage.log_directory import LogDirectory
+from millstream.formats.model.errors import ErrorCode
+from millstream.formats.model.identifiers import TopicPartition
+from millstream.formats.protocol.messages import request_schema, response_schema
+from millstream.formats.protocol.primitives import Cursor
+from millstream.formats.protocol.schema import Message
+from millstream.formats.records.batch import iterate_headers
+from millstream.formats.records.record import Record, build_batch
+from millstream.node.environment import Environment
+from millstream.node.metadata.image import PartitionState
+from millstream.node.replicas.core.leader import Proposal
+from millstream.node.replicas.partition import Partition
+from millstream.node.replicas.replica_fetcher import ReplicaFetcher
+from millstream.node.replicas.replica_throttle import ReplicaThrottle
+from millstream.node.runtime.disk import RealDisk
+from millstream.node.runtime.world import real_environment
+from millstream.node.storage.log.log_directory import LogDirectory
 from tests.waiting import PATIENCE_S
 
 TOPIC_ID = UUID(int=77)

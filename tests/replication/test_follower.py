@@ -2,8 +2,8 @@
 
 import pytest
 
-from millstream.model.errors import ErrorCode
-from millstream.replication.follower import PartitionFollower, Reaction
+from millstream.formats.model.errors import ErrorCode
+from millstream.node.replicas.core.follower import PartitionFollower, Reaction
 from tests.replication.memory_log import MemoryLog
 
 

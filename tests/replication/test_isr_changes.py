@@ -7,14 +7,14 @@ from uuid import UUID
 
 import pytest
 
-from millstream.broker import isr_changes
-from millstream.broker.isr_changes import IsrChanges
-from millstream.model.errors import ErrorCode, KafkaError
-from millstream.model.identifiers import TopicPartition
-from millstream.protocol.messages import response_schema
-from millstream.protocol.schema import Message
-from millstream.replication.leader import Confirmed, NextStep, Proposal
-from millstream.runtime.world import real_environment
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.identifiers import TopicPartition
+from millstream.formats.protocol.messages import response_schema
+from millstream.formats.protocol.schema import Message
+from millstream.node.replicas import isr_changes
+from millstream.node.replicas.core.leader import Confirmed, NextStep, Proposal
+from millstream.node.replicas.isr_changes import IsrChanges
+from millstream.node.runtime.world import real_environment
 from tests.waiting import PATIENCE_S
 
 

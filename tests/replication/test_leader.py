@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from millstream.model.errors import ErrorCode, KafkaError
-from millstream.replication.leader import Confirmed, NextStep, PartitionLeader, Proposal
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.node.replicas.core.leader import Confirmed, NextStep, PartitionLeader, Proposal
 
 
 @dataclass

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from millstream.replication.follower import FollowerPosition, PartitionFollower
-from millstream.replication.leader import Confirmed, NextStep, PartitionLeader, Proposal
+from millstream.node.replicas.core.follower import FollowerPosition, PartitionFollower
+from millstream.node.replicas.core.leader import Confirmed, NextStep, PartitionLeader, Proposal
 from tests.replication.cluster_model import NOBODY, ClusterModel
 
 

@@ -10,18 +10,18 @@ from uuid import UUID
 
 import pytest
 
-from millstream.broker.local_partition import Role
-from millstream.broker.partition import Partition
 from millstream.config.log_config import LogConfig
-from millstream.metadata.image import PartitionState
-from millstream.model.errors import ErrorCode, KafkaError
-from millstream.model.identifiers import TopicPartition
-from millstream.records.record import Record, build_batch
-from millstream.replication.leader import Confirmed, Proposal
-from millstream.runtime.disk import RealDisk
-from millstream.runtime.world import real_environment
-from millstream.storage.log_directory import LogDirectory
-from millstream.storage.partition_log import PartitionLog
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.identifiers import TopicPartition
+from millstream.formats.records.record import Record, build_batch
+from millstream.node.metadata.image import PartitionState
+from millstream.node.replicas.core.leader import Confirmed, Proposal
+from millstream.node.replicas.local_partition import Role
+from millstream.node.replicas.partition import Partition
+from millstream.node.runtime.disk import RealDisk
+from millstream.node.runtime.world import real_environment
+from millstream.node.storage.log.log_directory import LogDirectory
+from millstream.node.storage.log.partition_log import PartitionLog
 
 AT = TopicPartition("t", 0)
 TOPIC_ID = UUID(int=5)

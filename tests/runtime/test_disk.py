@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from millstream.runtime import disk as disk_module
-from millstream.runtime.disk import RealDisk
+from millstream.node.runtime import disk as disk_module
+from millstream.node.runtime.disk import RealDisk
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_the_lock_is_exclusive_and_dies_with_its_process(disk: RealDisk, tmp_pat
     assert disk.lock(path) is None
     held.release()
     program = (
-        "import os, sys; from millstream.runtime.disk import RealDisk; lock = RealDisk().lock(sys.argv[1]);"
+        "import os, sys; from millstream.node.runtime.disk import RealDisk; lock = RealDisk().lock(sys.argv[1]);"
         "assert lock is not None; os._exit(0)"
     )
     subprocess.run(

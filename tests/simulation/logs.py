@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from millstream.records.record import Record, build_batch
-from millstream.testing.simulation.sight import Batch, PartitionKey, ReplicaSight
-from millstream.testing.simulation.transaction_book import NAME_HEADER
+from millstream.formats.records.record import Record, build_batch
+from millstream.simulator.sight import Batch, PartitionKey, ReplicaSight
+from millstream.simulator.transaction_book import NAME_HEADER
 
 COMMIT, ABORT = b"\x00\x00\x00\x01", b"\x00\x00\x00\x00"
 

@@ -5,11 +5,11 @@ import random
 import pytest
 
 from millstream.config.log_config import LogConfig
-from millstream.model.errors import KafkaError
-from millstream.model.identifiers import TopicName, TopicPartition
-from millstream.records.batch import iterate_headers
-from millstream.storage.log_directory import LogDirectory
-from millstream.testing.simulation.disk import DiskSession, Killed, SimulatedDisk
+from millstream.formats.model.errors import KafkaError
+from millstream.formats.model.identifiers import TopicName, TopicPartition
+from millstream.formats.records.batch import iterate_headers
+from millstream.node.storage.log.log_directory import LogDirectory
+from millstream.simulator.disk import DiskSession, Killed, SimulatedDisk
 from tests.storage.batches import NOW, batch
 from tests.storage.conftest import TOPIC_ID
 

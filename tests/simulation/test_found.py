@@ -5,13 +5,13 @@ import asyncio
 import pytest
 
 from millstream.config.log_config import LogConfig
-from millstream.model.identifiers import TopicName, TopicPartition
-from millstream.net.channel import Channel
-from millstream.storage.cleaner.transactions import CleanedTransactions
-from millstream.storage.log_directory import LogDirectory
-from millstream.storage.transaction_index import AbortedTransaction
-from millstream.testing.simulation.disk import SimulatedDisk
-from millstream.testing.simulation.machine import Process
+from millstream.formats.model.identifiers import TopicName, TopicPartition
+from millstream.node.server.channel import Channel
+from millstream.node.storage.cleaner.transactions import CleanedTransactions
+from millstream.node.storage.index.transaction_index import AbortedTransaction
+from millstream.node.storage.log.log_directory import LogDirectory
+from millstream.simulator.disk import SimulatedDisk
+from millstream.simulator.machine import Process
 from tests.storage.batches import NOW, batch
 from tests.storage.conftest import TOPIC_ID
 

@@ -7,10 +7,10 @@ from uuid import UUID
 
 import pytest
 
-from millstream.metadata.image import BrokerRegistration, MetadataImage, PartitionState, TopicImage
-from millstream.model.identifiers import BrokerId, TopicId, TopicName
-from millstream.testing.simulation.committed_log import CommittedLogs
-from millstream.testing.simulation.invariants import (
+from millstream.formats.model.identifiers import BrokerId, TopicId, TopicName
+from millstream.node.metadata.image import BrokerRegistration, MetadataImage, PartitionState, TopicImage
+from millstream.simulator.committed_log import CommittedLogs
+from millstream.simulator.invariants import (
     AckedIsKept,
     CommittedMetadataStays,
     EpochsOnlyGrow,
@@ -22,8 +22,8 @@ from millstream.testing.simulation.invariants import (
     OneQuorumLeaderPerEpoch,
     all_invariants,
 )
-from millstream.testing.simulation.sight import Batch, ImageSight, PartitionKey, QuorumSight, ReplicaSight, Sight
-from millstream.testing.simulation.violation import Violation
+from millstream.simulator.sight import Batch, ImageSight, PartitionKey, QuorumSight, ReplicaSight, Sight
+from millstream.simulator.violation import Violation
 
 TOPIC = UUID(int=7)
 

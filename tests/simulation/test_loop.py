@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from millstream.testing.simulation.machine import Process
-from millstream.testing.simulation.scheduler import Scheduler
+from millstream.simulator.machine import Process
+from millstream.simulator.scheduler import Scheduler
 
 from .conftest import World
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from millstream.net.network import CONNECT_TIMEOUT_S, UNACKNOWLEDGED_S
-from millstream.runtime.disk import RealDisk
-from millstream.storage.slice import Slice
-from millstream.testing.simulation.machine import Process
-from millstream.testing.simulation.network import SimulatedTransport
+from millstream.node.runtime.disk import RealDisk
+from millstream.node.server.network import CONNECT_TIMEOUT_S, UNACKNOWLEDGED_S
+from millstream.node.storage.log.slice import Slice
+from millstream.simulator.machine import Process
+from millstream.simulator.network import SimulatedTransport
 
 from .conftest import World
 

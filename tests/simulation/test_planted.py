@@ -5,36 +5,36 @@ from dataclasses import replace
 
 import pytest
 
-from millstream.broker import coordinator_shell
-from millstream.broker.controller_contact import ControllerContact
-from millstream.broker.partition import Partition
-from millstream.broker.refused_batches import RefusedBatches
-from millstream.broker.replica_roles import ReplicaRoles
-from millstream.broker.replica_surroundings import Surroundings
-from millstream.broker.sequence_gaps import SequenceGaps
-from millstream.broker.transaction_markers import TransactionMarkers
 from millstream.config.log_config import LogConfig
-from millstream.controller.broker_sessions import BrokerSession
-from millstream.coordinator.group_shard import GroupShard
-from millstream.coordinator.transaction import transaction_end
-from millstream.coordinator.transaction.transaction import Transaction, TransactionState
-from millstream.coordinator.transaction.transaction_shard import TransactionShard
-from millstream.metadata.topic_names import INTERNAL_TOPICS
-from millstream.model.errors import ErrorCode, KafkaError
-from millstream.model.transactions import Marker
-from millstream.quorum.metadata_log import MetadataLog
-from millstream.quorum.quorum_state import QuorumStateFile
-from millstream.records.batch import HEADER_SIZE, BatchHeader
-from millstream.replication.follower import PartitionFollower
-from millstream.runtime.node import Node
-from millstream.storage import recovery
-from millstream.storage.batch_scan import header_at
-from millstream.storage.cleaner.transactions import CleanedTransactions
-from millstream.storage.disk import File
-from millstream.storage.log_directory import LogDirectory
-from millstream.storage.partition_log import PartitionLog
-from millstream.storage.transaction_index import AbortedTransaction
-from millstream.testing.simulation.simulation import Options, Scenario, simulate
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.transactions import Marker
+from millstream.formats.records.batch import HEADER_SIZE, BatchHeader
+from millstream.node.cluster.controller_contact import ControllerContact
+from millstream.node.consensus.quorum.metadata_log import MetadataLog
+from millstream.node.consensus.quorum.quorum_state import QuorumStateFile
+from millstream.node.controller.broker_sessions import BrokerSession
+from millstream.node.coordination import coordinator_shell
+from millstream.node.groups.core.group_shard import GroupShard
+from millstream.node.metadata.topic_names import INTERNAL_TOPICS
+from millstream.node.replicas.core.follower import PartitionFollower
+from millstream.node.replicas.partition import Partition
+from millstream.node.replicas.refused_batches import RefusedBatches
+from millstream.node.replicas.replica_roles import ReplicaRoles
+from millstream.node.replicas.replica_surroundings import Surroundings
+from millstream.node.replicas.sequence_gaps import SequenceGaps
+from millstream.node.runtime.node import Node
+from millstream.node.storage.cleaner.transactions import CleanedTransactions
+from millstream.node.storage.disk import File
+from millstream.node.storage.index.transaction_index import AbortedTransaction
+from millstream.node.storage.log import recovery
+from millstream.node.storage.log.batch_scan import header_at
+from millstream.node.storage.log.log_directory import LogDirectory
+from millstream.node.storage.log.partition_log import PartitionLog
+from millstream.node.transactions.core import transaction_end
+from millstream.node.transactions.core.transaction import Transaction, TransactionState
+from millstream.node.transactions.core.transaction_shard import TransactionShard
+from millstream.node.transactions.transaction_markers import TransactionMarkers
+from millstream.simulator.simulation import Options, Scenario, simulate
 
 SEEDS = range(1, 61)
 _OF_RECORDS = {

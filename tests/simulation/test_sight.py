@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from millstream.testing.simulation.sight import Observer, ReplicaSight, Sight
-from millstream.testing.simulation.simulation import Options, simulate
+from millstream.simulator.sight import Observer, ReplicaSight, Sight
+from millstream.simulator.simulation import Options, simulate
 
 
 def _plain(seen: ReplicaSight) -> tuple[Any, ...]:

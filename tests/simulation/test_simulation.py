@@ -6,15 +6,15 @@ import sys
 
 import pytest
 
-from millstream.broker.partition import Partition
 from millstream.cli.app import run_app
-from millstream.testing.simulation.campaign import run_seeds
-from millstream.testing.simulation.simulation import Options, Scenario, simulate
+from millstream.node.replicas.partition import Partition
+from millstream.simulator.campaign import run_seeds
+from millstream.simulator.simulation import Options, Scenario, simulate
 
 SEEDS = int(os.environ.get("SEEDS", "200"))
 FEW = pytest.mark.parametrize("seeds", [range(1, 5), pytest.param(range(5, 9), marks=pytest.mark.slow)], ids=str)
 _PROGRAM = (
-    "from millstream.testing.simulation.simulation import simulate; result = simulate({seed}); "
+    "from millstream.simulator.simulation import simulate; result = simulate({seed}); "
     "print(result.fingerprint, result.steps, result.acked)"
 )
 

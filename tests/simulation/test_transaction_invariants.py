@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from millstream.records.record import Record, build_batch
-from millstream.testing.simulation.committed_log import CommittedLogs
-from millstream.testing.simulation.compaction_invariants import CleaningKeepsTheLast
-from millstream.testing.simulation.invariants import InSyncLogsAgree
-from millstream.testing.simulation.sight import Batch, ReplicaSight, Sight
-from millstream.testing.simulation.transaction_book import Transaction, TransactionBook
-from millstream.testing.simulation.transaction_invariants import TransactionInvariants
-from millstream.testing.simulation.transaction_log import OFFSETS_TOPIC, STATE_TOPIC
-from millstream.testing.simulation.violation import Violation
+from millstream.formats.records.record import Record, build_batch
+from millstream.simulator.committed_log import CommittedLogs
+from millstream.simulator.compaction_invariants import CleaningKeepsTheLast
+from millstream.simulator.invariants import InSyncLogsAgree
+from millstream.simulator.sight import Batch, ReplicaSight, Sight
+from millstream.simulator.transaction_book import Transaction, TransactionBook
+from millstream.simulator.transaction_invariants import TransactionInvariants
+from millstream.simulator.transaction_log import OFFSETS_TOPIC, STATE_TOPIC
+from millstream.simulator.violation import Violation
 
 from .logs import ABORT, COMMIT, StoredLog, marker, plain, replica, stored, written
 

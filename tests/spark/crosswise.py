@@ -13,7 +13,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from millstream.spark.session import start_session
+from millstream.spark.session.session import start_session
 from tests.spark.conftest import SETTINGS
 
 CONNECTORS = ("millstream", "kafka")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from millstream.spark.batch_input import BatchInput, WrittenBatch, refusal
+from millstream.spark.sink.batch_input import BatchInput, WrittenBatch, refusal
 
 ROWS = BatchInput.of_rows(100, 4711)
 OFFSETS = BatchInput.of_offsets([[0, 100]], ['{"orders":{"0":100}}'])

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from millstream.spark.batch_input import BatchInput
-from millstream.spark.checkpoint_input import CheckpointOffsets, input_of_rows
 from millstream.spark.errors import SinkError
-from millstream.spark.row_digest import RowDigest
+from millstream.spark.sink.batch_input import BatchInput
+from millstream.spark.sink.checkpoint_input import CheckpointOffsets, input_of_rows
+from millstream.spark.sink.row_digest import RowDigest
 
 
 def ours(offset: int, **note: Any) -> dict[str, Any]:

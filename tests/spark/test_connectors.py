@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from millstream.raw_client import Cluster
 from millstream.testing import EmbeddedBroker
-from millstream.wire import Cluster
 from tests.spark.crosswise import CONNECTORS
 from tools import spark_kafka_connector
 from tools.apache_kafka import ToolchainMissingError

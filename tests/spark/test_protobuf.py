@@ -5,8 +5,8 @@ from pathlib import Path
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
+from millstream.raw_client import Cluster
 from millstream.testing import EmbeddedBroker
-from millstream.wire import Cluster
 from tests.schemas.tiny_registry import running
 
 ORDER = """

@@ -16,11 +16,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from millstream.columnar import partition_by_key
-from millstream.spark.decisions import TOPIC as DECISIONS
+from millstream.raw_client import Cluster, WireError
 from millstream.spark.errors import SinkError
-from millstream.spark.sink import BatchWriter
+from millstream.spark.sink.decisions import TOPIC as DECISIONS
+from millstream.spark.sink.sink import BatchWriter
 from millstream.testing import EmbeddedBroker
-from millstream.wire import Cluster, WireError
 from tests.spark_exactly_once.committed import committed_values, hidden
 from tests.waiting import PATIENCE_S
 from tools.apache_kafka import ApacheKafkaBroker, resolve

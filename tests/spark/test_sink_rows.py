@@ -6,10 +6,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from millstream.records.batch import read_header
-from millstream.spark import sink_rows
-from millstream.spark.sink_options import parse_write_options
-from millstream.spark.sink_rows import RowRouter
+from millstream.formats.records.batch import read_header
+from millstream.spark.sink import rows as sink_rows
+from millstream.spark.sink.options import parse_write_options
+from millstream.spark.sink.rows import RowRouter
 
 ROWS = 200
 

@@ -16,9 +16,9 @@ from confluent_kafka.cimpl import NewTopic
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from millstream.raw_client import Cluster, TopicPartition
 from millstream.spark.progress_listener import GroupProgressListener
 from millstream.testing import EmbeddedBroker
-from millstream.wire import Cluster, TopicPartition
 from tests.waiting import PATIENCE_S
 from tools.apache_kafka import ApacheKafkaBroker, resolve
 

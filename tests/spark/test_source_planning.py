@@ -21,8 +21,10 @@ from pyspark.sql.types import StructType
 from millstream.columnar import ArrowDecoder
 from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.lake.errors import LakeError
+from millstream.raw_client import Cluster, ErrorCode, Fetched, RefusedError, UnreachableError
+from millstream.raw_client import TopicPartition as WirePartition
+from millstream.raw_client.errors import refusal
 from millstream.schemas import RegistryClient, Schema, SchemaNotFoundError, make_format
-from millstream.spark.batch_planner import plan_batch, plan_with_history
 from millstream.spark.errors import (
     BadRecordError,
     CheckpointError,
@@ -31,17 +33,15 @@ from millstream.spark.errors import (
     OptionError,
     SourceError,
 )
-from millstream.spark.history import HistoryPart, HistoryPlanner
 from millstream.spark.options import ReadOptions, parse_read_options
-from millstream.spark.positions import FromTable
-from millstream.spark.range_reader import RangeReader
-from millstream.spark.ranges import Range
-from millstream.spark.rows import Rows
-from millstream.spark.stream_planner import StreamPlanner
+from millstream.spark.source.batch_planner import plan_batch, plan_with_history
+from millstream.spark.source.history import HistoryPart, HistoryPlanner
+from millstream.spark.source.positions import FromTable
+from millstream.spark.source.range_reader import RangeReader
+from millstream.spark.source.ranges import Range
+from millstream.spark.source.rows import Rows
+from millstream.spark.source.stream_planner import StreamPlanner
 from millstream.testing import EmbeddedBroker, EmbeddedCluster
-from millstream.wire import Cluster, ErrorCode, Fetched, RefusedError, UnreachableError
-from millstream.wire import TopicPartition as WirePartition
-from millstream.wire.errors import refusal
 from pyspark_millstream import DefaultSource
 from tests.waiting import until
 

@@ -12,7 +12,7 @@ from types import TracebackType
 import psutil
 import pyspark
 
-from millstream.spark.java import find_java
+from millstream.spark.session.java import find_java
 from millstream.testing.free_ports import HOST, free_ports
 
 _HOME = Path(pyspark.__file__).parent

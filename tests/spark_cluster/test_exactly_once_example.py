@@ -19,8 +19,8 @@ import psutil
 import pytest
 from confluent_kafka import Producer
 
+from millstream.raw_client import LATEST, Cluster, TopicPartition, WireError
 from millstream.testing import EmbeddedCluster
-from millstream.wire import LATEST, Cluster, TopicPartition, WireError
 from tests.spark_cluster.standalone import StandaloneSpark
 from tests.spark_exactly_once.committed import committed_values, hidden
 from tests.topics import make_topic

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from millstream.spark.session import _choose_python
+from millstream.spark.session.session import _choose_python
 
 VARIABLES = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
 

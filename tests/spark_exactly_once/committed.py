@@ -1,7 +1,7 @@
 """What a reader of committed records finds in a topic, read with the wire and decoder rooms alone."""
 
 from millstream.columnar import ArrowDecoder
-from millstream.wire import EARLIEST, LATEST, Cluster, TopicPartition
+from millstream.raw_client import EARLIEST, LATEST, Cluster, TopicPartition
 
 
 def committed_values(cluster: Cluster, topic: str) -> list[str]:

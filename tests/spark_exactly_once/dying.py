@@ -13,9 +13,9 @@ import psutil
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from millstream.spark import sink_settling
-from millstream.spark.sink import StreamWriter
-from millstream.wire.transactions import Ended, Identity, Transactions
+from millstream.raw_client.transactions import Ended, Identity, Transactions
+from millstream.spark.sink import settling as sink_settling
+from millstream.spark.sink.sink import StreamWriter
 from pyspark_millstream import DefaultSource
 
 POINTS = ("before-decision", "after-decision", "between-ends")

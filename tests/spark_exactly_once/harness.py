@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 from confluent_kafka import Producer as Feeding
 
+from millstream.raw_client import LATEST, Cluster, TopicPartition, WireError
 from millstream.testing import EmbeddedCluster
-from millstream.wire import LATEST, Cluster, TopicPartition, WireError
 from tests.spark_exactly_once.committed import committed_values, hidden
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -13,19 +13,19 @@ import pyarrow as pa
 import pytest
 
 from millstream.columnar import ArrowEncoder, stamp
-from millstream.records.compression import Codec
-from millstream.spark.batch_input import BatchInput
+from millstream.formats.records.compression import Codec
+from millstream.raw_client import Cluster, RefusedError, TopicPartition
+from millstream.raw_client.producing import Producer
+from millstream.raw_client.transactions import Ended, Identity, Transactions
 from millstream.spark.connections import cluster_of
-from millstream.spark.decisions import Decider, Decision, FencedError, task_prefix
 from millstream.spark.errors import SinkError
-from millstream.spark.sink_messages import TaskWrite
-from millstream.spark.sink_options import WriteOptions, parse_write_options
-from millstream.spark.sink_settling import SinkSettler
-from millstream.spark.sink_task import TaskPlace, write_open
+from millstream.spark.sink.batch_input import BatchInput
+from millstream.spark.sink.decisions import Decider, Decision, FencedError, task_prefix
+from millstream.spark.sink.messages import TaskWrite
+from millstream.spark.sink.options import WriteOptions, parse_write_options
+from millstream.spark.sink.settling import SinkSettler
+from millstream.spark.sink.task import TaskPlace, write_open
 from millstream.testing import EmbeddedBroker
-from millstream.wire import Cluster, RefusedError, TopicPartition
-from millstream.wire.producing import Producer
-from millstream.wire.transactions import Ended, Identity, Transactions
 from tests.spark_exactly_once.committed import committed_values, hidden
 from tests.waiting import PATIENCE_S
 from tools.apache_kafka import ApacheKafkaBroker, resolve

@@ -1,7 +1,7 @@
 """Record batches for tests, made from scratch so that the code under test does not judge itself."""
 
-from millstream.records.batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, seal
-from millstream.records.compression import Codec, compress
+from millstream.formats.records.batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, seal
+from millstream.formats.records.compression import Codec, compress
 
 NOW = 1_700_000_000_000
 

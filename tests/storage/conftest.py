@@ -7,9 +7,9 @@ from uuid import UUID
 import pytest
 
 from millstream.config.log_config import LogConfig
-from millstream.model.identifiers import TopicName, TopicPartition
-from millstream.storage.log_directory import LogDirectory
-from millstream.storage.partition_log import PartitionLog
+from millstream.formats.model.identifiers import TopicName, TopicPartition
+from millstream.node.storage.log.log_directory import LogDirectory
+from millstream.node.storage.log.partition_log import PartitionLog
 
 from .batches import NOW
 from .faulty_disk import FaultyDisk

@@ -2,8 +2,8 @@
 
 import errno
 
-from millstream.records.batch import Bytes
-from millstream.runtime.disk import RealDisk, RealFile
+from millstream.formats.records.batch import Bytes
+from millstream.node.runtime.disk import RealDisk, RealFile
 
 
 class FaultyFile(RealFile):

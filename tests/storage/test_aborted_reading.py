@@ -6,9 +6,9 @@ import random
 import pytest
 
 from millstream.config.log_config import LogConfig
-from millstream.records.record import read_batches
-from millstream.storage.aborted_reading import aborted_among
-from millstream.storage.partition_log import PartitionLog
+from millstream.formats.records.record import read_batches
+from millstream.node.storage.index.aborted_reading import aborted_among
+from millstream.node.storage.log.partition_log import PartitionLog
 
 from .conftest import Node
 from .test_partition_log import append

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.model.identifiers import TopicName, TopicPartition
-from millstream.storage.checkpoint import (
+from millstream.formats.model.identifiers import TopicName, TopicPartition
+from millstream.node.storage.checkpoint import (
     DamagedFileError,
     decode_epochs,
     decode_offsets,

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from millstream.runtime.disk import RealDisk
-from millstream.storage.directory_health import NOT_THE_DISK, DirectoryFailure, DirectoryHealth, try_directory
-from millstream.storage.log_directory import LogDirectory
-from millstream.testing.simulation.disk import DiskSession, SimulatedDisk
+from millstream.node.runtime.disk import RealDisk
+from millstream.node.storage.directory_health import NOT_THE_DISK, DirectoryFailure, DirectoryHealth, try_directory
+from millstream.node.storage.log.log_directory import LogDirectory
+from millstream.simulator.disk import DiskSession, SimulatedDisk
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_a_file_that_could_not_be_read_must_be_readable(tmp_path: Path, monkeypa
     def pread(fd: int, length: int, position: int) -> bytes:
         raise OSError(errno.EIO, "a bad sector")
 
-    monkeypatch.setattr("millstream.runtime.disk._pread", pread)
+    monkeypatch.setattr("millstream.node.runtime.disk._pread", pread)
     problem = try_directory(RealDisk(), str(tmp_path), failure)
     assert problem is not None and problem.errno == errno.EIO
     path.unlink()

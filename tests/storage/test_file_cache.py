@@ -1,7 +1,7 @@
 from pathlib import Path
 
-from millstream.storage.disk import File
-from millstream.storage.file_cache import FileCache, OnDemand
+from millstream.node.storage.disk import File
+from millstream.node.storage.file_cache import FileCache, OnDemand
 
 from .faulty_disk import FaultyDisk
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from millstream.config.log_config import LogConfig
-from millstream.model.errors import ErrorCode, KafkaError
-from millstream.records.batch import BatchHeader, iterate_headers
-from millstream.storage.partition_log import PartitionLog
-from millstream.storage.retention import retain
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.records.batch import BatchHeader, iterate_headers
+from millstream.node.storage.log.partition_log import PartitionLog
+from millstream.node.storage.log.retention import retain
 
 from .batches import NOW, batch
 from .conftest import Node

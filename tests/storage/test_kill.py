@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from millstream.config.log_config import LogConfig
-from millstream.runtime.disk import RealDisk
-from millstream.storage.log_directory import LogDirectory
+from millstream.node.runtime.disk import RealDisk
+from millstream.node.storage.log.log_directory import LogDirectory
 
 from .batches import NOW
 from .conftest import PARTITION

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.storage.leader_epochs import LeaderEpochs
+from millstream.node.storage.log.leader_epochs import LeaderEpochs
 
 writes = st.lists(st.integers(0, 12), min_size=1, max_size=40).map(sorted)
 

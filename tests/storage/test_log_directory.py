@@ -5,11 +5,11 @@ from uuid import UUID, uuid4
 import pytest
 
 from millstream.config.log_config import LogConfig
-from millstream.model.errors import ErrorCode, KafkaError
-from millstream.model.identifiers import NO_TOPIC_ID, TopicName, TopicPartition
-from millstream.storage.log_directory import DirectoryInUseError, LogDirectory
-from millstream.storage.start_recovery import StartRecovery
-from millstream.storage.unopened_logs import ROUND_INTERVAL_MS, UnopenedLogs
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.identifiers import NO_TOPIC_ID, TopicName, TopicPartition
+from millstream.node.storage.log.log_directory import DirectoryInUseError, LogDirectory
+from millstream.node.storage.log.start_recovery import StartRecovery
+from millstream.node.storage.log.unopened_logs import ROUND_INTERVAL_MS, UnopenedLogs
 
 from .batches import NOW, batch
 from .conftest import PARTITION, TOPIC_ID, Node
@@ -326,7 +326,7 @@ def test_a_log_that_could_not_be_recovered(node: Node, monkeypatch: pytest.Monke
     append(node.log())
     node.kill()
     with monkeypatch.context() as patch:
-        patch.setattr("millstream.storage.start_recovery.recover_log", failing)
+        patch.setattr("millstream.node.storage.log.start_recovery.recover_log", failing)
         node.start()
         with pytest.raises(KafkaError) as error:
             node.log()

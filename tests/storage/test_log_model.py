@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from millstream.config.log_config import LogConfig
-from millstream.model.errors import ErrorCode, KafkaError
-from millstream.records.batch import iterate_headers
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.records.batch import iterate_headers
 
 from .batches import NOW, batch
 from .conftest import Node

@@ -3,8 +3,8 @@ from struct import pack
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.storage import offset_index
-from millstream.storage.offset_index import NO_ENTRY, OffsetIndex
+from millstream.node.storage.index import offset_index
+from millstream.node.storage.index.offset_index import NO_ENTRY, OffsetIndex
 
 entries = st.lists(st.tuples(st.integers(1, 5000), st.integers(1, 100_000)), max_size=60).map(
     lambda steps: [

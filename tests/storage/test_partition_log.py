@@ -1,11 +1,11 @@
 import pytest
 
 from millstream.config.log_config import LogConfig
-from millstream.model.errors import ErrorCode, KafkaError
-from millstream.records.batch import iterate_headers, read_header
-from millstream.records.compression import Codec
-from millstream.storage.partition_log import PartitionLog
-from millstream.storage.slice import Slice
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.records.batch import iterate_headers, read_header
+from millstream.formats.records.compression import Codec
+from millstream.node.storage.log.partition_log import PartitionLog
+from millstream.node.storage.log.slice import Slice
 
 from .batches import NOW, batch
 from .conftest import Node

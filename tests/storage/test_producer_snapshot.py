@@ -5,9 +5,9 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.storage.checkpoint import DamagedFileError
-from millstream.storage.producer_snapshot import decode_snapshot, encode_snapshot
-from millstream.storage.producer_state import ProducerEntry, ProducerState
+from millstream.node.storage.checkpoint import DamagedFileError
+from millstream.node.storage.log.producer_snapshot import decode_snapshot, encode_snapshot
+from millstream.node.storage.log.producer_state import ProducerEntry, ProducerState
 
 
 def test_bytes_are_kafkas() -> None:

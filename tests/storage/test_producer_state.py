@@ -1,8 +1,8 @@
 import pytest
 
-from millstream.model.errors import ErrorCode, KafkaError
-from millstream.records.batch import MAX_SEQUENCE
-from millstream.storage.producer_state import ProducerState
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.records.batch import MAX_SEQUENCE
+from millstream.node.storage.log.producer_state import ProducerState
 
 from .batches import NOW, batch
 from .conftest import Node

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from millstream.config.log_config import LogConfig
-from millstream.model.errors import ErrorCode, KafkaError
-from millstream.storage.partition_log import PartitionLog
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.node.storage.log.partition_log import PartitionLog
 
 from .batches import NOW, batch
 from .conftest import Node
@@ -84,7 +84,7 @@ def test_flipped_bit_in_the_active_segment(
         node.directory.checkpoint_job(NOW).run()
     node.kill()
     flip(node.file(0), 6 * SIZE + where)
-    with caplog.at_level(logging.WARNING, "millstream.storage"):
+    with caplog.at_level(logging.WARNING, "millstream.node.storage.log"):
         node.start()
     assert read_all(node.log()) == list(range(6))
     assert node.reports[0].end_offset == 6

@@ -1,5 +1,5 @@
 from millstream.config.log_config import LogConfig
-from millstream.storage.partition_log import PartitionLog
+from millstream.node.storage.log.partition_log import PartitionLog
 
 from .batches import NOW, batch
 from .conftest import Node

@@ -5,9 +5,9 @@ import os
 import pytest
 
 from millstream.config.log_config import LogConfig
-from millstream.model.errors import ErrorCode, KafkaError
-from millstream.storage.partition_log import PartitionLog
-from millstream.storage.slice import Slice
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.node.storage.log.partition_log import PartitionLog
+from millstream.node.storage.log.slice import Slice
 
 from .batches import NOW, batch
 from .conftest import Node

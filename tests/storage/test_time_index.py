@@ -3,8 +3,8 @@ from struct import pack
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.storage import time_index
-from millstream.storage.time_index import TimeIndex
+from millstream.node.storage.index import time_index
+from millstream.node.storage.index.time_index import TimeIndex
 
 batches = st.lists(st.integers(0, 200), max_size=60)
 

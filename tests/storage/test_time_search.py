@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.config.log_config import LogConfig
-from millstream.records.compression import Codec
-from millstream.records.opening import OpeningLimits
+from millstream.formats.records.compression import Codec
+from millstream.formats.records.opening import OpeningLimits
 
 from .batches import NOW, batch
 from .conftest import Node

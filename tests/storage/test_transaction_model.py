@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from millstream.config.log_config import LogConfig
-from millstream.model.errors import ErrorCode, KafkaError
-from millstream.records.batch import iterate_headers
-from millstream.storage.partition_log import PartitionLog
-from millstream.storage.transaction_marker import read_marker
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.records.batch import iterate_headers
+from millstream.node.storage.log.partition_log import PartitionLog
+from millstream.node.storage.log.transaction_marker import read_marker
 
 from .batches import NOW
 from .conftest import Node

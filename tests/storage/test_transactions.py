@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from millstream.config.log_config import LogConfig
-from millstream.model.errors import ErrorCode, KafkaError
-from millstream.model.transactions import Origin, VerificationGuard
-from millstream.records.batch import read_header
-from millstream.storage.retention import retain
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.transactions import Origin, VerificationGuard
+from millstream.formats.records.batch import read_header
+from millstream.node.storage.log.retention import retain
 
 from .batches import NOW, batch
 from .conftest import Node

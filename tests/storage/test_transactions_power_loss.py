@@ -7,12 +7,12 @@ from uuid import UUID
 import pytest
 
 from millstream.config.log_config import LogConfig
-from millstream.model.errors import KafkaError
-from millstream.records.batch import iterate_headers
-from millstream.storage.log_directory import LogDirectory
-from millstream.storage.partition_log import PartitionLog
-from millstream.storage.transaction_marker import read_marker
-from millstream.testing.simulation.disk import Killed, SimulatedDisk
+from millstream.formats.model.errors import KafkaError
+from millstream.formats.records.batch import iterate_headers
+from millstream.node.storage.log.log_directory import LogDirectory
+from millstream.node.storage.log.partition_log import PartitionLog
+from millstream.node.storage.log.transaction_marker import read_marker
+from millstream.simulator.disk import Killed, SimulatedDisk
 
 from .batches import NOW
 from .conftest import PARTITION

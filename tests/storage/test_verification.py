@@ -2,7 +2,7 @@
 
 import pytest
 
-from millstream.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.errors import ErrorCode, KafkaError
 
 from .conftest import Node
 from .transactional import abort, write

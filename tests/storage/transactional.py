@@ -1,8 +1,8 @@
 """Batches of transactions and their markers, as a producer and a coordinator write them to a log."""
 
-from millstream.model.transactions import Origin, VerificationGuard
-from millstream.records.batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, BatchHeader, seal
-from millstream.storage.partition_log import PartitionLog
+from millstream.formats.model.transactions import Origin, VerificationGuard
+from millstream.formats.records.batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, BatchHeader, seal
+from millstream.node.storage.log.partition_log import PartitionLog
 
 from .batches import NOW, batch
 

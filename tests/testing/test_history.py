@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.testing.history import Assigned, History, Kind, Outcome, Poll, Recorder, Report, Seen, Send, check
-from millstream.testing.history.recorder import load, save
+from millstream.simulator.history import Assigned, History, Kind, Outcome, Poll, Recorder, Report, Seen, Send, check
+from millstream.simulator.history.recorder import load, save
 from tests.testing import test_transaction_history
 
 PARTITIONS = ("log-0", "log-1")

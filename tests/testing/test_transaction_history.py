@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.testing.history import (
+from millstream.simulator.history import (
     Fate,
     History,
     Kind,
@@ -21,7 +21,7 @@ from millstream.testing.history import (
     Transaction,
     check,
 )
-from millstream.testing.history.recorder import load, save
+from millstream.simulator.history.recorder import load, save
 
 INPUTS = ("in-0", "in-1")
 OUTPUTS = ("out-0", "out-1")

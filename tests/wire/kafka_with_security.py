@@ -13,8 +13,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 
 import apache_kafka
+from millstream.raw_client import Cluster
 from millstream.testing.free_ports import free_ports
-from millstream.wire import Cluster
 
 LISTENERS = {
     "PLAINTEXT": "PLAINTEXT",

@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 
 from millstream.columnar import ArrowEncoder, stamp
-from millstream.records.compression import Codec
+from millstream.formats.records.compression import Codec
+from millstream.raw_client import Cluster, ErrorCode, RefusedError, TopicPartition, UnreachableError, WireError
+from millstream.raw_client.patience import Patience
+from millstream.raw_client.producing import Producer, _Batch, _Lane
+from millstream.raw_client.routing import Leader
+from millstream.raw_client.transactions import idempotent_producer
 from millstream.testing import EmbeddedBroker, EmbeddedCluster
-from millstream.wire import Cluster, ErrorCode, RefusedError, TopicPartition, UnreachableError, WireError
-from millstream.wire.patience import Patience
-from millstream.wire.producing import Producer, _Batch, _Lane
-from millstream.wire.routing import Leader
-from millstream.wire.transactions import idempotent_producer
 from tests.spark_exactly_once.committed import committed_values
 from tests.topics import make_topic
 

@@ -8,8 +8,7 @@ from uuid import uuid4
 import confluent_kafka
 import pytest
 
-from millstream.testing import EmbeddedBroker
-from millstream.wire import (
+from millstream.raw_client import (
     EARLIEST,
     LATEST,
     Cluster,
@@ -20,6 +19,7 @@ from millstream.wire import (
     TopicPartition,
     WireError,
 )
+from millstream.testing import EmbeddedBroker
 from tests.waiting import PATIENCE_S
 from tests.wire import Wire, batch, values
 

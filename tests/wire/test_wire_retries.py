@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from millstream.raw_client import EARLIEST, LATEST, Cluster, RefusedError, TopicPartition, UnreachableError
 from millstream.testing import EmbeddedBroker, EmbeddedCluster
-from millstream.wire import EARLIEST, LATEST, Cluster, RefusedError, TopicPartition, UnreachableError
 from tests.topics import make_topic
 from tests.wire import Wire, batch, values
 

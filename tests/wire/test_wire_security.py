@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from millstream.wire import (
+from millstream.raw_client import (
     LATEST,
     Cluster,
     ErrorCode,

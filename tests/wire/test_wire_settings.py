@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from millstream.wire import Cluster, SetupError
-from millstream.wire.addresses import Address, parse_bootstrap
-from millstream.wire.ignored_settings import IGNORED
-from millstream.wire.jaas import credentials_of
-from millstream.wire.settings import USED, SecurityProtocol, WireSettings, parse_settings
+from millstream.raw_client import Cluster, SetupError
+from millstream.raw_client.addresses import Address, parse_bootstrap
+from millstream.raw_client.ignored_settings import IGNORED
+from millstream.raw_client.jaas import credentials_of
+from millstream.raw_client.settings import USED, SecurityProtocol, WireSettings, parse_settings
 
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from millstream.wire import Cluster, UnreachableError
+from millstream.raw_client import Cluster, UnreachableError
 
 pytestmark = pytest.mark.timeout(300)
 

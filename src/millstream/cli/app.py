@@ -144,7 +144,7 @@ def run_app(arguments: list[str]) -> int:
 def _exit_code(error: Exception) -> int | None:
     from millstream.cli import wire_cluster
     from millstream.client import errors
-    from millstream.wire import WireError
+    from millstream.raw_client import WireError
 
     if isinstance(error, WireError):
         return wire_cluster.exit_code(error)

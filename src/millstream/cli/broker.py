@@ -12,8 +12,8 @@ from millstream.cli.cluster_reading import Cluster, ClusterAdmin, open_admin
 from millstream.cli.cluster_report import broker_rows, plan_document, show_brokers, show_plan
 from millstream.cli.options import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Bootstrap, ClientSettings, Json, Timeout
 from millstream.cli.terminal import CommandFailedError, note, print_json
-from millstream.metadata.balance import PlannedReassignment, plan_drain
-from millstream.model.errors import KafkaError
+from millstream.formats.model.errors import KafkaError
+from millstream.node.metadata.balance import PlannedReassignment, plan_drain
 
 app = typer.Typer(help="List the brokers of a cluster; empty one that is to go.", no_args_is_help=True)
 _LOOK_S = 0.5

@@ -30,7 +30,7 @@ from millstream.cli.options import (
     assignments,
 )
 from millstream.cli.terminal import CommandFailedError, note, print_json
-from millstream.metadata.balance import plan_balance
+from millstream.node.metadata.balance import plan_balance
 
 app = typer.Typer(
     help="Start a local cluster, see how a cluster is, even out its load, change who votes in it.", no_args_is_help=True

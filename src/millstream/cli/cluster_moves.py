@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from millstream.cli.cluster_reading import Cluster, ClusterAdmin, Place
 from millstream.cli.terminal import CommandFailedError, note, progress
-from millstream.metadata.balance import BrokerPlace, PartitionLoad, PlannedReassignment
+from millstream.node.metadata.balance import BrokerPlace, PartitionLoad, PlannedReassignment
 
 LEADER_RATE = "leader.replication.throttled.rate"
 FOLLOWER_RATE = "follower.replication.throttled.rate"

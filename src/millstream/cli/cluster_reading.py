@@ -9,9 +9,9 @@ from millstream.cli import exit_codes
 from millstream.cli.options import assignments
 from millstream.cli.terminal import CommandFailedError
 from millstream.cli.wire_cluster import wire_cluster
-from millstream.metadata.topic_names import CLUSTER_METADATA_TOPIC
-from millstream.model.errors import ErrorCode
-from millstream.protocol.schema import Message
+from millstream.formats.model.errors import ErrorCode
+from millstream.formats.protocol.schema import Message
+from millstream.node.metadata.topic_names import CLUSTER_METADATA_TOPIC
 
 if TYPE_CHECKING:
     from millstream.client.connection import Connection
@@ -173,7 +173,7 @@ class ClusterAdmin:
     # Reading
 
     def read(self) -> Cluster:
-        from millstream.wire import WireError
+        from millstream.raw_client import WireError
 
         cluster_id, brokers = self.brokers()
         partitions = self.partitions()
@@ -239,7 +239,7 @@ class ClusterAdmin:
         ]
 
     def quorum(self) -> Quorum:
-        from millstream.wire import UnreachableError
+        from millstream.raw_client import UnreachableError
 
         asked = [{"topic_name": CLUSTER_METADATA_TOPIC, "partitions": [{"partition_index": 0}]}]
         try:

@@ -6,7 +6,7 @@ from typing import Any
 
 from millstream.cli.cluster_reading import Broker, Cluster, Partition, Quorum
 from millstream.cli.terminal import note, print_table
-from millstream.metadata.balance import PlannedReassignment
+from millstream.node.metadata.balance import PlannedReassignment
 
 _SHOWN_PROBLEMS = 20
 _BEHIND_MS = 5000

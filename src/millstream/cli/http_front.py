@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from millstream.gateway.credentials import Credentials, CredentialsError, read_credentials
-from millstream.gateway.limits import Limits, read_limits
-from millstream.gateway.listening import (
+from millstream.gateway.http.credentials import Credentials, CredentialsError, read_credentials
+from millstream.gateway.http.limits import Limits, read_limits
+from millstream.gateway.http.listening import (
     GatewayError,
     address_of,
     check_certificate,
@@ -24,7 +24,7 @@ from millstream.gateway.listening import (
     listen,
     parse_address,
 )
-from millstream.runtime.supervised_process import SupervisedProcess
+from millstream.node.runtime.supervised_process import SupervisedProcess
 
 _log = logging.getLogger("millstream.http")
 DEFAULT_HTTP = "127.0.0.1:8081"

@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import Any
 
-from millstream.model.errors import KafkaError
-from millstream.records.batch import HEADER_SIZE, BatchHeader, has_valid_checksum, is_plausible, read_header
-from millstream.records.compression import Codec
-from millstream.records.record import Record, iterate_records
-from millstream.storage import offset_index, time_index
-from millstream.storage.checkpoint import DamagedFileError, decode_epochs, decode_offsets, decode_topic_id
-from millstream.storage.file_names import (
+from millstream.formats.model.errors import KafkaError
+from millstream.formats.records.batch import HEADER_SIZE, BatchHeader, has_valid_checksum, is_plausible, read_header
+from millstream.formats.records.compression import Codec
+from millstream.formats.records.record import Record, iterate_records
+from millstream.node.storage.checkpoint import DamagedFileError, decode_epochs, decode_offsets, decode_topic_id
+from millstream.node.storage.file_names import (
     CLEANED_OFFSETS,
     HIGH_WATERMARKS,
     INDEX_SUFFIX,
@@ -32,9 +31,10 @@ from millstream.storage.file_names import (
     TRANSACTION_INDEX_SUFFIX,
     parse_offset_file,
 )
-from millstream.storage.producer_snapshot import decode_snapshot
-from millstream.storage.transaction_index import decode_aborted
-from millstream.storage.transaction_marker import read_marker
+from millstream.node.storage.index import offset_index, time_index
+from millstream.node.storage.index.transaction_index import decode_aborted
+from millstream.node.storage.log.producer_snapshot import decode_snapshot
+from millstream.node.storage.log.transaction_marker import read_marker
 
 Entry = dict[str, Any]
 Progress = Callable[[int], None]

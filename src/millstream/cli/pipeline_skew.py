@@ -92,7 +92,7 @@ def _since_ms(text: str) -> int:
 def _check_topic(bootstrap: str, settings: dict[str, str], topic: str) -> None:
     """A wrong name or address is told before Spark takes seconds to start."""
     from millstream.pipeline.problems import nearest
-    from millstream.wire import Cluster, UnreachableError, WireError
+    from millstream.raw_client import Cluster, UnreachableError, WireError
 
     try:
         with Cluster(bootstrap, settings) as cluster:

@@ -18,8 +18,8 @@ def short_session(name: str, master: str, settings: Mapping[str, str] | None = N
 
     from pyspark.logger import PySparkLogger
 
-    from millstream.spark.java import JavaNotFoundError
-    from millstream.spark.session import SparkStartError, start_session
+    from millstream.spark.session.java import JavaNotFoundError
+    from millstream.spark.session.session import SparkStartError, start_session
 
     # PySpark also logs what it raises, with the JVM's stack: we tell it in a line.
     for logger in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):

@@ -15,7 +15,7 @@ from millstream.cli.terminal import CommandFailedError, note, print_json, print_
 
 if TYPE_CHECKING:
     from millstream.pipeline.state import PipelineState, QueryProgress
-    from millstream.wire import Cluster
+    from millstream.raw_client import Cluster
 
 _ASK_BROKER_S = 5.0
 _ENDED = ("finished", "failed", "gone")
@@ -149,7 +149,7 @@ def _lags(state: "PipelineState") -> dict[str, int | None]:
     said = {query.query: _said_lag(query) for query in state.queries}
     if not asked:
         return said
-    from millstream.wire import Cluster, WireError
+    from millstream.raw_client import Cluster, WireError
 
     try:
         with Cluster(state.run.bootstrap, _connection(state.run.file), timeout_s=_ASK_BROKER_S) as cluster:
@@ -178,7 +178,7 @@ def _connection(file: str) -> Mapping[str, str]:
 
 
 def _group_lag(cluster: "Cluster", query: "QueryProgress") -> int | None:
-    from millstream.wire import EARLIEST, LATEST, TopicPartition
+    from millstream.raw_client import EARLIEST, LATEST, TopicPartition
 
     topics = cluster.topics(query.topics)
     partitions = [

@@ -76,8 +76,8 @@ def parse(arguments: Sequence[str]) -> ServeOptions | None:
 def run(options: ServeOptions) -> int:
     """Serve until SIGTERM or SIGINT."""
     from millstream.config.errors import ConfigError
-    from millstream.gateway.listening import GatewayError
-    from millstream.model.errors import KafkaError
+    from millstream.formats.model.errors import KafkaError
+    from millstream.gateway.http.listening import GatewayError
 
     try:
         return _serve(options)
@@ -118,7 +118,7 @@ def _serve(options: ServeOptions) -> int:
         exit_with_parent()
     log_to_stderr()
     front = _open_front(options, config)
-    from millstream.runtime.running import run as run_node
+    from millstream.node.runtime.running import run as run_node
 
     def ready(address: str) -> None:
         _announce(address, front, serves_clients=config.is_broker)
@@ -131,7 +131,7 @@ def _serve(options: ServeOptions) -> int:
 def _open_front(options: ServeOptions, config: "BrokerConfig") -> "HttpFront | None":
     """By default beside every broker that is not a child of a test or of a local cluster."""
     from millstream.cli.http_front import HttpOptions, open_front
-    from millstream.gateway.listening import GatewayError
+    from millstream.gateway.http.listening import GatewayError
 
     if options.http is not None and options.no_http:
         raise GatewayError("--http and --no-http contradict each other: leave one of them out")

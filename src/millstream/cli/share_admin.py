@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.cli.group_admin import Group, Listed, Member, Place, Position, group_refusal
 from millstream.cli.wire_cluster import wire_cluster
-from millstream.model.errors import ErrorCode
-from millstream.protocol.schema import Message
-from millstream.wire import CoordinatorKind
+from millstream.formats.model.errors import ErrorCode
+from millstream.formats.protocol.schema import Message
+from millstream.raw_client import CoordinatorKind
 
 if TYPE_CHECKING:
     from millstream.client import Client

@@ -9,7 +9,7 @@ from millstream.cli.options import Json
 from millstream.cli.terminal import CommandFailedError, print_json, progress
 
 if TYPE_CHECKING:
-    from millstream.testing.simulation.simulation import Options, Result
+    from millstream.simulator.simulation import Options, Result
 
 _SHOWN_FAILURES = 10
 
@@ -49,9 +49,9 @@ def simulate(
     """
     import logging
 
-    from millstream.testing.simulation.campaign import run_seeds
-    from millstream.testing.simulation.simulation import Options, Scenario
-    from millstream.testing.simulation.simulation import simulate as run_seed
+    from millstream.simulator.campaign import run_seeds
+    from millstream.simulator.simulation import Options, Scenario
+    from millstream.simulator.simulation import simulate as run_seed
 
     if scenario and scenario not in tuple(Scenario):
         raise CommandFailedError(f"--scenario is one of {', '.join(Scenario)}")

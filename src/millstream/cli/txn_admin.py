@@ -12,8 +12,8 @@ from millstream.cli import exit_codes
 from millstream.cli.cluster_reading import Broker, ClusterAdmin, Partition, Place, check
 from millstream.cli.terminal import CommandFailedError
 from millstream.cli.wire_cluster import wire_cluster
-from millstream.model.errors import ErrorCode
-from millstream.protocol.schema import Message
+from millstream.formats.model.errors import ErrorCode
+from millstream.formats.protocol.schema import Message
 
 if TYPE_CHECKING:
     from millstream.client.connection import Connection
@@ -209,12 +209,12 @@ class Transactions:
         return [broker for broker in self._cluster.brokers()[1] if not broker.fenced]
 
     def _coordinator_of(self, transactional_id: str) -> str:
-        from millstream.wire import CoordinatorKind
+        from millstream.raw_client import CoordinatorKind
 
         return str(self._wire.coordinator_of(transactional_id, CoordinatorKind.TRANSACTION))
 
     def _ask_coordinator(self, key: str, api: str, **fields: Any) -> Message:
-        from millstream.wire import CoordinatorKind
+        from millstream.raw_client import CoordinatorKind
 
         return self._wire.call_coordinator(key, CoordinatorKind.TRANSACTION, api, **fields)
 

@@ -6,11 +6,11 @@ The wire room is imported when a command uses it: `millstream --help` must not w
 from typing import TYPE_CHECKING
 
 from millstream.cli import exit_codes
-from millstream.model.errors import ErrorCode
+from millstream.formats.model.errors import ErrorCode
 
 if TYPE_CHECKING:
     from millstream.client.connection import Connection
-    from millstream.wire import Cluster, WireError
+    from millstream.raw_client import Cluster, WireError
 
 CLIENT_ID = "millstream-cli"
 _REQUEST_TIMEOUT = "request.timeout.ms"
@@ -32,7 +32,7 @@ def wire_cluster(connection: "Connection", *, only: str | None = None) -> "Clust
 
     `only` is the address of one broker to ask, which need not be in the metadata.
     """
-    from millstream.wire import Cluster
+    from millstream.raw_client import Cluster
 
     settings = {name: str(value) for name, value in connection.settings.items()}
     if not {_REQUEST_TIMEOUT, "socket.timeout.ms"} & settings.keys():
@@ -42,7 +42,7 @@ def wire_cluster(connection: "Connection", *, only: str | None = None) -> "Clust
 
 def exit_code(error: "WireError") -> int:
     """What a command ends with that failed so."""
-    from millstream.wire import RefusedError, SetupError, UnreachableError
+    from millstream.raw_client import RefusedError, SetupError, UnreachableError
 
     if isinstance(error, UnreachableError):
         return exit_codes.TIMED_OUT if error.late else exit_codes.NO_BROKER

@@ -12,7 +12,7 @@ from libc.string cimport memcpy, memset
 import pyarrow as pa
 
 from millstream.columnar.schema import HEADERS_TYPE, TIMESTAMP_TYPE
-from millstream.records.varint import MalformedRecordError
+from millstream.formats.records.varint import MalformedRecordError
 
 cdef enum:
     LEAST_RECORD_BYTES = 7  # length, attributes, two deltas, null key, null value, no headers

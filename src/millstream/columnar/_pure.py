@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.columnar.schema import HEADERS_TYPE, TIMESTAMP_TYPE
-from millstream.records.varint import MAX_LONG_BYTES, MalformedRecordError, append_varint, read_varint
+from millstream.formats.records.varint import MAX_LONG_BYTES, MalformedRecordError, append_varint, read_varint
 
 _MAX_MILLISECONDS = ((1 << 63) - 1) // 1000
 """The largest that fits into Arrow's microseconds; a timestamp beyond becomes null."""

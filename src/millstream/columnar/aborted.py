@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Iterable
 
-from millstream.records.batch import BatchHeader
+from millstream.formats.records.batch import BatchHeader
 
 
 class AbortedTransactions:

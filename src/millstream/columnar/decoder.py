@@ -10,7 +10,7 @@ import pyarrow as pa
 from millstream.columnar.aborted import AbortedTransactions
 from millstream.columnar.compiled import implementation
 from millstream.columnar.schema import record_schema
-from millstream.records.batch import (
+from millstream.formats.records.batch import (
     HEADER_SIZE,
     LOG_OVERHEAD,
     MAGIC_V2,
@@ -20,8 +20,8 @@ from millstream.records.batch import (
     is_plausible,
     read_header,
 )
-from millstream.records.compression import Codec, DecompressionFailedError, decompress
-from millstream.records.varint import MalformedRecordError
+from millstream.formats.records.compression import Codec, DecompressionFailedError, decompress
+from millstream.formats.records.varint import MalformedRecordError
 
 MAX_ROWS = 16_384
 MAX_BYTES = 8 << 20

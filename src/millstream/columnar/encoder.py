@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from millstream.columnar.compiled import implementation
 from millstream.columnar.schema import HEADERS_TYPE
-from millstream.records.batch import (
+from millstream.formats.records.batch import (
     ATTRIBUTES,
     ATTRIBUTES_START,
     HEADER,
@@ -21,7 +21,7 @@ from millstream.records.batch import (
     TRANSACTIONAL_BIT,
     seal,
 )
-from millstream.records.compression import Codec, compress
+from millstream.formats.records.compression import Codec, compress
 
 MAX_BATCH_BYTES = 900_000
 """Below the brokers' default for `message.max.bytes`, with room for what does not compress."""

@@ -16,7 +16,7 @@ from millstream.config.listeners import Listener, parse_listeners, parse_protoco
 from millstream.config.quorum_config import VoterAddress, parse_bootstrap_servers, parse_voters
 from millstream.config.setting import Setting
 from millstream.config.table import cluster, network, node
-from millstream.model.identifiers import BrokerId
+from millstream.formats.model.identifiers import BrokerId
 
 T = TypeVar("T")
 

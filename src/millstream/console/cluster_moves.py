@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from millstream.console.live.snapshot import NO_LEADER, Partition, Reassignment, Snapshot
-from millstream.model.errors import ErrorCode
-from millstream.wire import Cluster, TopicPartition
-from millstream.wire.errors import error_code, refusal
+from millstream.formats.model.errors import ErrorCode
+from millstream.raw_client import Cluster, TopicPartition
+from millstream.raw_client.errors import error_code, refusal
 
 _TIMEOUT_MS = 30_000
 

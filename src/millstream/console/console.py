@@ -4,8 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from millstream.console.live.watcher import Watcher
+from millstream.raw_client import Cluster
 from millstream.registry.registry import Registry
-from millstream.wire import Cluster
 
 _WORKERS = 32
 

@@ -27,8 +27,8 @@ from millstream.console.formats import clock
 from millstream.console.live.problems import Severity, problems_of
 from millstream.console.live.snapshot import Snapshot
 from millstream.console.navigation import BASE, ENTRIES, Entry
+from millstream.raw_client import WireError
 from millstream.registry.errors import RegistryError
-from millstream.wire import WireError
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -20,8 +20,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from millstream.console import current
 from millstream.console.console import Console
 from millstream.console.live.watcher import Watcher
+from millstream.raw_client import Cluster
 from millstream.registry.registry import Registry
-from millstream.wire import Cluster
 
 _POLICY = "; ".join(
     (

@@ -8,16 +8,16 @@ from starlette.responses import RedirectResponse
 from starlette.routing import BaseRoute, Mount
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from millstream.gateway.access import Access
-from millstream.gateway.asked import Asked
-from millstream.gateway.context_paths import ContextPaths
-from millstream.gateway.credentials import Credentials
-from millstream.gateway.described import TEXT, Doc, mapping
-from millstream.gateway.endpoints import Threads, endpoint
-from millstream.gateway.errors import HANDLERS
-from millstream.gateway.health import health_routes
-from millstream.gateway.openapi_routes import openapi_routes
-from millstream.gateway.parts import Lifespan
+from millstream.gateway.http.access import Access
+from millstream.gateway.http.asked import Asked
+from millstream.gateway.http.credentials import Credentials
+from millstream.gateway.http.described import TEXT, Doc, mapping
+from millstream.gateway.http.endpoints import Threads, endpoint
+from millstream.gateway.http.errors import HANDLERS
+from millstream.gateway.http.health import health_routes
+from millstream.gateway.http.openapi_routes import openapi_routes
+from millstream.gateway.http.parts import Lifespan
+from millstream.gateway.schemas.context_paths import ContextPaths
 
 CONSOLE = "/console"
 

@@ -9,8 +9,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from millstream.console.mounting import ConsoleMount
 from millstream.console.navigation import BASE
-from millstream.gateway.errors import error_answer
-from millstream.gateway.parts import GatewayParts
+from millstream.gateway.http.errors import error_answer
+from millstream.gateway.http.parts import GatewayParts
 
 _NOT_FOUND = f"""<!doctype html>
 <html lang="en"><title>Not found · Millstream</title>

@@ -4,16 +4,16 @@ from collections.abc import Sequence
 
 from starlette.routing import BaseRoute
 
-from millstream.gateway.admin_group_routes import group_family
-from millstream.gateway.admin_topic_routes import topic_family
+from millstream.gateway.admin.group_routes import group_family
+from millstream.gateway.admin.topic_routes import topic_family
 from millstream.gateway.console import console_family
-from millstream.gateway.consumer_routes import consumer_family
-from millstream.gateway.parts import Family, GatewayParts
-from millstream.gateway.produce_routes import ProduceRoutes, Producing
-from millstream.gateway.schema_routes import SchemaRoutes
-from millstream.gateway.schema_setting_routes import SchemaSettingRoutes
-from millstream.gateway.stream_routes import stream_family
-from millstream.gateway.v3_family import v3_routes
+from millstream.gateway.consumers.routes import consumer_family
+from millstream.gateway.http.parts import Family, GatewayParts
+from millstream.gateway.produce.routes import ProduceRoutes, Producing
+from millstream.gateway.rest_v3.family import v3_routes
+from millstream.gateway.schemas.routes import SchemaRoutes
+from millstream.gateway.schemas.setting_routes import SchemaSettingRoutes
+from millstream.gateway.streams.routes import stream_family
 
 
 def registry_family(parts: GatewayParts) -> Sequence[BaseRoute]:

@@ -11,9 +11,9 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from millstream.gateway.app import make_app
-from millstream.gateway.careful_http import CarefulHttp
 from millstream.gateway.families import FAMILIES
-from millstream.gateway.listening import (
+from millstream.gateway.http.careful_http import CarefulHttp
+from millstream.gateway.http.listening import (
     GatewayError,
     address_of,
     check_certificate,
@@ -21,10 +21,10 @@ from millstream.gateway.listening import (
     is_loopback,
     listen,
 )
-from millstream.gateway.parts import GatewayOptions, GatewayParts
+from millstream.gateway.http.parts import GatewayOptions, GatewayParts
+from millstream.raw_client import Cluster
 from millstream.registry.log import SchemaLog
 from millstream.registry.registry import Registry
-from millstream.wire import Cluster
 
 __all__ = ["Gateway", "GatewayError", "GatewayOptions"]
 

@@ -28,7 +28,7 @@ from millstream.lake.scan import FileScan, Scan, TableFile
 from millstream.lake.schema_evolution import never, storable
 from millstream.lake.storage import Storage, delta_storage_options
 from millstream.lake.table import AppTransaction, LakeTable, Progress, Rewritten, TableVersion
-from millstream.spark.batch_input import MARK_DIGITS, BatchInput, WrittenBatch
+from millstream.spark.sink.batch_input import MARK_DIGITS, BatchInput, WrittenBatch
 
 INPUT_PREFIX: Final = "millstream.input."
 """With this before the app's id, Delta keeps the mark of the newest write's input: in the same commit, and as long as

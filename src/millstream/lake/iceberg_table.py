@@ -30,7 +30,7 @@ from millstream.lake.scan import BATCH_ROWS, Scan, TableFile
 from millstream.lake.schema_evolution import can_hold, conform, storable
 from millstream.lake.storage import Storage
 from millstream.lake.table import AppTransaction, LakeTable, Progress, Rewritten, TableVersion
-from millstream.spark.batch_input import BatchInput, WrittenBatch
+from millstream.spark.sink.batch_input import BatchInput, WrittenBatch
 
 BATCH_PROPERTY: Final = "millstream.batch."
 INPUT_PROPERTY: Final = "millstream.input."

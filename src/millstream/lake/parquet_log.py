@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from millstream.lake.errors import LakeError
 from millstream.lake.storage import Storage
-from millstream.spark.batch_input import BatchInput
+from millstream.spark.sink.batch_input import BatchInput
 
 LOG_DIRECTORY: Final = "_millstream_log"
 CHECKPOINT_EVERY: Final = 50

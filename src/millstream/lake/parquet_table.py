@@ -27,7 +27,7 @@ from millstream.lake.scan import FileScan, Scan, TableFile
 from millstream.lake.schema_evolution import can_hold
 from millstream.lake.storage import Storage
 from millstream.lake.table import AppTransaction, LakeTable, Progress, Rewritten, TableVersion
-from millstream.spark.batch_input import WrittenBatch
+from millstream.spark.sink.batch_input import WrittenBatch
 
 STAGED: Final = ".staged"
 REMOVED: Final = ".removed"

@@ -18,9 +18,9 @@ from millstream.lake.data_files import FileLayout, WrittenFile, write_files
 from millstream.lake.errors import LakeError, StaleWriteError
 from millstream.lake.options import TableOptions
 from millstream.lake.table import AppTransaction, open_or_create, open_table
-from millstream.spark.batch_input import BatchInput
-from millstream.spark.checkpoint_input import CheckpointOffsets, input_of_rows
-from millstream.spark.row_digest import Digesting, RowDigest
+from millstream.spark.sink.batch_input import BatchInput
+from millstream.spark.sink.checkpoint_input import CheckpointOffsets, input_of_rows
+from millstream.spark.sink.row_digest import Digesting, RowDigest
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from millstream.lake.partitioning import Partitioning
 from millstream.lake.scan import Scan
 from millstream.lake.schema_evolution import Widening, evolve, storable
 from millstream.lake.storage import Storage
-from millstream.spark.batch_input import BatchInput, WrittenBatch, refusal, refusal_of_write
+from millstream.spark.sink.batch_input import BatchInput, WrittenBatch, refusal, refusal_of_write
 
 log = logging.getLogger("millstream.lake")
 

@@ -18,7 +18,7 @@ _BROKER_TIMEOUT_S = 10.0
 
 def check_topics(pipeline: Pipeline, problems: Problems) -> None:
     """Topics that are read must be there; those that are written are made by the broker, if it does that."""
-    from millstream.wire import Cluster, WireError
+    from millstream.raw_client import Cluster, WireError
 
     try:
         with Cluster(pipeline.bootstrap, pipeline.connection, timeout_s=_BROKER_TIMEOUT_S) as cluster:

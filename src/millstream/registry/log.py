@@ -15,15 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import UUID
 
-from millstream.model.errors import KafkaError
-from millstream.records.batch import BatchHeader, iterate_headers
-from millstream.records.opening import OpeningLimits, records_between
-from millstream.records.record import Record, build_batch
-from millstream.registry.errors import RegistryError, store_failed, store_timed_out, too_large
-from millstream.registry.records import Entry, Key, Kind, decode, encode_key, encode_value
-from millstream.registry.state import HIGHEST_IDS, RegistryState
-from millstream.registry.topic import prepare_topic
-from millstream.wire import (
+from millstream.formats.model.errors import KafkaError
+from millstream.formats.records.batch import BatchHeader, iterate_headers
+from millstream.formats.records.opening import OpeningLimits, records_between
+from millstream.formats.records.record import Record, build_batch
+from millstream.raw_client import (
     LATEST,
     Cluster,
     ErrorCode,
@@ -33,8 +29,12 @@ from millstream.wire import (
     UnreachableError,
     WireError,
 )
-from millstream.wire.producing import Producer
-from millstream.wire.transactions import Identity, Transactions
+from millstream.raw_client.producing import Producer
+from millstream.raw_client.transactions import Identity, Transactions
+from millstream.registry.errors import RegistryError, store_failed, store_timed_out, too_large
+from millstream.registry.records import Entry, Key, Kind, decode, encode_key, encode_value
+from millstream.registry.state import HIGHEST_IDS, RegistryState
+from millstream.registry.topic import prepare_topic
 
 TOPIC = "_schemas"
 TENURE_S = 60.0

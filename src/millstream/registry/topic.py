@@ -2,9 +2,9 @@
 
 from uuid import UUID
 
+from millstream.raw_client import Cluster, ErrorCode, RefusedError
+from millstream.raw_client.errors import error_code, refusal
 from millstream.registry.errors import store_failed
-from millstream.wire import Cluster, ErrorCode, RefusedError
-from millstream.wire.errors import error_code, refusal
 
 REPLICAS = 3
 _TOPIC_RESOURCE = 2

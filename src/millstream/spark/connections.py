@@ -7,8 +7,8 @@ import os
 import threading
 from dataclasses import dataclass, field
 
-from millstream.wire import Cluster, ErrorCode, RefusedError, UnreachableError, WireError
-from millstream.wire.errors import UNREADABLE
+from millstream.raw_client import Cluster, ErrorCode, RefusedError, UnreachableError, WireError
+from millstream.raw_client.errors import UNREADABLE
 
 GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 """Refusals that mean: this topic or partition is not there (any more)."""

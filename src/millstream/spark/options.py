@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from millstream.raw_client import EARLIEST, LATEST
 from millstream.spark.connections import Connection
 from millstream.spark.errors import OptionError, nearest
 from millstream.spark.option_table import (
@@ -23,7 +24,7 @@ from millstream.spark.option_table import (
     size_bytes,
     text,
 )
-from millstream.spark.positions import (
+from millstream.spark.source.positions import (
     AtTime,
     Everywhere,
     FromTable,
@@ -34,8 +35,7 @@ from millstream.spark.positions import (
     parse_timestamp,
     parse_timestamps,
 )
-from millstream.spark.subscription import Subscription, parse_subscription
-from millstream.wire import EARLIEST, LATEST
+from millstream.spark.source.subscription import Subscription, parse_subscription
 
 log = logging.getLogger("millstream.spark")
 

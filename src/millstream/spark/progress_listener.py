@@ -13,11 +13,11 @@ from typing import Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from millstream.raw_client import WireError
 from millstream.spark.connections import Connection, cluster_of
 from millstream.spark.errors import OptionError
-from millstream.spark.group_progress import GroupProgress
-from millstream.spark.offsets import NOTE, StreamOffset
-from millstream.wire import WireError
+from millstream.spark.source.group_progress import GroupProgress
+from millstream.spark.source.offsets import NOTE, StreamOffset
 
 log = logging.getLogger("millstream.spark")
 

@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import DataType
 
-from millstream.spark.dead_letters import NEEDED_COLUMNS, DeadLetters
 from millstream.spark.errors import BadRecordError, OptionError
 from millstream.spark.options import ERROR_COLUMN, ReadOptions, Typing
+from millstream.spark.sink.dead_letters import NEEDED_COLUMNS, DeadLetters
 
 
 class Format(Protocol):

@@ -11,9 +11,9 @@ from enum import Enum
 from millstream.console.errors import UserError
 from millstream.console.live.group_reading import SHARE
 from millstream.console.live.snapshot import Group
-from millstream.model.errors import ErrorCode
-from millstream.wire import EARLIEST, LATEST, Cluster, CoordinatorKind, TopicPartition
-from millstream.wire.errors import error_code, refusal
+from millstream.formats.model.errors import ErrorCode
+from millstream.raw_client import EARLIEST, LATEST, Cluster, CoordinatorKind, TopicPartition
+from millstream.raw_client.errors import error_code, refusal
 
 
 class Where(Enum):

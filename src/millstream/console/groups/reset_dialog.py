@@ -9,7 +9,7 @@ from millstream.console.frame import Frame
 from millstream.console.groups.offset_moves import Move, Where, carry_out, plan, target_of
 from millstream.console.live.snapshot import Group
 from millstream.console.tables import Column, DataTable
-from millstream.wire import TopicPartition, WireError
+from millstream.raw_client import TopicPartition, WireError
 
 _HINTS = {
     Where.TIME: "2026-01-31T12:00, of the gateway's clock, or with Z or +02:00",

@@ -13,9 +13,9 @@ from millstream.console.live.snapshot import (
     Reassignment,
     Topic,
 )
-from millstream.model.errors import ErrorCode
-from millstream.protocol.schema import Message
-from millstream.wire import LATEST, Cluster, SetupError, TopicPartition, UnreachableError, WireError
+from millstream.formats.model.errors import ErrorCode
+from millstream.formats.protocol.schema import Message
+from millstream.raw_client import LATEST, Cluster, SetupError, TopicPartition, UnreachableError, WireError
 
 PATIENCE_S = 1.0
 _METADATA_TOPIC = "__cluster_metadata"

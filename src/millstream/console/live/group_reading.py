@@ -5,10 +5,16 @@ from typing import Any
 
 from millstream.console.live.cluster_reading import PATIENCE_S
 from millstream.console.live.snapshot import Group, Member
-from millstream.model.errors import ErrorCode
-from millstream.protocol.primitives import Cursor, MalformedMessage, fixed_reader, read_length_int16, text_reader
-from millstream.protocol.schema import Message
-from millstream.wire import Cluster, TopicPartition
+from millstream.formats.model.errors import ErrorCode
+from millstream.formats.protocol.primitives import (
+    Cursor,
+    MalformedMessage,
+    fixed_reader,
+    read_length_int16,
+    text_reader,
+)
+from millstream.formats.protocol.schema import Message
+from millstream.raw_client import Cluster, TopicPartition
 
 SHARE = "share"
 CONSUMER = "consumer"

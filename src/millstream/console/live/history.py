@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from millstream.console.live.series import Series
 from millstream.console.live.snapshot import Snapshot, Topic
-from millstream.wire import TopicPartition
+from millstream.raw_client import TopicPartition
 
 _RATE_OVER_S = 5.0
 _PACE_OVER_S = 20.0

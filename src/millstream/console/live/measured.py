@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from millstream.console.live.broker_metrics import MetricsError, Sample, fetch_metrics
 from millstream.console.live.snapshot import Broker
-from millstream.wire import TopicPartition
+from millstream.raw_client import TopicPartition
 
 _TIMEOUT_S = 0.9
 _AGAIN_AFTER_S = 10.0

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from millstream.wire import TopicPartition
+from millstream.raw_client import TopicPartition
 
 NO_LEADER = -1
 

@@ -18,7 +18,7 @@ from millstream.console.live.group_reading import SHARE, read_groups
 from millstream.console.live.history import History
 from millstream.console.live.measured import Measured, read_acquired
 from millstream.console.live.snapshot import Broker, Group, Partition, Snapshot
-from millstream.wire import Cluster, RefusedError, TopicPartition, UnreachableError, WireError
+from millstream.raw_client import Cluster, RefusedError, TopicPartition, UnreachableError, WireError
 
 T = TypeVar("T")
 PERIOD_S = 1.0

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from millstream.columnar.aborted import AbortedTransactions
-from millstream.model.errors import ErrorCode, KafkaError
-from millstream.records.batch import BatchHeader, has_valid_checksum, iterate_headers
-from millstream.records.opening import BeyondLimitsError, OpeningLimits, records_between
-from millstream.records.record import Header
-from millstream.wire import EARLIEST, LATEST, Cluster, OffsetOutOfRangeError, TopicPartition, UnreadableError
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.records.batch import BatchHeader, has_valid_checksum, iterate_headers
+from millstream.formats.records.opening import BeyondLimitsError, OpeningLimits, records_between
+from millstream.formats.records.record import Header
+from millstream.raw_client import EARLIEST, LATEST, Cluster, OffsetOutOfRangeError, TopicPartition, UnreadableError
 
 FETCH_BYTES = 1 << 20
 _FIRST_STRETCH = 16

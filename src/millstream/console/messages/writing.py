@@ -11,10 +11,10 @@ import orjson
 import pyarrow as pa
 
 from millstream.columnar import partition_by_key
-from millstream.records.record import Header, Record, build_batch
-from millstream.wire import Cluster, TopicPartition
-from millstream.wire.producing import Producer
-from millstream.wire.transactions import idempotent_producer
+from millstream.formats.records.record import Header, Record, build_batch
+from millstream.raw_client import Cluster, TopicPartition
+from millstream.raw_client.producing import Producer
+from millstream.raw_client.transactions import idempotent_producer
 
 TEXT, JSON, BASE64, NULL = "text", "JSON", "base64", "null"
 FORMS = (TEXT, JSON, BASE64, NULL)

@@ -17,7 +17,7 @@ from millstream.console.messages.writing import (
     typed_bytes,
     typed_headers,
 )
-from millstream.wire import WireError
+from millstream.raw_client import WireError
 
 
 def open_writing(frame: Frame, topic: str, partitions: int, written: Callable[[], Any]) -> None:

@@ -12,7 +12,7 @@ from millstream.console.parts import Stat, card, grid, heading
 from millstream.console.queues.dead_letters import Letters, redrive, redrive_group, waiting_letters
 from millstream.console.queues.delivery import DEAD_LETTER_TOPIC, Delivery, read_delivery, read_settings
 from millstream.console.tables import Column, DataTable
-from millstream.wire import TopicPartition
+from millstream.raw_client import TopicPartition
 
 _LOOK_EVERY_S = 2.0
 

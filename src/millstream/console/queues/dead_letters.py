@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from millstream.console.errors import UserError
 from millstream.console.messages.reading import Allowance, FoundRecord, Range, RecordReader
-from millstream.records.record import Record, build_batch
-from millstream.wire import Cluster, TopicPartition
-from millstream.wire.producing import Producer
-from millstream.wire.transactions import idempotent_producer
+from millstream.formats.records.record import Record, build_batch
+from millstream.raw_client import Cluster, TopicPartition
+from millstream.raw_client.producing import Producer
+from millstream.raw_client.transactions import idempotent_producer
 
 AT_ONCE = 500
 _PREFIX = "__dlq.errors."

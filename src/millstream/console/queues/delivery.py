@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from millstream.console.live.snapshot import Topic
-from millstream.protocol.schema import Message
-from millstream.wire import Cluster, CoordinatorKind, TopicPartition
-from millstream.wire.errors import error_code, refusal
+from millstream.formats.protocol.schema import Message
+from millstream.raw_client import Cluster, CoordinatorKind, TopicPartition
+from millstream.raw_client.errors import error_code, refusal
 
 _AVAILABLE, _DONE, _GIVING_UP, _GIVEN_UP = 0, 2, 3, 4
 _GROUP_RESOURCE = 32

@@ -4,8 +4,8 @@ import re
 from collections.abc import Mapping
 from uuid import UUID
 
-from millstream.wire import Cluster
-from millstream.wire.errors import error_code, refusal
+from millstream.raw_client import Cluster
+from millstream.raw_client.errors import error_code, refusal
 
 _TIMEOUT_MS = 30_000
 _BY_NAME = UUID(int=0)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from millstream.console.live.snapshot import Snapshot
-from millstream.wire import EARLIEST, Cluster, TopicPartition
+from millstream.raw_client import EARLIEST, Cluster, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)

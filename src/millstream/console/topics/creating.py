@@ -9,7 +9,7 @@ from millstream.console.browsing import Complaint, Typed, dialog, number_input, 
 from millstream.console.frame import Frame
 from millstream.console.topics.changing import MOST_PARTITIONS, create_topic, name_complaint
 from millstream.console.topics.settings import TopicSetting, complaint, known_settings
-from millstream.wire import WireError
+from millstream.raw_client import WireError
 
 # What a complaint is about, besides the settings.
 _NAME, _PARTITIONS, _REPLICAS = "name", "partitions", "replicas"

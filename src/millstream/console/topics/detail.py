@@ -17,7 +17,7 @@ from millstream.console.topics.hot_keys_view import EVERY_S, HotKeysView
 from millstream.console.topics.layout_view import LayoutView
 from millstream.console.topics.rows import health
 from millstream.console.topics.settings_view import SettingsView
-from millstream.wire import WireError
+from millstream.raw_client import WireError
 
 _CHART_S = 300.0
 

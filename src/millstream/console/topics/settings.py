@@ -10,9 +10,9 @@ from millstream.config.catalog import TOPIC_SETTINGS
 from millstream.config.errors import ConfigError
 from millstream.config.setting import LONG_MAX, Allowed, Setting, SettingType, format_value
 from millstream.console.formats import size
-from millstream.protocol.schema import Message
-from millstream.wire import Cluster, ErrorCode, RefusedError
-from millstream.wire.errors import error_code, refusal
+from millstream.formats.protocol.schema import Message
+from millstream.raw_client import Cluster, ErrorCode, RefusedError
+from millstream.raw_client.errors import error_code, refusal
 
 TOPIC_RESOURCE = 2
 _SET, _DELETE = 0, 1

@@ -7,7 +7,7 @@ from millstream.console.frame import Frame
 from millstream.console.tables import Column, DataTable
 from millstream.console.topics.creating import help_text, value_input
 from millstream.console.topics.settings import Source, TopicSetting, change_settings, complaint, read_settings
-from millstream.wire import WireError
+from millstream.raw_client import WireError
 
 # The value comes in as data, never as part of the template.
 _VALUE_CELL = '<q-td :props="props"><div class="ms-value-cell ms-mono">{{ props.value }}</div></q-td>'

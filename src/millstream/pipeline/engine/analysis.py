@@ -15,7 +15,7 @@ from millstream.pipeline.engine.run import ENGINE_SETTINGS, own_session
 from millstream.pipeline.engine.sources import topic_contents, with_watermark
 from millstream.pipeline.engine.static_tables import latest_rows
 from millstream.pipeline.model import Latest, Pipeline, TableFormat, TableSource, TopicSource
-from millstream.spark.session import is_remote, start_session
+from millstream.spark.session.session import is_remote, start_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,7 +11,7 @@ from typing import Any
 
 from millstream.columnar import ArrowDecoder, CorruptBatchError
 from millstream.pipeline.model import Pipeline
-from millstream.wire import LATEST, Cluster, TopicPartition, WireError
+from millstream.raw_client import LATEST, Cluster, TopicPartition, WireError
 
 _EVERY_S = 1.0
 _FETCH_BYTES = 1 << 20

@@ -29,7 +29,7 @@ from millstream.pipeline.naming import (
     dead_letter_query_name,
     query_name,
 )
-from millstream.spark.session import make_current
+from millstream.spark.session.session import make_current
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -27,7 +27,7 @@ from millstream.pipeline.engine.topics import prepare_topics
 from millstream.pipeline.model import Pipeline, TriggerKind
 from millstream.pipeline.naming import checkpoint_location, state_directory
 from millstream.pipeline.state import Phase, QueryProgress, Running
-from millstream.spark.session import STREAM_SETTINGS, SparkStartError, is_remote, start_in_background
+from millstream.spark.session.session import STREAM_SETTINGS, SparkStartError, is_remote, start_in_background
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

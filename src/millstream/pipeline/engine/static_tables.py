@@ -20,7 +20,7 @@ from millstream.pipeline.engine.decoding import RAW_VALUE
 from millstream.pipeline.engine.record_columns import KEY, OFFSET, PARTITION, TIMESTAMP, TOPIC, quoted
 from millstream.pipeline.engine.sources import table, topic_contents
 from millstream.pipeline.model import Format, Latest, Pipeline, TableSource, TopicSource
-from millstream.wire import LATEST, Cluster, TopicPartition, WireError
+from millstream.raw_client import LATEST, Cluster, TopicPartition, WireError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

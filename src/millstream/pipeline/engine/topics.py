@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from millstream.pipeline.engine.failures import Part, PartFailedError, PipelineFailedError
 from millstream.pipeline.model import Pipeline, TopicSink, TopicSource
 from millstream.pipeline.problems import nearest
-from millstream.wire import Cluster, ErrorCode, RefusedError, WireError
+from millstream.raw_client import Cluster, ErrorCode, RefusedError, WireError
 
 _ANSWER_WITHIN_S = 15.0
 

@@ -1,0 +1,417 @@
+"""Fetch (API 1, versions 4 to 18), by hand: the request that carries every byte to every consumer.
+
+A response is not one piece of bytes: it is headers with holes, and each hole is a stretch of a segment file that the
+network room sends with `sendfile`. `encode_response` returns such a list of parts.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from millstream.formats.model.errors import ErrorCode
+from millstream.formats.protocol.compact import (
+    MOST_FETCHED,
+    append_varint,
+    plausible_partitions,
+    read_varint,
+    skip_tags,
+)
+from millstream.formats.protocol.node_endpoints import Locate, append_endpoints
+from millstream.formats.protocol.primitives import MalformedMessage
+
+FIRST_VERSION = 4
+FIRST_FLEXIBLE = 12
+FIRST_WITH_TOPIC_ID = 13
+FIRST_WITH_ENDPOINTS = 16
+LAST_VERSION = 18
+
+_INT8 = struct.Struct(">b")
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+_HEAD_WITH_REPLICA = struct.Struct(">iiiib")
+_HEAD = struct.Struct(">iiib")
+_SESSION = struct.Struct(">ii")
+_REPLICA_STATE = struct.Struct(">iq")
+_RESPONSE_HEAD_V4 = struct.Struct(">i")
+_RESPONSE_HEAD_V7 = struct.Struct(">ihi")
+_PARTITION_V4 = struct.Struct(">ihqq")
+_PARTITION_V5 = struct.Struct(">ihqqq")
+_ABORTED = struct.Struct(">qq")
+_EPOCH_AND_OFFSET = struct.Struct(">iq")
+_OFFSET_AND_EPOCH = struct.Struct(">qi")
+_INT64 = struct.Struct(">q")
+
+# Fields of one partition in a request, by version: index, [leader epoch], offset, [last fetched epoch],
+# [log start offset], max bytes.
+_FIELDS_V4 = struct.Struct(">iqi")
+_FIELDS_V5 = struct.Struct(">iqqi")
+_FIELDS_V9 = struct.Struct(">iiqqi")
+_FIELDS_V12 = struct.Struct(">iiqiqi")
+
+
+UNKNOWN_HIGH_WATERMARK = (1 << 63) - 1
+"""What a follower that does not say its high watermark is taken to know: everything, so it is told nothing early."""
+
+
+class FetchPartition(NamedTuple):
+    partition: int
+    current_leader_epoch: int
+    fetch_offset: int
+    last_fetched_epoch: int
+    log_start_offset: int
+    max_bytes: int
+    replica_directory_id: bytes | None = None
+    high_watermark: int = UNKNOWN_HIGH_WATERMARK
+
+
+class FetchRequest(NamedTuple):
+    """`replica_id` is -1 for a consumer; a follower names itself and the epoch of its registration."""
+
+    replica_id: int
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    isolation_level: int
+    session_id: int
+    session_epoch: int
+    topics: list[tuple[bytes, list[FetchPartition]]]
+    forgotten: list[tuple[bytes, list[int]]]
+    rack_id: bytes
+    replica_epoch: int = -1
+    cluster_id: bytes | None = None
+
+
+class FileStretch(Protocol):
+    """Bytes of a file, for the network to send."""
+
+    @property
+    def length(self) -> int: ...
+
+
+class PartitionResult(NamedTuple):
+    partition: int
+    error: int = ErrorCode.NONE
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    aborted: Sequence[tuple[int, int]] | None = None
+    preferred_read_replica: int = -1
+    records: FileStretch | None = None
+    diverging_epoch: tuple[int, int] | None = None
+    current_leader: tuple[int, int] | None = None
+    """Leader id and epoch."""
+    snapshot_id: tuple[int, int] | None = None
+    """End offset and epoch of the snapshot that a follower of the metadata log must read first."""
+
+
+def parse(buffer: bytearray, position: int, end: int, version: int) -> FetchRequest:
+    """Reads a request body; bytes that are left before `end` are passed over, as Kafka does."""
+    try:
+        request, position = (_parse_flexible if version >= FIRST_FLEXIBLE else _parse_legacy)(
+            buffer, position, end, version
+        )
+    except (struct.error, IndexError):
+        raise MalformedMessage("fetch request ends in the middle") from None
+    if position > end:
+        raise MalformedMessage("fetch request ends in the middle")
+    return request
+
+
+def _parse_flexible(buffer: bytearray, position: int, end: int, version: int) -> tuple[FetchRequest, int]:
+    by_id = version >= FIRST_WITH_TOPIC_ID
+    replica_id = -1
+    if version < 15:
+        replica_id, max_wait, min_bytes, max_bytes, isolation = _HEAD_WITH_REPLICA.unpack_from(buffer, position)
+        position += _HEAD_WITH_REPLICA.size
+    else:
+        max_wait, min_bytes, max_bytes, isolation = _HEAD.unpack_from(buffer, position)
+        position += _HEAD.size
+    session_id, session_epoch = _SESSION.unpack_from(buffer, position)
+    count, position = read_varint(buffer, position + 8)
+    topics: list[tuple[bytes, list[FetchPartition]]] = []
+    budget = MOST_FETCHED
+    plausible_partitions(count - 1, position, end, budget)
+    for _ in range(count - 1):
+        topic, position = _topic(buffer, position, by_id)
+        partition_count, position = read_varint(buffer, position)
+        partitions = []
+        budget = plausible_partitions(partition_count - 1, position, end, budget)
+        for _ in range(partition_count - 1):
+            index, leader_epoch, offset, fetched_epoch, log_start, limit = _FIELDS_V12.unpack_from(buffer, position)
+            position += _FIELDS_V12.size
+            if not buffer[position]:
+                partitions.append(FetchPartition(index, leader_epoch, offset, fetched_epoch, log_start, limit))
+                position += 1
+            else:
+                directory, high_watermark, position = _partition_tags(buffer, position, end, version)
+                partitions.append(
+                    FetchPartition(
+                        index, leader_epoch, offset, fetched_epoch, log_start, limit, directory, high_watermark
+                    )
+                )
+        topics.append((topic, partitions))
+        position = position + 1 if not buffer[position] else skip_tags(buffer, position, end)
+    count, position = read_varint(buffer, position)
+    forgotten: list[tuple[bytes, list[int]]] = []
+    plausible_partitions(count - 1, position, end, budget)
+    for _ in range(count - 1):
+        topic, position = _topic(buffer, position, by_id)
+        partition_count, position = read_varint(buffer, position)
+        number = partition_count - 1
+        budget = plausible_partitions(number, position, end, budget)
+        forgotten.append((topic, list(struct.unpack_from(f">{number}i", buffer, position))))
+        position = skip_tags(buffer, position + 4 * number, end)
+    length, position = read_varint(buffer, position)
+    rack = bytes(buffer[position : position + length - 1]) if length else b""
+    position += max(length - 1, 0)
+    replica_epoch, cluster_id = -1, None
+    if not buffer[position]:
+        position += 1
+    else:
+        fields, position = _tags(buffer, position, end)
+        if 0 in fields:
+            cluster_id = _compact_string(fields[0])
+        if 1 in fields and version >= 15:
+            replica_id, replica_epoch = _REPLICA_STATE.unpack_from(fields[1])
+    return FetchRequest(
+        replica_id,
+        max_wait,
+        min_bytes,
+        max_bytes,
+        isolation,
+        session_id,
+        session_epoch,
+        topics,
+        forgotten,
+        rack,
+        replica_epoch,
+        cluster_id,
+    ), position
+
+
+def _tags(buffer: bytearray, position: int, end: int) -> tuple[dict[int, bytearray], int]:
+    """The tagged fields at `position` by their tags, and the position after them."""
+    fields: dict[int, bytearray] = {}
+    count, position = read_varint(buffer, position)
+    for _ in range(count):
+        tag, position = read_varint(buffer, position)
+        size, position = read_varint(buffer, position)
+        if position + size > end:
+            raise MalformedMessage("tagged field runs past the end")
+        fields[tag] = buffer[position : position + size]
+        position += size
+    return fields, position
+
+
+def _partition_tags(buffer: bytearray, position: int, end: int, version: int) -> tuple[bytes | None, int, int]:
+    fields, position = _tags(buffer, position, end)
+    directory, high_watermark = None, UNKNOWN_HIGH_WATERMARK
+    if 0 in fields and version >= 17:
+        directory = bytes(fields[0])
+        if len(directory) != 16:
+            raise MalformedMessage("directory id is not a uuid")
+    if 1 in fields and version >= 18:
+        (high_watermark,) = _INT64.unpack_from(fields[1])
+    return directory, high_watermark, position
+
+
+def _compact_string(field: bytearray) -> bytes | None:
+    length, position = read_varint(field, 0)
+    if position + length - 1 > len(field):
+        raise MalformedMessage("string runs past the end of its field")
+    return bytes(field[position : position + length - 1]) if length else None
+
+
+def _topic(buffer: bytearray, position: int, by_id: bool) -> tuple[bytes, int]:
+    if by_id:
+        return bytes(buffer[position : position + 16]), position + 16
+    length, position = read_varint(buffer, position)
+    return bytes(buffer[position : position + length - 1]), position + length - 1
+
+
+def _parse_legacy(buffer: bytearray, position: int, end: int, version: int) -> tuple[FetchRequest, int]:
+    replica_id, max_wait, min_bytes, max_bytes, isolation = _HEAD_WITH_REPLICA.unpack_from(buffer, position)
+    position += _HEAD_WITH_REPLICA.size
+    session_id, session_epoch = 0, -1
+    if version >= 7:
+        session_id, session_epoch = _SESSION.unpack_from(buffer, position)
+        position += 8
+    topics: list[tuple[bytes, list[FetchPartition]]] = []
+    budget = MOST_FETCHED
+    count, position = _int32(buffer, position)
+    plausible_partitions(count, position, end, budget)
+    for _ in range(count):
+        topic, position = _legacy_string(buffer, position)
+        partition_count, position = _int32(buffer, position)
+        partitions = []
+        budget = plausible_partitions(partition_count, position, end, budget)
+        for _ in range(partition_count):
+            leader_epoch = log_start = -1
+            if version >= 9:
+                index, leader_epoch, offset, log_start, limit = _FIELDS_V9.unpack_from(buffer, position)
+                position += _FIELDS_V9.size
+            elif version >= 5:
+                index, offset, log_start, limit = _FIELDS_V5.unpack_from(buffer, position)
+                position += _FIELDS_V5.size
+            else:
+                index, offset, limit = _FIELDS_V4.unpack_from(buffer, position)
+                position += _FIELDS_V4.size
+            partitions.append(FetchPartition(index, leader_epoch, offset, -1, log_start, limit))
+        topics.append((topic, partitions))
+    forgotten: list[tuple[bytes, list[int]]] = []
+    if version >= 7:
+        count, position = _int32(buffer, position)
+        plausible_partitions(count, position, end, budget)
+        for _ in range(count):
+            topic, position = _legacy_string(buffer, position)
+            partition_count, position = _int32(buffer, position)
+            number = partition_count
+            budget = plausible_partitions(number, position, end, budget)
+            forgotten.append((topic, list(struct.unpack_from(f">{number}i", buffer, position))))
+            position += 4 * number
+    rack = b""
+    if version >= 11:
+        rack, position = _legacy_string(buffer, position)
+    return FetchRequest(
+        replica_id, max_wait, min_bytes, max_bytes, isolation, session_id, session_epoch, topics, forgotten, rack
+    ), position
+
+
+def _int32(buffer: bytearray, position: int) -> tuple[int, int]:
+    return _INT32.unpack_from(buffer, position)[0], position + 4
+
+
+def _legacy_string(buffer: bytearray, position: int) -> tuple[bytes, int]:
+    (length,) = _INT16.unpack_from(buffer, position)
+    if length < 0:
+        raise MalformedMessage("string is null")
+    return bytes(buffer[position + 2 : position + 2 + length]), position + 2 + length
+
+
+class ResponseParts:
+    """A response under construction: bytes, and stretches of files between them."""
+
+    __slots__ = ("head", "length", "out", "parts")
+
+    def __init__(self, head: bytearray) -> None:
+        self.head = head
+        self.parts: list[bytearray | FileStretch] = [head]
+        self.out = head
+        self.length = 0
+
+    def add_file(self, stretch: FileStretch) -> None:
+        self.parts.append(stretch)
+        self.length += stretch.length
+        self.out = bytearray()
+        self.parts.append(self.out)
+
+    def finish(self) -> int:
+        """The whole length of the response in bytes."""
+        return self.length + sum(len(part) for part in self.parts if isinstance(part, bytearray))
+
+
+def encode_response(
+    parts: ResponseParts,
+    topics: list[tuple[bytes, list[PartitionResult]]],
+    version: int,
+    *,
+    error: int = ErrorCode.NONE,
+    session_id: int = 0,
+    throttle_ms: int = 0,
+    locate: Locate | None = None,
+    listener: str = "",
+) -> None:
+    """Appends a response body to the parts; `locate` finds the leaders that it names."""
+    if version >= 7:
+        parts.out += _RESPONSE_HEAD_V7.pack(throttle_ms, error, session_id)
+    else:
+        parts.out += _RESPONSE_HEAD_V4.pack(throttle_ms)
+    flexible = version >= FIRST_FLEXIBLE
+    names_leader = False
+    if flexible:
+        append_varint(parts.out, len(topics) + 1)
+    else:
+        parts.out += _INT32.pack(len(topics))
+    for topic, results in topics:
+        if flexible:
+            if version < FIRST_WITH_TOPIC_ID:
+                append_varint(parts.out, len(topic) + 1)
+            parts.out += topic
+            append_varint(parts.out, len(results) + 1)
+            for result in results:
+                _encode_partition_flexible(parts, result)
+                names_leader = names_leader or result.current_leader is not None
+            parts.out.append(0)
+        else:
+            parts.out += _INT16.pack(len(topic))
+            parts.out += topic
+            parts.out += _INT32.pack(len(results))
+            for result in results:
+                _encode_partition_legacy(parts, result, version)
+    if flexible:
+        if names_leader and locate is not None and version >= FIRST_WITH_ENDPOINTS:
+            append_endpoints(parts.out, locate(_leaders(topics), listener))
+        else:
+            parts.out.append(0)
+
+
+def _leaders(topics: list[tuple[bytes, list[PartitionResult]]]) -> list[int]:
+    named = {result.current_leader[0]: None for _, results in topics for result in results if result.current_leader}
+    return list(named)
+
+
+def _encode_partition_flexible(parts: ResponseParts, result: PartitionResult) -> None:
+    out = parts.out
+    out += _PARTITION_V5.pack(
+        result.partition, result.error, result.high_watermark, result.last_stable_offset, result.log_start_offset
+    )
+    if result.aborted is None:
+        out.append(0)
+    else:
+        append_varint(out, len(result.aborted) + 1)
+        for producer_id, first_offset in result.aborted:
+            out += _ABORTED.pack(producer_id, first_offset)
+            out.append(0)
+    out += _INT32.pack(result.preferred_read_replica)
+    records = result.records
+    if records is None or not records.length:
+        out.append(1)
+    else:
+        append_varint(out, records.length + 1)
+        parts.add_file(records)
+        out = parts.out
+    if result.diverging_epoch is None and result.current_leader is None and result.snapshot_id is None:
+        out.append(0)
+        return
+    tags = [
+        (0, _EPOCH_AND_OFFSET, result.diverging_epoch),
+        (1, _SESSION, result.current_leader),
+        (2, _OFFSET_AND_EPOCH, result.snapshot_id),
+    ]
+    present = [(tag, layout, value) for tag, layout, value in tags if value is not None]
+    out.append(len(present))
+    for tag, layout, value in present:
+        out += bytes((tag, layout.size + 1))
+        out += layout.pack(*value)
+        out.append(0)
+
+
+def _encode_partition_legacy(parts: ResponseParts, result: PartitionResult, version: int) -> None:
+    out = parts.out
+    if version >= 5:
+        out += _PARTITION_V5.pack(
+            result.partition, result.error, result.high_watermark, result.last_stable_offset, result.log_start_offset
+        )
+    else:
+        out += _PARTITION_V4.pack(result.partition, result.error, result.high_watermark, result.last_stable_offset)
+    out += _INT32.pack(-1 if result.aborted is None else len(result.aborted))
+    for producer_id, first_offset in result.aborted or ():
+        out += _ABORTED.pack(producer_id, first_offset)
+    if version >= 11:
+        out += _INT32.pack(result.preferred_read_replica)
+    records = result.records
+    if records is None or not records.length:
+        out += b"\x00\x00\x00\x00"
+    else:
+        out += _INT32.pack(records.length)
+        parts.add_file(records)

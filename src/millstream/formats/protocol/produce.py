@@ -1,0 +1,249 @@
+"""Produce (API 0, versions 3 to 13), by hand: the one request whose cost is every producer's cost.
+
+Parsing finds where each partition's batches lie in the request's buffer and copies none. Versions 0 to 2 carried record
+formats that Kafka 4 dropped; they are advertised (as Kafka does, for old librdkafka) and refused.
+"""
+
+import struct
+from collections.abc import Callable
+from typing import NamedTuple
+
+from millstream.formats.model.errors import ErrorCode
+from millstream.formats.protocol.compact import (
+    MOST_PRODUCED,
+    append_varint,
+    plausible_partitions,
+    read_varint,
+    skip_tags,
+)
+from millstream.formats.protocol.node_endpoints import Locate, append_endpoints
+from millstream.formats.protocol.primitives import MalformedMessage
+
+FIRST_VERSION = 3
+FIRST_FLEXIBLE = 9
+FIRST_WITH_LEADER = 10
+FIRST_WITH_TOPIC_ID = 13
+LAST_VERSION = 13
+
+_ACKS_TIMEOUT = struct.Struct(">hi")
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+_INDEX_AND_LENGTH = struct.Struct(">ii")
+_RESULT_V3 = struct.Struct(">ihqq")
+_RESULT_V5 = struct.Struct(">ihqqq")
+_LEADER_TAG = struct.Struct(">bbbiib")
+
+
+class PartitionData(NamedTuple):
+    """Where one partition's record batches lie in the request's buffer; an absent record set has start == end."""
+
+    partition: int
+    start: int
+    end: int
+
+
+class ProduceRequest(NamedTuple):
+    transactional_id: bytes | None
+    acks: int
+    timeout_ms: int
+    topics: list[tuple[bytes, list[PartitionData]]]
+    """By topic name, or by the sixteen bytes of the topic id from version 13 on."""
+
+
+class PartitionResult(NamedTuple):
+    partition: int
+    error: int = ErrorCode.NONE
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+    log_start_offset: int = -1
+    message: str | None = None
+    current_leader: tuple[int, int] | None = None
+    """Leader id and epoch, for a client that came to the wrong node."""
+    record_errors: tuple[tuple[int, str], ...] = ()
+    """The records for which the batch is refused, by their place in it, and what is wrong with each."""
+
+
+def parse(buffer: bytearray, position: int, end: int, version: int) -> ProduceRequest:
+    """Reads a request body; bytes that are left before `end` are passed over, as Kafka does."""
+    try:
+        if version >= FIRST_FLEXIBLE:
+            request, position = _parse_flexible(buffer, position, end, version)
+        else:
+            request, position = _parse_legacy(buffer, position, end)
+    except (struct.error, IndexError):
+        raise MalformedMessage("produce request ends in the middle") from None
+    if position > end:
+        raise MalformedMessage("produce request ends in the middle")
+    return request
+
+
+def _parse_flexible(buffer: bytearray, position: int, end: int, version: int) -> tuple[ProduceRequest, int]:
+    by_id = version >= FIRST_WITH_TOPIC_ID
+    transactional_id = None
+    length, position = read_varint(buffer, position)
+    if length:
+        transactional_id = bytes(buffer[position : position + length - 1])
+        position += length - 1
+    acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(buffer, position)
+    topic_count, position = read_varint(buffer, position + 6)
+    topics: list[tuple[bytes, list[PartitionData]]] = []
+    budget = MOST_PRODUCED
+    plausible_partitions(topic_count - 1, position, end, budget)
+    for _ in range(topic_count - 1):
+        if by_id:
+            topic = bytes(buffer[position : position + 16])
+            position += 16
+        else:
+            length, position = read_varint(buffer, position)
+            topic = bytes(buffer[position : position + length - 1])
+            position += length - 1
+        partition_count, position = read_varint(buffer, position)
+        partitions = []
+        budget = plausible_partitions(partition_count - 1, position, end, budget)
+        for _ in range(partition_count - 1):
+            (index,) = _INT32.unpack_from(buffer, position)
+            length, position = read_varint(buffer, position + 4)
+            stop = position + length - 1 if length else position
+            if stop > end:
+                raise MalformedMessage("record set runs past the end of the request")
+            partitions.append(PartitionData(index, position, stop))
+            # An empty tag section is one zero byte: by far the usual case.
+            position = stop + 1 if not buffer[stop] else skip_tags(buffer, stop, end)
+        topics.append((topic, partitions))
+        position = position + 1 if not buffer[position] else skip_tags(buffer, position, end)
+    position = position + 1 if not buffer[position] else skip_tags(buffer, position, end)
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics), position
+
+
+def _parse_legacy(buffer: bytearray, position: int, end: int) -> tuple[ProduceRequest, int]:
+    transactional_id = None
+    (length,) = _INT16.unpack_from(buffer, position)
+    position += 2
+    if length >= 0:
+        transactional_id = bytes(buffer[position : position + length])
+        position += length
+    acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(buffer, position)
+    (topic_count,) = _INT32.unpack_from(buffer, position + 6)
+    position += 10
+    topics: list[tuple[bytes, list[PartitionData]]] = []
+    budget = MOST_PRODUCED
+    plausible_partitions(topic_count, position, end, budget)
+    for _ in range(topic_count):
+        (length,) = _INT16.unpack_from(buffer, position)
+        if length < 0:
+            raise MalformedMessage("topic name is null")
+        topic = bytes(buffer[position + 2 : position + 2 + length])
+        position += 2 + length
+        (partition_count,) = _INT32.unpack_from(buffer, position)
+        position += 4
+        partitions = []
+        budget = plausible_partitions(partition_count, position, end, budget)
+        for _ in range(partition_count):
+            index, length = _INDEX_AND_LENGTH.unpack_from(buffer, position)
+            position += 8
+            stop = position + length if length > 0 else position
+            if stop > end:
+                raise MalformedMessage("record set runs past the end of the request")
+            partitions.append(PartitionData(index, position, stop))
+            position = stop
+        topics.append((topic, partitions))
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics), position
+
+
+def encode_response(
+    out: bytearray,
+    topics: list[tuple[bytes, list[PartitionResult]]],
+    version: int,
+    throttle_ms: int = 0,
+    locate: Locate | None = None,
+    listener: str = "",
+) -> None:
+    """Appends a response body; `locate` finds the leaders that it names."""
+    if version >= FIRST_FLEXIBLE:
+        leaders = _encode_flexible(out, topics, version, throttle_ms)
+        if leaders and locate is not None:
+            append_endpoints(out, locate(leaders, listener))
+        else:
+            out.append(0)
+    else:
+        _encode_legacy(out, topics, version, throttle_ms)
+
+
+def _encode_flexible(
+    out: bytearray,
+    topics: list[tuple[bytes, list[PartitionResult]]],
+    version: int,
+    throttle_ms: int,
+) -> dict[int, None] | None:
+    """All but the tags at the end; returns the leaders that are named."""
+    leaders: dict[int, None] | None = None
+    by_id = version >= FIRST_WITH_TOPIC_ID
+    append_varint(out, len(topics) + 1)
+    for topic, results in topics:
+        if not by_id:
+            append_varint(out, len(topic) + 1)
+        out += topic
+        append_varint(out, len(results) + 1)
+        for index, error, base_offset, append_time, log_start, message, leader, record_errors in results:
+            out += _RESULT_V5.pack(index, error, base_offset, append_time, log_start)
+            if not record_errors:
+                out.append(1)
+            else:
+                append_varint(out, len(record_errors) + 1)
+                out += _record_errors(record_errors, _flexible_reason)
+            if message is None:
+                out.append(0)
+            else:
+                text = message.encode()
+                append_varint(out, len(text) + 1)
+                out += text
+            if leader is None or version < FIRST_WITH_LEADER:
+                out.append(0)
+            else:
+                out += _LEADER_TAG.pack(1, 0, 9, *leader, 0)
+                leaders = leaders or {}
+                leaders[leader[0]] = None
+        out.append(0)
+    out += _INT32.pack(throttle_ms)
+    return leaders
+
+
+def _record_errors(errors: tuple[tuple[int, str], ...], encode: Callable[[str], bytes]) -> bytes:
+    """There may be thousands, and few reasons: each of these is encoded once."""
+    reasons = {reason: encode(reason) for _, reason in errors}
+    pack = _INT32.pack
+    return b"".join([pack(place) + reasons[reason] for place, reason in errors])
+
+
+def _flexible_reason(reason: str) -> bytes:
+    text = reason.encode()
+    out = bytearray()
+    append_varint(out, len(text) + 1)
+    return bytes(out) + text + b"\x00"
+
+
+def _legacy_reason(reason: str) -> bytes:
+    text = reason.encode()
+    return _INT16.pack(len(text)) + text
+
+
+def _encode_legacy(
+    out: bytearray, topics: list[tuple[bytes, list[PartitionResult]]], version: int, throttle_ms: int
+) -> None:
+    out += _INT32.pack(len(topics))
+    for topic, results in topics:
+        out += _INT16.pack(len(topic))
+        out += topic
+        out += _INT32.pack(len(results))
+        for index, error, base_offset, append_time, log_start, message, _, record_errors in results:
+            if version >= 5:
+                out += _RESULT_V5.pack(index, error, base_offset, append_time, log_start)
+            else:
+                out += _RESULT_V3.pack(index, error, base_offset, append_time)
+            if version >= 8:
+                out += _INT32.pack(len(record_errors))
+                out += _record_errors(record_errors, _legacy_reason)
+                text = b"" if message is None else message.encode()
+                out += _INT16.pack(-1 if message is None else len(text))
+                out += text
+    out += _INT32.pack(throttle_ms)

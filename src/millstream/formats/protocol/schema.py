@@ -1,0 +1,78 @@
+"""Message schemas in a notation of our own (`structure`), and the codecs made from them (`codec`).
+
+One entry describes all versions of one message, as Kafka's own definitions do. From the first flexible version on,
+lengths are compact varints and every structure ends in its tagged fields.
+
+Decoding gives an object that has the fields of *all* versions, those that were not sent at their defaults; encoding
+takes a dictionary and sends the fields that the version has. So a handler is written once, for every version.
+Codecs are compiled from the text when a version is first used.
+"""
+
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+from millstream.formats.protocol.codec import compile_reader, compile_writer
+from millstream.formats.protocol.primitives import Cursor, MalformedMessage, Reader, Writer
+from millstream.formats.protocol.structure import NEVER, Field, Message, Structure, VersionRange, parse_structure
+
+__all__ = ["Field", "Message", "Schema", "Structure", "VersionRange", "split_entries"]
+
+
+class Schema:
+    """One message in all its versions."""
+
+    def __init__(self, entry: str) -> None:
+        head, *lines = entry.splitlines()
+        words = head.split()
+        self.kind, self.api_key, self.name = words[0], int(words[1]), words[2]
+        self.versions = VersionRange.parse(words[3])
+        flexible = next((w.partition(":")[2] for w in words[4:] if w.startswith("flexible:")), None)
+        self.flexible = VersionRange.parse(flexible) if flexible else NEVER
+        self.root = parse_structure(self.name, lines)
+        self._readers: dict[int, Reader] = {}
+        self._writers: dict[int, Writer] = {}
+
+    def is_flexible(self, version: int) -> bool:
+        return self.flexible.low <= version <= self.flexible.high
+
+    def read(self, cursor: Cursor, version: int) -> Message:
+        """Decodes one message at the cursor; raises MalformedMessage for bytes that are not one."""
+        reader = self._readers.get(version)
+        if reader is None:
+            reader = self._readers[version] = compile_reader(self.root, version, self.is_flexible(version))
+        message: Message = reader(cursor)
+        return message
+
+    def decode(self, data: bytes | bytearray | memoryview, version: int) -> Message:
+        """Decodes bytes that hold this message and nothing else."""
+        cursor = Cursor(data)
+        message = self.read(cursor, version)
+        if cursor.position != cursor.end:
+            raise MalformedMessage(f"{cursor.end - cursor.position} bytes left over after {self.name} v{version}")
+        return message
+
+    def write(self, out: bytearray, values: Mapping[str, Any], version: int) -> None:
+        writer = self._writers.get(version)
+        if writer is None:
+            writer = self._writers[version] = compile_writer(self.root, version, self.is_flexible(version))
+        try:
+            writer(out, values)
+        except struct.error as error:
+            raise ValueError(f"{self.name} v{version}: a value does not fit its field: {error}") from error
+
+    def encode(self, values: Mapping[str, Any], version: int) -> bytes:
+        out = bytearray()
+        self.write(out, values, version)
+        return bytes(out)
+
+
+def split_entries(text: str) -> dict[tuple[str, str], str]:
+    """The entries of a schema file, by kind and name; each is parsed only when it is asked for."""
+    entries = {}
+    for block in text.split("\n\n"):
+        entry = "\n".join(line for line in block.splitlines() if not line.startswith("#"))
+        if entry:
+            kind, _, name, _ = entry.split(None, 3)
+            entries[kind, name] = entry
+    return entries

@@ -1,0 +1,172 @@
+"""The five codecs of a record batch's records section.
+
+Promises: decompression never takes more memory than its limit, whatever the input claims (a few bytes of gzip or zstd
+may otherwise become gigabytes); what we write, Java reads: xerial framing for snappy, independent blocks for lz4.
+"""
+
+import mmap
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from enum import IntEnum
+from struct import Struct
+from struct import error as StructError  # noqa: N812  # it is an exception class with a lower-case name
+from typing import Any
+
+import cramjam
+
+from millstream.formats.records.batch import Bytes
+
+MAX_DECOMPRESSED_BYTES = 256 << 20
+"""More than any batch a broker lets in would reasonably become."""
+
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
+_XERIAL_BLOCK_BYTES = 32 * 1024
+_BLOCK_SIZE = Struct(">i")
+_FIRST_GUESS_RATIO = 6
+_FIRST_GUESS_BYTES = 16 * 1024
+_OUT_OF_ROOM = "failed to write whole buffer"
+
+
+class Codec(IntEnum):
+    """The lowest three bits of a batch's attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+CODEC_BY_NAME = {
+    "uncompressed": Codec.NONE,
+    "none": Codec.NONE,
+    "gzip": Codec.GZIP,
+    "snappy": Codec.SNAPPY,
+    "lz4": Codec.LZ4,
+    "zstd": Codec.ZSTD,
+}
+
+MOST_GROWTH = (1, 1032, 22, 255, 32768, 1, 1, 1)
+"""By codec: into how many bytes one compressed byte can become at most, by the formats themselves. (deflate: 258 bytes
+by two bits; snappy: 64 by three bytes; lz4: 255 by one; zstd: 128 KiB by a block of four.)"""
+
+_FRAMED = {Codec.GZIP: cramjam.gzip, Codec.LZ4: cramjam.lz4, Codec.ZSTD: cramjam.zstd}
+
+
+class DecompressionFailedError(ValueError):
+    """The input is damaged, or would grow past the limit."""
+
+
+class TooLargeError(DecompressionFailedError):
+    """The input would grow past the limit."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"it becomes more than {limit} bytes")
+        self.limit = limit
+
+
+def compress(codec: Codec, data: Bytes, level: int | None = None) -> bytes:
+    """`level` is the codec's own; None is its default."""
+    if codec is Codec.NONE:
+        return bytes(data)
+    if codec is Codec.GZIP:
+        return bytes(cramjam.gzip.compress(data, level=6 if level is None or level < 0 else level))
+    if codec is Codec.SNAPPY:
+        return _compress_xerial(data)
+    if codec is Codec.LZ4:
+        # Java refuses frames whose blocks depend on each other.
+        compressor = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
+        compressor.compress(bytes(data))
+        return bytes(compressor.finish())
+    return bytes(cramjam.zstd.compress(data, level=level))
+
+
+def decompress(codec: Codec, data: Bytes, limit: int = MAX_DECOMPRESSED_BYTES) -> bytes:
+    """The records as bytes; TooLargeError if they are more than `limit`."""
+    with decompressed(codec, data, limit) as content:
+        return bytes(content)
+
+
+@contextmanager
+def decompressed(codec: Codec, data: Bytes, limit: int = MAX_DECOMPRESSED_BYTES) -> Iterator[memoryview]:
+    """The records for as long as the context lasts: they are not copied, and large ones are given back to the system
+    at once."""
+    with ExitStack() as stack:
+        yield stack.enter_context(_content(codec, data, limit, stack))
+
+
+def _content(codec: Codec, data: Bytes, limit: int, stack: ExitStack) -> memoryview:
+    if codec is Codec.NONE:
+        if len(data) > limit:
+            raise TooLargeError(limit)
+        return memoryview(data)
+    try:
+        if codec is Codec.SNAPPY:
+            return memoryview(_decompress_snappy(data, limit))
+        return _decompress_framed(_FRAMED[codec], data, limit, stack)
+    except (cramjam.DecompressionError, StructError) as error:
+        raise DecompressionFailedError(f"{codec.name.lower()}: {error}") from error
+
+
+def _decompress_framed(module: Any, data: Bytes, limit: int, stack: ExitStack) -> memoryview:
+    # The frames need not say how large they become, and may lie. A buffer of a likely size first, then one of the
+    # limit, whose pages exist only as far as they are written to.
+    guess = min(limit, max(_FIRST_GUESS_BYTES, _FIRST_GUESS_RATIO * len(data)))
+    room = bytearray(guess)
+    try:
+        size: int = module.decompress_into(data, room)
+        return memoryview(room)[:size]
+    except cramjam.DecompressionError as error:
+        if str(error) != _OUT_OF_ROOM:
+            raise
+        if guess == limit:
+            raise TooLargeError(limit) from error
+    pages = stack.enter_context(mmap.mmap(-1, limit))
+    try:
+        size = module.decompress_into(data, pages)
+    except cramjam.DecompressionError as error:
+        if str(error) == _OUT_OF_ROOM:
+            raise TooLargeError(limit) from error
+        raise
+    whole = stack.enter_context(memoryview(pages))
+    return whole[:size]
+
+
+def _compress_xerial(data: Bytes) -> bytes:
+    view = memoryview(data)
+    parts = [_XERIAL_HEADER]
+    for start in range(0, len(view), _XERIAL_BLOCK_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(view[start : start + _XERIAL_BLOCK_BYTES]))
+        parts += (_BLOCK_SIZE.pack(len(block)), block)
+    return b"".join(parts)
+
+
+def _decompress_snappy(data: Bytes, limit: int) -> bytes:
+    view = memoryview(data)
+    if view[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
+        return _decompress_raw(view, limit, limit)
+    parts: list[bytes] = []
+    left = limit
+    position = len(_XERIAL_HEADER)
+    while position < len(view):
+        (size,) = _BLOCK_SIZE.unpack_from(view, position)
+        position += _BLOCK_SIZE.size
+        if size < 0 or size > len(view) - position:
+            raise DecompressionFailedError(f"snappy: a block of {size} bytes does not fit")
+        part = _decompress_raw(view[position : position + size], limit, left)
+        left -= len(part)
+        parts.append(part)
+        position += size
+    return b"".join(parts)
+
+
+def _decompress_raw(block: memoryview, limit: int, left: int) -> bytes:
+    size = cramjam.snappy.decompress_raw_len(block)
+    if size > left:
+        raise TooLargeError(limit)
+    if size > MOST_GROWTH[Codec.SNAPPY] * len(block):
+        raise DecompressionFailedError(f"snappy: a block of {len(block)} bytes cannot become {size}")
+    room = bytearray(size)
+    written: int = cramjam.snappy.decompress_raw_into(block, room)
+    return bytes(memoryview(room)[:written])

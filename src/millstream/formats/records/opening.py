@@ -1,0 +1,130 @@
+"""Opening a batch that came from outside, within limits: what it may cost is known before it is opened.
+
+All code that looks into a batch does it here. The header's record count is held against the bytes and the limits first,
+decompression stops at its limit, and the walk over the records is compiled where that was built. Small batches may be
+opened on the event loop; everything else belongs into a thread.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.records.batch import HEADER_SIZE, BatchHeader, Bytes
+from millstream.formats.records.compiled import IS_COMPILED, check_records, seek_offset
+from millstream.formats.records.compression import (
+    MAX_DECOMPRESSED_BYTES,
+    MOST_GROWTH,
+    Codec,
+    DecompressionFailedError,
+    TooLargeError,
+    decompressed,
+)
+from millstream.formats.records.record import Record, read_record
+from millstream.formats.records.varint import MalformedRecordError, read_varint
+
+MINIMUM_RECORD_BYTES = 7
+"""A length, attributes, and deltas of one byte each; no key, no value, no headers."""
+SMALL_BYTES = 64 << 10
+"""Decompressed: up to here a batch may be opened on the event loop."""
+SMALL_RECORDS = 10_000 if IS_COMPILED else 500
+_STEP = 255
+
+
+class OpeningLimits(NamedTuple):
+    max_bytes: int = MAX_DECOMPRESSED_BYTES
+    """Of the records, decompressed."""
+    max_records: int = MAX_DECOMPRESSED_BYTES // MINIMUM_RECORD_BYTES
+
+
+SMALL = OpeningLimits(SMALL_BYTES, SMALL_RECORDS)
+WIDEST = OpeningLimits()
+
+
+class BeyondLimitsError(KafkaError):
+    """The batch is more than the limits allow."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.MESSAGE_TOO_LARGE, message)
+
+
+def is_possible_count(header: BatchHeader) -> bool:
+    """Whether so many records can be in so many bytes."""
+    most = min((header.size - HEADER_SIZE) * MOST_GROWTH[header.codec], MAX_DECOMPRESSED_BYTES)
+    return 0 <= header.record_count * MINIMUM_RECORD_BYTES <= most
+
+
+@contextmanager
+def opened(header: BatchHeader, batch: Bytes, limits: OpeningLimits) -> Iterator[memoryview]:
+    """The records of a batch as bytes, decompressed, while the context lasts; `batch` begins with the header.
+
+    BeyondLimitsError where that would be too much, and KafkaError for what no batch can be. Lengths in the records are
+    not looked at: `check` does that.
+    """
+    if not is_possible_count(header):
+        raise KafkaError(
+            ErrorCode.INVALID_RECORD,
+            f"{header.record_count} records cannot be in {header.size - HEADER_SIZE} bytes",
+        )
+    if header.record_count > limits.max_records:
+        raise BeyondLimitsError(
+            f"the batch has {header.record_count} records; {limits.max_records} are allowed where the broker opens"
+            " batches (millstream.batch.max.records): send smaller batches"
+        )
+    try:
+        codec = Codec(header.codec)
+    except ValueError:
+        raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"unknown codec {header.codec}") from None
+    content = memoryview(batch)[HEADER_SIZE : header.size]
+    if codec is Codec.NONE:
+        yield content  # it takes no more memory than it does already
+        return
+    try:
+        with decompressed(codec, content, limits.max_bytes) as records:
+            yield records
+    except TooLargeError:
+        raise BeyondLimitsError(
+            f"the batch has more than {limits.max_bytes} bytes when it is decompressed, which is the most where the"
+            " broker opens batches (millstream.batch.max.decompressed.bytes): send smaller batches"
+        ) from None
+    except DecompressionFailedError as error:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"the records cannot be decompressed: {error}") from None
+
+
+def records_between(header: BatchHeader, batch: Bytes, first: int, last: int, limits: OpeningLimits) -> list[Record]:
+    """The records of a batch with offsets from `first` to `last`, and no more of them than offsets: those before are
+    passed over, those behind are not looked at. Raises as `opened` does, and INVALID_RECORD."""
+    found: list[Record] = []
+    most = last - first + 1
+    try:
+        with opened(header, batch, limits) as content:
+            count = header.record_count
+            position, number = seek_offset(content, 0, len(content), count, first - header.base_offset)
+            while number < count and len(found) < most:
+                if len(found) & _STEP == _STEP:
+                    time.sleep(0)  # others may want the interpreter
+                size, body = read_varint(content, position)
+                if size < 1 or body + size > len(content):
+                    raise MalformedRecordError(f"record {number} of {size} bytes does not fit into its batch")
+                record, _ = read_record(bytes(content[position : body + size]), 0, header)
+                if record.offset > last:
+                    break
+                if record.offset >= first:
+                    found.append(record)
+                position = body + size
+                number += 1
+    except MalformedRecordError as error:
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"the records are not what their batch says: {error}") from None
+    return found
+
+
+def check(header: BatchHeader, records: memoryview, *, needs_keys: bool = False, most: int = 1) -> list[int]:
+    """Holds the records against their header; INVALID_RECORD if they cannot be taken apart.
+
+    Returns which of them have no key if `needs_keys`: the first `most`, by number.
+    """
+    try:
+        return check_records(records, 0, len(records), header.record_count, header.last_offset_delta, needs_keys, most)
+    except MalformedRecordError as error:
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"the records are not what their batch says: {error}") from None

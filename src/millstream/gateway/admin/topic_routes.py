@@ -1,0 +1,173 @@
+"""Topics over HTTP: what there is, made, changed and deleted."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.routing import BaseRoute
+
+from millstream.gateway.admin.docs import (
+    ADD_PARTITIONS,
+    CLUSTER,
+    CREATE_TOPIC,
+    DELETE_TOPIC,
+    DESCRIBE_TOPIC,
+    LIST_TOPICS,
+    SET_TOPIC_CONFIGS,
+    TOPIC_CONFIGS,
+)
+from millstream.gateway.admin.topics import Change, Operation, Resource, Setting, TopicAdmin
+from millstream.gateway.http.asked import Asked
+from millstream.gateway.http.endpoints import endpoint
+from millstream.gateway.http.errors import BadRequestError
+from millstream.gateway.http.parts import GatewayParts
+from millstream.raw_client import EARLIEST, LATEST, Cluster, TopicInfo, TopicPartition
+
+_MAX_INT32 = 2**31 - 1
+_MAX_INT16 = 2**15 - 1
+
+
+class TopicRoutes:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._admin = TopicAdmin(cluster)
+
+    def routes(self) -> list[BaseRoute]:
+        return [
+            endpoint("GET", "/cluster", self.cluster, doc=CLUSTER),
+            endpoint("GET", "/topics", self.every, doc=LIST_TOPICS),
+            endpoint("POST", "/topics", self.create, doc=CREATE_TOPIC),
+            endpoint("GET", "/topics/{topic}", self.describe, doc=DESCRIBE_TOPIC),
+            endpoint("DELETE", "/topics/{topic}", self.delete, doc=DELETE_TOPIC),
+            endpoint("POST", "/topics/{topic}/partitions", self.add_partitions, doc=ADD_PARTITIONS),
+            endpoint("GET", "/topics/{topic}/configs", self.configs, doc=TOPIC_CONFIGS),
+            endpoint("PATCH", "/topics/{topic}/configs", self.set_configs, doc=SET_TOPIC_CONFIGS),
+        ]
+
+    def cluster(self, asked: Asked) -> Any:
+        found = self._admin.cluster()
+        brokers = [{"id": row.node_id, "host": row.host, "port": row.port, "rack": row.rack} for row in found.brokers]
+        return {"cluster_id": found.cluster_id, "controller": found.controller_id, "brokers": brokers}
+
+    def every(self, asked: Asked) -> Any:
+        internal, prefix = asked.flag("internal"), asked.text("prefix")
+        found = [
+            row for row in self._admin.topics() if row.name.startswith(prefix) and (internal or not row.is_internal)
+        ]
+        return {"topics": [_summary(row) for row in asked.page(found)]}
+
+    def create(self, asked: Asked) -> Any:
+        document = asked.document()
+        known(document, "name", "partitions", "replication_factor", "configs")
+        name = document.get("name")
+        if not isinstance(name, str) or not name:
+            raise BadRequestError(422, "'name' must be the name of the topic", 'send {"name": "orders"}')
+        partitions = number_in(document, "partitions", 1, _MAX_INT32, -1)
+        replication = number_in(document, "replication_factor", 1, _MAX_INT16, -1)
+        configs = _texts(document.get("configs") or {}, "configs")
+        self._admin.create(name, partitions, replication, configs)
+        return _summary(self._admin.topic(name))
+
+    def describe(self, asked: Asked) -> Any:
+        topic = self._admin.topic(asked.path("topic"))
+        led = [TopicPartition(topic.name, row.index) for row in topic.partitions if row.leader >= 0]
+        starts = self._cluster.offsets(dict.fromkeys(led, EARLIEST))
+        ends = self._cluster.offsets(dict.fromkeys(led, LATEST), read_committed=False)
+        partitions = []
+        for row in topic.partitions:
+            place = TopicPartition(topic.name, row.index)
+            partitions.append(
+                {
+                    "partition": row.index,
+                    "leader": row.leader if row.leader >= 0 else None,
+                    "replicas": list(row.replicas),
+                    "isr": list(row.isr),
+                    "start_offset": starts[place].offset if place in starts else None,
+                    "end_offset": ends[place].offset if place in ends else None,
+                }
+            )
+        settings = self._admin.settings(Resource.TOPIC, topic.name)
+        return {
+            **_summary(topic),
+            "partitions": partitions,
+            "configs": {row.name: row.value for row in settings if row.is_own},
+        }
+
+    def delete(self, asked: Asked) -> None:
+        self._admin.delete(asked.path("topic"))
+
+    def add_partitions(self, asked: Asked) -> Any:
+        document, name = asked.document(), asked.path("topic")
+        known(document, "count")
+        if "count" not in document:
+            raise BadRequestError(422, "'count' is missing", 'send {"count": 6}: how many there shall be')
+        self._admin.add_partitions(name, number_in(document, "count", 1, _MAX_INT32, -1))
+        return {"name": name, "partitions": document["count"]}
+
+    def configs(self, asked: Asked) -> Any:
+        return {"configs": [_shown(row) for row in self._admin.settings(Resource.TOPIC, asked.path("topic"))]}
+
+    def set_configs(self, asked: Asked) -> Any:
+        document, name = asked.document(), asked.path("topic")
+        known(document, "configs")
+        changes = [
+            Change(key, value, Operation.DELETE if value is None else Operation.SET)
+            for key, value in _texts(document.get("configs"), "configs").items()
+        ]
+        if not changes:
+            hint = 'send {"configs": {"retention.ms": "60000"}}; null goes back to the default'
+            raise BadRequestError(422, "'configs' names no setting", hint)
+        self._admin.change(Resource.TOPIC, name, changes, validate_only=asked.flag("dry_run"))
+        return {"configs": [_shown(row) for row in self._admin.settings(Resource.TOPIC, name) if row.is_own]}
+
+
+def _summary(topic: TopicInfo) -> dict[str, Any]:
+    return {
+        "name": topic.name,
+        "partition_count": len(topic.partitions),
+        "replication_factor": len(topic.partitions[0].replicas) if topic.partitions else 0,
+        "internal": topic.is_internal,
+    }
+
+
+def _shown(row: Setting) -> dict[str, Any]:
+    return {
+        "name": row.name,
+        "value": row.value,
+        "source": row.source,
+        "default": not row.is_own,
+        "read_only": row.is_read_only,
+        "sensitive": row.is_sensitive,
+        "documentation": row.documentation,
+    }
+
+
+def known(document: dict[str, Any], *names: str) -> None:
+    """Refuses fields that mean nothing here: most likely they are misspelt."""
+    unknown = [name for name in document if name not in names]
+    if unknown:
+        raise BadRequestError(422, f"the field {unknown[0]!r} is not known", f"there are {', '.join(names)}")
+
+
+def number_in(document: dict[str, Any], name: str, low: int, high: int, default: int) -> int:
+    value = document.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise BadRequestError(422, f"'{name}' must be a whole number from {low} to {high}")
+    return value
+
+
+def _texts(value: Any, name: str) -> dict[str, str | None]:
+    if not isinstance(value, dict):
+        raise BadRequestError(422, f"'{name}' must be an object of names and values")
+    found: dict[str, str | None] = {}
+    for key, each in value.items():
+        if isinstance(each, (dict, list)):
+            raise BadRequestError(422, f"'{name}': the value of {key!r} must be a text or a number")
+        plain = each is None or isinstance(each, str)
+        found[key] = each if plain else str(each).lower() if isinstance(each, bool) else str(each)
+    return found
+
+
+def topic_family(parts: GatewayParts) -> Sequence[BaseRoute]:
+    return TopicRoutes(parts.cluster).routes()

@@ -1,0 +1,280 @@
+"""Membership of a consumer group (KIP-848): the coordinator assigns, a heartbeat now and then says we live.
+
+What the coordinator takes away is given up and confirmed with the next heartbeat, before anybody else gets it. Its
+owner may ask for a moment, to have committed what was handed out; the coordinator waits for that, up to a limit. A
+member that the coordinator has forgotten begins anew by itself, and its owner is told that all partitions are gone.
+"""
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Protocol, TypeVar
+from uuid import UUID
+
+from anyio import CapacityLimiter, to_thread
+
+from millstream.formats.model.errors import ErrorCode
+from millstream.formats.protocol.schema import Message
+from millstream.gateway.http.errors import BadRequestError
+from millstream.gateway.http.kafka_errors import trouble_with
+from millstream.raw_client import Cluster, CoordinatorKind, SetupError, TopicPartition, WireError
+from millstream.raw_client.errors import error_code
+
+_JOIN_EPOCH, _LEAVE_EPOCH = 0, -1
+_REBALANCE_TIMEOUT_MS = 30_000
+_HANDOVER_S = 20.0
+"""How long partitions are kept that are to go; less than the rebalance timeout, after which we would be thrown out."""
+_RETRY_S = 1.0
+_LAST_COMMIT_WITH_NAMES = 9
+_FENCED = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.STALE_MEMBER_EPOCH})
+_FINAL = frozenset(
+    {
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        ErrorCode.GROUP_MAX_SIZE_REACHED,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.UNSUPPORTED_VERSION,
+        ErrorCode.GROUP_AUTHORIZATION_FAILED,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.INVALID_GROUP_ID,
+    }
+)
+"""No heartbeat will do better."""
+
+logger = logging.getLogger(__name__)
+Answer = TypeVar("Answer")
+
+
+class Owner(Protocol):
+    """Who reads the partitions."""
+
+    def leaving(self, places: Collection[TopicPartition]) -> Collection[TopicPartition]:
+        """They are to go: those of them that are not done with yet. `GroupMember.release` follows for these."""
+
+    def staying(self, places: Collection[TopicPartition]) -> None:
+        """They do not go after all."""
+
+    def revoked(self, places: Collection[TopicPartition]) -> None:
+        """They are not ours any more: nothing of them may be handed out from now on."""
+
+    def assigned(self, places: Collection[TopicPartition]) -> None:
+        """They are ours from now on."""
+
+
+class FencedError(Exception):
+    """The group went on without this member."""
+
+
+class GroupMember:
+    """Lives in the event loop; its calls to the cluster are made in `threads`."""
+
+    def __init__(self, cluster: Cluster, threads: CapacityLimiter, group: str, owner: Owner) -> None:
+        self._cluster = cluster
+        self._threads = threads
+        self._owner = owner
+        self.group = group
+        self.member_id = str(uuid.uuid4())
+        self.epoch = _JOIN_EPOCH
+        self.topics: tuple[str, ...] = ()
+        self.failure: BadRequestError | None = None
+        """Why this member cannot be one any more, if so."""
+        self.partitions: frozenset[TopicPartition] = frozenset()
+        self._leaving: frozenset[TopicPartition] = frozenset()
+        self._names: dict[UUID, str] = {}
+        self._tell_all = True
+        self._one_call = asyncio.Lock()
+        """Epochs go with heartbeats: a commit between question and answer would have an old one."""
+        self._kick = asyncio.Event()
+        self._beating: asyncio.Task[None] | None = None
+        self._interval_s = 0.0
+        self._left = False
+
+    async def join(self, topics: Collection[str]) -> None:
+        """Joins, or changes what is read. BadRequestError or WireError if the cluster will not have it."""
+        self.topics = tuple(sorted(topics))
+        self._tell_all = True
+        self.failure = None
+        await self._beat()
+        if self.failure is not None:
+            raise self.failure
+        if self._left:  # while we waited
+            return
+        if self._beating is None or self._beating.done():
+            self._beating = asyncio.create_task(self._keep_beating())
+        self._kick.set()
+
+    async def leave(self) -> None:
+        """Never raises: who cannot be told notices by itself that the member is silent."""
+        self._left = True
+        try:
+            async with self._one_call:  # a join that is under way must not come after us
+                if self._beating is not None:
+                    self._beating.cancel()  # not before: its thread would go on, and nobody wait for it
+                self._give_up(self.partitions)
+                if self.epoch != _JOIN_EPOCH:
+                    await self._ask({"member_epoch": _LEAVE_EPOCH, "topic_partitions": None})
+        except WireError as error:
+            logger.info("consumer_left_unheard group=%s reason=%s", self.group, error)
+
+    async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """FencedError if the group went on without this member, WireError if the coordinator cannot be asked."""
+        rows: dict[str, list[dict[str, Any]]] = {}
+        for place, offset in offsets.items():
+            row = {"partition_index": place.partition, "committed_offset": offset, "committed_metadata": ""}
+            rows.setdefault(place.topic, []).append(row)
+        async with self._one_call:
+            fields = {
+                "group_id": self.group,
+                "generation_id_or_member_epoch": self.epoch,
+                "member_id": self.member_id,
+                "topics": [{"name": name, "partitions": found} for name, found in rows.items()],
+            }
+            answer = await self._in_thread(
+                lambda: self._cluster.call_coordinator(
+                    self.group, CoordinatorKind.GROUP, "offset_commit", at_most=_LAST_COMMIT_WITH_NAMES, **fields
+                )
+            )
+        for topic in answer.topics:
+            for row in topic.partitions:
+                code = error_code(row.error_code)
+                if code in _FENCED or code is ErrorCode.GROUP_ID_NOT_FOUND:
+                    self._kick.set()
+                    raise FencedError
+                if row.error_code:
+                    found = trouble_with(code, f"the offset for {topic.name}-{row.partition_index} was refused")
+                    raise BadRequestError(found.status, f"{found.message} ({code.name})", found.hint, code=found.code)
+
+    # Heartbeats
+
+    async def _keep_beating(self) -> None:
+        while self.failure is None:
+            self._kick.clear()
+            try:
+                await self._beat()
+                pause_s = self._interval_s
+            except WireError as error:
+                logger.info("consumer_heartbeat_failed group=%s reason=%s", self.group, error)
+                pause_s = _RETRY_S
+            except BadRequestError as error:
+                self.failure = error
+                return
+            except Exception:  # a member that stops its heartbeats for a mistake of ours would be a riddle
+                logger.exception("consumer_heartbeat_broken group=%s", self.group)
+                pause_s = _RETRY_S
+            try:
+                await asyncio.wait_for(self._kick.wait(), pause_s)
+            except TimeoutError:
+                pass
+
+    async def _beat(self) -> None:
+        async with self._one_call:
+            answer = await self._ask(self._told())
+            code = error_code(answer.error_code)
+            if code in _FENCED or (code is ErrorCode.GROUP_ID_NOT_FOUND and self.epoch != _JOIN_EPOCH):
+                self._give_up(self.partitions)
+                self.epoch, self._tell_all = _JOIN_EPOCH, True
+                answer = await self._ask(self._told())
+                code = error_code(answer.error_code)
+            if code in _FINAL:
+                self._fail(code, answer.error_message)
+            elif code is ErrorCode.NONE:
+                self._tell_all = False
+                self.epoch = answer.member_epoch
+                self._interval_s = max(0.1, answer.heartbeat_interval_ms / 1000)
+                if answer.assignment is not None:
+                    await self._take(answer.assignment)
+            else:  # it passes by itself
+                self._interval_s = _RETRY_S
+
+    def _told(self) -> dict[str, Any]:
+        fields: dict[str, Any] = {"member_epoch": self.epoch}
+        if self._tell_all or self.epoch == _JOIN_EPOCH:
+            fields |= {
+                "rebalance_timeout_ms": _REBALANCE_TIMEOUT_MS,
+                "subscribed_topic_names": list(self.topics),
+                "topic_partitions": self._owned_rows(),
+            }
+        else:
+            fields |= {"subscribed_topic_names": None, "topic_partitions": self._owned_rows()}
+        return fields
+
+    def _owned_rows(self) -> list[dict[str, Any]]:
+        ids = {name: topic_id for topic_id, name in self._names.items()}
+        rows: dict[UUID, list[int]] = {}
+        for place in sorted(self.partitions):
+            rows.setdefault(ids[place.topic], []).append(place.partition)
+        return [{"topic_id": topic_id, "partitions": numbers} for topic_id, numbers in rows.items()]
+
+    async def _ask(self, fields: dict[str, Any]) -> Message:
+        try:
+            return await self._in_thread(
+                lambda: self._cluster.call_coordinator(
+                    self.group,
+                    CoordinatorKind.GROUP,
+                    "consumer_group_heartbeat",
+                    group_id=self.group,
+                    member_id=self.member_id,
+                    **fields,
+                )
+            )
+        except SetupError as error:
+            if "consumer group heartbeat" not in str(error):
+                raise
+            raise BadRequestError(
+                501,
+                f"this cluster does not assign partitions by itself: {error}",
+                "consumers over HTTP need Millstream or Kafka 4.0 or later",
+                code=50101,
+            ) from None
+
+    async def _take(self, assignment: Message) -> None:
+        rows = {row.topic_id: row.partitions for row in assignment.topic_partitions}
+        if any(topic_id not in self._names for topic_id in rows):
+            topics = await self._in_thread(lambda: self._cluster.topics(self.topics))
+            self._names |= {info.topic_id: info.name for info in topics.values()}
+        wanted = frozenset(
+            TopicPartition(self._names[topic_id], number)
+            for topic_id, numbers in rows.items()
+            if topic_id in self._names
+            for number in numbers
+        )
+        # A topic that we know nothing of is new, or was deleted since: the coordinator is asked to say it all again.
+        self._tell_all = any(topic_id not in self._names for topic_id in rows)
+        new, going = wanted - self.partitions, self.partitions - wanted - self._leaving
+        back = self._leaving & wanted
+        if back:
+            self._leaving -= back
+            self._owner.staying(sorted(back))
+        kept = frozenset(self._owner.leaving(sorted(going))) if going else frozenset()
+        if kept:
+            self._leaving |= kept
+            asyncio.get_running_loop().call_later(_HANDOVER_S, self.release, kept)
+        self._give_up(going - kept)
+        self.partitions |= new
+        if new:
+            self._owner.assigned(sorted(new))
+        if new or going - kept:
+            self._kick.set()  # the coordinator waits to hear of it
+
+    def release(self, places: Collection[TopicPartition]) -> None:
+        """They can go now."""
+        done = self._leaving & frozenset(places)
+        if done:
+            self._give_up(done)
+            self._kick.set()
+
+    def _give_up(self, places: Collection[TopicPartition]) -> None:
+        self.partitions -= frozenset(places)
+        self._leaving -= frozenset(places)
+        if places:
+            self._owner.revoked(sorted(places))
+
+    def _fail(self, code: ErrorCode, message: str | None) -> None:
+        found = trouble_with(code, f"group {self.group!r}: {message or code.name}")
+        status = 409 if code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.GROUP_MAX_SIZE_REACHED) else found.status
+        hint = "choose another group" if status == 409 else found.hint
+        self.failure = BadRequestError(status, found.message, hint, code=found.code if status != 409 else 40903)
+        self._give_up(self.partitions)
+
+    async def _in_thread(self, call: Callable[[], Answer]) -> Answer:
+        return await to_thread.run_sync(call, limiter=self._threads)

@@ -1,0 +1,245 @@
+"""Consumers over HTTP: subscribe, poll, commit, seek, look, leave. What a consumer is, is in `consumer_session`."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+from anyio import to_thread
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from millstream.formats.records.opening import OpeningLimits
+from millstream.gateway.consumers import docs as docs
+from millstream.gateway.consumers.bodies import (
+    MAX_POLL_BYTES,
+    MAX_POLL_MS,
+    MAX_POLL_RECORDS,
+    read_offsets,
+    read_seek,
+    read_subscription,
+    within,
+)
+from millstream.gateway.consumers.progress import Batch
+from millstream.gateway.consumers.records import RecordView, read_format
+from millstream.gateway.consumers.session import Session
+from millstream.gateway.consumers.sessions import Sessions
+from millstream.gateway.http.answers import JSON, json_bytes
+from millstream.gateway.http.asked import Asked
+from millstream.gateway.http.endpoints import endpoint
+from millstream.gateway.http.errors import BadRequestError
+from millstream.gateway.http.parts import GatewayParts
+from millstream.raw_client import TopicPartition
+from millstream.registry.decoding import Decoder
+
+_GROUP = "/consumers/{group}"
+_EXPIRES_HEADER = "Consumer-Expires-In-Ms"
+_DEFAULT_RECORDS, _DEFAULT_MS, _DEFAULT_BYTES = 500, 1_000, 1 << 20
+
+
+def consumer_family(parts: GatewayParts) -> Sequence[BaseRoute]:
+    limits = parts.options.limits
+    opening = OpeningLimits(limits.max_batch_bytes, limits.max_batch_records)
+    sessions = Sessions(parts.cluster, limits.max_consumers, opening)
+    parts.lifespans.append(sessions.lifespan)
+    parts.on_stop.append(sessions.stop_polls)
+    return ConsumerRoutes(sessions, Decoder(parts.registry)).routes()
+
+
+class ConsumerRoutes:
+    def __init__(self, sessions: Sessions, decoder: Decoder) -> None:
+        self._sessions = sessions
+        self._decoder = decoder
+
+    def routes(self) -> list[BaseRoute]:
+        return [
+            endpoint("POST", f"{_GROUP}/subscribe", self.subscribe, doc=docs.SUBSCRIBE),
+            endpoint("GET", f"{_GROUP}/poll", self.poll, doc=docs.POLL),
+            endpoint("POST", f"{_GROUP}/offsets", self.commit, doc=docs.COMMIT),
+            endpoint("POST", f"{_GROUP}/seek", self.seek, doc=docs.SEEK),
+            endpoint("GET", "/consumers", self.show_all, doc=docs.SHOW_ALL),
+            endpoint("GET", _GROUP, self.show, doc=docs.SHOW),
+            endpoint("DELETE", _GROUP, self.leave, doc=docs.LEAVE),
+        ]
+
+    async def subscribe(self, asked: Asked) -> Any:
+        wanted = read_subscription(asked.document())
+        session, _ = await self._sessions.subscribe(
+            _group(asked), _instance(asked, wanted.instance), wanted.topics, wanted.reset, wanted.idle_s
+        )
+        return _shown(session)
+
+    async def poll(self, asked: Asked) -> Any:
+        _refuse_others(asked.request)
+        max_records = within(asked, "max_records", _DEFAULT_RECORDS, 1, MAX_POLL_RECORDS)
+        timeout_ms = within(asked, "timeout_ms", _DEFAULT_MS, 0, MAX_POLL_MS)
+        max_bytes = within(asked, "max_bytes", _DEFAULT_BYTES, 1, MAX_POLL_BYTES)
+        view = RecordView(read_format(asked.text("format")), self._decoder)
+        session = self._find(asked)
+        if session.polling:
+            raise BadRequestError(
+                409,
+                "another poll of this consumer is under way",
+                "wait for its answer; give each program an instance_id of its own",
+                code=40907,
+            )
+        session.polling = True
+        try:
+            async with _caller(asked.request) as gone:
+                return await self._poll(session, max_records, max_bytes, timeout_ms / 1000, view, gone)
+        finally:
+            session.polling = False
+            self._sessions.used(session)
+
+    async def _poll(
+        self,
+        session: Session,
+        max_records: int,
+        max_bytes: int,
+        timeout_s: float,
+        view: RecordView,
+        gone: "asyncio.Task[None]",
+    ) -> Response:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while True:
+            batch = await self._unless_gone(
+                session.next(max_records, max_bytes, max(0.0, deadline - loop.time())), gone
+            )
+            if batch is None:
+                return Response(status_code=499)  # nobody is there to read it
+            body = await to_thread.run_sync(partial(_rendered, batch, view))
+            if gone.done():
+                return Response(status_code=499)
+            if session.hand_out(batch):
+                headers = {_EXPIRES_HEADER: str(int(session.idle_s * 1000))}
+                return _Delivery(body, headers, partial(session.take_back, batch))
+
+    @staticmethod
+    async def _unless_gone(work: Any, gone: "asyncio.Task[None]") -> Batch | None:
+        """None if the caller goes away before it is done."""
+        task: asyncio.Task[Batch] = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+            return task.result() if task.done() else None
+        finally:
+            task.cancel()
+
+    async def commit(self, asked: Asked) -> Any:
+        offsets = read_offsets(asked.document() if asked.body.strip() else {})
+        session = self._find(asked)
+        committed = await session.commit(offsets)
+        self._sessions.used(session)
+        return {"offsets": _by_topic(committed)}
+
+    async def seek(self, asked: Asked) -> Any:
+        place, target = read_seek(asked.document())
+        session = self._find(asked)
+        if session.polling:
+            raise BadRequestError(
+                409, "a poll of this consumer is under way", "seek when it has its answer", code=40907
+            )
+        offset = await session.seek(place, target)
+        self._sessions.used(session)
+        return {"topic": place.topic, "partition": place.partition, "offset": offset}
+
+    async def show(self, asked: Asked) -> Any:
+        group, instance = _group(asked), _instance(asked)
+        found = [self._sessions.find(group, instance)] if instance else self._sessions.of_group(group)
+        if not found:
+            self._sessions.find(group, instance)  # which says why
+        return {"group": group, "consumers": [_shown(session) for session in found]}
+
+    async def show_all(self, asked: Asked) -> Any:
+        return {"consumers": [_shown(session) for session in asked.page(self._sessions.all())]}
+
+    async def leave(self, asked: Asked) -> None:
+        await self._sessions.close(self._find(asked))
+
+    def _find(self, asked: Asked) -> Session:
+        session = self._sessions.find(_group(asked), _instance(asked))
+        self._sessions.used(session)
+        return session
+
+
+class _Delivery(Response):
+    """An answer with records. If it cannot be sent, they are not handed out after all."""
+
+    def __init__(self, body: bytes, headers: dict[str, str], take_back: Callable[[], None]) -> None:
+        super().__init__(body, 200, headers, JSON)
+        self._take_back = take_back
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        except BaseException:
+            self._take_back()
+            raise
+
+
+@asynccontextmanager
+async def _caller(request: Request) -> AsyncIterator["asyncio.Task[None]"]:
+    """A task that ends when the caller hangs up; it waits for that and does nothing else."""
+
+    async def hung_up() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    task = asyncio.create_task(hung_up())
+    try:
+        yield task
+    finally:
+        task.cancel()
+
+
+def _refuse_others(request: Request) -> None:
+    """A poll moves on, though it is a GET: not by a request for the head of the answer alone, nor by a page of another
+    site, whose requests browsers mark."""
+    if request.method != "GET":
+        raise BadRequestError(405, f"a poll is no {request.method}", "send GET")
+    if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        raise BadRequestError(403, "pages of other sites may not poll", "ask from a page of this gateway, or a program")
+
+
+def _rendered(batch: Batch, view: RecordView) -> bytes:
+    return json_bytes({"messages": [view.shown(place, record) for place, record in batch.records]})
+
+
+def _group(asked: Asked) -> str:
+    return asked.path("group")
+
+
+def _instance(asked: Asked, named: str = "") -> str:
+    """In the query, the header or the body."""
+    return asked.text("instance_id") or asked.request.headers.get("consumer-instance-id", "") or named
+
+
+def _shown(session: Session) -> dict[str, Any]:
+    return {
+        "group": session.group,
+        "instance_id": session.instance,
+        "member_id": session.member_id,
+        "topics": list(session.topics),
+        "auto_offset_reset": session.reset,
+        "polling": session.polling,
+        "expires_in_ms": int(session.expires_in_s * 1000),
+        "partitions": [
+            {
+                "topic": place.topic,
+                "partition": place.partition,
+                "position": None if held is None else held.position,
+                "committed": None if held is None else held.committed,
+                "leaving": held is not None and held.leaving,
+            }
+            for place, held in session.assignment.items()
+        ],
+    }
+
+
+def _by_topic(offsets: dict[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for place, offset in offsets.items():
+        found.setdefault(place.topic, {})[str(place.partition)] = offset
+    return found

@@ -1,0 +1,205 @@
+"""The open consumers of this gateway by group and instance: found, limited in number, and closed when nobody asks for
+them any more. Those that expired are remembered for a while, so that their callers learn what became of them."""
+
+import asyncio
+import logging
+import uuid
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+
+from anyio import CapacityLimiter
+
+from millstream.formats.records.opening import OpeningLimits
+from millstream.gateway.consumers.flights import fair_share
+from millstream.gateway.consumers.session import Session, Tools
+from millstream.gateway.http.errors import BadRequestError
+from millstream.raw_client import Cluster
+
+DEFAULT_RESET = "earliest"
+DEFAULT_IDLE_S = 300.0
+_REMEMBERED = 10_000
+_GOODBYE_S = 5.0
+_CALLS, _HEARTBEATS, _READS = 16, 32, 8
+
+logger = logging.getLogger(__name__)
+Name = tuple[str, str]
+
+
+class Sessions:
+    """Lives in the event loop of the gateway, from `lifespan`'s beginning to its end."""
+
+    def __init__(self, cluster: Cluster, max_open: int, opening: OpeningLimits) -> None:
+        self._cluster = cluster
+        self._opening = opening
+        self._max_open = max_open
+        self._tools: Tools | None = None
+        self._open: dict[Name, Session] = {}
+        self._by_group: dict[str, dict[str, Session]] = {}
+        self._expired: OrderedDict[Name, None] = OrderedDict()
+        self._timers: dict[Name, asyncio.TimerHandle] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    @asynccontextmanager
+    async def lifespan(self) -> AsyncIterator[None]:
+        self._tools = Tools(
+            self._cluster,
+            CapacityLimiter(_CALLS),
+            CapacityLimiter(_HEARTBEATS),
+            CapacityLimiter(_READS),
+            self._fetch_bytes,
+            self._opening,
+        )
+        try:
+            yield
+        finally:
+            for timer in self._timers.values():
+                timer.cancel()
+            goodbyes = [session.close() for session in self._open.values()]
+            self._open.clear()
+            self._by_group.clear()
+            leaving = [asyncio.ensure_future(goodbye) for goodbye in goodbyes] + list(self._closing)
+            if leaving:
+                await asyncio.wait(leaving, timeout=_GOODBYE_S)
+
+    def _fetch_bytes(self) -> int:
+        return fair_share(len(self._open))
+
+    def stop_polls(self) -> None:
+        """The gateway is about to stop: whoever waits gets an answer now."""
+        for session in self._open.values():
+            session.stop()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def all(self) -> list[Session]:
+        return [self._open[name] for name in sorted(self._open)]
+
+    def of_group(self, group: str) -> list[Session]:
+        found = self._by_group.get(group, {})
+        return [found[instance] for instance in sorted(found)]
+
+    def find(self, group: str, instance: str) -> Session:
+        """The consumer of this name, or the group's only one if no name is given."""
+        inside = self._by_group.get(group, {})
+        if instance in inside:
+            return inside[instance]
+        if not instance and len(inside) == 1:
+            return next(iter(inside.values()))
+        again = f"POST /consumers/{group}/subscribe to open one"
+        if not instance and inside:
+            raise BadRequestError(
+                409,
+                f"group {group!r} has {len(inside)} consumers here",
+                f"say which one with ?instance_id=…: {', '.join(sorted(inside)[:5])}",
+                code=40906,
+            )
+        expired = [name for name in reversed(self._expired) if name[0] == group and instance in ("", name[1])]
+        if expired:
+            raise BadRequestError(
+                410,
+                f"consumer {expired[0][1]!r} of group {group!r} has expired: nobody asked for it in time",
+                f"{again}; what it did not commit comes again",
+                code=41001,
+            )
+        named = f"consumer {instance!r} of group {group!r}" if instance else f"consumer of group {group!r}"
+        raise BadRequestError(404, f"there is no {named} in this gateway", again, code=40406)
+
+    async def subscribe(
+        self, group: str, instance: str, topics: Collection[str], reset: str | None, idle_s: float | None
+    ) -> tuple[Session, bool]:
+        """Opens one, or changes what an open one reads; and whether it is new."""
+        inside = self._by_group.get(group, {})
+        if instance in inside or (not instance and inside):
+            session = self.find(group, instance)
+            if reset not in (None, session.reset):
+                raise BadRequestError(
+                    409,
+                    f"this consumer has auto_offset_reset {session.reset}",
+                    "DELETE it first, or give another instance_id",
+                    code=40906,
+                )
+            await session.subscribe(topics)
+            if idle_s is not None:
+                session.idle_s = idle_s
+                timer = self._timers.pop((session.group, session.instance), None)
+                if timer is not None:  # there is none while whoever opened it still waits
+                    timer.cancel()
+            self.used(session)
+            return session, False
+        return await self._open_new(group, instance or uuid.uuid4().hex[:12], topics, reset, idle_s), True
+
+    async def _open_new(
+        self, group: str, instance: str, topics: Collection[str], reset: str | None, idle_s: float | None
+    ) -> Session:
+        if len(self._open) >= self._max_open:
+            raise BadRequestError(
+                429,
+                f"{self._max_open} consumers are open in this gateway, which is as many as it takes",
+                "DELETE those that are not needed, or wait until some expire",
+                code=42901,
+                headers={"Retry-After": "10"},
+            )
+        assert self._tools is not None, "no requests are served outside of the lifespan"
+        session = Session(self._tools, group, instance, reset or DEFAULT_RESET, idle_s or DEFAULT_IDLE_S)
+        name = (group, instance)
+        self._open[name] = self._by_group.setdefault(group, {})[instance] = session
+        self._expired.pop(name, None)
+        try:
+            await session.subscribe(topics)
+        except BaseException:
+            self._forget(session)
+            self._close_soon(session)
+            raise
+        self.used(session)
+        return session
+
+    def used(self, session: Session) -> None:
+        """From now on it has its whole time again."""
+        session.touch()
+        name = (session.group, session.instance)
+        if name in self._open and name not in self._timers:
+            self._watch(session)
+
+    async def close(self, session: Session) -> None:
+        self._forget(session)
+        await session.close()
+
+    def _watch(self, session: Session) -> None:
+        """One timer for each, that looks when the time would be up: uses in between cost nothing."""
+        loop = asyncio.get_running_loop()
+        name = (session.group, session.instance)
+        self._timers[name] = loop.call_later(session.expires_in_s + 0.01, self._look, session)
+
+    def _look(self, session: Session) -> None:
+        name = (session.group, session.instance)
+        if self._open.get(name) is not session:
+            return
+        if session.expires_in_s > 0:
+            self._watch(session)
+            return
+        logger.info("consumer_expired group=%s instance=%s", *name)
+        self._forget(session)
+        self._expired[name] = None
+        while len(self._expired) > _REMEMBERED:
+            self._expired.popitem(last=False)
+        self._close_soon(session)
+
+    def _forget(self, session: Session) -> None:
+        name = (session.group, session.instance)
+        if self._open.get(name) is not session:
+            return
+        del self._open[name]
+        timer = self._timers.pop(name, None)
+        if timer is not None:
+            timer.cancel()
+        inside = self._by_group[session.group]
+        del inside[session.instance]
+        if not inside:
+            del self._by_group[session.group]
+
+    def _close_soon(self, session: Session) -> None:
+        task = asyncio.create_task(session.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)

@@ -1,0 +1,1 @@
+"""What all routes of the gateway share: requests, responses, errors, limits, OpenAPI."""

@@ -1,0 +1,1 @@
+"""Producing over HTTP."""

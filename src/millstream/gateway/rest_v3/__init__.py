@@ -1,0 +1,1 @@
+"""Confluent's REST API, version 3."""

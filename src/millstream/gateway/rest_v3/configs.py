@@ -1,0 +1,140 @@
+"""Confluent's REST v3: settings of topics, of brokers, and of all brokers together."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.routing import BaseRoute
+
+from millstream.gateway.admin.topics import Change, Operation, Resource, Setting, TopicAdmin
+from millstream.gateway.http.asked import Asked
+from millstream.gateway.http.endpoints import endpoint
+from millstream.gateway.http.errors import BadRequestError
+from millstream.gateway.rest_v3.docs import CONFIG_DOCS
+from millstream.gateway.rest_v3.resources import BASE, Links, number_from_path, read_fields
+
+_MAX_CHANGES = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Holder:
+    """Whose settings they are, in one request."""
+
+    resource: Resource
+    name: str
+    kind: str
+    path: tuple[object, ...]
+    named: tuple[tuple[str, object], ...]
+    """Up to the setting itself, whose part of the name comes last."""
+    setting_part: str
+    fields: dict[str, Any]
+
+
+class ConfigRoutes:
+    """The same operations at three places."""
+
+    def __init__(self, admin: TopicAdmin, links: Callable[[Asked], Links]) -> None:
+        self._admin = admin
+        self._links = links
+
+    def routes(self) -> list[BaseRoute]:
+        cluster = BASE + "/{cluster_id}"
+        found: list[BaseRoute] = []
+        for base, holder in (
+            (cluster + "/topics/{topic_name}/configs", _topic),
+            (cluster + "/brokers/{broker_id}/configs", _broker),
+            (cluster + "/broker-configs", _cluster),
+        ):
+            found += self._routes_at(base, holder)
+        return found
+
+    def _routes_at(self, base: str, holder: Callable[[Asked], _Holder]) -> list[BaseRoute]:
+        def bound(method: Callable[[Asked, Links, _Holder], Any]) -> Callable[[Asked], Any]:
+            return lambda asked: method(asked, self._links(asked), holder(asked))
+
+        table: list[tuple[str, str, Callable[[Asked, Links, _Holder], Any]]] = [
+            ("GET", "", self.every),
+            ("POST", ":alter", self.alter),
+            ("GET", "/{name}", self.get),
+            ("PUT", "/{name}", self.put),
+            ("DELETE", "/{name}", self.reset),
+        ]
+        return [
+            endpoint(method, base + path, bound(handler), doc=CONFIG_DOCS[method, path])
+            for method, path, handler in table
+        ]
+
+    def every(self, asked: Asked, links: Links, holder: _Holder) -> Any:
+        rows = self._admin.settings(holder.resource, holder.name)
+        if holder.resource is Resource.BROKER and not holder.name:
+            rows = [row for row in rows if row.source == "DYNAMIC_DEFAULT_BROKER_CONFIG"]
+        return links.collection(f"{holder.kind}List", holder.path, [_shown(links, holder, row) for row in rows])
+
+    def get(self, asked: Asked, links: Links, holder: _Holder) -> Any:
+        return _shown(links, holder, self._admin.setting(holder.resource, holder.name, asked.path("name")))
+
+    def put(self, asked: Asked, links: Links, holder: _Holder) -> None:
+        fields = read_fields(asked.document(), {"value": str})
+        if "value" not in fields:
+            raise BadRequestError(400, "the field value is missing", 'send {"value": "…"}; DELETE resets it')
+        self._admin.change(holder.resource, holder.name, [Change(asked.path("name"), fields["value"])])
+
+    def reset(self, asked: Asked, links: Links, holder: _Holder) -> None:
+        change = Change(asked.path("name"), None, Operation.DELETE)
+        self._admin.change(holder.resource, holder.name, [change])
+
+    def alter(self, asked: Asked, links: Links, holder: _Holder) -> None:
+        fields = read_fields(asked.document(), {"data": list, "validate_only": bool})
+        rows = fields.get("data", [])
+        if not 0 < len(rows) <= _MAX_CHANGES:
+            hint = 'send {"data": [{"name": "retention.ms", "value": "60000"}]}'
+            raise BadRequestError(400, f"data must have from 1 to {_MAX_CHANGES} changes", hint)
+        changes = [_change(row) for row in rows]
+        validate_only = fields.get("validate_only", False)
+        self._admin.change(holder.resource, holder.name, changes, validate_only=validate_only)
+
+
+def _change(row: Any) -> Change:
+    if not isinstance(row, dict):
+        raise BadRequestError(400, "each change must be an object", "with name, value, and operation SET or DELETE")
+    fields = read_fields(row, {"name": str, "value": str, "operation": str})
+    operation = fields.get("operation", "SET").upper()
+    if "name" not in fields or operation not in Operation.__members__:
+        raise BadRequestError(400, "a change needs a name, and SET or DELETE as its operation", "SET if it is left out")
+    return Change(fields["name"], fields.get("value"), Operation[operation])
+
+
+def _shown(links: Links, holder: _Holder, row: Setting) -> dict[str, Any]:
+    return links.resource(
+        holder.kind,
+        (*holder.path, row.name),
+        (*holder.named, (holder.setting_part, row.name)),
+        {
+            **holder.fields,
+            "name": row.name,
+            "value": None if row.is_sensitive else row.value,
+            "is_default": row.is_default,
+            "is_read_only": row.is_read_only,
+            "is_sensitive": row.is_sensitive,
+            "source": row.source,
+            "synonyms": [{"name": name, "value": value, "source": source} for name, value, source in row.synonyms],
+        },
+    )
+
+
+def _topic(asked: Asked) -> _Holder:
+    name = asked.path("topic_name")
+    path = ("topics", name, "configs")
+    return _Holder(Resource.TOPIC, name, "KafkaTopicConfig", path, (("topic", name),), "config", {"topic_name": name})
+
+
+def _broker(asked: Asked) -> _Holder:
+    number = number_from_path(asked, "broker_id", "Broker")
+    path = ("brokers", number, "configs")
+    named = (("broker", number),)
+    return _Holder(Resource.BROKER, str(number), "KafkaBrokerConfig", path, named, "config", {"broker_id": number})
+
+
+def _cluster(asked: Asked) -> _Holder:
+    fields = {"config_type": "BROKER"}
+    return _Holder(Resource.BROKER, "", "KafkaClusterConfig", ("broker-configs",), (), "broker-config", fields)

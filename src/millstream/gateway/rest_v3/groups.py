@@ -1,0 +1,206 @@
+"""Confluent's REST v3: consumer groups, their members, what these have, and how far behind they are."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from starlette.routing import BaseRoute
+
+from millstream.gateway.admin.groups import GroupAdmin, GroupDetail, GroupMember, ListedGroup, Progress
+from millstream.gateway.http.asked import Asked
+from millstream.gateway.http.endpoints import endpoint
+from millstream.gateway.rest_v3.docs import GROUP_DOCS
+from millstream.gateway.rest_v3.resources import BASE, Links, not_found, number_from_path
+from millstream.raw_client import TopicPartition
+
+_WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
+
+
+class GroupRoutes:
+    def __init__(self, admin: GroupAdmin, links: Callable[[Asked], Links]) -> None:
+        self._admin = admin
+        self._links = links
+
+    def routes(self) -> list[BaseRoute]:
+        groups = BASE + "/{cluster_id}/consumer-groups"
+        group = groups + "/{consumer_group_id}"
+        consumer = group + "/consumers/{consumer_id}"
+        place = "/{topic_name}/partitions/{partition_id}"
+        table: list[tuple[str, str, Callable[[Asked], Any]]] = [
+            ("GET", groups, self.groups),
+            ("GET", group, self.group),
+            ("DELETE", group, self.delete),
+            ("GET", group + "/consumers", self.consumers),
+            ("GET", consumer, self.consumer),
+            ("GET", consumer + "/assignments", self.assignments),
+            ("GET", consumer + "/assignments" + place, self.assignment),
+            ("GET", group + "/lag-summary", self.lag_summary),
+            ("GET", group + "/lags", self.lags),
+            ("GET", group + "/lags" + place, self.lag),
+        ]
+        return [
+            endpoint(method, path, handler, doc=GROUP_DOCS[method, path.removeprefix(groups)])
+            for method, path, handler in table
+        ]
+
+    def groups(self, asked: Asked) -> Any:
+        links = self._links(asked)
+        rows = [self._listed(links, row) for row in self._admin.groups()]
+        return links.collection("KafkaConsumerGroupList", ("consumer-groups",), rows)
+
+    def _listed(self, links: Links, row: ListedGroup) -> dict[str, Any]:
+        return _group(links, self._admin.group(row.name))
+
+    def group(self, asked: Asked) -> Any:
+        return _group(self._links(asked), self._group(asked))
+
+    def delete(self, asked: Asked) -> None:
+        self._links(asked)
+        self._admin.delete(asked.path("consumer_group_id"))
+
+    def _group(self, asked: Asked) -> GroupDetail:
+        return self._admin.group(asked.path("consumer_group_id"))
+
+    # Members
+
+    def consumers(self, asked: Asked) -> Any:
+        links, group = self._links(asked), self._group(asked)
+        rows = [_consumer(links, group.name, member) for member in group.members]
+        return links.collection("KafkaConsumerList", ("consumer-groups", group.name, "consumers"), rows)
+
+    def consumer(self, asked: Asked) -> Any:
+        return _consumer(self._links(asked), *self._member(asked))
+
+    def assignments(self, asked: Asked) -> Any:
+        links, (group, member) = self._links(asked), self._member(asked)
+        rows = [_assignment(links, group, member, place) for place in member.assignment]
+        path = ("consumer-groups", group, "consumers", member.member_id, "assignments")
+        return links.collection("KafkaConsumerAssignmentList", path, rows)
+
+    def assignment(self, asked: Asked) -> Any:
+        links, (group, member), place = self._links(asked), self._member(asked), _place(asked)
+        if place not in member.assignment:
+            raise not_found(f"Assignment of {place} to {member.member_id}")
+        return _assignment(links, group, member, place)
+
+    def _member(self, asked: Asked) -> tuple[str, GroupMember]:
+        group, wanted = self._group(asked), asked.path("consumer_id")
+        for member in group.members:
+            if member.member_id == wanted:
+                return group.name, member
+        raise not_found(f"Consumer {wanted} of group {group.name}")
+
+    # Lag
+
+    def lags(self, asked: Asked) -> Any:
+        links, group = self._links(asked), self._group(asked)
+        rows = [_lag(links, group, place, row) for place, row in self._admin.progress(group.name).items()]
+        return links.collection("KafkaConsumerLagList", ("consumer-groups", group.name, "lags"), rows)
+
+    def lag(self, asked: Asked) -> Any:
+        links, group, place = self._links(asked), self._group(asked), _place(asked)
+        found = self._admin.progress(group.name).get(place)
+        if found is None:
+            raise not_found(f"Offset of group {group.name} in {place}")
+        return _lag(links, group, place, found)
+
+    def lag_summary(self, asked: Asked) -> Any:
+        links, group = self._links(asked), self._group(asked)
+        progress = self._admin.progress(group.name)
+        if not progress:
+            raise not_found(f"Lag summary of group {group.name}", "it has committed nothing yet")
+        most, row = max(progress.items(), key=lambda item: item[1].lag or 0)
+        owner = _owner(group, most)
+        path = ("consumer-groups", group.name)
+        fields: dict[str, Any] = {
+            "consumer_group_id": group.name,
+            "max_lag_consumer_id": owner.member_id if owner else "",
+            "max_lag_instance_id": owner.instance_id if owner else None,
+            "max_lag_client_id": owner.client_id if owner else "",
+            "max_lag_topic_name": most.topic,
+            "max_lag_partition_id": most.partition,
+            "max_lag": row.lag or 0,
+            "total_lag": sum(each.lag or 0 for each in progress.values()),
+            "max_lag_partition": links.related("topics", most.topic, "partitions", most.partition),
+        }
+        if owner:
+            fields["max_lag_consumer"] = links.related(*path, "consumers", owner.member_id)
+        named = (("consumer-group", group.name), ("lag-summary", ""))
+        return links.resource("KafkaConsumerGroupLagSummary", (*path, "lag-summary"), named, fields)
+
+
+def _place(asked: Asked) -> TopicPartition:
+    return TopicPartition(asked.path("topic_name"), number_from_path(asked, "partition_id", "Partition"))
+
+
+def _owner(group: GroupDetail, place: TopicPartition) -> GroupMember | None:
+    return next((member for member in group.members if place in member.assignment), None)
+
+
+def _group(links: Links, group: GroupDetail) -> dict[str, Any]:
+    path = ("consumer-groups", group.name)
+    fields: dict[str, Any] = {
+        "consumer_group_id": group.name,
+        "is_simple": group.type == "classic" and not group.members and not group.assignor,
+        "partition_assignor": group.assignor,
+        "state": _WORD.sub("_", group.state).upper(),
+        "type": group.type.upper(),
+    }
+    if group.coordinator >= 0:
+        fields["coordinator"] = links.related("brokers", group.coordinator)
+    fields |= {
+        "consumer": links.related(*path, "consumers"),
+        "consumers": links.related(*path, "consumers"),
+        "lag_summary": links.related(*path, "lag-summary"),
+    }
+    return links.resource("KafkaConsumerGroup", path, (("consumer-group", group.name),), fields)
+
+
+def _consumer(links: Links, group: str, member: GroupMember) -> dict[str, Any]:
+    path = ("consumer-groups", group, "consumers", member.member_id)
+    fields = {
+        "consumer_group_id": group,
+        "consumer_id": member.member_id,
+        "instance_id": member.instance_id,
+        "client_id": member.client_id,
+        "assignments": links.related(*path, "assignments"),
+    }
+    named = (("consumer-group", group), ("consumer", member.member_id))
+    return links.resource("KafkaConsumer", path, named, fields)
+
+
+def _assignment(links: Links, group: str, member: GroupMember, place: TopicPartition) -> dict[str, Any]:
+    path = ("consumer-groups", group, "consumers", member.member_id, "assignments")
+    fields = {
+        "consumer_group_id": group,
+        "consumer_id": member.member_id,
+        "topic_name": place.topic,
+        "partition_id": place.partition,
+        "partition": links.related("topics", place.topic, "partitions", place.partition),
+        "lag": links.related("consumer-groups", group, "lags", place.topic, "partitions", place.partition),
+    }
+    named = (
+        ("consumer-group", group),
+        ("consumer", member.member_id),
+        ("assignment", place.topic),
+        ("partition", place.partition),
+    )
+    return links.resource("KafkaConsumerAssignment", (*path, place.topic, "partitions", place.partition), named, fields)
+
+
+def _lag(links: Links, group: GroupDetail, place: TopicPartition, row: Progress) -> dict[str, Any]:
+    owner = _owner(group, place)
+    path = ("consumer-groups", group.name, "lags", place.topic, "partitions", place.partition)
+    fields = {
+        "consumer_group_id": group.name,
+        "topic_name": place.topic,
+        "partition_id": place.partition,
+        "current_offset": row.offset,
+        "log_end_offset": row.end,
+        "lag": row.lag or 0,
+        "consumer_id": owner.member_id if owner else "",
+        "instance_id": owner.instance_id if owner else None,
+        "client_id": owner.client_id if owner else "",
+    }
+    named = (("consumer-group", group.name), ("lag", place.topic), ("partition", place.partition))
+    return links.resource("KafkaConsumerLag", path, named, fields)

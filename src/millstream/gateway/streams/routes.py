@@ -1,0 +1,198 @@
+"""`GET /topics/{topic}/stream`: a topic as server-sent events, for `curl -N` and a browser's EventSource."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+from anyio import CapacityLimiter
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+from starlette.types import Receive, Scope, Send
+
+from millstream.formats.records.opening import OpeningLimits
+from millstream.gateway.consumers.docs import FORMAT
+from millstream.gateway.consumers.records import RecordView, read_format
+from millstream.gateway.http.asked import Asked
+from millstream.gateway.http.described import TEXT, Doc, Parameter, array, text, whole
+from millstream.gateway.http.endpoints import endpoint
+from millstream.gateway.http.errors import BadRequestError
+from millstream.gateway.http.parts import GatewayParts
+from millstream.gateway.streams.events import TopicStream
+from millstream.gateway.streams.positions import Positions, find_start, read_id, read_start
+from millstream.gateway.streams.tail import StreamTools, Tails
+from millstream.raw_client import Cluster
+from millstream.registry.decoding import Decoder
+
+EVENT_STREAM = "text/event-stream"
+_CALLS, _READS = 16, 8
+_SLOWEST_SEND_S = 60.0
+"""A reader that takes nothing for so long is gone, whatever its connection says."""
+
+DOC = Doc(
+    tag="Topics",
+    summary="A topic's records as server-sent events, as they come",
+    description="Each event has a record's JSON as its data, and as its id the positions of all partitions: with "
+    "`Last-Event-ID` (which browsers send by themselves) the stream resumes exactly there. A comment is sent every "
+    "15 s. Events named `skipped` tell of records that were deleted before they could be read, `trouble` of a cluster "
+    "that cannot be read just now; the stream goes on by itself. `gone` is the last one, of a topic that was deleted.",
+    parameters=(
+        Parameter(
+            "from",
+            "Where to begin: earliest, latest (the default), an offset, -N for the last N records of each partition, "
+            "or a time such as 2026-01-31T12:00:00Z.",
+            TEXT,
+        ),
+        Parameter("partition", "Only this partition; may be given several times.", array(whole("", 0, 2**31 - 1))),
+        FORMAT,
+        Parameter("Last-Event-ID", "The id of the last event that was seen.", TEXT, place="header"),
+        Parameter("last_event_id", "The same, where a header cannot be sent.", TEXT),
+    ),
+    answer=text("Events."),
+    answer_type=EVENT_STREAM,
+    errors=(403, 429, 502),
+)
+
+
+def stream_family(parts: GatewayParts) -> Sequence[BaseRoute]:
+    limits = parts.options.limits
+    opening = OpeningLimits(limits.max_batch_bytes, limits.max_batch_records)
+    routes = StreamRoutes(parts.cluster, Decoder(parts.registry), limits.max_streams, opening)
+    parts.lifespans.append(routes.lifespan)
+    parts.on_stop.append(routes.stop)
+    return [endpoint("GET", "/topics/{topic}/stream", routes.stream, doc=DOC)]
+
+
+class StreamRoutes:
+    def __init__(self, cluster: Cluster, decoder: Decoder, max_open: int, opening: OpeningLimits) -> None:
+        self._cluster = cluster
+        self._decoder = decoder
+        self._max_open = max_open
+        self._opening = opening
+        self._open = 0
+        self._tools: StreamTools | None = None
+        self._tails: Tails | None = None
+        self._stopping: asyncio.Event | None = None
+
+    @asynccontextmanager
+    async def lifespan(self) -> AsyncIterator[None]:
+        calls, reads = CapacityLimiter(_CALLS), CapacityLimiter(_READS)
+        self._tools = StreamTools(self._cluster, calls, reads, lambda: self._open, self._opening)
+        self._tails = Tails(self._tools)
+        self._stopping = asyncio.Event()
+        yield
+        self._stopping.set()
+
+    def stop(self) -> None:
+        if self._stopping is not None:
+            self._stopping.set()
+
+    async def stream(self, asked: Asked) -> Any:
+        if asked.request.method != "GET":
+            raise BadRequestError(405, f"a stream is no {asked.request.method}", "send GET")
+        if self._open >= self._max_open:
+            raise BadRequestError(
+                429,
+                f"{self._max_open} streams are open in this gateway, which is as many as it takes",
+                "close those that are not needed, or ask again later",
+                code=42901,
+                headers={"Retry-After": "10"},
+            )
+        self._open += 1  # at once: while this one asks the cluster, others come
+        try:
+            return await self._begin(asked)
+        except BaseException:
+            self.closed()
+            raise
+
+    async def _begin(self, asked: Asked) -> "_EventResponse":
+        tools, tails, stopping = self._tools, self._tails, self._stopping
+        assert tools and tails is not None and stopping, "no requests are served outside of the lifespan"
+        topic, format_ = asked.path("topic"), read_format(asked.text("format"))
+        seen = asked.request.headers.get("last-event-id", "") or asked.text("last_event_id")
+        wanted, start, resumed = _partitions(asked), read_start(asked.text("from")), read_id(seen) if seen else None
+        count = await tools.call(partial(self._count, topic))
+        missing = [number for number in wanted or () if number >= count]
+        if missing:
+            raise BadRequestError(
+                404, f"{topic!r} has no partition {missing[0]}", f"it has 0 to {count - 1}", code=40403
+            )
+        numbers = wanted or tuple(range(count))
+        # Partitions that the id does not know are newer than it: they are read from their beginning.
+        begin = read_start("earliest") if resumed is not None else start
+        found: Positions = await tools.call(partial(find_start, self._cluster, topic, numbers, begin))
+        positions = {number: (resumed or {}).get(number, found[number]) for number in numbers}
+        view = RecordView(format_, self._decoder)
+        stream = TopicStream(tools, tails, topic, wanted, positions, format_, view, stopping)
+        return _EventResponse(self, stream, stopping)
+
+    def _count(self, topic: str) -> int:
+        info = self._cluster.topics([topic]).get(topic) if topic else None
+        if info is None:
+            raise BadRequestError(
+                404, f"there is no topic {topic!r}", "create it first, or look at its name", code=40403
+            )
+        return len(info.partitions)
+
+    def closed(self) -> None:
+        self._open -= 1
+
+
+class _EventResponse(Response):
+    """Sends events until the caller hangs up, takes none for too long, or the gateway stops."""
+
+    def __init__(self, routes: StreamRoutes, stream: TopicStream, stopping: asyncio.Event) -> None:
+        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        super().__init__(None, 200, headers, f"{EVENT_STREAM}; charset=utf-8")
+        del self.headers["content-length"]
+        self._routes = routes
+        self._stream = stream
+        self._stopping = stopping
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        tasks = [
+            asyncio.create_task(self._send_all(send)),
+            asyncio.create_task(_hung_up(receive)),
+            asyncio.create_task(self._stopping.wait()),
+        ]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if self._stopping.is_set():
+                tasks[0].cancel()
+                await asyncio.wait(tasks[:1])
+            if self._stopping.is_set() or (tasks[0].done() and tasks[0].exception() is None):
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            self._routes.closed()
+            for task in tasks:
+                task.cancel()
+            ends = await asyncio.gather(*tasks, return_exceptions=True)
+        if isinstance(ends[0], Exception) and not isinstance(ends[0], TimeoutError):
+            raise ends[0]
+
+    async def _send_all(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        events = self._stream.events()
+        try:
+            async for event in events:
+                message = {"type": "http.response.body", "body": event, "more_body": True}
+                await asyncio.wait_for(send(message), _SLOWEST_SEND_S)
+        finally:
+            await events.aclose()  # type: ignore[attr-defined]
+
+
+async def _hung_up(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _partitions(asked: Asked) -> tuple[int, ...] | None:
+    """None: all of them, also those that are added later."""
+    found = set()
+    for given in asked.texts("partition"):
+        for number in given.split(","):
+            if not number.isdecimal() or len(number) > 10:
+                raise BadRequestError(400, f"?partition={given[:60]} is no partition", "give a number from 0 on")
+            found.add(int(number))
+    return tuple(sorted(found)) or None

@@ -1,0 +1,258 @@
+"""The end of a topic, read once for all streams that are there: what comes is fetched, decoded and shown once.
+
+A tail keeps the last few megabytes as chunks. Streams that have caught up read those; one that is too slow for that
+falls off, reads on its own until it has caught up, and comes back. Nobody waits for anybody. A tail that nobody reads
+ends.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from anyio import CapacityLimiter, to_thread
+
+from millstream.formats.model.errors import ErrorCode
+from millstream.formats.records.opening import OpeningLimits
+from millstream.formats.records.record import Record
+from millstream.gateway.consumers.flights import Flights, Part, fair_share
+from millstream.gateway.consumers.records import RecordView
+from millstream.gateway.http.answers import json_bytes
+from millstream.gateway.streams.positions import Positions
+from millstream.raw_client import EARLIEST, LATEST, Cluster, TopicPartition, UnreadableError, WireError
+from millstream.raw_client.errors import UNREADABLE
+
+_KEPT_BYTES = 4 << 20
+TROUBLE_S = 3.0
+"""How long nothing can be read before readers are told; a leader that moves takes less."""
+_PAUSE_S = 1.0
+_LOOK_S = 60.0
+"""How often a topic is asked whether it has more partitions."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(eq=False, slots=True)
+class Chunk:
+    """Records that came together, and where their partitions are behind them."""
+
+    records: list[tuple[TopicPartition, Record]]
+    after: Positions
+    size: int
+    notes: list[dict[str, Any]] = field(default_factory=list)
+    """What a reader should know: that records were skipped since they are gone, or cannot be read."""
+    troubles: dict[int, str] = field(default_factory=dict)
+    """Partitions that cannot be read further, and why; the others go on."""
+    shown: dict[str, list[bytes]] = field(default_factory=dict)
+    """By format, the JSON of each record."""
+
+    def show(self, format_: str, view: RecordView) -> list[bytes]:
+        """Blocks, once for all who want this format."""
+        found = self.shown.get(format_)
+        if found is None:
+            found = self.shown[format_] = [json_bytes(view.shown(*each)) for each in self.records]
+        return found
+
+
+async def chunk_of(landed: Mapping[TopicPartition, Part], tools: "StreamTools", positions: Positions) -> Chunk:
+    records = [(place, record) for place in sorted(landed) for record in landed[place].records]
+    after = {place.partition: part.next_offset for place, part in landed.items()}
+    size = sum(len(record.key or b"") + len(record.value or b"") + 100 for _, record in records)
+    chunk = Chunk(records, after, size)
+    for place, part in landed.items():
+        if part.error is ErrorCode.OFFSET_OUT_OF_RANGE:
+            wanted = positions[place.partition]
+            found = await tools.call(partial(_nearest, tools.cluster, place, wanted))
+            chunk.after[place.partition] = found
+            chunk.notes.append({"partition": place.partition, "from": wanted, "to": found})
+        elif part.error is ErrorCode.MESSAGE_TOO_LARGE:
+            chunk.after[place.partition] = positions[place.partition]
+            chunk.troubles[place.partition] = (
+                f"{place}: the batch at offset {positions[place.partition]} is more than this gateway opens; read on "
+                f"from offset {part.next_offset}, or start the gateway with a larger --limit max_batch_records or "
+                "max_batch_bytes"
+            )
+        elif part.error in UNREADABLE:
+            wanted = positions[place.partition]
+            if part.next_offset > wanted:
+                reason = "the records of this batch are damaged"
+                chunk.notes.append(
+                    {"partition": place.partition, "from": wanted, "to": part.next_offset, "reason": reason}
+                )
+            else:
+                chunk.troubles[place.partition] = str(UnreadableError(place, wanted, part.error))
+        elif part.error:
+            raise WireError(f"{place} cannot be read ({part.error.name})")
+    return chunk
+
+
+def _nearest(cluster: Cluster, place: TopicPartition, wanted: int) -> int:
+    first = cluster.offsets({place: EARLIEST})[place].offset
+    return first if wanted < first else cluster.offsets({place: LATEST})[place].offset
+
+
+@dataclass(frozen=True, slots=True)
+class StreamTools:
+    """What all streams of a gateway share."""
+
+    cluster: Cluster
+    calls: CapacityLimiter
+    reads: CapacityLimiter
+    open: Callable[[], int]
+    """How many streams there are."""
+    opening: OpeningLimits
+    """Of one batch that is fetched."""
+
+    def flights(self) -> Flights:
+        return Flights(self.cluster, self.reads, lambda: fair_share(self.open()), self.opening)
+
+    async def is_gone(self, topic: str) -> bool:
+        """Whether the cluster says that there is no such topic (any more)."""
+        try:
+            return topic not in await self.call(partial(self.cluster.topics, [topic]))
+        except WireError:
+            return False
+
+    async def call(self, call: Callable[[], Any]) -> Any:
+        return await to_thread.run_sync(call, limiter=self.calls)
+
+
+class Tail:
+    def __init__(self, tools: StreamTools, topic: str, *, fixed: bool, positions: Positions) -> None:
+        """`fixed`: reads these partitions, and none that are added."""
+        self.readers = 0
+        self.trouble: str | None = None
+        self.is_gone = False
+        """The topic was deleted."""
+        self.first = 0
+        """The number of the oldest chunk that is kept."""
+        self._tools = tools
+        self._topic = topic
+        self._fixed = fixed
+        self._positions = dict(positions)
+        self._said: dict[int, str] = {}
+        """What was said of partitions that cannot be read further: they are tried again and again."""
+        self._chunks: deque[Chunk] = deque()
+        self._begins = dict(positions)
+        """Where the oldest chunk that is kept begins."""
+        self._bytes = 0
+        self._news = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._looked_at = time.monotonic()
+        self._running = asyncio.create_task(self._run())
+
+    @property
+    def end(self) -> int:
+        """The number of the next chunk."""
+        return self.first + len(self._chunks)
+
+    def covers(self, positions: Positions) -> bool:
+        """Whether a stream that is there can go on from what is kept."""
+        return all(offset >= self._begins.get(partition, 0) for partition, offset in positions.items())
+
+    def get(self, number: int) -> Chunk | None:
+        """None: it is gone."""
+        return self._chunks[number - self.first] if number >= self.first else None
+
+    async def news(self, number: int, within_s: float) -> bool:
+        """Whether the chunk of this number has come, in time."""
+        if number >= self.end and not self.trouble:
+            try:
+                await asyncio.wait_for(self._news.wait(), within_s)
+            except TimeoutError:
+                pass
+        return number < self.end
+
+    def close(self) -> None:
+        self._running.cancel()
+
+    async def _run(self) -> None:
+        flights = self._tools.flights()
+        try:
+            while True:
+                await self._step(flights)
+        finally:
+            flights.close()
+
+    async def _step(self, flights: Flights) -> None:
+        places = {TopicPartition(self._topic, number): offset for number, offset in self._positions.items()}
+        try:
+            landed = await flights.next(places, _LOOK_S, self._wake, TROUBLE_S)
+            chunk = await chunk_of(landed, self._tools, self._positions)
+            is_news = not chunk.troubles.items() <= self._said.items()
+            if is_news or any(chunk.after[each] != self._positions[each] for each in chunk.after):
+                self._add(chunk)
+                self._said |= chunk.troubles
+            if not self._fixed and time.monotonic() - self._looked_at >= _LOOK_S:
+                await self._find_partitions()
+            self.trouble = None
+        except WireError as error:
+            logger.info("stream_trouble topic=%s reason=%s", self._topic, error)
+            self.trouble = str(error)
+            self.is_gone = await self._tools.is_gone(self._topic)
+            self._tell()
+            await asyncio.sleep(_PAUSE_S)
+        except Exception:  # readers must not wait for ever for a mistake of ours
+            logger.exception("stream_broken topic=%s", self._topic)
+            self.trouble = "this gateway has made a mistake; its log says which"
+            self._tell()
+            await asyncio.sleep(_PAUSE_S)
+
+    async def _find_partitions(self) -> None:
+        count = await self._tools.call(partial(self._tools.cluster.partitions_of, self._topic))
+        for number in range(count):
+            self._positions.setdefault(number, 0)
+        self._looked_at = time.monotonic()
+
+    def _add(self, chunk: Chunk) -> None:
+        self._positions |= chunk.after
+        if any(note["to"] < note["from"] for note in chunk.notes):
+            # The log was cut off, or is another one by now: what is kept of the old one leads nobody here.
+            self.first = self.end
+            self._chunks.clear()
+            self._begins, self._bytes = dict(self._positions), 0
+        self._chunks.append(chunk)
+        self._bytes += chunk.size
+        while self._bytes > _KEPT_BYTES and len(self._chunks) > 1:
+            oldest = self._chunks.popleft()
+            self._bytes -= oldest.size
+            self._begins |= oldest.after
+            self.first += 1
+        self._tell()
+
+    def _tell(self) -> None:
+        told, self._news = self._news, asyncio.Event()
+        told.set()
+
+
+class Tails:
+    """By topic and the partitions that are read of it."""
+
+    def __init__(self, tools: StreamTools) -> None:
+        self._tools = tools
+        self._tails: dict[tuple[str, tuple[int, ...] | None], Tail] = {}
+
+    def join(self, topic: str, partitions: tuple[int, ...] | None, positions: Positions) -> Tail | None:
+        """For a stream that has caught up; None if it has not, compared to what is kept."""
+        name = (topic, partitions)
+        tail = self._tails.get(name)
+        if tail is None:
+            tail = self._tails[name] = Tail(self._tools, topic, fixed=partitions is not None, positions=positions)
+        elif not tail.covers(positions):
+            return None
+        tail.readers += 1
+        return tail
+
+    def leave(self, topic: str, partitions: tuple[int, ...] | None) -> None:
+        tail = self._tails[topic, partitions]
+        tail.readers -= 1
+        if not tail.readers:
+            tail.close()
+            del self._tails[topic, partitions]
+
+    def __len__(self) -> int:
+        return len(self._tails)

@@ -1,1 +1,0 @@
-"""Connections: bytes in, frames to the broker, responses out in order, files by `sendfile`. Knows no Kafka API."""

@@ -1,0 +1,339 @@
+"""The broker as a whole: the partitions it leads, kept as the metadata says, and the table of APIs it answers."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from millstream.config.table import network, node, share, transactions
+from millstream.formats.protocol import fetch as fetch_codec
+from millstream.formats.protocol import produce as produce_codec
+from millstream.formats.records.opening import OpeningLimits
+from millstream.node.broker.cluster_apis import ClusterHandlers
+from millstream.node.cluster.cluster_view import ClusterView
+from millstream.node.cluster.controller_link import ControllerLink
+from millstream.node.cluster.forwarding import Forwarding
+from millstream.node.cluster.internal_topics import InternalTopics
+from millstream.node.cluster.peer_requests import PeerRequests
+from millstream.node.cluster.topic_creation import TopicCreator
+from millstream.node.consensus.quorum.metadata_log import METADATA_PARTITION
+from millstream.node.controller.handlers.described_configs import DescribedConfigs
+from millstream.node.controller.handlers.features import features_to_tell
+from millstream.node.coordination.known_epochs import KnownEpochs
+from millstream.node.data.fetch import FetchHandler
+from millstream.node.data.log_dirs import LogDirHandlers
+from millstream.node.data.log_ends import LogEnds
+from millstream.node.data.offsets import OffsetHandlers
+from millstream.node.data.opened_produce import OpenedProduce
+from millstream.node.data.own_records import OwnRecords
+from millstream.node.data.produce import ProduceHandler
+from millstream.node.data.registered_schemas import RegisteredSchemas
+from millstream.node.data.schema_guard import SchemaGuard
+from millstream.node.environment import Environment
+from millstream.node.groups.group_coordinator import GroupCoordinator
+from millstream.node.groups.group_lag import GroupLag
+from millstream.node.groups.handlers.classic_groups import ClassicGroupHandlers
+from millstream.node.groups.handlers.consumer_groups import ConsumerGroupHandlers
+from millstream.node.groups.handlers.group_admin import GroupAdminHandlers
+from millstream.node.groups.handlers.offset_commits import OffsetCommitHandlers
+from millstream.node.groups.transactional_offsets import TransactionalOffsets
+from millstream.node.hot_keys.hot_keys import HotKeys
+from millstream.node.metadata.image import MetadataDelta
+from millstream.node.queues.dead_letters import DeadLetters
+from millstream.node.queues.handlers.share_fetch import ShareFetchHandlers
+from millstream.node.queues.handlers.share_groups import ShareGroupHandlers
+from millstream.node.queues.handlers.share_state import ShareStateHandlers
+from millstream.node.queues.share_coordinator import ShareCoordinator
+from millstream.node.queues.share_group_states import ShareGroupStates
+from millstream.node.queues.share_partitions import SharePartitions
+from millstream.node.queues.share_persister import SharePersister
+from millstream.node.replicas.replica_manager import ReplicaManager
+from millstream.node.server.api_versions import ApiVersions
+from millstream.node.server.dispatch import Dispatcher
+from millstream.node.server.request import Api, Handler, api
+from millstream.node.storage.cleaner.log_cleaner import LogCleaner
+from millstream.node.storage.cleaner.settings import cleaner_settings
+from millstream.node.storage.directory_health import DirectoryFailure
+from millstream.node.storage.job import Job
+from millstream.node.storage.log.log_directory import LogDirectory
+from millstream.node.storage.opening_limits import opening_limits
+from millstream.node.transactions.handlers.producer_ids import ProducerIdHandlers
+from millstream.node.transactions.handlers.producers import ProducerHandlers
+from millstream.node.transactions.handlers.transactional_produce import TransactionalProduce
+from millstream.node.transactions.handlers.transactions import TransactionHandlers
+from millstream.node.transactions.handlers.txn_markers import TxnMarkerHandlers
+from millstream.node.transactions.marker_writer import MarkerWriter
+from millstream.node.transactions.producer_ids import ProducerIds
+from millstream.node.transactions.transaction_coordinator import TransactionCoordinator
+from millstream.node.transactions.transaction_markers import TransactionMarkers
+from millstream.node.transactions.transaction_verification import TransactionVerification
+
+_log = logging.getLogger("millstream.node.broker")
+
+
+class Broker:
+    def __init__(
+        self,
+        view: ClusterView,
+        link: ControllerLink,
+        logs: LogDirectory,
+        environment: Environment,
+        *,
+        kraft_version: Callable[[], int],
+        out_of_touch: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`out_of_touch` says whether the controller is not in reach, so that others may lead what this node leads."""
+        self.view = view
+        self._kraft_version = kraft_version
+        self.link = link
+        self.logs = logs
+        self._environment = environment
+        self.replicas = ReplicaManager(
+            view,
+            link,
+            logs,
+            environment,
+            broker_epoch=lambda: view.broker_epoch,
+            not_ours=(METADATA_PARTITION,),
+            out_of_touch=out_of_touch,
+        )
+        self.partitions = self.replicas.partitions
+        self.replicas.begin()
+        self.peers = self._new_peers()
+        # Coordinators hold questions about transactions until markers are written: neither may wait for the other, nor
+        # anything else for them, so both have connections of their own.
+        self._marker_peers, self._verification_peers = self._new_peers(), self._new_peers()
+        internal_topics = InternalTopics(view, link, environment)
+        own_records = OwnRecords(view, self.partitions, self.peers, environment)
+        self.groups = GroupCoordinator(view, self.partitions, internal_topics, environment)
+        self.share_coordinator = ShareCoordinator(view, self.partitions, internal_topics, environment)
+        self.share_persister = SharePersister(view, self.share_coordinator, self.peers, environment)
+        dead_letters = DeadLetters(view, internal_topics, own_records, environment)
+        self.shared = SharePartitions(view, self.partitions, self.share_persister, dead_letters, environment)
+        self.share_states = ShareGroupStates(self.share_persister, self.groups, self.shared.reset, environment)
+        self.hot_keys = HotKeys(view, self.partitions, internal_topics, own_records, environment)
+        self.cleaner = LogCleaner(
+            logs,
+            lambda: cleaner_settings(view.config),
+            offload=environment.offload,
+            loop=environment.loop,
+            now_ms=environment.clock.now_ms,
+            breathe=environment.breathe,
+        )
+        self.replicas.roles.on_opened = self.hot_keys.opened
+        self.marker_writer = MarkerWriter(self.partitions, self.groups, environment)
+        self.producer_ids = ProducerIds(link, view.node_id, lambda: view.broker_epoch)
+        markers = TransactionMarkers(view, self.marker_writer, self._marker_peers, environment)
+        self.transactions = TransactionCoordinator(
+            view, self.partitions, internal_topics, self.producer_ids, markers, environment
+        )
+        self.verification = TransactionVerification(view, self.transactions, self._verification_peers, environment)
+        self.group_lag = GroupLag(view, self.partitions, self.peers, self.groups, environment)
+        schemas = RegisteredSchemas(view, self.peers, environment, view.config[node.SCHEMAS_TOPIC])
+        self.schema_guard = SchemaGuard(view.image, schemas)
+        self.opened_produce = OpenedProduce(
+            self.partitions, self.schema_guard, schemas, environment, self._opening_limits
+        )
+        view.subscribe(self._follow)
+        self.apis = self._make_apis()
+        self.dispatcher = self._make_dispatcher()
+        self.groups.start()
+        self.transactions.start()
+
+    def _new_peers(self) -> PeerRequests:
+        view = self.view
+        listener = view.config.inter_broker_listener
+        return PeerRequests(view.node_id, lambda: view.image, listener, self._environment)
+
+    def _opening_limits(self) -> OpeningLimits:
+        return opening_limits(self.view.config)
+
+    # Following the metadata
+
+    def _follow(self, delta: MetadataDelta) -> None:
+        self.replicas.follow(delta)
+        self.groups.follow(delta)
+        self.transactions.follow(delta)
+        self.hot_keys.follow(delta)
+        self.share_coordinator.follow(delta)
+        self.shared.follow(delta)
+        self.schema_guard.follow(delta, self.view.image)
+
+    def close(self) -> None:
+        """Before the logs are closed: nothing is written any more."""
+        self.cleaner.close()
+        self.groups.close()
+        self.transactions.close()
+        self.share_states.close()
+        self.shared.close()
+        self.opened_produce.close()
+        self._transactional.close()
+        self.verification.close()
+        self.share_coordinator.close()
+        for peers in (self.peers, self._marker_peers, self._verification_peers):
+            peers.close()
+        self.replicas.close()
+
+    # What goes on in the background
+
+    def maintain(self) -> None:
+        """Retention, rolling by time, flushing by time, checkpoints: called now and then."""
+        for job in self.logs.maintenance(self._environment.clock.now_ms(), self.replicas.roles.log_config):
+            self._run(job)
+        self.hot_keys.tick()
+        self.cleaner.tick()
+
+    def broken_log(self) -> DirectoryFailure | None:
+        """A log that takes no more writes until it is opened again, if there is one.
+
+        This node would lead its partition, or be in its in-sync set, without ever taking a record again.
+        """
+        broken = next((log for log in self.logs.loaded() if log.failure is not None), None)
+        if broken is None:
+            return None
+        return DirectoryFailure(broken.directory, f"{broken.topic_partition}: {broken.failure}", False)
+
+    def _remember_starts(self) -> "asyncio.Future[OSError | None]":
+        """Done when it is on disk where logs begin now."""
+        written: asyncio.Future[OSError | None] = self._environment.loop.create_future()
+        self.logs.when_checkpointed(
+            lambda failure: None if written.done() else written.set_result(failure), self._checkpoint
+        )
+        return written
+
+    def _checkpoint(self) -> None:
+        job = self.logs.checkpoint_job(self._environment.clock.now_ms())
+        if job is not None:
+            self._run(job)
+
+    def _run(self, job: Job) -> None:
+        future = self._environment.offload(job.run)
+        future.add_done_callback(lambda done: job.done(done.result()))
+
+    # APIs
+
+    def _make_apis(self) -> list[Api]:
+        view, environment, partitions = self.view, self._environment, self.partitions
+        topics = TopicCreator(self.link)
+        configs = DescribedConfigs(view)
+        offsets = OffsetHandlers(partitions, environment, self.replicas, self._remember_starts, self._opening_limits)
+        cluster = ClusterHandlers(
+            view.node_id,
+            lambda: view.image,
+            self.replicas.lost_brokers,
+            topics.create_with_defaults,
+            lambda: view.config[node.AUTO_CREATE_TOPICS_ENABLE],
+            view.config[network.MAX_REQUEST_PARTITION_SIZE_LIMIT],
+            self.groups.ensure_topic,
+            self.share_coordinator.ensure_topic,
+            self.transactions.ensure_topic,
+        )
+        transactional_offsets = TransactionalOffsets(
+            self.groups,
+            self.verification,
+            lambda: view.config[transactions.TRANSACTION_PARTITION_VERIFICATION_ENABLE],
+        )
+        commits = OffsetCommitHandlers(self.groups, transactional_offsets)
+        classic = ClassicGroupHandlers(self.groups)
+        consumer = ConsumerGroupHandlers(self.groups)
+        group_admin = GroupAdminHandlers(self.groups)
+        log_dirs = LogDirHandlers(partitions, environment, self.logs.health, lambda: view.image.cordoned(view.node_id))
+        producer_ids = ProducerIdHandlers(self.producer_ids, self.transactions)
+        txns = TransactionHandlers(self.transactions, self.groups, lambda: view.image)
+        log_ends = LogEnds(view, partitions, self.peers)
+        share_groups = ShareGroupHandlers(self.groups, self.share_states, self.share_persister, self.shared, log_ends)
+        known_epochs = KnownEpochs(lambda: view.image)
+        share_state = ShareStateHandlers(self.share_coordinator, known_epochs)
+        self.share_fetch = ShareFetchHandlers(
+            self.shared,
+            environment,
+            view.config.node_id,
+            self.replicas.endpoints,
+            session_slots=view.config[share.GROUP_SHARE_MAX_SHARE_SESSIONS],
+            max_bytes=view.config[network.FETCH_MAX_BYTES],
+        )
+        handlers: dict[str, Handler] = {
+            "list_offsets": offsets.list_offsets,
+            "metadata": cluster.metadata,
+            "offset_commit": commits.offset_commit,
+            "offset_fetch": commits.offset_fetch,
+            "txn_offset_commit": commits.txn_offset_commit,
+            "find_coordinator": cluster.find_coordinator,
+            "join_group": classic.join_group,
+            "heartbeat": classic.heartbeat,
+            "leave_group": classic.leave_group,
+            "sync_group": classic.sync_group,
+            "describe_groups": group_admin.describe_groups,
+            "list_groups": group_admin.list_groups,
+            "delete_records": offsets.delete_records,
+            "init_producer_id": producer_ids.init_producer_id,
+            "add_partitions_to_txn": txns.add_partitions_to_txn,
+            "add_offsets_to_txn": txns.add_offsets_to_txn,
+            "end_txn": txns.end_txn,
+            "describe_transactions": txns.describe_transactions,
+            "list_transactions": txns.list_transactions,
+            "offset_for_leader_epoch": offsets.offset_for_leader_epoch,
+            "write_txn_markers": TxnMarkerHandlers(self.marker_writer, known_epochs).write_txn_markers,
+            "describe_producers": ProducerHandlers(partitions, self.replicas).describe_producers,
+            "describe_configs": configs.describe_configs,
+            "describe_log_dirs": log_dirs.describe_log_dirs,
+            "delete_groups": group_admin.delete_groups,
+            "offset_delete": commits.offset_delete,
+            "describe_cluster": cluster.describe_cluster,
+            "consumer_group_heartbeat": consumer.consumer_group_heartbeat,
+            "consumer_group_describe": consumer.consumer_group_describe,
+            "describe_topic_partitions": cluster.describe_topic_partitions,
+            "list_config_resources": configs.list_config_resources,
+            "share_group_heartbeat": share_groups.share_group_heartbeat,
+            "share_group_describe": share_groups.share_group_describe,
+            "share_fetch": self.share_fetch.share_fetch,
+            "share_acknowledge": self.share_fetch.share_acknowledge,
+            "initialize_share_group_state": share_state.initialize_share_group_state,
+            "read_share_group_state": share_state.read_share_group_state,
+            "write_share_group_state": share_state.write_share_group_state,
+            "delete_share_group_state": share_state.delete_share_group_state,
+            "read_share_group_state_summary": share_state.read_share_group_state_summary,
+            "describe_share_group_offsets": share_groups.describe_share_group_offsets,
+            "alter_share_group_offsets": share_groups.alter_share_group_offsets,
+            "delete_share_group_offsets": share_groups.delete_share_group_offsets,
+        }
+        apis = [
+            Api(0, "produce", produce_codec.FIRST_VERSION, produce_codec.LAST_VERSION),
+            Api(1, "fetch", fetch_codec.FIRST_VERSION, fetch_codec.LAST_VERSION),
+        ]
+        apis += [api(name, handler) for name, handler in handlers.items()]
+        apis += Forwarding(self.link).table()
+        versions = api("api_versions", lambda request, context: api_versions.handle(request, context))
+        apis.append(versions)
+        api_versions = ApiVersions(apis, self._features)
+        return apis
+
+    def _features(self) -> tuple[dict[str, tuple[int, int]], dict[str, int], int]:
+        return features_to_tell(self.view.image, self._kraft_version())
+
+    def _make_dispatcher(self) -> Dispatcher:
+        config = self.view.config
+        self.fetch = FetchHandler(
+            self.partitions,
+            self._environment,
+            self.replicas,
+            session_slots=config[network.MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS],
+            max_bytes=config[network.FETCH_MAX_BYTES],
+            limits=self._opening_limits,
+        )
+        self._transactional = TransactionalProduce(
+            self.partitions,
+            self.verification,
+            self._environment,
+            lambda: self.view.config[transactions.TRANSACTION_PARTITION_VERIFICATION_ENABLE],
+        )
+        self.produce = ProduceHandler(
+            self.partitions, self._environment, self.replicas, self._transactional, self.opened_produce
+        )
+        return Dispatcher(
+            self.apis,
+            self._environment.loop,
+            produce=self.produce,
+            fetch=self.fetch,
+            locate=self.replicas.endpoints,
+            stopwatch=self._environment.stopwatch,
+        )

@@ -1,0 +1,457 @@
+"""Metadata (3), DescribeCluster (60), DescribeTopicPartitions (75), FindCoordinator (10): where things are.
+
+Answers are made from the metadata image alone. Encoded Metadata answers are kept until the image changes: with
+thousands of partitions, encoding is what costs, and clients ask again and again.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Generator, Iterable
+from typing import Any
+from uuid import UUID
+
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.identifiers import NO_TOPIC_ID, BrokerId, TopicName
+from millstream.formats.protocol.messages import response_schema
+from millstream.formats.protocol.schema import Message
+from millstream.formats.protocol.steps import write_in_steps
+from millstream.node.cluster.lost_brokers import LostBrokers
+from millstream.node.groups.group_coordinator import java_hash
+from millstream.node.metadata.image import BrokerRegistration, MetadataImage, PartitionState, TopicImage
+from millstream.node.metadata.records import NO_LEADER, Endpoint
+from millstream.node.metadata.topic_names import INTERNAL_TOPICS, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
+from millstream.node.server.request import Context, Response
+from millstream.node.server.service import Refused
+from millstream.node.server.turnstile import Turnstile
+
+GROUP_TOPIC = "__consumer_offsets"
+_KEPT_ANSWERS = 64
+_LARGEST_KEPT_REQUEST = 100
+"""Topics in a request whose answer is kept: more are not asked for again and again, and would only hold memory."""
+MOST_TOPICS = 20_000
+"""Names in one Metadata request: each takes time on the event loop. Who wants more asks for all topics."""
+_TOPICS_PER_TURN = 200
+_Making = Generator[None, None, dict[str, Any]]
+_NAMES = 3
+"""Where the names stand in the key of a response that is kept."""
+_SOON_S = 0.003
+"""About how long a process that was killed takes to let go of all its connections, one after the other."""
+_GROUP, _TRANSACTION, _SHARE = 0, 1, 2
+_FIRST_WITH_SHARE = 6
+_STATE_TOPICS = {_GROUP: GROUP_TOPIC, _TRANSACTION: TRANSACTION_STATE_TOPIC, _SHARE: SHARE_GROUP_STATE_TOPIC}
+"""Where coordinators of each type keep what they know."""
+# Bits of AclOperation for one who may do everything: there are no ACLs, so everyone may.
+_ALL_TOPIC_OPERATIONS = 0b110111111000  # read, write, create, delete, alter, describe, describe and alter configs
+_ALL_CLUSTER_OPERATIONS = 0b1111110100000
+_NOT_ASKED = -(1 << 31)
+_BROKER_ENDPOINTS, _CONTROLLER_ENDPOINTS = 1, 2
+
+
+class ClusterHandlers:
+    def __init__(
+        self,
+        node_id: int,
+        image: Callable[[], MetadataImage],
+        lost_brokers: LostBrokers,
+        create_topics: Callable[[list[str]], Awaitable[dict[str, KafkaError]]],
+        may_create_topics: Callable[[], bool],
+        described_partitions_limit: int,
+        ensure_group_topic: Callable[[], Awaitable[None]],
+        ensure_share_topic: Callable[[], Awaitable[None]],
+        ensure_transaction_topic: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`create_topics` makes topics with default settings and says which it could not make."""
+        self._node_id = node_id
+        self._image = image
+        self._lost_brokers = lost_brokers
+        self._create_topics = create_topics
+        self._may_create_topics = may_create_topics
+        self._ensure_topic = {
+            _GROUP: ensure_group_topic,
+            _TRANSACTION: ensure_transaction_topic,
+            _SHARE: ensure_share_topic,
+        }
+        self._described_partitions_limit = described_partitions_limit
+        self._kept: dict[object, bytes] = {}
+        self._kept_for: MetadataImage | None = None
+        self._under_way: dict[object, asyncio.Future[bytes]] = {}
+        self._turnstile = Turnstile()
+
+    # Metadata
+
+    def metadata(self, request: Message, context: Context) -> Response | Awaitable[Response]:
+        image = self._image()
+        if request.topics and len(request.topics) > MOST_TOPICS:
+            raise Refused(f"metadata for {len(request.topics)} topics by name; {MOST_TOPICS} is the most: ask for all")
+        # In version 0 an empty list means all topics; later, null does.
+        wanted = _once_each(request.topics) if request.topics or context.version > 0 else None
+        if wanted is not None and request.allow_auto_topic_creation and self._may_create_topics():
+            missing = [topic.name for topic in wanted if topic.name is not None and topic.name not in image.topics]
+            if missing:
+                return self._metadata_creating(request, context, wanted, missing)
+        if wanted and len(image.brokers) > 1:
+            return self._metadata_soon(request, context, wanted)
+        return self._encoded(request, context, wanted, {})
+
+    async def _metadata_soon(self, request: Message, context: Context, wanted: list[Message]) -> Response:
+        """Looks at other connections first: who asks because a leader died may have noticed it before us."""
+        await asyncio.sleep(_SOON_S)
+        return await self._awaited(self._encoded(request, context, wanted, {}))
+
+    async def _metadata_creating(
+        self, request: Message, context: Context, wanted: list[Message], missing: list[str]
+    ) -> Response:
+        # The cluster's own topics have settings of their own, and are there when they are needed.
+        failed = await self._create_topics([name for name in missing if name not in INTERNAL_TOPICS])
+        for key_type in (_GROUP, _TRANSACTION):
+            name = _STATE_TOPICS[key_type]
+            if name in missing:
+                try:
+                    await self._ensure_topic[key_type]()
+                except KafkaError as error:
+                    failed = {**failed, name: error}
+        return await self._awaited(self._encoded(request, context, wanted, failed))
+
+    @staticmethod
+    async def _awaited(encoded: "bytes | Awaitable[bytes]") -> bytes:
+        return encoded if isinstance(encoded, bytes) else await encoded
+
+    def _encoded(
+        self, request: Message, context: Context, wanted: list[Message] | None, failed: dict[str, KafkaError]
+    ) -> "bytes | Awaitable[bytes]":
+        image = self._image()
+        if image is not self._kept_for:
+            self._kept.clear()
+            self._under_way.clear()
+            self._kept_for = image
+        operations = (request.include_topic_authorized_operations, request.include_cluster_authorized_operations)
+        names = None if wanted is None else tuple((topic.name, topic.topic_id) for topic in wanted)
+        # Who asks for all topics, or for none, wants to see the cluster as it is.
+        lost = self._lost_brokers.missing(), self._lost_brokers.departed() if wanted else frozenset[int]()
+        key = (context.version, context.peer.listener, operations, names, lost)
+        encoded = self._kept.get(key)
+        if encoded is not None and not failed:
+            return encoded
+        making = self._metadata(image, wanted, context, operations, failed, lost)
+        if len(image.topics if wanted is None else wanted) > _TOPICS_PER_TURN:
+            return self._encoded_in_turns(making, context.version, image, None if failed else key)
+        encoded = response_schema("metadata").encode(_all_at_once(making), context.version)
+        if not failed:
+            self._keep(key, encoded)
+        return encoded
+
+    async def _encoded_in_turns(
+        self, making: _Making, version: int, image: MetadataImage, key: tuple[Any, ...] | None
+    ) -> bytes:
+        """Who asks for the same at the same time gets the same: with many topics that is what all clients do."""
+        if key is None or image is not self._kept_for:
+            return await self._made_in_turns(making, version)
+        under_way = self._under_way.get(key)
+        if under_way is None:
+            under_way = self._under_way[key] = asyncio.ensure_future(self._made_in_turns(making, version))
+        encoded = await asyncio.shield(under_way)
+        if self._under_way.get(key) is under_way:  # else the image has changed meanwhile, or it is kept already
+            del self._under_way[key]
+            self._keep(key, encoded)
+        return encoded
+
+    async def _made_in_turns(self, making: _Making, version: int) -> bytes:
+        out = bytearray()
+        values = await self._turnstile.through(making)
+        await self._turnstile.through(write_in_steps(response_schema("metadata"), out, values, version))
+        return bytes(out)
+
+    def _keep(self, key: tuple[Any, ...], encoded: bytes) -> None:
+        if len(key[_NAMES] or ()) <= _LARGEST_KEPT_REQUEST:
+            if len(self._kept) >= _KEPT_ANSWERS:
+                self._kept.clear()
+            self._kept[key] = encoded
+
+    def _metadata(
+        self,
+        image: MetadataImage,
+        wanted: list[Message] | None,
+        context: Context,
+        operations: tuple[bool, bool],
+        failed: dict[str, KafkaError],
+        lost: tuple[frozenset[int], frozenset[int]],
+    ) -> _Making:
+        """The fields of the response; stops after every so many topics."""
+        topic_operations = _ALL_TOPIC_OPERATIONS if operations[0] else _NOT_ASKED
+        missing, departed = lost
+        reachable = _Reachable(image, context.peer.listener, missing, departed)
+        topics: list[dict[str, Any]] = []
+        rows: Iterable[TopicImage | Message] = image.topics.values() if wanted is None else wanted
+        for number, row in enumerate(rows, 1):
+            if isinstance(row, TopicImage):
+                topics.append(_topic(row, reachable, topic_operations))
+            else:
+                topics.append(_wanted_topic(row, image, reachable, topic_operations, failed, context.version))
+            if number % _TOPICS_PER_TURN == 0:
+                yield
+        return {
+            "brokers": [
+                {"node_id": broker.id, "host": at.host, "port": at.port, "rack": broker.rack}
+                for broker, at in reachable.listed
+            ],
+            "cluster_id": image.cluster_id,
+            "controller_id": self._some_broker(reachable),
+            "topics": topics,
+            "cluster_authorized_operations": _ALL_CLUSTER_OPERATIONS if operations[1] else _NOT_ASKED,
+        }
+
+    def _some_broker(self, reachable: "_Reachable") -> int:
+        """Whom clients take for the controller: as in Kafka a broker, for any passes on what the real one answers."""
+        if self._node_id in reachable.ids:
+            return self._node_id
+        return reachable.brokers[0][0].id if reachable.brokers else -1
+
+    # DescribeCluster
+
+    def describe_cluster(self, request: Message, context: Context) -> Response:
+        image = self._image()
+        if request.endpoint_type != _BROKER_ENDPOINTS:
+            code = (
+                ErrorCode.MISMATCHED_ENDPOINT_TYPE
+                if request.endpoint_type == _CONTROLLER_ENDPOINTS
+                else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
+            )
+            return {
+                "error_code": code,
+                "error_message": "this is a broker's listener: ask it for endpoints of brokers",
+                "cluster_id": image.cluster_id,
+            }
+        reachable = _Reachable(image, context.peer.listener)
+        fenced = [
+            (broker, at)
+            for broker in image.brokers.values()
+            if broker.fenced and (at := _endpoint(broker, context.peer.listener)) is not None
+        ]
+        shown = sorted([*reachable.brokers, *fenced], key=lambda row: row[0].id)
+        return {
+            "cluster_id": image.cluster_id,
+            "controller_id": self._some_broker(reachable),
+            "brokers": [
+                {
+                    "broker_id": broker.id,
+                    "host": at.host,
+                    "port": at.port,
+                    "rack": broker.rack,
+                    "is_fenced": broker.fenced,
+                }
+                for broker, at in (shown if request.include_fenced_brokers else reachable.brokers)
+            ],
+            "cluster_authorized_operations": (
+                _ALL_CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else _NOT_ASKED
+            ),
+        }
+
+    # DescribeTopicPartitions
+
+    def describe_topic_partitions(self, request: Message, context: Context) -> Response:
+        image = self._image()
+        reachable = _Reachable(image, context.peer.listener)
+        names = sorted({topic.name for topic in request.topics}) if request.topics else sorted(image.topics)
+        first_partition = 0
+        if request.cursor is not None:
+            if request.cursor.partition_index < 0:
+                names = []
+            names = [name for name in names if name >= request.cursor.topic_name]
+            if names and names[0] == request.cursor.topic_name:
+                first_partition = request.cursor.partition_index
+        left = max(1, min(request.response_partition_limit, self._described_partitions_limit))
+        topics: list[dict[str, Any]] = []
+        for name in names:
+            topic = image.topics.get(name)
+            if topic is None:
+                topics.append({"error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "name": name})
+                continue
+            if left == 0:
+                return {"topics": topics, "next_cursor": {"topic_name": name, "partition_index": 0}}
+            shown = topic.partitions[first_partition : first_partition + left]
+            described = _topic(topic, reachable, _ALL_TOPIC_OPERATIONS)
+            described["partitions"] = [
+                {
+                    **_partition(first_partition + at, state, reachable),
+                    "eligible_leader_replicas": list(state.eligible_leader_replicas),
+                    "last_known_elr": list(state.last_known_elr),
+                }
+                for at, state in enumerate(shown)
+            ]
+            topics.append(described)
+            left -= len(shown)
+            following = first_partition + len(shown)
+            if following < len(topic.partitions):
+                return {"topics": topics, "next_cursor": {"topic_name": name, "partition_index": following}}
+            first_partition = 0
+        return {"topics": topics}
+
+    # FindCoordinator
+
+    async def find_coordinator(self, request: Message, context: Context) -> Response:
+        failure: KafkaError | None = None
+        if request.key_type in self._ensure_topic:
+            try:
+                await self._ensure_topic[request.key_type]()
+            except KafkaError as error:
+                failure = error
+        if context.version < 4:
+            return self._coordinator(request.key, request.key_type, context, failure)
+        return {
+            "coordinators": [
+                {"key": key, **self._coordinator(key, request.key_type, context, failure)}
+                for key in dict.fromkeys(request.coordinator_keys)
+            ]
+        }
+
+    def _coordinator(self, key: str, key_type: int, context: Context, failure: KafkaError | None) -> dict[str, Any]:
+        nowhere = {"node_id": -1, "host": "", "port": -1}
+        if key_type == _SHARE and not _is_share_key(key):
+            return {
+                "error_code": ErrorCode.INVALID_REQUEST,
+                "error_message": "the key of a share coordinator is group:topic id:partition",
+                **nowhere,
+            }
+        if key_type not in _STATE_TOPICS or (key_type == _SHARE and context.version < _FIRST_WITH_SHARE):
+            return {
+                "error_code": ErrorCode.INVALID_REQUEST,
+                "error_message": f"there is no coordinator of type {key_type} in version {context.version}",
+                **nowhere,
+            }
+        if failure is not None:
+            return {"error_code": failure.code, "error_message": failure.message, **nowhere}
+        found = self._coordinator_broker(key, key_type, context.peer.listener)
+        if found is None:
+            return {
+                "error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                "error_message": "the coordinator's partition has no leader now; try again",
+                **nowhere,
+            }
+        broker, at = found
+        return {"node_id": broker.id, "host": at.host, "port": at.port, "error_message": ""}
+
+    def _coordinator_broker(
+        self, key: str, key_type: int, listener: str
+    ) -> "tuple[BrokerRegistration, Endpoint] | None":
+        """The broker that leads the partition in which the key's state is kept."""
+        image = self._image()
+        topic = image.topics.get(TopicName(_STATE_TOPICS[key_type]))
+        if topic is None:
+            return None
+        leader = topic.partitions[java_hash(key) % len(topic.partitions)].leader
+        broker = image.brokers.get(BrokerId(leader))
+        at = None if broker is None or broker.fenced else _endpoint(broker, listener)
+        return None if broker is None or at is None else (broker, at)
+
+
+def _all_at_once(making: _Making) -> dict[str, Any]:
+    while True:
+        try:
+            next(making)
+        except StopIteration as end:
+            made: dict[str, Any] = end.value
+            return made
+
+
+def _is_share_key(key: str) -> bool:
+    parts = key.rsplit(":", 2)
+    return len(parts) == 3 and all(parts) and parts[2].isascii() and parts[2].isdigit()
+
+
+def _once_each(topics: list[Message] | None) -> list[Message] | None:
+    """A topic named often is answered once, as in Kafka; or a small request could ask for an answer of gigabytes."""
+    if topics is None:
+        return None
+    return list({(topic.name, topic.topic_id): topic for topic in topics}.values())
+
+
+class _Reachable:
+    """The brokers that clients of one listener can turn to: not fenced, and with an address on that listener.
+
+    Of those that are missing or departed (see `lost_brokers`) clients get the address, but nobody is sent to them.
+    """
+
+    def __init__(
+        self,
+        image: MetadataImage,
+        listener: str,
+        missing: frozenset[int] = frozenset(),
+        departed: frozenset[int] = frozenset(),
+    ) -> None:
+        self.listed = [
+            (broker, at)
+            for _, broker in sorted(image.brokers.items())
+            if (not broker.fenced or broker.id in departed) and (at := _endpoint(broker, listener)) is not None
+        ]
+        self.brokers = [row for row in self.listed if not row[0].fenced]
+        self.ids: frozenset[int] = frozenset(broker.id for broker, _ in self.brokers)
+        self.alive: frozenset[int] = frozenset(broker.id for broker in image.brokers.values() if not broker.fenced)
+        self.missing = missing
+
+
+def _endpoint(broker: BrokerRegistration, listener: str) -> Endpoint | None:
+    """Clients are told the address that belongs to the listener they came through."""
+    return next((each for each in broker.end_points if each.name == listener), None)
+
+
+def _partition(index: int, state: PartitionState, reachable: _Reachable) -> dict[str, Any]:
+    leader, error = state.leader, ErrorCode.NONE
+    if leader in reachable.missing:
+        leader, error = NO_LEADER, ErrorCode.LEADER_NOT_AVAILABLE
+    elif leader not in reachable.ids:
+        error = ErrorCode.LISTENER_NOT_FOUND if leader in reachable.alive else ErrorCode.LEADER_NOT_AVAILABLE
+        leader = NO_LEADER
+    return {
+        "error_code": error,
+        "partition_index": index,
+        "leader_id": leader,
+        "leader_epoch": state.leader_epoch,
+        "replica_nodes": state.replicas,
+        "isr_nodes": state.isr,
+        "offline_replicas": [replica for replica in state.replicas if replica not in reachable.ids],
+    }
+
+
+def _topic(topic: TopicImage, reachable: _Reachable, operations: int) -> dict[str, Any]:
+    return {
+        "name": topic.name,
+        "topic_id": topic.id,
+        "is_internal": topic.name in INTERNAL_TOPICS,
+        "partitions": [_partition(index, state, reachable) for index, state in enumerate(topic.partitions)],
+        "topic_authorized_operations": operations,
+    }
+
+
+def _wanted_topic(
+    wanted: Message,
+    image: MetadataImage,
+    reachable: _Reachable,
+    operations: int,
+    failed: dict[str, KafkaError],
+    version: int,
+) -> dict[str, Any]:
+    if wanted.name is None and wanted.topic_id != NO_TOPIC_ID:
+        topic = image.topics_by_id.get(wanted.topic_id)
+        if topic is None:
+            return _missing(None if version >= 12 else "", ErrorCode.UNKNOWN_TOPIC_ID, wanted.topic_id)
+        return _topic(topic, reachable, operations)
+    name = wanted.name or ""
+    topic = image.topics.get(TopicName(name))
+    if topic is not None:
+        return _topic(topic, reachable, operations)
+    error = failed.get(name)
+    if error is not None:
+        return _missing(name, error.code)
+    return _missing(name, _why_missing(name))
+
+
+def _why_missing(name: str) -> ErrorCode:
+    legal = (
+        0 < len(name) <= 249
+        and name not in (".", "..")
+        and all(c.isascii() and (c.isalnum() or c in "._-") for c in name)
+    )
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if legal else ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+def _missing(name: str | None, code: int, topic_id: UUID = NO_TOPIC_ID) -> dict[str, Any]:
+    return {"error_code": code, "name": name, "topic_id": topic_id, "is_internal": False, "partitions": []}

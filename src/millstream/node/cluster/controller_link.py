@@ -1,0 +1,269 @@
+"""Asking the active controller: in this process when it is here, over the wire otherwise, until there is an answer.
+
+The lead moves now and then. A request that meets no leader, a broken connection or a node that leads no more is sent
+again as soon as another leader is known, so that whoever asks sees one answer or REQUEST_TIMED_OUT. A request may
+thereby be carried out twice; as in Kafka, who creates a topic can hear that it exists because the first try made it.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.identifiers import TopicId, TopicName
+from millstream.formats.protocol.messages import request_schema, response_schema
+from millstream.formats.protocol.primitives import MalformedMessage
+from millstream.formats.protocol.schema import Message
+from millstream.node.controller.metadata_source import ImageSource, Leadership
+from millstream.node.controller.refusals import names_error, refuse
+from millstream.node.environment import Environment
+from millstream.node.metadata.image import MetadataDelta
+from millstream.node.metadata.topics import NewTopic, TopicCreation
+from millstream.node.server.channel import Channel
+from millstream.node.server.embedded import answer_body
+from millstream.node.server.request import Context, Response
+from millstream.node.server.service import Peer
+
+DEFAULT_TIMEOUT_S = 30.0
+_SHORTEST_PAUSE_S = 0.02
+_LONGEST_PAUSE_S = 0.5
+_GRACE_S = 2.5
+"""How long a controller that leads no more is given to tell what became of a change that was asked of it: asked again,
+the next one would say that it is there already."""
+_VISIBLE_S = 2.0
+"""How long a topic that the controller made may take to be seen here before the caller goes on without."""
+
+T = TypeVar("T")
+
+
+class LocalController(Protocol):
+    """The controller role of this process."""
+
+    @property
+    def is_active(self) -> bool: ...
+
+    def offers(self, name: str) -> bool: ...
+
+    async def call(self, name: str, request: Message, context: Context) -> Response: ...
+
+
+class ControllerLink:
+    def __init__(
+        self,
+        leadership: Leadership,
+        local: LocalController | None,
+        source: ImageSource,
+        environment: Environment,
+        *,
+        client_id: str,
+    ) -> None:
+        """`local` is None on a node without the controller role."""
+        self._leadership = leadership
+        self._local = local
+        self._source = source
+        self._environment = environment
+        self._client_id = client_id
+        self._peer = Peer(host="local", port=0, listener="local")
+        self._channel: Channel | None = None
+        self._moved: asyncio.Future[None] | None = None
+        self._seen: asyncio.Future[None] | None = None
+        source.subscribe(self._follow)
+
+    def leader_changed(self) -> None:
+        """To be called when another leader is known, or when this node's controller becomes active."""
+        moved, self._moved = self._moved, None
+        if moved is not None and not moved.done():
+            moved.set_result(None)
+
+    def close(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+
+    # Requests of this node's own
+
+    async def request(self, api: str, fields: Mapping[str, Any], *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Message:
+        """The active controller's answer; KafkaError REQUEST_TIMED_OUT when there was none in time."""
+
+        async def local(controller: LocalController) -> Message:
+            return await self._ask_here(controller, api, fields)
+
+        async def remote(channel: Channel, left_s: float) -> Message:
+            answer = await channel.request(api, fields, timeout_s=left_s)
+            if names_error(answer, ErrorCode.NOT_CONTROLLER):
+                raise KafkaError(ErrorCode.NOT_CONTROLLER, f"{channel.host}:{channel.port} is not the controller")
+            return answer
+
+        grace_s = _GRACE_S if api == "create_topics" else 0.0
+        return await self._until_answered(api, local, remote, timeout_s, grace_s)
+
+    async def _ask_here(self, controller: LocalController, api: str, fields: Mapping[str, Any]) -> Message:
+        schema, answers = request_schema(api), response_schema(api)
+        version = schema.versions.high
+        request = schema.decode(schema.encode(fields, version), version)
+        try:
+            answer = await controller.call(api, request, Context(version, self._client_id, self._peer))
+        except KafkaError as error:
+            if error.code == ErrorCode.NOT_CONTROLLER:
+                raise
+            answer = refuse(api, request, error)
+        assert isinstance(answer, Mapping)
+        return answers.decode(answers.encode(answer, version), version)
+
+    async def create_topics(
+        self, topics: Sequence[NewTopic], *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> list[TopicCreation]:
+        """Creates topics, and waits until those that are there are seen on this node too."""
+        fields = {
+            "topics": [
+                {
+                    "name": topic.name,
+                    "num_partitions": topic.partition_count,
+                    "replication_factor": topic.replication_factor,
+                    "assignments": [
+                        {"partition_index": number, "broker_ids": list(replicas)}
+                        for number, replicas in topic.assignments
+                    ],
+                    "configs": [{"name": name, "value": value} for name, value in topic.configs.items()],
+                }
+                for topic in topics
+            ],
+            "timeout_ms": int(timeout_s * 1000),
+        }
+        answer = await self.request("create_topics", fields, timeout_s=timeout_s)
+        there = [
+            row.name for row in answer.topics if row.error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
+        ]
+        await self._until_seen(there)
+        return [
+            TopicCreation(
+                name=row.name,
+                topic_id=TopicId(row.topic_id),
+                partition_count=row.num_partitions,
+                replication_factor=row.replication_factor,
+                error=ErrorCode(row.error_code),
+                message=row.error_message,
+            )
+            for row in answer.topics
+        ]
+
+    async def _until_seen(self, names: Sequence[str]) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_VISIBLE_S):
+                while not all(TopicName(name) in self._source.image.topics for name in names):
+                    if self._seen is None:
+                        self._seen = self._environment.loop.create_future()
+                    await asyncio.shield(self._seen)
+
+    def _follow(self, delta: MetadataDelta) -> None:
+        seen, self._seen = self._seen, None
+        if seen is not None:
+            seen.set_result(None)
+
+    # Requests of clients, passed on
+
+    async def forward(self, api: str, request: Message, context: Context, *, timeout_s: float) -> Response:
+        """The active controller's answer to what a client asked of this broker."""
+        envelope = {
+            "request_data": context.frame,
+            "request_principal": None,
+            "client_host_address": _address_bytes(context.peer.host),
+        }
+
+        async def local(controller: LocalController) -> Response:
+            return await controller.call(api, request, context)
+
+        async def remote(channel: Channel, left_s: float) -> Response:
+            answer = await channel.request("envelope", envelope, timeout_s=left_s)
+            if answer.error_code:
+                raise KafkaError(ErrorCode(answer.error_code), f"the controller did not take {api}")
+            try:
+                return answer_body(api, answer.response_data, context.version)
+            except MalformedMessage as error:
+                raise ConnectionError(f"the controller's answer cannot be read: {error}") from None
+
+        return await self._until_answered(api, local, remote, timeout_s, _GRACE_S)
+
+    # The controller, wherever it is
+
+    async def _until_answered(
+        self,
+        api: str,
+        local: "Callable[[LocalController], Awaitable[T]]",
+        remote: "Callable[[Channel, float], Awaitable[T]]",
+        timeout_s: float,
+        grace_s: float,
+    ) -> T:
+        loop = self._environment.loop
+        deadline = loop.time() + timeout_s
+        pause_s = _SHORTEST_PAUSE_S
+        problem = "no leader is known"
+        while (left_s := deadline - loop.time()) > 0:
+            moved = self._next_move()
+            try:
+                if self._local is not None and self._local.is_active:
+                    if not self._local.offers(api):
+                        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"this controller does not offer {api}")
+                    return await local(self._local)
+                channel = self._channel_to_leader()
+                if channel is not None:
+                    return await _unless(moved, remote(channel, left_s), grace_s)
+            except KafkaError as error:
+                if error.code != ErrorCode.NOT_CONTROLLER:
+                    raise
+                problem = error.message
+            except _Moved:
+                continue
+            except OSError as error:
+                problem = str(error)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(pause_s, max(0.0, deadline - loop.time()))):
+                    await asyncio.shield(moved)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        raise KafkaError(
+            ErrorCode.REQUEST_TIMED_OUT, f"the active controller did not answer within {timeout_s:g} s: {problem}"
+        )
+
+    def _next_move(self) -> "asyncio.Future[None]":
+        if self._moved is None:
+            self._moved = self._environment.loop.create_future()
+        return self._moved
+
+    def _channel_to_leader(self) -> Channel | None:
+        address = self._leadership.leader_address()
+        if address is None:
+            return None
+        channel = self._channel
+        if channel is None or (channel.host, channel.port) != address:
+            if channel is not None:
+                channel.close()
+            environment = self._environment
+            channel = Channel(*address, environment.network, environment.loop, client_id=self._client_id)
+            self._channel = channel
+        return channel
+
+
+class _Moved(Exception):
+    """Another leader is known than the one that was asked."""
+
+
+async def _unless(moved: "asyncio.Future[None]", answer: Awaitable[T], grace_s: float) -> T:
+    """The answer, or _Moved a while after there is somebody else to ask: a node that hangs never says so."""
+    asked = asyncio.ensure_future(answer)
+    try:
+        await asyncio.wait((asked, moved), return_when=asyncio.FIRST_COMPLETED)
+        if not asked.done() and grace_s > 0:
+            await asyncio.wait((asked,), timeout=grace_s)
+        if asked.done():
+            return asked.result()
+        raise _Moved
+    finally:
+        asked.cancel()
+
+
+def _address_bytes(host: str) -> bytes:
+    parts = host.split(".")
+    if len(parts) == 4 and all(part.isdigit() and int(part) < 256 for part in parts):
+        return bytes(int(part) for part in parts)
+    return bytes(4)

@@ -1,0 +1,356 @@
+"""`__cluster_metadata-0`: raft's log on a partition log of storage's, with the snapshots beside it.
+
+Batches are Kafka's, metadata records and control records alike; offsets and epochs are stamped outside of their
+checksums, so what a leader writes is what its followers get, byte for byte. Nothing counts before it is on stable
+storage: `flushed_offset` is the log's recovery point. The log begins at 0 or where one of the snapshots ends.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from millstream.config.errors import ConfigError
+from millstream.config.log_config import LogConfig
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.identifiers import TopicName, TopicPartition
+from millstream.formats.records.batch import PLACEMENT, BatchHeader, iterate_headers, read_header
+from millstream.formats.records.record import Record, build_batch, read_batches
+from millstream.node.consensus.quorum.control_records import (
+    KRaftVersion,
+    LeaderChange,
+    Voters,
+    decode_control,
+    encode_control,
+)
+from millstream.node.consensus.quorum.snapshots import IncomingSnapshot, SnapshotContent, Snapshots
+from millstream.node.consensus.raft.log import (
+    ControlRecord,
+    CorruptFetchError,
+    KRaftVersionRecord,
+    LeaderChangeRecord,
+    PlacedControlRecord,
+    VotersRecord,
+)
+from millstream.node.consensus.raft.messages import LogPosition
+from millstream.node.consensus.raft.voter_set import ReplicaKey
+from millstream.node.environment import Environment
+from millstream.node.metadata.record_codec import decode_record, encode_record
+from millstream.node.metadata.records import CorruptMetadataError, MetadataRecord
+from millstream.node.metadata.topic_names import CLUSTER_METADATA_TOPIC
+from millstream.node.storage.disk import Disk
+from millstream.node.storage.job import Job
+from millstream.node.storage.log.log_directory import LogDirectory
+from millstream.node.storage.log.partition_log import PartitionLog
+
+METADATA_PARTITION = TopicPartition(TopicName(CLUSTER_METADATA_TOPIC), 0)
+METADATA_TOPIC_ID = UUID(int=1)
+"""The id Kafka reserves for this topic."""
+
+_READ_BYTES = 1 << 20
+_BEGINNING = LogPosition(0, 0)
+_log = logging.getLogger("millstream.node.consensus.quorum")
+
+
+class CommittedBatch(NamedTuple):
+    last_offset: int
+    epoch: int
+    timestamp: int
+    size: int
+    """Bytes in the log."""
+    records: list[MetadataRecord]
+    """Empty for a control batch."""
+
+
+def new_batch(records: Sequence[MetadataRecord], now_ms: int) -> bytearray:
+    """Records as one batch, yet to be given a place in the log."""
+    return build_batch([Record(key=None, value=encode_record(record), timestamp=now_ms) for record in records])
+
+
+class MetadataLog:
+    """Implements raft's `RaftLog`."""
+
+    def __init__(self, log: PartitionLog, snapshots: Snapshots, environment: Environment) -> None:
+        self.partition = log
+        self.snapshots = snapshots
+        self._environment = environment
+        self._incoming: IncomingSnapshot | None = None
+        self._start = _BEGINNING
+        self.installed: SnapshotContent | None = None
+        """What the last snapshot that was installed says, until somebody takes it."""
+
+    @classmethod
+    def open(cls, logs: LogDirectory, disk: Disk, config: LogConfig, environment: Environment) -> "MetadataLog":
+        """The log in a data directory, made if there is none; ConfigError if it cannot be trusted."""
+        now_ms = environment.clock.now_ms()
+        committed = logs.checkpointed_high_watermark(METADATA_PARTITION) or 0
+        if METADATA_PARTITION in logs.partitions:
+            partition = logs.open(METADATA_PARTITION, config, now_ms)
+        else:
+            partition = logs.create(METADATA_PARTITION, METADATA_TOPIC_ID, config, now_ms)
+        snapshots = Snapshots(disk, partition.directory)
+        log = cls(partition, snapshots, environment)
+        try:
+            snapshots.load()
+            log._settle(committed)
+            job = partition.flush_job()
+            if job is not None:
+                # What the last process wrote may be in the page cache only: it must not count before it is on disk.
+                job.done(failure := job.run())
+                if failure is not None:
+                    raise failure
+        except (CorruptMetadataError, KafkaError, OSError) as error:
+            raise unreadable(partition.directory, error) from None
+        return log
+
+    def _settle(self, committed: int) -> None:
+        """Finds where the log begins, and finishes what a crash interrupted."""
+        partition, latest = self.partition, self.snapshots.latest
+        if latest is not None and latest.offset > partition.log_end_offset:
+            # A snapshot was fetched, and the log it replaces not yet removed.
+            partition.start_anew_at(latest.offset, self._environment.clock.now_ms())
+        if partition.log_end_offset < committed:
+            raise CorruptMetadataError(
+                f"it ends at offset {partition.log_end_offset}, and records up to {committed} were committed"
+            )
+        begin = partition.log_start_offset
+        if begin > 0 or partition.segments[0].base_offset > 0:
+            # Segments may be gone although the new start was not written down; the next snapshot stands for them.
+            at = next((each for each in self.snapshots.ids if each.offset >= begin), None)
+            if at is None:
+                raise CorruptMetadataError(f"it begins at offset {begin}, and no snapshot holds what was before")
+            self._start = at
+        partition.high_watermark = self._start.offset
+        if self._start.offset > 0:
+            self.begin_at(self._start)
+            if self._start.offset > begin:
+                partition.delete_records_before(self._start.offset)
+
+    # What raft looks at
+
+    @property
+    def start(self) -> LogPosition:
+        return self._start
+
+    @property
+    def end(self) -> LogPosition:
+        epoch = self.partition.epochs.latest
+        return LogPosition(self.partition.log_end_offset, epoch if epoch >= 0 else self._start.epoch)
+
+    @property
+    def flushed_offset(self) -> int:
+        return min(self.partition.recovery_point, self.partition.log_end_offset)
+
+    @property
+    def latest_snapshot(self) -> LogPosition | None:
+        return self.snapshots.latest
+
+    def end_of_epoch(self, epoch: int) -> LogPosition:
+        epochs = self.partition.epochs
+        if epoch >= epochs.latest:
+            return self.end
+        known, end_offset = epochs.end_offset(epoch, self.partition.log_end_offset)
+        first_epoch, first_offset = epochs.entries()[0]
+        if end_offset <= first_offset and epoch < first_epoch:
+            return self._start
+        return LogPosition(end_offset, known)
+
+    def control_records(self) -> Iterator[PlacedControlRecord]:
+        """Reads and checks the whole log, so this is also where a damaged one is noticed: CorruptMetadataError."""
+        if self._start.offset > 0:
+            yield from _placed(self.snapshots.read(self._start), self._start)
+        for data in self._pieces(self._start.offset, self.partition.log_end_offset):
+            yield from _control_records_of(data)
+
+    # Appending
+
+    def append_control(self, epoch: int, records: Sequence[ControlRecord], now_ms: int) -> int:
+        now_ms = self._environment.clock.now_ms()  # raft's time is not the time of day
+        rows = [encode_control(_encodable(record), now_ms) for record in records]
+        batch = build_batch(rows, base_offset=self.partition.log_end_offset, leader_epoch=epoch, control=True)
+        return self.partition.append_as_follower(batch, now_ms=now_ms).base_offset
+
+    def append_records(self, epoch: int, records: bytes | bytearray, now_ms: int) -> int:
+        """`records` is a batch as `new_batch` makes it."""
+        batch = bytearray(records)
+        PLACEMENT.pack_into(batch, 0, self.partition.log_end_offset, read_header(batch).length, epoch)
+        return self.partition.append_as_follower(batch, now_ms=self._environment.clock.now_ms()).last_offset
+
+    def append_fetched(self, records: bytes) -> Sequence[PlacedControlRecord]:
+        whole = records[: _whole_length(records)]
+        if not whole:
+            raise CorruptFetchError("no whole batch was sent")
+        next_offset, epoch = self.partition.log_end_offset, self.end.epoch
+        for _, header in iterate_headers(whole):
+            if header.base_offset != next_offset or header.leader_epoch < epoch:
+                raise CorruptFetchError(
+                    f"a batch at offset {header.base_offset} of epoch {header.leader_epoch} does not follow on offset "
+                    f"{next_offset} of epoch {epoch}"
+                )
+            next_offset, epoch = header.last_offset + 1, header.leader_epoch
+        try:
+            placed = list(_control_records_of(whole))
+            self.partition.append_as_follower(whole, now_ms=self._environment.clock.now_ms())
+        except (KafkaError, CorruptMetadataError) as error:
+            # A full disk is among the reasons: what was fetched is fetched again until there is room for it.
+            _log.error("metadata_not_appended offset=%d error=%s", self.partition.log_end_offset, error)
+            raise CorruptFetchError(str(error)) from None
+        return placed
+
+    def truncate_to(self, end_offset: int) -> None:
+        _log.info("metadata_truncated from=%d to=%d", self.partition.log_end_offset, end_offset)
+        self.partition.truncate_to(end_offset)
+
+    def flush_job(self) -> Job | None:
+        return self.partition.flush_job()
+
+    # Reading
+
+    def read(self, offset: int, max_bytes: int, *, below: int) -> bytes:
+        piece = self.partition.read(offset, max_bytes, up_to=below, at_least_one=True)
+        piece.prepare()
+        try:
+            data = piece.read()
+        except OSError as error:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+        return data[: _whole_length(data, below)]
+
+    def batches(self, offset: int, below: int) -> Iterator[CommittedBatch]:
+        """What is in the log, batch by batch; CorruptMetadataError if it cannot be read."""
+        for data in self._pieces(offset, below):
+            for header, rows in _records_of(data):
+                records = [] if header.is_control else [decode_record(row.value or b"") for row in rows]
+                yield CommittedBatch(
+                    header.last_offset, header.leader_epoch, header.max_timestamp, header.size, records
+                )
+
+    def _pieces(self, offset: int, below: int) -> Iterator[bytes]:
+        """Whole batches with sound checksums, a stretch at a time."""
+        while offset < below:
+            try:
+                data = self.read(offset, _READ_BYTES, below=below)
+            except KafkaError as error:
+                raise CorruptMetadataError(error.message) from None
+            if not data:
+                raise CorruptMetadataError(f"nothing can be read at offset {offset}")
+            yield data
+            offset = max(header.last_offset for _, header in iterate_headers(data)) + 1
+
+    # Snapshots
+
+    def read_snapshot(self, snapshot: LogPosition, position: int, max_bytes: int) -> tuple[int, bytes] | None:
+        try:
+            return self.snapshots.size(snapshot), self.snapshots.read_piece(snapshot, position, max_bytes)
+        except KeyError:
+            return None
+
+    def begin_snapshot(self, snapshot: LogPosition) -> int:
+        if self._incoming is not None and self._incoming.id != snapshot:
+            self._incoming.discard()  # another leader has another one
+        self._incoming = self.snapshots.receive(snapshot)
+        return 0
+
+    def write_snapshot(self, position: int, chunk: bytes) -> None:
+        incoming = self._incoming
+        assert incoming is not None and incoming.position == position, "pieces of a snapshot come in order"
+        incoming.append(chunk)
+
+    def install_snapshot(self) -> Sequence[PlacedControlRecord]:
+        incoming, self._incoming = self._incoming, None
+        assert incoming is not None, "no snapshot is being received"
+        try:
+            self.installed = incoming.finish()
+        except CorruptMetadataError as error:
+            raise CorruptFetchError(str(error)) from None
+        self.snapshots.add(incoming.id)
+        try:
+            self.partition.start_anew_at(incoming.id.offset, self._environment.clock.now_ms())
+        except KafkaError as error:
+            if self.partition.failure is None:
+                self.partition.fail(f"the log cannot go on at a snapshot: {error.message}")
+            raise
+        self._start = incoming.id
+        self._remove(self.snapshots.forget_before(incoming.id))
+        return list(_placed(self.installed, incoming.id))
+
+    def begin_at(self, snapshot: LogPosition) -> None:
+        """Lets go of what is before a snapshot: older snapshots, and segments that end before it."""
+        assert snapshot in self.snapshots.ids and snapshot.offset >= self._start.offset
+        if snapshot.offset > self._start.offset:
+            self.partition.delete_records_before(snapshot.offset)
+            self._start = snapshot
+        bases = self.partition.segments.bases
+        dropped = sum(1 for base in bases[1:] if base <= snapshot.offset)
+        if dropped:
+            self._remove(self.partition.drop_segments(dropped))
+        self._remove(self.snapshots.forget_before(snapshot))
+
+    def _remove(self, job: Job | None) -> None:
+        if job is not None:
+            self._environment.offload(job.run).add_done_callback(lambda done: job.done(done.result()))
+
+
+def unreadable(directory: str, error: Exception | str) -> ConfigError:
+    """One clear line for a log that this node cannot start or go on with."""
+    if isinstance(error, OSError) or (isinstance(error, KafkaError) and error.code == ErrorCode.KAFKA_STORAGE_ERROR):
+        reason = error.message if isinstance(error, KafkaError) else error
+        return ConfigError(
+            f"the disk does not let the metadata log in {directory} be read or written: {reason}; see to it, then "
+            "start this node again",
+            name="log.dirs",
+        )
+    return ConfigError(
+        f"the metadata log in {directory} cannot be read: {error}; restore it from a copy, or start with an empty data "
+        "directory: a node of a cluster then fetches everything from the others",
+        name="log.dirs",
+    )
+
+
+def _whole_length(data: bytes, below: int | None = None) -> int:
+    """How many of the bytes are whole batches, which end below an offset if one is given."""
+    end = 0
+    for position, header in iterate_headers(data):
+        if below is not None and header.last_offset >= below:
+            break
+        end = position + header.size
+    return end
+
+
+def _records_of(data: bytes) -> Iterator[tuple[BatchHeader, list[Record]]]:
+    try:
+        yield from read_batches(data)
+    except KafkaError as error:
+        raise CorruptMetadataError(error.message) from None
+
+
+def _control_records_of(data: bytes) -> Iterator[PlacedControlRecord]:
+    for position, header in iterate_headers(data):
+        if not header.is_control:
+            continue
+        for _, rows in _records_of(data[position : position + header.size]):
+            for row in rows:
+                match decode_control(row):
+                    case LeaderChange(leader_id, voters_then, granting):
+                        ids = (tuple(key.id for key in keys) for keys in (voters_then, granting))
+                        yield PlacedControlRecord(row.offset, LeaderChangeRecord(leader_id, *ids))
+                    case KRaftVersion(level):
+                        yield PlacedControlRecord(row.offset, KRaftVersionRecord(level))
+                    case Voters(voters):
+                        yield PlacedControlRecord(row.offset, VotersRecord(voters))
+
+
+def _placed(content: SnapshotContent, snapshot: LogPosition) -> Iterator[PlacedControlRecord]:
+    if content.kraft_version > 0:
+        yield PlacedControlRecord(snapshot.offset - 1, KRaftVersionRecord(content.kraft_version))
+    if content.voters is not None:
+        yield PlacedControlRecord(snapshot.offset - 1, VotersRecord(content.voters))
+
+
+def _encodable(record: ControlRecord) -> LeaderChange | KRaftVersion | Voters:
+    match record:
+        case LeaderChangeRecord(leader_id, voters, granting):
+            return LeaderChange(leader_id, tuple(map(ReplicaKey, voters)), tuple(map(ReplicaKey, granting)))
+        case KRaftVersionRecord(version):
+            return KRaftVersion(version)
+        case VotersRecord(voter_set):
+            return Voters(voter_set)

@@ -1,0 +1,158 @@
+"""Telling the listeners what is committed, in order and each once: a snapshot, then the log's batches.
+
+A long log is published in pieces, so that a node that catches up can still answer and be heard of in between.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from typing import Protocol
+
+from millstream.node.consensus.quorum.metadata_log import CommittedBatch, MetadataLog
+from millstream.node.consensus.quorum.snapshots import SnapshotContent
+from millstream.node.consensus.raft.messages import LogPosition
+from millstream.node.metadata.records import MetadataRecord
+
+_log = logging.getLogger("millstream.node.consensus.quorum")
+_BATCHES_PER_TURN = 1000
+_RECORDS_PER_TURN = 10_000
+
+
+class QuorumListener(Protocol):
+    """Whoever follows the quorum. Called in the order of subscription, on the event loop."""
+
+    def committed(self, records: Sequence[MetadataRecord], *, offset: int, epoch: int) -> None:
+        """The next records in order, one batch or several; the last has this offset and epoch."""
+        ...
+
+    def reset(self, image_records: Sequence[MetadataRecord], *, offset: int, epoch: int) -> None:
+        """A snapshot replaces everything: the state as of `offset`."""
+        ...
+
+    def leader_changed(self, leader_id: int | None, epoch: int) -> None: ...
+
+    def leading(self, epoch: int) -> None:
+        """This node leads, and everything that earlier leaders committed was published before this call."""
+        ...
+
+    def no_longer_leading(self) -> None: ...
+
+
+class Publication:
+    def __init__(
+        self, log: MetadataLog, loop: asyncio.AbstractEventLoop, guarded: Callable[[Callable[[], None]], None]
+    ) -> None:
+        """`guarded` runs a step that the loop calls, and takes what is raised in it."""
+        self._log = log
+        self._loop = loop
+        self._guarded = guarded
+        self.listeners: list[QuorumListener] = []
+        self.next_offset = 0
+        self._target = 0
+        self._leading: tuple[int, int] | None = None
+        """(epoch, offset): leadership that is told of once everything below the offset is published."""
+        self._told_leading = False
+        self._continues = False
+        self.in_one_go = True
+        """While a node starts, nobody waits for the loop."""
+        self._appended: deque[CommittedBatch] = deque()
+        """What this leader appended and has not published, so that it need not read it back."""
+        self.last_record_ms = 0
+        self.bytes_since_snapshot = 0
+
+    def appended(self, batch: CommittedBatch) -> None:
+        """This leader appended it; it is not committed yet."""
+        self._appended.append(batch)
+
+    def forget_appended(self) -> None:
+        """The log was changed otherwise than by appending: what is to be published is read from it."""
+        self._appended.clear()
+
+    def advance(self, end_offset: int) -> None:
+        """Everything below is committed."""
+        self._target = max(self._target, end_offset)
+        if not self._continues:
+            self._go_on()
+
+    def leading(self, epoch: int, high_watermark: int) -> None:
+        self._leading = epoch, high_watermark
+        self.advance(high_watermark)
+
+    def no_longer_leading(self) -> None:
+        self._leading = None
+        self.forget_appended()
+        if self._told_leading:
+            self._told_leading = False
+            for listener in self.listeners:
+                listener.no_longer_leading()
+
+    def leader_changed(self, leader_id: int | None, epoch: int) -> None:
+        for listener in self.listeners:
+            listener.leader_changed(leader_id, epoch)
+
+    def reset(self, snapshot: LogPosition, content: SnapshotContent) -> None:
+        _log.info("snapshot_loaded snapshot=%s records=%d", snapshot, len(content.records))
+        self.forget_appended()
+        self.next_offset = snapshot.offset
+        self.last_record_ms = content.last_contained_log_timestamp
+        self.bytes_since_snapshot = 0
+        for listener in self.listeners:
+            listener.reset(content.records, offset=snapshot.offset - 1, epoch=snapshot.epoch)
+
+    def _go_on(self) -> None:
+        self._continues = False
+        log = self._log
+        target = min(self._target, log.end.offset)
+        if self.next_offset < log.start.offset:
+            return  # a snapshot was installed, and the event that says so is yet to come
+        # A checkpoint of the high watermark must not say more than is on disk.
+        log.partition.high_watermark = max(min(target, log.flushed_offset), log.start.offset)
+        while self.next_offset < target:
+            self._publish(self._own_batches(target) or log.batches(self.next_offset, target))
+            if self.next_offset < target and not self.in_one_go:
+                self._continues = True
+                self._loop.call_soon(self._guarded, self._go_on)
+                return
+        if self._leading is not None and self.next_offset >= self._leading[1]:
+            (epoch, _), self._leading = self._leading, None
+            self._told_leading = True
+            for listener in self.listeners:
+                listener.leading(epoch)
+
+    def _publish(self, batches: Iterable[CommittedBatch]) -> None:
+        """One turn's worth, in as few calls as epochs allow: an image is not copied for every small batch."""
+        records: list[MetadataRecord] = []
+        offset = epoch = -1
+        for batch in islice(batches, _BATCHES_PER_TURN):
+            if records and (batch.epoch != epoch or len(records) >= _RECORDS_PER_TURN):
+                self._tell(records, offset, epoch)
+                if len(records) >= _RECORDS_PER_TURN:
+                    return
+                records = []
+            self.next_offset = batch.last_offset + 1
+            self.last_record_ms = batch.timestamp
+            self.bytes_since_snapshot += batch.size
+            if batch.records:
+                offset, epoch = batch.last_offset, batch.epoch
+                records += batch.records
+        if records:
+            self._tell(records, offset, epoch)
+
+    def _tell(self, records: Sequence[MetadataRecord], offset: int, epoch: int) -> None:
+        for listener in self.listeners:
+            listener.committed(records, offset=offset, epoch=epoch)
+
+    def _own_batches(self, target: int) -> list[CommittedBatch]:
+        """What this leader appended, if that is all there is to publish."""
+        found: list[CommittedBatch] = []
+        next_offset = self.next_offset
+        for batch in islice(self._appended, _BATCHES_PER_TURN):
+            if batch.last_offset >= target or batch.last_offset + 1 - len(batch.records) != next_offset:
+                break  # the rest is not committed, or control records are in between
+            found.append(batch)
+            next_offset = batch.last_offset + 1
+        while self._appended and self._appended[0].last_offset < max(next_offset, self.next_offset):
+            self._appended.popleft()
+        return found

@@ -1,0 +1,130 @@
+"""What raft needs of the log, its snapshots and the quorum-state file. The driver implements it; bytes stay its own.
+
+All calls return at once. Writes may sit in a cache: `flushed_offset` says how far they are on disk. Only
+`QuorumStateStore.save` must be durable when it returns.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from millstream.node.consensus.raft.messages import LogPosition
+from millstream.node.consensus.raft.voter_set import ReplicaKey, VoterSet
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderChangeRecord:
+    """First record of every epoch."""
+
+    leader_id: int
+    voters: tuple[int, ...]
+    granting_voters: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KRaftVersionRecord:
+    """0: static voters from the settings; 1: the voter set is in the log."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class VotersRecord:
+    """The whole voter set from here on."""
+
+    voters: VoterSet
+
+
+ControlRecord = LeaderChangeRecord | KRaftVersionRecord | VotersRecord
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedControlRecord:
+    """A control record and its offset. Those of a snapshot count as being at the snapshot's last offset (end - 1)."""
+
+    offset: int
+    record: ControlRecord
+
+
+class RaftLog(Protocol):
+    """The replicated log. It begins at offset 0 or where one of its snapshots ends (`start`)."""
+
+    @property
+    def start(self) -> LogPosition:
+        """Where the log begins: (0, 0), or the id of the snapshot it begins at."""
+
+    @property
+    def end(self) -> LogPosition:
+        """The next offset, and the epoch of the last record (that of `start` when the log is empty)."""
+
+    @property
+    def flushed_offset(self) -> int:
+        """Everything below is on disk. Never above `end.offset`: truncation lowers it, and a flush begun before a
+        truncation raises it no further than what was kept."""
+
+    @property
+    def latest_snapshot(self) -> LogPosition | None:
+        """The newest complete snapshot."""
+
+    def end_of_epoch(self, epoch: int) -> LogPosition:
+        """The largest epoch in the log that is not above `epoch`, and the offset past its last record.
+
+        `start` when `epoch` is below everything in the log; `end` when it is at or above the last epoch.
+        """
+
+    def control_records(self) -> Iterable[PlacedControlRecord]:
+        """KRaftVersion and Voters records in the order of the log, those of the snapshot at `start` first. LeaderChange
+        records may be left out. Read once, when the replica starts."""
+
+    def append_control(self, epoch: int, records: Sequence[ControlRecord], now_ms: int) -> int:
+        """Append one control batch as leader; the offset of its first record."""
+
+    def append_records(self, epoch: int, records: Any, now_ms: int) -> int:
+        """Append what the driver gave to `RaftReplica.append`, as leader; the offset of the last record. `records`
+        is in whatever form the driver likes; the log gives it offsets and the epoch."""
+
+    def append_fetched(self, records: bytes) -> Sequence[PlacedControlRecord]:
+        """Append whole batches fetched from the leader, which begin at `end.offset`, in the form of `read`; the
+        control records among them. Raises `CorruptFetchError`, having appended nothing, when they do not fit."""
+
+    def read(self, offset: int, max_bytes: int, *, below: int) -> bytes:
+        """Whole batches from `offset` on that end at or below `below`; at least one if there is one, however large."""
+
+    def truncate_to(self, end_offset: int) -> None:
+        """Drop the records at and past `end_offset`."""
+
+    def read_snapshot(self, snapshot: LogPosition, position: int, max_bytes: int) -> tuple[int, bytes] | None:
+        """Size of a snapshot and a piece of it; None when there is no such snapshot."""
+
+    def begin_snapshot(self, snapshot: LogPosition) -> int:
+        """Start to receive a snapshot; the position to go on from (0, unless a partial one was kept)."""
+
+    def write_snapshot(self, position: int, chunk: bytes) -> None:
+        """Append a piece to the snapshot being received."""
+
+    def install_snapshot(self) -> Sequence[PlacedControlRecord]:
+        """All of it is here: put it on disk, and replace the whole log by it (`start` == `end` == its id); its
+        KRaftVersion and Voters records. Raises `CorruptFetchError` when it is not whole."""
+
+
+class CorruptFetchError(Exception):
+    """What the leader sent cannot be appended; it is thrown away and fetched again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumState:
+    """What a replica must never forget about elections."""
+
+    epoch: int = 0
+    leader_id: int | None = None
+    voted: ReplicaKey | None = None
+
+
+class QuorumStateStore(Protocol):
+    """The quorum-state file."""
+
+    def load(self) -> QuorumState | None:
+        """What was saved last; None on an empty disk."""
+
+    def save(self, state: QuorumState) -> None:
+        """Durable when it returns: a vote is answered right after."""

@@ -1,0 +1,259 @@
+"""What replicas ask each other, and the answers, as values: KRaft's requests without their wire form.
+
+Every request carries `cluster_id` (None while a node has none) and every answer an error; answers also say which leader
+and epoch their sender knows (`leader_id` -1 when none) and, where it knows them, the leader's endpoints.
+"""
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from millstream.formats.model.errors import ErrorCode
+from millstream.node.consensus.raft.voter_set import Endpoint, ReplicaKey
+
+NO_LEADER = -1
+
+
+@dataclass(frozen=True, slots=True)
+class LogPosition:
+    """An offset, and the epoch of the record before it: the id of a snapshot, the end of a log, the end of an epoch."""
+
+    offset: int
+    epoch: int
+
+    def __str__(self) -> str:
+        return f"{self.offset}/{self.epoch}"
+
+
+# --- Requests between replicas ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vote:
+    """Vote (52). With `pre_vote` the epoch is the sender's present one and nobody's state changes."""
+
+    cluster_id: str | None
+    voter: ReplicaKey
+    """Who is asked; a replica under that id with another directory refuses (INVALID_VOTER_KEY)."""
+    epoch: int
+    candidate: ReplicaKey
+    log_end: LogPosition
+    """On the wire: last_offset and last_offset_epoch."""
+    pre_vote: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeginQuorumEpoch:
+    """BeginQuorumEpoch (53): the leader introduces itself, until every voter has fetched or acknowledged."""
+
+    cluster_id: str | None
+    voter: ReplicaKey
+    leader_id: int
+    epoch: int
+    leader_endpoints: tuple[Endpoint, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndQuorumEpoch:
+    """EndQuorumEpoch (54): the leader goes; the first of `preferred_candidates` should ask for votes at once."""
+
+    cluster_id: str | None
+    leader_id: int
+    epoch: int
+    preferred_candidates: tuple[ReplicaKey, ...]
+    leader_endpoints: tuple[Endpoint, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetch:
+    """Fetch (1) of the metadata partition. Everything below `offset` is on the sender's disk."""
+
+    cluster_id: str | None
+    replica: ReplicaKey
+    """Id -1 for somebody who is no replica: served up to the high watermark, and not remembered."""
+    current_leader_epoch: int
+    """-1 when the sender does not say (consumers)."""
+    offset: int
+    last_fetched_epoch: int
+    """Epoch of the sender's record before `offset`; -1 when it does not say."""
+    high_watermark: int
+    """What the sender knows to be committed: answered at once when the leader knows more. -1 when it does not say."""
+    max_wait_ms: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchSnapshot:
+    """FetchSnapshot (59): a piece of a snapshot."""
+
+    cluster_id: str | None
+    replica: ReplicaKey
+    current_leader_epoch: int
+    snapshot: LogPosition
+    position: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateVoter:
+    """UpdateRaftVoter (82): a voter tells the leader its endpoints and the kraft.versions it can do."""
+
+    cluster_id: str | None
+    current_leader_epoch: int
+    voter: ReplicaKey
+    endpoints: tuple[Endpoint, ...]
+    min_kraft_version: int
+    max_kraft_version: int
+
+
+# --- Requests of an operator -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddVoter:
+    """AddRaftVoter (80). The driver asks the new voter for its ApiVersions first and says what it learnt."""
+
+    cluster_id: str | None
+    voter: ReplicaKey
+    endpoints: tuple[Endpoint, ...]
+    timeout_ms: int
+    ack_when_committed: bool = True
+    min_kraft_version: int = 0
+    max_kraft_version: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveVoter:
+    """RemoveRaftVoter (81)."""
+
+    cluster_id: str | None
+    voter: ReplicaKey
+    timeout_ms: int = 30_000
+
+
+PeerRequest = Vote | BeginQuorumEpoch | EndQuorumEpoch | Fetch | FetchSnapshot | UpdateVoter
+"""What a replica sends by itself (see `Send`)."""
+
+
+# --- Answers ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoteAnswer:
+    error: ErrorCode = ErrorCode.NONE
+    leader_id: int = NO_LEADER
+    leader_epoch: int
+    leader_endpoints: tuple[Endpoint, ...] = ()
+    granted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumEpochAnswer:
+    """Answer to BeginQuorumEpoch and to EndQuorumEpoch."""
+
+    error: ErrorCode = ErrorCode.NONE
+    leader_id: int = NO_LEADER
+    leader_epoch: int
+    leader_endpoints: tuple[Endpoint, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchAnswer:
+    """At most one of `diverging`, `snapshot` and non-empty `records` is set."""
+
+    error: ErrorCode = ErrorCode.NONE
+    leader_id: int = NO_LEADER
+    leader_epoch: int
+    leader_endpoints: tuple[Endpoint, ...] = ()
+    high_watermark: int = -1
+    log_start_offset: int = -1
+    diverging: LogPosition | None = None
+    """The sender's log differs: the leader's end of the largest epoch not above the sender's last."""
+    snapshot: LogPosition | None = None
+    """The leader's log no longer reaches back so far: fetch this snapshot first."""
+    records: bytes = b""
+    """Whole batches from the fetched offset on; raft never looks inside."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchSnapshotAnswer:
+    error: ErrorCode = ErrorCode.NONE
+    leader_id: int = NO_LEADER
+    leader_epoch: int
+    leader_endpoints: tuple[Endpoint, ...] = ()
+    snapshot: LogPosition
+    size: int = 0
+    position: int = 0
+    chunk: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateVoterAnswer:
+    error: ErrorCode = ErrorCode.NONE
+    leader_id: int = NO_LEADER
+    leader_epoch: int
+    leader_endpoints: tuple[Endpoint, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeVotersAnswer:
+    """Answer to AddVoter and RemoveVoter, with a sentence for the operator."""
+
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaProgress:
+    """One line of DescribeQuorum. Times are the driver's `now_ms`; -1 when unknown."""
+
+    replica: ReplicaKey
+    log_end_offset: int
+    last_fetch_ms: int
+    last_caught_up_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeQuorumAnswer:
+    """Only the leader knows (otherwise NOT_LEADER_OR_FOLLOWER). Endpoints of the voters: `RaftReplica.voters`."""
+
+    error: ErrorCode = ErrorCode.NONE
+    leader_id: int = NO_LEADER
+    leader_epoch: int
+    leader_endpoints: tuple[Endpoint, ...] = ()
+    high_watermark: int = -1
+    voters: tuple[ReplicaProgress, ...] = ()
+    observers: tuple[ReplicaProgress, ...] = ()
+
+
+PeerAnswer = VoteAnswer | QuorumEpochAnswer | FetchAnswer | FetchSnapshotAnswer | UpdateVoterAnswer
+ParkedAnswer = FetchAnswer | ChangeVotersAnswer | UpdateVoterAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """The answer comes later, as the event `Answered` with this token."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Whom to send to. `id` is the node id, or -2, -3, ... for the bootstrap servers, whose ids are not known."""
+
+    id: int
+    endpoints: tuple[Endpoint, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """A request the driver has to send. It comes back whole in exactly one of `on_response` and `on_request_failed`."""
+
+    number: int
+    peer: Peer
+    request: PeerRequest
+    sent_ms: int
+
+
+def directory_or_none(directory_id: UUID) -> UUID | None:
+    """The wire's zero UUID means that no directory is named."""
+    return directory_id if directory_id.int else None

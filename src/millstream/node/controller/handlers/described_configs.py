@@ -1,0 +1,118 @@
+"""DescribeConfigs (32), ListConfigResources (74): settings of topics, brokers and groups, as this node sees them.
+
+Brokers and controllers answer them alike; only the active controller changes settings (see `configs`).
+"""
+
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from millstream.config.broker_config import BrokerConfig
+from millstream.config.describe import (
+    ConfigEntry,
+    describe_broker,
+    describe_default_broker,
+    describe_group,
+    describe_topic,
+)
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.identifiers import TopicName
+from millstream.formats.protocol.schema import Message
+from millstream.node.metadata.image import ConfigResource, MetadataImage, ResourceType
+from millstream.node.metadata.topic_names import check_topic_name
+from millstream.node.server.request import Context, Response
+
+
+class SettingsView(Protocol):
+    @property
+    def image(self) -> MetadataImage: ...
+
+    @property
+    def config(self) -> BrokerConfig:
+        """This node's settings, dynamic ones included."""
+        ...
+
+
+class DescribedConfigs:
+    def __init__(self, view: SettingsView) -> None:
+        self._view = view
+
+    def describe_configs(self, request: Message, context: Context) -> Response:
+        results = []
+        # Each resource once, however often it is named: the answer is hundreds of times longer than the question.
+        for resource in {(each.resource_type, each.resource_name): each for each in request.resources}.values():
+            row: dict[str, Any] = {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
+            try:
+                entries = self._entries(resource)
+            except KafkaError as error:
+                row |= {"error_code": error.code, "error_message": error.message, "configs": []}
+            else:
+                row["configs"] = [
+                    _described(entry, request.include_synonyms, request.include_documentation) for entry in entries
+                ]
+            results.append(row)
+        return {"results": results}
+
+    def _entries(self, resource: Message) -> list[ConfigEntry]:
+        image, config = self._view.image, self._view.config
+        # An empty list of names means none in Kafka's older clients and all in null; both are honoured.
+        names = resource.configuration_keys
+        match resource.resource_type:
+            case ResourceType.TOPIC:
+                check_topic_name(resource.resource_name)
+                if TopicName(resource.resource_name) not in image.topics:
+                    raise KafkaError(
+                        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {resource.resource_name!r} does not exist"
+                    )
+                return describe_topic(image.topic_config(resource.resource_name), config, names)
+            case ResourceType.BROKER:
+                if not resource.resource_name:
+                    return describe_default_broker(image.default_broker_config, names)
+                if resource.resource_name != str(config.node_id):
+                    raise KafkaError(
+                        ErrorCode.INVALID_REQUEST,
+                        f"this is node {config.node_id}: ask node {resource.resource_name!r} for its settings",
+                    )
+                return describe_broker(config, names)
+            case ResourceType.GROUP:
+                overrides = image.configs.get(ConfigResource(ResourceType.GROUP, resource.resource_name), {})
+                return describe_group(overrides, config, names)
+            case other:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"settings of resource type {other}: it has none; topics, brokers, groups do",
+                )
+
+    def list_config_resources(self, request: Message, context: Context) -> Response:
+        """What has settings. Version 0 knows only client metrics, of which there are none here."""
+        image = self._view.image
+        if context.version == 0:
+            return {"config_resources": []}
+        wanted = frozenset(request.resource_types) or frozenset(ResourceType)
+        if not wanted <= frozenset(ResourceType):
+            return {"error_code": ErrorCode.UNSUPPORTED_VERSION, "config_resources": []}
+        brokers = [str(number) for number in image.brokers]
+        names: dict[int, Iterable[str]] = {
+            ResourceType.TOPIC: image.topics,
+            ResourceType.BROKER: brokers,
+            ResourceType.BROKER_LOGGER: brokers,
+            ResourceType.GROUP: [resource.name for resource in image.configs if resource.type == ResourceType.GROUP],
+        }
+        rows = [(kind, name) for kind in sorted(wanted) for name in names.get(kind, ())]
+        return {"config_resources": [{"resource_type": kind, "resource_name": name} for kind, name in rows]}
+
+
+def _described(entry: ConfigEntry, synonyms: bool, documentation: bool) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "value": entry.value,
+        "read_only": entry.read_only,
+        "config_source": entry.source,
+        "is_sensitive": entry.sensitive,
+        "synonyms": [
+            {"name": synonym.name, "value": synonym.value, "source": synonym.source} for synonym in entry.synonyms
+        ]
+        if synonyms
+        else [],
+        "config_type": entry.type.value,
+        "documentation": entry.documentation if documentation else None,
+    }

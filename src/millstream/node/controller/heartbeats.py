@@ -1,0 +1,416 @@
+"""Brokers come, live and go: registrations and heartbeats heard, the silent fenced, the dead fenced at once.
+
+A broker that is not heard of for `broker.session.timeout.ms` is fenced. Mostly it is quicker. When the connection of
+its heartbeats breaks, or when heartbeats stay away, its address is probed. If nothing listens, the process is gone,
+and it is fenced at once. If it responds, it lives, and the session decides. If it does not respond, it hangs or is cut
+off, and it is fenced after `millstream.broker.suspect.after.ms` (ADR 23). A controller that takes over knows of no
+contacts: all sessions start again, and every address is probed. Of the node that led before it knows when it was last
+heard of, and a follower that does not hear its leader probes it already: if it has to take over, it knows the result.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from millstream.config.broker_config import BrokerConfig
+from millstream.config.liveness import suspect_after_s
+from millstream.config.table import cluster
+from millstream.formats.model.errors import KafkaError
+from millstream.formats.model.identifiers import BrokerId
+from millstream.formats.protocol.schema import Message
+from millstream.node.controller.active_controller import ActiveController
+from millstream.node.controller.attention import STEP_S, Attention
+from millstream.node.controller.broker_sessions import BrokerSession, BrokerSessions, longest_gap_s
+from millstream.node.controller.probes import Finding, probe
+from millstream.node.environment import Environment
+from millstream.node.metadata.decision import Decision
+from millstream.node.metadata.image import BrokerRegistration, MetadataImage
+from millstream.node.metadata.membership import (
+    BrokerAdmission,
+    BrokerDeparture,
+    BrokerIntroduction,
+    Heartbeat,
+    HeartbeatAnswer,
+    admit_broker,
+    fence_broker,
+    process_heartbeat,
+    unregister_broker,
+)
+from millstream.node.metadata.records import Endpoint, SupportedFeature
+from millstream.node.server.request import Context, Response
+from millstream.node.server.service import Peer
+
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 1.0
+_SHORTEST_STEP_S = 0.001
+_RETRY_S = 0.5
+"""Pause before a fencing that could not be written is tried again."""
+
+_log = logging.getLogger("millstream.node.controller")
+
+
+class _LeaderHeard(NamedTuple):
+    """The node that led the quorum last, and its last response to this one."""
+
+    node_id: int
+    at_s: float
+    """In the loop's time."""
+    counted_s: float
+    """In the time in which this process ran."""
+    longest_gap_s: float
+
+
+@dataclass(slots=True)
+class _LeaderProbe:
+    """The leader of the quorum does not respond, and is probed before this node takes over."""
+
+    node_id: int
+    since_s: float
+    responded_s: float = -math.inf
+    session: BrokerSession | None = None
+    """That of its broker, once this node has taken over."""
+
+
+class Heartbeats:
+    def __init__(
+        self,
+        controller: ActiveController,
+        environment: Environment,
+        *,
+        last_leader: Callable[[], tuple[int, float] | None] = lambda: None,
+    ) -> None:
+        """`last_leader` says which other node led the quorum last, and when it last responded, in the loop's time."""
+        self._controller = controller
+        self._environment = environment
+        self._last_leader = last_leader
+        self._leader_heard: _LeaderHeard | None = None
+        self._leader_probe: _LeaderProbe | None = None
+        self._sessions = BrokerSessions()
+        self._attention = Attention(environment.loop.time())
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        controller.on_leading.append(self._begin)
+        controller.on_resigned.append(self._sessions.clear)
+        self._schedule()
+
+    @property
+    def _timeout_s(self) -> float:
+        return self._controller.config[cluster.BROKER_SESSION_TIMEOUT_MS] / 1000
+
+    @property
+    def _takeover_timeout_s(self) -> float:
+        """Brokers turn to a new controller at once; if that got lost, with the next heartbeat."""
+        return min(self._timeout_s, 2 * self._controller.config[cluster.BROKER_HEARTBEAT_INTERVAL_MS] / 1000)
+
+    @property
+    def _now_s(self) -> float:
+        """The time of all sessions: that in which this process ran."""
+        return self._attention.now_s(self._environment.loop.time())
+
+    def close(self) -> None:
+        self._sessions.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in tuple(self._tasks):
+            task.cancel()
+
+    # Taking over
+
+    def _begin(self) -> None:
+        now_s, own_id = self._now_s, self._controller.config.node_id
+        self._note_leader()
+        for broker in self._controller.image.brokers.values():
+            # The broker of this process is heard of at once, or has yet to register: then its former self is dead. (A
+            # process that is no broker any more may still have one in the metadata.)
+            if broker.fenced or (broker.id == own_id and self._controller.config.is_broker):
+                continue
+            session = self._sessions.begin(broker.id, broker.epoch, now_s, heard=False)
+            former, probed_since_s = self._leader_heard, now_s
+            if former is not None and former.node_id == broker.id:
+                session.last_contact_s = min(now_s, former.counted_s)
+                session.longest_gap_s = former.longest_gap_s
+                probed_since_s = self._take_over_probe(session, now_s)
+            self._start_probe(session, probed_since_s)
+        self._leader_probe = None
+        self._schedule()
+
+    def _take_over_probe(self, session: BrokerSession, now_s: float) -> float:
+        """Since when the broker of the former leader is probed."""
+        known = self._leader_probe
+        if known is None or known.node_id != session.broker_id:
+            return now_s
+        known.session = session
+        session.responded_s = known.responded_s
+        return known.since_s
+
+    def _watch_leader(self, now_s: float) -> None:
+        """As a follower."""
+        heard, suspect_s = self._leader_heard, suspect_after_s(self._controller.config)
+        if heard is None or suspect_s is None or now_s - heard.counted_s < suspect_s / 2:
+            self._leader_probe = None
+        elif self._leader_probe is None:
+            self._leader_probe = _LeaderProbe(heard.node_id, now_s)
+            self._start(self._probe_leader(self._leader_probe))
+
+    async def _probe_leader(self, leader: _LeaderProbe) -> None:
+        """Looks again and again until the leader responds to fetches again, or another leads."""
+        config = self._controller.config
+        while self._leader_probe is leader:
+            broker = self._controller.known_image.brokers.get(BrokerId(leader.node_id))
+            if broker is None or broker.fenced:
+                return
+            endpoint = _inter_broker_endpoint(broker, config)
+            finding = await probe(endpoint, self._environment, client_id=f"controller-{config.node_id}")
+            if finding is Finding.RESPONDS:
+                leader.responded_s = self._now_s
+                if leader.session is not None:
+                    leader.session.responded_s = leader.responded_s
+            await asyncio.sleep(_FIRST_PAUSE_S)
+
+    def _note_leader(self) -> None:
+        """Keeps in mind when the leader of the quorum was last heard of: should it be lost, its broker is lost too."""
+        known, before = self._last_leader(), self._leader_heard
+        if known is None or (before is not None and (before.node_id, before.at_s) == known):
+            return
+        (node_id, at_s), now_s, gap_s = known, self._now_s, 0.0
+        lost_s = self._controller.config[cluster.CONTROLLER_QUORUM_FETCH_TIMEOUT_MS] / 1000
+        if before is not None and before.node_id == node_id and now_s - before.counted_s < lost_s:
+            # Otherwise it leads for the first time, or again after it was lost or another led: it was not late.
+            gap_s = longest_gap_s(before.longest_gap_s, now_s - before.counted_s)
+        self._leader_heard = _LeaderHeard(node_id, at_s, now_s, gap_s)
+
+    # What brokers say
+
+    async def broker_registration(self, request: Message, context: Context) -> Response:
+        introduction = BrokerIntroduction(
+            broker_id=BrokerId(request.broker_id),
+            incarnation_id=request.incarnation_id,
+            cluster_id=request.cluster_id,
+            end_points=tuple(
+                Endpoint(name=each.name, host=each.host, port=each.port, security_protocol=each.security_protocol)
+                for each in request.listeners
+            ),
+            features=tuple(
+                SupportedFeature(
+                    name=each.name,
+                    min_supported_version=each.min_supported_version,
+                    max_supported_version=each.max_supported_version,
+                )
+                for each in request.features
+            ),
+            rack=request.rack,
+            log_dirs=tuple(request.log_dirs),
+            previous_broker_epoch=request.previous_broker_epoch,
+        )
+        broker_id = introduction.broker_id
+
+        def admit(image: MetadataImage, config: BrokerConfig, _: Any) -> Decision[BrokerAdmission]:
+            earlier = image.brokers.get(broker_id)
+            decision = admit_broker(
+                image,
+                introduction,
+                config,
+                next_offset=self._controller.next_offset,
+                session_alive=self._sessions.is_alive(
+                    broker_id,
+                    self._now_s,
+                    self._timeout_s,
+                    self._takeover_timeout_s,
+                    same_disk=earlier is not None and _same_disk(earlier, introduction),
+                ),
+            )
+            session = self._sessions.begin(broker_id, decision.results[0].broker_epoch, self._now_s)
+            self._watch(session, context.peer)
+            return decision
+
+        (admission,) = await self._controller.decide(admit)
+        _log.info("broker_registered broker=%d epoch=%d", broker_id, admission.broker_epoch)
+        self._schedule()
+        return {"broker_epoch": admission.broker_epoch}
+
+    async def broker_heartbeat(self, request: Message, context: Context) -> Response:
+        heartbeat = Heartbeat(
+            broker_id=BrokerId(request.broker_id),
+            broker_epoch=request.broker_epoch,
+            # No broker has applied more than there is; a number beyond would count for all later records too.
+            current_metadata_offset=min(request.current_metadata_offset, self._controller.next_offset - 1),
+            want_fence=request.want_fence,
+            want_shut_down=request.want_shut_down,
+            offline_log_dirs=tuple(request.offline_log_dirs),
+        )
+        if heartbeat.offline_log_dirs:
+            _log.warning("broker_lost_its_disk broker=%d epoch=%d", heartbeat.broker_id, heartbeat.broker_epoch)
+
+        def process(image: MetadataImage, config: BrokerConfig, _: Any) -> Decision[HeartbeatAnswer]:
+            others_know = self._sessions.others_know(image, heartbeat.broker_id)
+            decision = process_heartbeat(image, heartbeat, config, others_know=others_know)
+            session = self._sessions.touch(
+                heartbeat.broker_id,
+                heartbeat.broker_epoch,
+                self._now_s,
+                heartbeat.current_metadata_offset,
+            )
+            self._watch(session, context.peer)
+            if decision.results[0].in_controlled_shutdown and (decision.records or session.shutdown_offset is None):
+                session.shutdown_offset = self._controller.next_offset + len(decision.records) - 1
+            return decision
+
+        (answer,) = await self._controller.decide(process)
+        if answer.should_shut_down:
+            self._sessions.end(heartbeat.broker_id)
+        self._schedule()
+        return {
+            "is_caught_up": answer.is_caught_up,
+            "is_fenced": answer.is_fenced,
+            "should_shut_down": answer.should_shut_down,
+        }
+
+    async def unregister_broker(self, request: Message, context: Context) -> Response:
+        broker_id = BrokerId(request.broker_id)
+
+        def leave(image: MetadataImage, config: BrokerConfig, _: Any) -> Decision[BrokerDeparture]:
+            return unregister_broker(image, broker_id, config)
+
+        await self._controller.decide(leave)
+        self._sessions.end(broker_id)
+        return {}
+
+    # Who is heard no more
+
+    def _watch(self, session: BrokerSession, peer: Peer) -> None:
+        """Notices when the connection that the broker's heartbeats come over ends."""
+        if session.connection is peer:
+            return
+        session.connection = peer
+
+        def closed() -> None:
+            current = self._sessions.get(session.broker_id)
+            if current is session and session.connection is peer:
+                session.connection_lost = True
+                self._start_probe(session)
+
+        if peer.closed:
+            closed()
+        else:
+            peer.on_close.add(closed)
+
+    def _start_probe(self, session: BrokerSession, since_s: float | None = None) -> None:
+        """`since_s` is when probes began, if not now."""
+        if session.probed_since_s is None:
+            session.probed_since_s = self._now_s if since_s is None else since_s
+            self._start(self._probe(session))
+
+    async def _probe(self, session: BrokerSession) -> None:
+        """Looks again and again until the broker is heard of or given up. One whose address refuses is fenced here.
+
+        A process that is being ended may for a moment have closed its connection and yet have its listener.
+        """
+        last_contact_s = session.last_contact_s
+        client_id = f"controller-{self._controller.config.node_id}"
+        pause_s = _FIRST_PAUSE_S
+        try:
+            while self._sessions.get(session.broker_id) is session and session.last_contact_s == last_contact_s:
+                broker = self._registration(session)
+                if broker is None or broker.fenced:
+                    return
+                endpoint = _inter_broker_endpoint(broker, self._controller.config)
+                finding = await probe(endpoint, self._environment, client_id=client_id)
+                if finding is Finding.RESPONDS:
+                    session.responded_s = self._now_s
+                elif finding is Finding.REFUSES and session.last_contact_s == last_contact_s:
+                    await self._fence(session.broker_id, session.broker_epoch, "nothing listens at its address")
+                    return
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        finally:
+            session.probed_since_s = None
+
+    def _registration(self, session: BrokerSession) -> BrokerRegistration | None:
+        if not self._controller.is_active:
+            return None
+        broker = self._controller.image.brokers.get(session.broker_id)
+        return broker if broker is not None and broker.epoch == session.broker_epoch else None
+
+    def _schedule(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        wait_s = STEP_S
+        expiry_s = self._sessions.next_expiry_s(self._timeout_s)
+        if expiry_s is not None:
+            wait_s = max(_SHORTEST_STEP_S, min(wait_s, expiry_s - self._now_s))
+        self._timer = self._environment.loop.call_later(wait_s, self._tick)
+
+    def _tick(self) -> None:
+        now_s = self._attention.tick(self._environment.loop.time())
+        self._note_leader()
+        if self._controller.is_active:
+            self._look_at_sessions(now_s)
+        else:
+            self._watch_leader(now_s)
+        self._schedule()
+
+    def _look_at_sessions(self, now_s: float) -> None:
+        for broker_id in self._sessions.expired(now_s, self._timeout_s):
+            session = self._sessions.get(broker_id)
+            assert session is not None
+            self._give_up(session, "its session timed out")
+        suspect_s = suspect_after_s(self._controller.config)
+        if suspect_s is None:
+            return
+        lateness_s = self._attention.lateness_s
+        for session in self._sessions:
+            if session.broker_id == self._controller.config.node_id and self._controller.config.is_broker:
+                continue  # it is this process
+            if session.is_suspect(now_s, suspect_s, lateness_s):
+                silence_s, gap_s = session.silence_s(now_s), session.longest_gap_s
+                self._give_up(
+                    session,
+                    f"it has not responded for {silence_s:.1f} s (its heartbeats came at most {gap_s:.1f} s apart, the "
+                    f"controller was {lateness_s:.2f} s late)",
+                )
+            elif session.silence_s(now_s) >= session.patience_s(suspect_s, lateness_s) / 2:
+                self._start_probe(session)
+
+    def _give_up(self, session: BrokerSession, reason: str) -> None:
+        self._sessions.end(session.broker_id)
+        self._start(self._fence(session.broker_id, session.broker_epoch, reason))
+
+    async def _fence(self, broker_id: BrokerId, broker_epoch: int, reason: str) -> None:
+        def fence(image: MetadataImage, config: BrokerConfig, _: Any) -> Decision[BrokerDeparture]:
+            broker = image.brokers.get(broker_id)
+            if broker is None or broker.epoch != broker_epoch or broker.fenced:  # it came back, or left for good
+                return Decision((), ())
+            # Now, not when this is committed: by then it may have been heard of, and let in, again.
+            session = self._sessions.get(broker_id)
+            if session is not None and session.broker_epoch == broker_epoch:
+                self._sessions.end(broker_id)
+            return fence_broker(image, broker_id, config)
+
+        epoch = self._controller.epoch
+        while self._controller.is_active and self._controller.epoch == epoch:
+            try:
+                fenced = await self._controller.decide(fence)
+            except KafkaError as error:
+                _log.warning("broker_not_fenced broker=%d error=%s", broker_id, error)
+                await asyncio.sleep(_RETRY_S)
+                continue
+            if fenced:
+                _log.warning("broker_fenced broker=%d epoch=%d reason=%s", broker_id, broker_epoch, reason)
+            return
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._environment.loop.create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+
+
+def _same_disk(earlier: BrokerRegistration, introduction: BrokerIntroduction) -> bool:
+    return bool(introduction.log_dirs) and earlier.log_dirs == introduction.log_dirs
+
+
+def _inter_broker_endpoint(broker: BrokerRegistration, config: BrokerConfig) -> Endpoint:
+    names = {config.inter_broker_listener} if config.listeners else set()
+    return next((each for each in broker.end_points if each.name.upper() in names), broker.end_points[0])

@@ -1,0 +1,1 @@
+"""What all coordinators share: the runtime of a shard, its log, timers."""

@@ -1,0 +1,40 @@
+"""Regular expressions of clients, matched by RE2: time grows with the length of a text, whatever the expression is."""
+
+import re2
+
+from millstream.formats.model.errors import ErrorCode, KafkaError
+
+_MOST_MEMORY_BYTES = 1 << 20
+_LARGEST_PROGRAM = 4000
+"""Steps that RE2 makes for one character at worst. A list of a hundred names has about two thousand."""
+
+
+def _options() -> re2.Options:
+    options = re2.Options()
+    options.log_errors = False
+    options.max_mem = _MOST_MEMORY_BYTES
+    return options
+
+
+class Expression:
+    def __init__(self, text: str, field: str) -> None:
+        """KafkaError (INVALID_REGULAR_EXPRESSION) if RE2 cannot read it (back-references, say), or it is too large.
+
+        `field` is what the client calls the field it wrote it in.
+        """
+        try:
+            self._compiled = re2.compile(text, options=_options())
+        except re2.error as error:
+            reason = error.args[0] if error.args else ""
+            shown = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
+            raise _refused(field, text, shown) from None
+        if self._compiled.programsize > _LARGEST_PROGRAM:
+            raise _refused(field, text, "pattern too large")
+
+    def is_match(self, text: str) -> bool:
+        """Whether the expression matches the whole text."""
+        return self._compiled.fullmatch(text) is not None
+
+
+def _refused(field: str, text: str, reason: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, f"{field} {text!r} is not a valid pattern: {reason}.")

@@ -1,0 +1,422 @@
+"""Fetch: find the bytes, wait for them if need be, and hand over stretches of files; never a record, never a copy.
+
+A fetch answers at once if it has `min_bytes`, an error to tell, or no time to wait. Otherwise it waits on its
+partitions and is woken by an append (a follower) or a commit (a consumer: the last stable offset, too, moves only with
+what is committed); nothing polls. Bytes that are not in the page cache, or that this process has not verified, are read
+ahead and checked in a thread before they are sent. The look at the logs is in `fetch_reading`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator
+
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.protocol.fetch import FIRST_WITH_TOPIC_ID, FetchPartition, FetchRequest, PartitionResult
+from millstream.formats.records.opening import OpeningLimits
+from millstream.node.data.fetch_reading import Cluster, FetchReader, ReadResult, Row
+from millstream.node.data.fetch_sessions import FetchSession, FetchSessions, Key, SessionPartition
+from millstream.node.environment import Environment
+from millstream.node.replicas.local_partition import ReplicaWaiter, Waiter, Waiters
+from millstream.node.replicas.partition import Partition
+from millstream.node.replicas.partition_table import PartitionTable
+from millstream.node.replicas.unreadable_batches import RepeatedReads
+from millstream.node.storage.log.slice import Slice
+
+OPENED_PER_TURN = 8
+SCAN_SECONDS = 5.0
+"""So often a follower's session looks at all its partitions: most, but not all that a follower is told of announces
+itself (retention moves a log's start)."""
+_log = logging.getLogger("millstream.node.broker")
+
+Topics = list[tuple[bytes, list[PartitionResult]]]
+Deliver = Callable[[Topics, int, int], None]
+"""Takes the answer: topics, top-level error, session id."""
+
+
+class FetchHandler:
+    def __init__(
+        self,
+        partitions: PartitionTable,
+        environment: Environment,
+        cluster: Cluster,
+        *,
+        session_slots: int,
+        max_bytes: int,
+        limits: Callable[[], OpeningLimits] = OpeningLimits,
+    ) -> None:
+        self.partitions = partitions
+        self.environment = environment
+        self.cluster = cluster
+        self.sessions = FetchSessions(session_slots, environment.randomness)
+        self.reader = FetchReader(partitions, cluster, max_bytes, RepeatedReads(environment, limits))
+        self.waiting = self.waiting_followers = 0
+        """Fetches that wait for something to read."""
+
+    def fetch(self, request: FetchRequest, version: int, deliver: Deliver) -> "FetchWait | None":
+        """Answers through `deliver`, now or later; returns what waits, so that it can be given up."""
+        try:
+            self._check_cluster(request)
+            self._check_replica(request)
+            session = self.sessions.resolve(request, version, self.environment.loop.time())
+        except KafkaError as error:
+            deliver([], error.code, 0)
+            return None
+        operation = FetchWait(self, request, version, session, deliver)
+        operation.start()
+        return operation
+
+    def _check_cluster(self, request: FetchRequest) -> None:
+        if request.cluster_id is not None:
+            known = self.cluster.cluster_id()
+            if known is not None and request.cluster_id != known.encode():
+                raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID, f"this is cluster {known}")
+
+    def _check_replica(self, request: FetchRequest) -> None:
+        """Refuses a broker epoch that does not exist: once noted, it would make the real follower an older one."""
+        broker_id, broker_epoch = request.replica_id, request.replica_epoch
+        if broker_id >= 0 and self.cluster.is_of_the_future(broker_id, broker_epoch):
+            raise KafkaError(
+                ErrorCode.STALE_BROKER_EPOCH, f"broker {broker_id} is not known in epoch {broker_epoch} here; try again"
+            )
+
+
+class FetchWait:
+    """One fetch from its arrival to its answer."""
+
+    __slots__ = (
+        "_deliver",
+        "_followed",
+        "_grown",
+        "_handler",
+        "_request",
+        "_session",
+        "_state",
+        "_timer",
+        "_version",
+        "_watched",
+        "_watched_as_replica",
+    )
+
+    def __init__(
+        self,
+        handler: FetchHandler,
+        request: FetchRequest,
+        version: int,
+        session: FetchSession | None,
+        deliver: Deliver,
+    ) -> None:
+        self._handler = handler
+        self._request = request
+        self._version = version
+        self._session = session
+        self._deliver = deliver
+        self._timer: asyncio.TimerHandle | None = None
+        self._watched: list[Waiters[Waiter]] = []
+        self._watched_as_replica: list[Waiters[ReplicaWaiter]] = []
+        self._followed = session if session is not None and session.is_replica else None
+        """A follower's session; its partitions tell it what moved."""
+        self._grown: dict[Key, None] = {}
+        """For a follower: which partitions woke it."""
+        self._state = "reading"  # reading -> waiting -> woken -> done
+
+    def _wanted(self) -> Iterator[tuple[Key, FetchPartition]]:
+        if self._session is not None:
+            for key, partition in self._session.partitions.items():
+                yield key, partition.fetch
+        else:
+            for topic, fetches in self._request.topics:
+                for fetch in fetches:
+                    yield (topic, fetch.partition), fetch
+
+    def start(self) -> None:
+        if self._wants_few():
+            self._begin()
+            return
+        unopened = [partition for partition in self._partitions() if partition.opened_log is None]
+        if len(unopened) <= OPENED_PER_TURN:
+            self._begin()
+        else:
+            # Opening a log reads a few files: thousands at once would hold up everybody else.
+            self._open_in_turns(unopened)
+
+    def _wants_few(self) -> bool:
+        """Whether it is so little that it need not be asked how much of it is yet to be opened: the usual fetch."""
+        if self._session is not None:
+            return self._followed is None and len(self._session.partitions) <= OPENED_PER_TURN
+        topics = self._request.topics
+        return len(topics) == 1 and len(topics[0][1]) <= OPENED_PER_TURN
+
+    def _open_in_turns(self, unopened: list[Partition]) -> None:
+        for partition in unopened[:OPENED_PER_TURN]:
+            try:
+                _ = partition.log
+            except (KafkaError, OSError):
+                pass  # the read says so
+        rest = unopened[OPENED_PER_TURN:]
+        follow = (lambda: self._open_in_turns(rest)) if rest else self._begin
+        self._handler.environment.loop.call_soon(self._guarded(follow))
+
+    def _partitions(self) -> Iterator[Partition]:
+        partitions = self._handler.partitions
+        topics = partitions.by_id if self._version >= FIRST_WITH_TOPIC_ID else partitions.by_name
+        # What a follower has all of is open.
+        keys: Iterable[Key] = self._followed.moved if self._followed is not None else (key for key, _ in self._wanted())
+        for topic, index in keys:
+            partition = topics.get(topic, {}).get(index)
+            if partition is not None:
+                yield partition
+
+    def _guarded(self, step: Callable[[], None]) -> Callable[[], None]:
+        """A step that the loop calls: a fault in it must not leave the client without an answer."""
+
+        def run() -> None:
+            if self._state == "done":
+                return
+            try:
+                step()
+            except Exception:
+                _log.exception("fetch_failed")
+                self._leave()
+                self._deliver([], ErrorCode.UNKNOWN_SERVER_ERROR, 0)
+
+        return run
+
+    def _begin(self) -> None:
+        found = self._read(is_arrival=True)
+        if self._is_enough(found) or self._request.max_wait_ms <= 0:
+            self._answer(found)
+        else:
+            self._wait()
+
+    def _read(self, *, is_arrival: bool = False) -> ReadResult:
+        wanted: Iterable[tuple[Key, FetchPartition]]
+        if self._followed is None:
+            wanted = self._wanted()
+        elif is_arrival:
+            wanted = self._not_level(self._followed)
+        else:
+            wanted = self._of_session(self._followed, self._followed.moved)
+        return self._handler.reader.read(wanted, self._request, self._version, is_arrival=is_arrival)
+
+    def _not_level(self, session: FetchSession) -> list[tuple[Key, FetchPartition]]:
+        """The partitions of a follower's session that there is something to say or to note of."""
+        partitions, request = self._handler.partitions, self._request
+        broker_id, broker_epoch = request.replica_id, request.replica_epoch
+        is_of_the_past = self._handler.cluster.is_of_the_past(broker_id, broker_epoch)
+        topics = partitions.by_id if session.by_id else partitions.by_name
+        moved, known_partitions = session.moved, session.partitions
+        now = self._handler.environment.loop.time()
+        if is_of_the_past or broker_epoch != session.replica_epoch or now - session.scanned >= SCAN_SECONDS:
+            session.replica_epoch = broker_epoch
+            session.scanned = now
+            keys = list(known_partitions)
+        else:
+            keys = list(moved)
+        whole = request.session_epoch == 0
+        found = []
+        for key in keys:
+            known = known_partitions[key]
+            fetch = known.fetch
+            topic = topics.get(key[0])
+            partition = topic.get(key[1]) if topic is not None else None
+            known.watch(partition)
+            if (
+                partition is not None
+                and not whole
+                and not is_of_the_past
+                and partition.is_level(
+                    broker_id, broker_epoch, fetch.fetch_offset, fetch.log_start_offset, fetch.current_leader_epoch
+                )
+                and known.high_watermark == partition.high_watermark
+                and known.log_start_offset == partition.log.log_start_offset
+            ):
+                moved.pop(key, None)
+            else:
+                moved[key] = None
+                found.append((key, fetch))
+        return found
+
+    @staticmethod
+    def _of_session(session: FetchSession, keys: Iterable[Key]) -> list[tuple[Key, FetchPartition]]:
+        return [(key, session.partitions[key].fetch) for key in keys if key in session.partitions]
+
+    def _is_enough(self, found: ReadResult) -> bool:
+        return (
+            found.size >= self._request.min_bytes
+            or found.must_answer
+            or (not found.rows and self._session is None)
+            or (self._tells_committed and self._has_committed_news(found))
+        )
+
+    @property
+    def _tells_committed(self) -> bool:
+        """Where consumers read from followers, these are told at once how far they may."""
+        return self._request.replica_id >= 0 and self._session is not None and self._handler.cluster.selects_by_rack()
+
+    def _has_committed_news(self, found: ReadResult) -> bool:
+        assert self._session is not None
+        known = self._session.partitions
+        return any(key in known and row.high_watermark > known[key].high_watermark for key, row in found.rows)
+
+    def _wait(self) -> None:
+        self._state = "waiting"
+        followed = self._followed
+        if followed is not None:
+            followed.wants_notes = self._tells_committed
+            followed.waiting[self] = None
+        else:
+            is_replica = self._request.replica_id >= 0
+            for partition in self._partitions():
+                if is_replica:
+                    self._watched_as_replica.append(partition.replica_waiters)
+                    partition.replica_waiters.add(self)
+                else:
+                    self._watched.append(partition.waiters)
+                    partition.waiters.add(self)
+        self._count(1)
+        loop = self._handler.environment.loop
+        self._timer = loop.call_later(self._request.max_wait_ms / 1000, self._guarded(self._time_is_up))
+
+    def wake(self) -> None:
+        """A partition moved. The look at it is put off to the end of this turn, when more may have arrived."""
+        self._wake()
+
+    def moved(self, key: Key) -> None:
+        """A partition of the follower's session did."""
+        self._grown[key] = None
+        self._wake()
+
+    def grown(self, partition: Partition) -> None:
+        self.wake()
+
+    def noted(self, partition: Partition) -> None:
+        """A follower without a session is told when it fetches again."""
+
+    def _wake(self) -> None:
+        if self._state == "waiting":
+            self._state = "woken"
+            self._handler.environment.loop.call_soon(self._guarded(self._look_again))
+
+    def _look_again(self) -> None:
+        if self._state != "woken":
+            return
+        # Only what woke a follower: it may follow thousands, and of the others its session says nothing.
+        followed = self._followed
+        if followed is None:
+            found = self._read()
+        else:
+            wanted = self._of_session(followed, self._grown)
+            found = self._handler.reader.read(wanted, self._request, self._version, is_arrival=False)
+        self._grown.clear()
+        if self._is_enough(found):
+            self._answer(found)
+        else:
+            self._state = "waiting"
+
+    def _time_is_up(self) -> None:
+        if self._state in ("waiting", "woken"):
+            self._answer(self._read())
+
+    def give_up(self) -> None:
+        """The client is gone."""
+        self._leave()
+
+    def _leave(self) -> None:
+        self._state = "done"
+        for waiters in self._watched:
+            waiters.discard(self)
+        for followers in self._watched_as_replica:
+            followers.discard(self)
+        self._watched.clear()
+        self._watched_as_replica.clear()
+        if self._followed is not None:
+            self._followed.waiting.pop(self, None)
+        if self._timer is not None:
+            self._count(-1)
+            self._timer.cancel()
+            self._timer = None
+
+    def _count(self, change: int) -> None:
+        if self._request.replica_id >= 0:
+            self._handler.waiting_followers += change
+        else:
+            self._handler.waiting += change
+
+    def _answer(self, found: ReadResult) -> None:
+        self._leave()
+        cold = [row.records for _, row in found.rows if isinstance(row.records, Slice) and not row.records.ready]
+        if not cold:
+            if found.size or found.must_answer or found.has_errors:
+                self._handler.reader.count_sent(found.rows, self._request, self._version >= FIRST_WITH_TOPIC_ID)
+            self._finish(found.rows)
+            return
+        prepared = self._handler.environment.offload(lambda: _prepare(cold))
+        prepared.add_done_callback(lambda done: self._prepared(_with_failures(found.rows, done.result())))
+
+    def _prepared(self, rows: list[Row]) -> None:
+        self._handler.reader.count_sent(rows, self._request, self._version >= FIRST_WITH_TOPIC_ID)
+        self._finish(rows)
+
+    def _finish(self, rows: list[Row]) -> None:
+        if self._session is None:
+            self._deliver(_by_topic(rows), ErrorCode.NONE, 0)
+            return
+        whole = self._request.session_epoch == 0
+        told = [(key, row) for key, row in rows if self._is_news(key, row, whole)]
+        self._session.move_to_end(key for key, row in told if row.records is not None and row.records.length)
+        self._deliver(_by_topic(told), ErrorCode.NONE, self._session.id)
+
+    def _is_news(self, key: Key, row: PartitionResult, whole: bool) -> bool:
+        """Whether an answer in a session must speak of this partition; if so, remembers what was said."""
+        assert self._session is not None
+        known: SessionPartition | None = self._session.partitions.get(key)
+        if known is None:
+            return whole
+        news = (
+            whole
+            or row.error != 0
+            or row.diverging_epoch is not None
+            or row.preferred_read_replica >= 0
+            or (row.records is not None and row.records.length > 0)
+            or row.high_watermark != known.high_watermark
+            or row.log_start_offset != known.log_start_offset
+        )
+        if news:
+            # After an error the next answer speaks of the partition again, whatever it has to say.
+            known.high_watermark = -1 if row.error else row.high_watermark
+            known.log_start_offset = -1 if row.error else row.log_start_offset
+        return news
+
+
+def _prepare(slices: list[Slice]) -> dict[int, KafkaError]:
+    """Reads ahead and verifies; runs in a thread. Returns the slices that are damaged."""
+    failures: dict[int, KafkaError] = {}
+    for each in slices:
+        try:
+            each.prepare()
+        except KafkaError as error:
+            failures[id(each)] = error
+        except OSError as error:
+            failures[id(each)] = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+        except Exception as error:
+            _log.exception("read_ahead_failed")
+            failures[id(each)] = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
+    return failures
+
+
+def _with_failures(rows: list[Row], failures: dict[int, KafkaError]) -> list[Row]:
+    if not failures:
+        return rows
+    return [
+        (key, PartitionResult(row.partition, failures[id(row.records)].code))
+        if id(row.records) in failures
+        else (key, row)
+        for key, row in rows
+    ]
+
+
+def _by_topic(rows: list[Row]) -> Topics:
+    topics: dict[bytes, list[PartitionResult]] = {}
+    for (topic, _), row in rows:
+        topics.setdefault(topic, []).append(row)
+    return list(topics.items())

@@ -1,0 +1,224 @@
+"""ListOffsets (2), OffsetForLeaderEpoch (23), DeleteRecords (21): positions in the logs this node leads.
+
+A look-up by time may read the disk, so it is done where it does not hold up the event loop.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from enum import IntEnum
+from functools import partial
+from typing import Any, Protocol
+
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.protocol.schema import Message
+from millstream.formats.records.opening import OpeningLimits
+from millstream.node.environment import Environment
+from millstream.node.metadata.image import PartitionState
+from millstream.node.replicas.commit_waiters import CommitWaiter
+from millstream.node.replicas.partition import Partition
+from millstream.node.replicas.partition_table import PartitionTable
+from millstream.node.server.request import Context, Response
+
+DELETE_UP_TO_HIGH_WATERMARK = -1
+READ_UNCOMMITTED = 0
+_ROWS_PER_TURN = 200
+
+
+class Elsewhere(Protocol):
+    def state_elsewhere(self, topic: bytes, by_id: bool, index: int) -> PartitionState | None:
+        """A partition that this node has no replica of, if there is one."""
+        ...
+
+
+class Special(IntEnum):
+    """What ListOffsets asks for in place of a timestamp."""
+
+    LATEST = -1
+    EARLIEST = -2
+    MAX_TIMESTAMP = -3
+    EARLIEST_LOCAL = -4
+    LATEST_TIERED = -5
+    EARLIEST_PENDING_UPLOAD = -6
+
+
+class OffsetHandlers:
+    def __init__(
+        self,
+        partitions: PartitionTable,
+        environment: Environment,
+        cluster: Elsewhere,
+        remember_starts: "Callable[[], asyncio.Future[OSError | None]]",
+        limits: Callable[[], OpeningLimits],
+    ) -> None:
+        """`remember_starts` writes down where logs begin, so that deleted records stay deleted after a crash; what it
+        returns is done when that is on disk. `limits` are those of a batch that is opened to find a time."""
+        self._partitions = partitions
+        self._environment = environment
+        self._cluster = cluster
+        self._remember_starts = remember_starts
+        self._limits = limits
+
+    def _led(self, topic: str, index: int, leader_epoch: int = -1) -> Partition:
+        """The partition, if this node leads it in the epoch that the peer knows."""
+        name = topic.encode()
+        is_here = index in self._partitions.by_name.get(name, {})
+        if not is_here and self._cluster.state_elsewhere(name, False, index) is not None:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this node has no replica of the partition")
+        partition = self._partitions.find(topic, index)
+        partition.check_is_leader()
+        partition.check_leader_epoch(leader_epoch)
+        return partition
+
+    async def list_offsets(self, request: Message, context: Context) -> Response:
+        asked = Counter((topic.name, row.partition_index) for topic in request.topics for row in topic.partitions)
+        topics = []
+        for topic in request.topics:
+            rows = []
+            for row in topic.partitions:
+                try:
+                    if asked[topic.name, row.partition_index] > 1:
+                        raise KafkaError(ErrorCode.INVALID_REQUEST, "the partition is asked for twice")
+                    found = await self._list_offset(topic.name, row, request)
+                    rows.append({"partition_index": row.partition_index, **found})
+                except (KafkaError, OSError) as error:
+                    rows.append({"partition_index": row.partition_index, "error_code": _code(error), "offset": -1})
+            topics.append({"name": topic.name, "partitions": rows})
+        return {"topics": topics}
+
+    async def _list_offset(self, topic: str, row: Message, request: Message) -> dict[str, Any]:
+        partition = self._led(topic, row.partition_index, row.current_leader_epoch)
+        log = await partition.open()
+        match row.timestamp:
+            case Special.LATEST if request.replica_id >= 0:
+                return {"offset": log.log_end_offset, "leader_epoch": partition.leader_epoch}
+            case Special.LATEST:
+                _check_knows_end(partition)
+                return {"offset": _end_for(partition, request), "leader_epoch": partition.leader_epoch}
+            case Special.EARLIEST | Special.EARLIEST_LOCAL:
+                return {"offset": log.log_start_offset, "leader_epoch": log.epochs.epoch_of(log.log_start_offset)}
+            case Special.LATEST_TIERED | Special.EARLIEST_PENDING_UPLOAD:
+                return {"offset": -1, "leader_epoch": -1}  # nothing is tiered here
+            case Special.MAX_TIMESTAMP:
+                search = log.time_search(self._limits())
+                found = await self._environment.open_in_turn(search.max_timestamp_offset)
+            case timestamp if timestamp >= 0:
+                search = log.time_search(self._limits())
+                found = await self._environment.open_in_turn(partial(search.offset_by_timestamp, timestamp))
+            case unknown:
+                raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"there is no special timestamp {unknown}")
+        if found is None or found.offset >= _end_for(partition, request):
+            if found is not None:
+                _check_knows_end(partition)
+            return {"offset": -1, "timestamp": -1, "leader_epoch": -1}
+        return {"offset": found.offset, "timestamp": found.timestamp, "leader_epoch": found.leader_epoch}
+
+    def offset_for_leader_epoch(self, request: Message, context: Context) -> Response:
+        topics = []
+        for topic in request.topics:
+            rows = []
+            for row in topic.partitions:
+                try:
+                    partition = self._led(topic.topic, row.partition, row.current_leader_epoch)
+                    epoch, end_offset = self._end_of_epoch(partition, row.leader_epoch, request.replica_id)
+                    rows.append({"partition": row.partition, "leader_epoch": epoch, "end_offset": end_offset})
+                except (KafkaError, OSError) as error:
+                    rows.append({"partition": row.partition, "error_code": _code(error)})
+            topics.append({"topic": topic.topic, "partitions": rows})
+        return {"topics": topics}
+
+    def _end_of_epoch(self, partition: Partition, epoch: int, replica_id: int) -> tuple[int, int]:
+        log = partition.log  # first of all: how far a partition is committed is not known before its log is open
+        if replica_id < 0 and partition.is_in_doubt:
+            raise partition.doubted("a consumer would go back to where this log ends")
+        if epoch == partition.leader_epoch and replica_id < 0:
+            # A consumer must not be told of what is not committed, so the epoch that is still open ends there.
+            return epoch, partition.high_watermark
+        if epoch < 0:
+            return -1, -1  # no epoch is meant
+        return log.end_offset_of_epoch(epoch)
+
+    async def delete_records(self, request: Message, context: Context) -> Response:
+        """Responds when no live replica has the records any more and the log's start is on disk, or when the time is
+        up."""
+        waits: list[tuple[dict[str, Any], Partition, CommitWaiter, asyncio.Future[KafkaError | None]]] = []
+        topics = []
+        for topic in request.topics:
+            rows = []
+            for row in topic.partitions:
+                answer: dict[str, Any] = {"partition_index": row.partition_index}
+                rows.append(answer)
+                if len(rows) % _ROWS_PER_TURN == 0:
+                    await asyncio.sleep(0)
+                try:
+                    partition = self._led(topic.name, row.partition_index)
+                    offset = self._delete_before(partition, row.offset)
+                    answer["low_watermark"] = partition.low_watermark
+                    done: asyncio.Future[KafkaError | None] = self._environment.loop.create_future()
+                    waiter = partition.when_deleted(offset, partial(_resolve, done))
+                    if waiter is not None:
+                        waits.append((answer, partition, waiter, done))
+                except (KafkaError, OSError) as error:
+                    answer |= {"low_watermark": -1, "error_code": _code(error)}
+            topics.append({"name": topic.name, "partitions": rows})
+            await asyncio.sleep(0)
+        deleted = [row for topic in topics for row in topic["partitions"] if "error_code" not in row]
+        if not deleted:
+            return {"topics": topics}
+        remembered = self._remember_starts()
+        pending = [done for _, _, _, done in waits]
+        await asyncio.wait({remembered}.union(pending), timeout=max(request.timeout_ms, 0) / 1000)
+        for answer, partition, waiter, done in waits:
+            waiter.cancel()
+            failure = done.result() if done.done() else KafkaError(ErrorCode.REQUEST_TIMED_OUT, "a replica is behind")
+            if failure is None:
+                answer["low_watermark"] = partition.low_watermark
+            else:
+                answer |= {"low_watermark": -1, "error_code": _code(failure)}
+        if not remembered.done():
+            _refuse(deleted, ErrorCode.REQUEST_TIMED_OUT)
+        elif remembered.result() is not None:
+            _refuse(deleted, ErrorCode.KAFKA_STORAGE_ERROR)
+        return {"topics": topics}
+
+    def _delete_before(self, partition: Partition, offset: int) -> int:
+        """Deletes here, and says up to where the others have to."""
+        if partition.is_internal:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "records of internal topics cannot be deleted")
+        log = partition.log
+        if "delete" not in log.config.cleanup_policy:
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, "records of a topic that is only compacted cannot be deleted")
+        if offset == DELETE_UP_TO_HIGH_WATERMARK:
+            offset = partition.high_watermark
+        if offset > partition.high_watermark and partition.is_in_doubt:
+            raise partition.doubted(f"{offset} is not in its log")
+        if offset < 0 or offset > partition.high_watermark:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{offset} is not in the log")
+        log.delete_records_before(offset)
+        return log.log_start_offset
+
+
+def _refuse(rows: list[dict[str, Any]], error: ErrorCode) -> None:
+    for row in rows:
+        row |= {"low_watermark": -1, "error_code": row.get("error_code", error)}
+
+
+def _resolve(done: "asyncio.Future[KafkaError | None]", error: KafkaError | None) -> None:
+    if not done.done():
+        done.set_result(error)
+
+
+def _end_for(partition: Partition, request: Message) -> int:
+    """How far a consumer may read."""
+    return partition.high_watermark if request.isolation_level == READ_UNCOMMITTED else partition.last_stable_offset
+
+
+def _check_knows_end(partition: Partition) -> None:
+    """A new leader may not have heard yet of all that is committed: an end that goes back would puzzle consumers."""
+    if not partition.knows_what_is_committed:
+        raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, "the leader is new, and does not know the end yet")
+
+
+def _code(error: KafkaError | OSError) -> int:
+    """A disk that fails, or files that go while they are looked at because their topic is deleted, end one row only."""
+    return error.code if isinstance(error, KafkaError) else ErrorCode.KAFKA_STORAGE_ERROR

@@ -1,0 +1,1 @@
+"""State machines of groups and offsets, pure."""

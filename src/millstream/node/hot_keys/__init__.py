@@ -1,0 +1,1 @@
+"""Hot keys: which partitions and keys carry the traffic of a topic."""

@@ -1,0 +1,305 @@
+"""Hot keys: which partitions and keys of a topic carry its traffic, found without a word on the path of produce.
+
+Once a second the logs' ends are compared with where they were: that gives the rates. Out of what was appended meanwhile
+a few records are chosen with equal chances, and a thread reads the blocks they lie in and feeds a sketch. Reports go to
+the internal topic `__millstream_hot_keys`, where any Kafka client can read them (docs/adr/0010). Everything is bounded:
+topics followed, samples a second, keys kept, bytes of a key, the report topic's age and size. Nothing survives a
+restart but the reports.
+"""
+
+import asyncio
+import json
+import logging
+import time
+from collections import deque
+from typing import NamedTuple
+
+from millstream.config.table import log as settings
+from millstream.config.table import topic as topic_settings
+from millstream.config.topic_config import value_from_broker
+from millstream.formats.model.errors import KafkaError
+from millstream.formats.model.identifiers import TopicName, TopicPartition
+from millstream.formats.records.opening import OpeningLimits
+from millstream.formats.records.record import Record, build_batch
+from millstream.node.cluster.cluster_view import ClusterView
+from millstream.node.cluster.internal_topics import InternalTopics
+from millstream.node.data.own_records import OwnRecords
+from millstream.node.environment import Environment
+from millstream.node.hot_keys.batch_sample import MOST, sample_block
+from millstream.node.hot_keys.topic_heat import HALF_LIFE_S, TopicHeat
+from millstream.node.metadata.image import MetadataDelta
+from millstream.node.metadata.topic_names import HOT_KEYS_TOPIC
+from millstream.node.replicas.partition import Partition
+from millstream.node.replicas.partition_table import PartitionTable
+from millstream.node.storage.log.partition_log import PartitionLog
+from millstream.node.storage.log.slice import Slice
+from millstream.node.storage.opening_limits import opening_limits
+
+REPORT_TOPIC = TopicName(HOT_KEYS_TOPIC)
+REPORT_SETTINGS = {
+    # Reports repeat keys of other topics, so they are forgotten soon, also where the cleaner has not been yet.
+    "cleanup.policy": "compact,delete",
+    "retention.ms": str(60 * 60 * 1000),
+    "retention.bytes": str(64 << 20),
+    "segment.ms": str(10 * 60 * 1000),
+    "segment.bytes": str(8 << 20),
+}
+REPORT_REPLICAS = 3
+FOLLOWED_TOPICS = 100
+SAMPLES_PER_TICK = 8
+PARTITIONS_PER_TICK = 2000
+IDLE_S = 10 * HALF_LIFE_S
+
+_log = logging.getLogger("millstream.hot_keys")
+
+
+class Mark(NamedTuple):
+    """Where a log was when it was last looked at."""
+
+    end_offset: int
+    segment_base: int
+    segment_bytes: int
+
+
+class Chosen(NamedTuple):
+    """One block of records to be read: where, and how many records of the topic each of it stands for."""
+
+    heat: TopicHeat
+    slice: Slice
+    offset: int
+    records_of_topic: float
+
+
+class HotKeys:
+    def __init__(
+        self,
+        view: ClusterView,
+        partitions: PartitionTable,
+        internal_topics: InternalTopics,
+        writer: OwnRecords,
+        environment: Environment,
+    ) -> None:
+        self._view = view
+        self._partitions = partitions
+        self._internal_topics = internal_topics
+        self._writer = writer
+        self._environment = environment
+        self._heats: dict[str, TopicHeat] = {}
+        self._marks: dict[TopicPartition, Mark] = {}
+        self._to_visit: deque[bytes] = deque()
+        self._reported: set[str] = set()
+        self._reports_due_s = 0.0
+        self._busy = False
+        self._writing: asyncio.Task[None] | None = None
+
+    def follow(self, delta: MetadataDelta) -> None:
+        """Topics went."""
+        for topic in delta.deleted.values():
+            self._heats.pop(topic.name, None)
+        if delta.deleted:
+            topics = self._partitions.by_name
+            # A list first: logs may be opened in a thread meanwhile.
+            self._marks = {at: mark for at, mark in list(self._marks.items()) if at.topic.encode() in topics}
+
+    def opened(self, log: PartitionLog) -> None:
+        """A log is opened, because somebody wants to use it: what is in it already is no traffic."""
+        at = log.topic_partition
+        if not at.topic.startswith("__"):
+            self._marks[at] = _mark(log)
+
+    def tick(self) -> None:
+        """Called about once a second, on the loop; reading and counting happen in a thread."""
+        if self._busy:
+            return
+        now_s = self._environment.clock.now_ms() / 1000
+        if self._view.config[settings.HOT_KEYS_ENABLE]:
+            chosen = self._look(now_s)
+        else:
+            # What is known is forgotten, and reports are taken back as they fall due.
+            chosen = []
+            self._marks.clear()
+            self._heats.clear()
+        reports = self._due_reports(now_s)
+        if not chosen and not reports:
+            return
+        self._busy = True
+        node_id = self._view.config.node_id
+        allowed = opening_limits(self._view.config)
+        limits = OpeningLimits(*map(min, allowed, MOST))
+
+        def work() -> list[Record]:
+            for one in chosen:
+                _count(one, now_s, limits)
+                time.sleep(0)  # the event loop may want the interpreter
+            return [_report(name, heat, rates, node_id, now_s) for name, heat, rates in reports]
+
+        self._environment.offload(work).add_done_callback(self._finished)
+
+    # Looking at the logs
+
+    def _look(self, now_s: float) -> list[Chosen]:
+        if not self._to_visit:
+            self._to_visit.extend(name for name in self._partitions.by_name if not name.startswith(b"__"))
+        seen = 0
+        busy: list[tuple[TopicHeat, list[tuple[PartitionLog, int, int]]]] = []
+        while self._to_visit and seen < PARTITIONS_PER_TICK:
+            name = self._to_visit.popleft()
+            partitions = self._partitions.by_name.get(name, {})
+            seen += len(partitions) + 1
+            ranges = self._visit(name.decode(), partitions, now_s)
+            if ranges:
+                busy.append((self._heats[name.decode()], ranges))
+        return self._choose(busy)
+
+    def _visit(self, topic: str, partitions: dict[int, Partition], now_s: float) -> list[tuple[PartitionLog, int, int]]:
+        """Notes what a topic got; returns the ranges of offsets that are new, if the topic is followed."""
+        appended: dict[int, tuple[int, int]] = {}
+        ranges: list[tuple[PartitionLog, int, int]] = []
+        for index, partition in partitions.items():
+            log = partition.opened_log
+            at = partition.topic_partition
+            if log is None or not partition.is_leader:
+                self._marks.pop(at, None)  # what is copied from a leader is counted there
+                continue
+            mark = self._marks.get(at)
+            if mark is not None and mark.end_offset == log.log_end_offset:
+                continue  # nearly all of them, nearly always
+            self._marks[at] = _mark(log)
+            # One that was cut at its end got nothing.
+            if mark is not None and log.log_end_offset > mark.end_offset:
+                appended[index] = (log.log_end_offset - mark.end_offset, _bytes_since(log, mark))
+                ranges.append((log, mark.end_offset, log.log_end_offset))
+        heat = self._heats.get(topic)
+        if heat is None and ranges and self._is_enabled(topic):
+            heat = self._follow_topic(topic, now_s)
+        if heat is None:
+            return []
+        if not self._is_enabled(topic):
+            del self._heats[topic]
+            return []
+        heat.note(appended, len(partitions), now_s)
+        return ranges
+
+    def _follow_topic(self, topic: str, now_s: float) -> TopicHeat | None:
+        if len(self._heats) >= FOLLOWED_TOPICS:
+            coldest = min(self._heats, key=lambda name: self._heats[name].total.bytes_per_second)
+            if self._heats[coldest].busy_s > now_s - HALF_LIFE_S:
+                return None
+            del self._heats[coldest]
+        heat = self._heats[topic] = TopicHeat(now_s - 1.0)
+        return heat
+
+    def _choose(self, busy: "list[tuple[TopicHeat, list[tuple[PartitionLog, int, int]]]]") -> list[Chosen]:
+        """Records with equal chances out of all that a topic got; where topics are many, only some of the topics."""
+        chance = self._environment.randomness
+        chosen = []
+        weight = max(1.0, len(busy) / SAMPLES_PER_TICK)
+        if weight > 1:
+            busy = chance.sample(busy, SAMPLES_PER_TICK)
+        samples = max(1, SAMPLES_PER_TICK // len(busy)) if busy else 0
+        for heat, ranges in busy:
+            count = sum(end - start for _, start, end in ranges)
+            for _ in range(samples):
+                place = chance.randrange(count)
+                for log, start, end in ranges:
+                    if place < end - start:
+                        piece = _slice_at(log, start + place)
+                        if piece is not None:
+                            chosen.append(Chosen(heat, piece, start + place, weight * count / samples))
+                        break
+                    place -= end - start
+        return chosen
+
+    def _is_enabled(self, topic: str) -> bool:
+        setting = topic_settings.HOT_KEYS_ENABLE
+        own = self._view.image.topic_config(TopicName(topic)).get(setting.name)
+        return bool(value_from_broker(setting, self._view.config) if own is None else setting.parse(own))
+
+    # Reports
+
+    def _due_reports(self, now_s: float) -> "list[tuple[str, TopicHeat | None, dict[str, object]]]":
+        """Topics with new traffic since their last report; None for one whose report is to be forgotten."""
+        if now_s < self._reports_due_s:
+            return []
+        interval_s = self._view.config[settings.HOT_KEYS_INTERVAL_MS] / 1000
+        first, self._reports_due_s = self._reports_due_s == 0.0, now_s + interval_s
+        if first:
+            return []
+        for topic, heat in tuple(self._heats.items()):
+            if heat.busy_s < now_s - IDLE_S:
+                del self._heats[topic]
+        reports: list[tuple[str, TopicHeat | None, dict[str, object]]] = []
+        for topic, heat in self._heats.items():
+            if heat.reported_s is None or heat.busy_s > heat.reported_s:
+                reports.append((topic, heat, heat.rates_document()))
+                heat.reported_s = now_s
+        reports += [(topic, None, {}) for topic in sorted(self._reported - self._heats.keys())]
+        self._reported = set(self._heats)
+        return reports
+
+    def _finished(self, done: "asyncio.Future[list[Record]]") -> None:
+        self._busy = False
+        if done.cancelled():
+            return
+        if done.exception() is not None:
+            _log.error("sampling_failed", exc_info=done.exception())
+        elif records := done.result():
+            self._writing = self._environment.loop.create_task(self._write(records))
+
+    async def _write(self, records: list[Record]) -> None:
+        try:
+            await self._internal_topics.ensure(REPORT_TOPIC, 1, REPORT_REPLICAS, REPORT_SETTINGS)
+            for record in records:
+                await self._writer.append(REPORT_TOPIC, 0, build_batch([record]))
+        except KafkaError as error:
+            _log.warning("reports_not_written error=%s", error)
+
+
+def _mark(log: PartitionLog) -> Mark:
+    active = log.segments.active
+    return Mark(log.log_end_offset, active.base_offset, active.size)
+
+
+def _bytes_since(log: PartitionLog, mark: Mark) -> int:
+    total = 0
+    for slot in range(len(log.segments) - 1, -1, -1):
+        segment = log.segments[slot]
+        if segment.base_offset <= mark.segment_base:
+            return total + max(0, segment.size - mark.segment_bytes)
+        total += segment.size
+    return total
+
+
+def _slice_at(log: PartitionLog, offset: int) -> Slice | None:
+    try:
+        return log.read(offset, 1, up_to=log.log_end_offset, at_least_one=True)
+    except KafkaError:
+        return None  # deleted meanwhile, or the disk fails, which others will notice
+
+
+def _count(chosen: Chosen, now_s: float, limits: OpeningLimits) -> None:
+    try:
+        chosen.slice.prepare()
+        sample = sample_block(chosen.slice.read(), chosen.offset, limits)
+    except (KafkaError, OSError):
+        return
+    if sample is not None:
+        # A block is met as often as it has records, so each of its records stands for so many of the topic's.
+        weight = chosen.records_of_topic / len(sample.records)
+        chosen.heat.keys.add(sample.records, weight, now_s)
+
+
+def _report(topic: str, heat: TopicHeat | None, rates: dict[str, object], node_id: int, now_s: float) -> Record:
+    key = f"{topic}/{node_id}".encode()
+    now_ms = int(now_s * 1000)
+    if heat is None:
+        return Record(key, None, timestamp=now_ms)
+    document = {
+        "topic": topic,
+        "node": node_id,
+        "time_ms": now_ms,
+        "half_life_s": HALF_LIFE_S,
+        **rates,
+        **heat.keys.document(now_s),
+    }
+    return Record(key, json.dumps(document, ensure_ascii=False).encode(), timestamp=now_ms)

@@ -1,0 +1,309 @@
+"""Plans which replicas to move: to even out the load of brokers, or to empty one.
+
+Data that moves costs hours, so no more moves than must: a broker gives only what it has too much, and takes only what
+it lacks. In this order it counts how many racks a partition is on, how many replicas a broker has, how many bytes, and
+how many partitions it leads by preference; the last is mended by the order of replicas, which moves nothing.
+"""
+
+from bisect import bisect_left, insort
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from millstream.formats.model.errors import ErrorCode, KafkaError
+
+BYTES_TOLERANCE = 0.1
+"""Brokers whose bytes differ by less than this part of the mean are even enough; data is not moved for it."""
+
+_LedBy = dict[int, dict[int, None]]
+"""The partitions that each broker leads by preference, in an order that does not change from run to run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerPlace:
+    """A broker that replicas can be moved to."""
+
+    id: int
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionLoad:
+    topic: str
+    partition: int
+    replicas: tuple[int, ...]
+    """The preferred leader first."""
+    size_bytes: int = 0
+    """Of one replica."""
+    internal: bool = False
+    """A topic of the cluster itself, which has fewer replicas when there are fewer brokers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedReassignment:
+    topic: str
+    partition: int
+    replicas: tuple[int, ...]
+    moved_bytes: int
+    """What new replicas have to copy; 0 if only the preferred leader is another."""
+
+
+def plan_balance(brokers: Sequence[BrokerPlace], partitions: Sequence[PartitionLoad]) -> list[PlannedReassignment]:
+    """What to move so that the brokers have about the same load; nothing, if they have.
+
+    Replicas on brokers that are not named stay there.
+    """
+    plan = _Plan(brokers, partitions)
+    if brokers:
+        plan.spread_over_racks()
+        plan.even_replicas()
+        plan.even_bytes()
+        plan.even_leaders(range(len(partitions)))
+    return plan.changes()
+
+
+def plan_drain(
+    brokers: Sequence[BrokerPlace], partitions: Sequence[PartitionLoad], broker_id: int
+) -> list[PlannedReassignment]:
+    """What to move so that one broker has nothing; INVALID_REPLICATION_FACTOR if the others are too few for it."""
+    plan = _Plan([broker for broker in brokers if broker.id != broker_id], partitions)
+    touched = [index for index, each in enumerate(partitions) if broker_id in each.replicas]
+    for index in sorted(touched, key=lambda index: -partitions[index].size_bytes):
+        plan.replace_or_drop(index, broker_id)
+    plan.even_leaders(touched)
+    return plan.changes()
+
+
+class _Plan:
+    """Where replicas shall be, in the making."""
+
+    def __init__(self, brokers: Iterable[BrokerPlace], partitions: Sequence[PartitionLoad]) -> None:
+        self._racks: dict[int, str | None] = {broker.id: broker.rack for broker in brokers}
+        self._brokers = sorted(self._racks)
+        self._partitions = partitions
+        self._replicas = [list(partition.replicas) for partition in partitions]
+        self._count: Counter[int] = Counter()
+        self._bytes: Counter[int] = Counter()
+        self._held: dict[int, list[tuple[int, int]]] = {broker: [] for broker in self._brokers}
+        """The partitions of each broker as (size, index), smallest first."""
+        for index, partition in enumerate(partitions):
+            for broker in partition.replicas:
+                if broker in self._racks:
+                    self._count[broker] += 1
+                    self._bytes[broker] += partition.size_bytes
+                    self._held[broker].append((partition.size_bytes, index))
+        for held in self._held.values():
+            held.sort()
+
+    def changes(self) -> list[PlannedReassignment]:
+        return [
+            PlannedReassignment(
+                topic=partition.topic,
+                partition=partition.partition,
+                replicas=tuple(replicas),
+                moved_bytes=len(set(replicas) - set(partition.replicas)) * partition.size_bytes,
+            )
+            for partition, replicas in zip(self._partitions, self._replicas, strict=True)
+            if tuple(replicas) != partition.replicas
+        ]
+
+    # Replicas
+
+    def spread_over_racks(self) -> None:
+        """Partitions that could be on more racks get there."""
+        for index, replicas in enumerate(self._replicas):
+            while (giver := self._double(replicas)) is not None:
+                racks = {self._racks.get(broker) for broker in replicas if broker in self._racks}
+                elsewhere = [broker for broker in self._brokers if self._racks[broker] not in racks]
+                if not elsewhere:
+                    break
+                self._move(index, giver, min(elsewhere, key=self._load))
+
+    def _double(self, replicas: Sequence[int]) -> int | None:
+        """The busiest of the replicas that share a rack with another."""
+        racks = Counter(self._racks[broker] for broker in replicas if broker in self._racks)
+        doubles = [broker for broker in replicas if broker in self._racks and racks[self._racks[broker]] > 1]
+        return max(doubles, key=self._load, default=None)
+
+    def even_replicas(self) -> None:
+        """Brokers give to others until none has two replicas more than one that could take one."""
+        while self._give_one():
+            pass
+
+    def _give_one(self) -> bool:
+        takers = sorted(self._brokers, key=self._load)
+        for giver in reversed(takers):
+            for taker in takers:
+                if self._count[giver] - self._count[taker] < 2:
+                    break
+                index = self._best_to_give(giver, taker)
+                if index is not None:
+                    self._move(index, giver, taker)
+                    return True
+        return False
+
+    def _best_to_give(self, giver: int, taker: int) -> int | None:
+        """Of what the giver has and may give, what brings the bytes of the two nearest to each other."""
+        held = self._held[giver]
+        position = bisect_left(held, ((self._bytes[giver] - self._bytes[taker]) // 2, 0))
+        for distance in range(len(held) + 1):
+            for at in (position - 1 - distance, position + distance):
+                if 0 <= at < len(held) and self._may_move(held[at][1], giver, taker):
+                    return held[at][1]
+        return None
+
+    def even_bytes(self) -> None:
+        """Large replicas change places with small ones where the bytes of two brokers differ much."""
+        if not self._brokers:
+            return
+        tolerance = BYTES_TOLERANCE * sum(self._bytes[broker] for broker in self._brokers) / len(self._brokers)
+        for _ in range(len(self._partitions)):
+            if not self._exchange_one(tolerance):
+                return
+
+    def _exchange_one(self, tolerance: float) -> bool:
+        by_bytes = sorted(self._brokers, key=lambda broker: (self._bytes[broker], broker))
+        for heavy in reversed(by_bytes):
+            for light in by_bytes:
+                gap = self._bytes[heavy] - self._bytes[light]
+                if gap <= tolerance:
+                    break
+                # One that is moved alone costs less than two that change places.
+                if self._count[heavy] > self._count[light] and self._move_best(heavy, light, gap, tolerance):
+                    return True
+                if self._exchange_best(heavy, light, gap, tolerance):
+                    return True
+        return False
+
+    def _move_best(self, heavy: int, light: int, gap: int, tolerance: float) -> bool:
+        index = self._best_to_give(heavy, light)
+        if index is None or not _worth_it(self._partitions[index].size_bytes, gap, tolerance):
+            return False
+        self._move(index, heavy, light)
+        return True
+
+    def _exchange_best(self, heavy: int, light: int, gap: int, tolerance: float) -> bool:
+        best: tuple[float, int, int] | None = None
+        small = self._held[light]
+        for size, index in reversed(self._held[heavy]):
+            if not self._may_move(index, heavy, light):
+                continue
+            at = bisect_left(small, (size - gap // 2, 0))
+            for _, other in small[max(0, at - 1) : at + 2]:
+                difference = size - self._partitions[other].size_bytes
+                if not _worth_it(difference, gap, tolerance) or not self._may_move(other, light, heavy):
+                    continue
+                miss = abs(difference - gap / 2)
+                if best is None or miss < best[0]:
+                    best = miss, index, other
+        if best is None:
+            return False
+        self._move(best[1], heavy, light)
+        self._move(best[2], light, heavy)
+        return True
+
+    def replace_or_drop(self, index: int, broker: int) -> None:
+        """Somebody else holds what the broker held. Internal topics may do without."""
+        partition, replicas = self._partitions[index], self._replicas[index]
+        free = [other for other in self._brokers if other not in replicas]
+        if free:
+            others = {self._racks.get(other) for other in replicas if other != broker and other in self._racks}
+            taker = min(free, key=lambda other: (self._racks[other] in others, *self._load(other)))
+            self._move(index, broker, taker)
+        elif partition.internal and len(replicas) > 1:
+            replicas.remove(broker)
+        else:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"{partition.topic}-{partition.partition} has {len(replicas)} replica(s), and only "
+                f"{len(self._brokers)} broker(s) would be left: add a broker, or lower the replication factor first.",
+            )
+
+    def _load(self, broker: int) -> tuple[int, int, int]:
+        return self._count[broker], self._bytes[broker], broker
+
+    def _may_move(self, index: int, giver: int, taker: int) -> bool:
+        replicas = self._replicas[index]
+        if taker in replicas:
+            return False
+        if self._racks[giver] == self._racks[taker]:
+            return True
+        racks = Counter(self._racks[broker] for broker in replicas if broker in self._racks)
+        return racks[self._racks[giver]] > 1 or self._racks[taker] not in racks
+
+    def _move(self, index: int, giver: int, taker: int) -> None:
+        size = self._partitions[index].size_bytes
+        replicas = self._replicas[index]
+        replicas[replicas.index(giver)] = taker
+        insort(self._held[taker], (size, index))
+        self._count[taker] += 1
+        self._bytes[taker] += size
+        if giver in self._racks:
+            held = self._held[giver]
+            del held[bisect_left(held, (size, index))]
+            self._count[giver] -= 1
+            self._bytes[giver] -= size
+
+    # Leaders
+
+    def even_leaders(self, movable: Collection[int]) -> None:
+        """The order of replicas of these partitions is changed so that brokers lead about as many.
+
+        Where a broker that leads too many shares no partition with one that leads too few, others in between pass on.
+        """
+        led: Counter[int] = Counter(replicas[0] for replicas in self._replicas)
+        first: _LedBy = {broker: {} for broker in self._brokers}
+        for index in movable:
+            if self._replicas[index][0] in first:
+                first[self._replicas[index][0]][index] = None
+        while self._pass_on_one(led, first):
+            pass
+
+    def _pass_on_one(self, led: Counter[int], first: _LedBy) -> bool:
+        for giver in sorted(self._brokers, key=lambda broker: (-led[broker], broker)):
+            path = self._path(giver, led, first)
+            if path is not None:
+                for index, old, new in path:
+                    replicas = self._replicas[index]
+                    at = replicas.index(new)
+                    replicas[0], replicas[at] = new, old
+                    del first[old][index]
+                    first[new][index] = None
+                    led[old] -= 1
+                    led[new] += 1
+                return True
+        return False
+
+    def _path(self, giver: int, led: Counter[int], first: _LedBy) -> list[tuple[int, int, int]] | None:
+        """The shortest way to pass a lead on to a broker that leads at least two less: (partition, from, to)."""
+        if led[giver] - min(led[broker] for broker in self._brokers) < 2:
+            return None
+        came_by: dict[int, tuple[int, int]] = {}
+        reached = {giver}
+        waiting = deque([giver])
+        while waiting:
+            broker = waiting.popleft()
+            for index in first[broker]:
+                for other in self._replicas[index][1:]:
+                    if other in reached or other not in self._racks:
+                        continue
+                    reached.add(other)
+                    came_by[other] = index, broker
+                    if led[giver] - led[other] >= 2:
+                        return _steps(came_by, giver, other)
+                    waiting.append(other)
+        return None
+
+
+def _worth_it(difference: int, gap: int, tolerance: float) -> bool:
+    """Whether the gap becomes smaller by enough to move data for."""
+    return gap - abs(gap - 2 * difference) > tolerance / 2
+
+
+def _steps(came_by: Mapping[int, tuple[int, int]], giver: int, taker: int) -> list[tuple[int, int, int]]:
+    steps = []
+    while taker != giver:
+        index, broker = came_by[taker]
+        steps.append((index, broker, taker))
+        taker = broker
+    return steps

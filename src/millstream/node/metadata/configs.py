@@ -1,0 +1,290 @@
+"""Decisions on settings of topics, brokers and groups: replace all, or set, delete, append, subtract one by one."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from millstream.config.broker_config import BrokerConfig
+from millstream.config.catalog import BROKER_SETTINGS, broker_setting, hint
+from millstream.config.errors import ConfigError
+from millstream.config.group_config import check_group_config, group_setting
+from millstream.config.setting import Setting, SettingType, Update
+from millstream.config.table import log
+from millstream.config.topic_config import check_topic_config, topic_setting, value_from_broker
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.identifiers import TopicName
+from millstream.node.metadata.application import apply
+from millstream.node.metadata.cluster_id import CLUSTER_ID_NAME
+from millstream.node.metadata.decision import Decision, Outcome, refusal
+from millstream.node.metadata.features import eligible_leader_replicas_enabled
+from millstream.node.metadata.image import ALL_BROKERS, ConfigResource, MetadataImage, ResourceType
+from millstream.node.metadata.partition_change import PartitionChanger
+from millstream.node.metadata.records import ConfigRecord, MetadataRecord
+
+LONGEST_TEXT = (1 << 15) - 1
+"""Bytes of a name or a value."""
+MOST_SETTINGS = 1_000
+"""For one resource in one request: more than there are."""
+
+
+class Operation(IntEnum):
+    """What to do with one setting, with Kafka's numbers."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChange:
+    name: str
+    operation: int
+    value: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigAlteration(Outcome):
+    resource: ConfigResource
+
+
+def incremental_alter_configs(
+    image: MetadataImage,
+    changes: Sequence[tuple[ConfigResource, Sequence[ConfigChange]]],
+    config: BrokerConfig,
+    *,
+    validate_only: bool = False,
+) -> Decision[ConfigAlteration]:
+    """Changes single settings; what is not named stays."""
+
+    def next_values(resource: ConfigResource, asked: Sequence[ConfigChange]) -> dict[str, str]:
+        twice = [name for name, count in Counter(change.name for change in asked).items() if count > 1]
+        if twice:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Setting {twice[0]} is named twice for one resource.")
+        values = dict(image.configs.get(resource, {}))
+        for change in asked:
+            _change(values, resource, change, config)
+        return values
+
+    return _decide(image, [(resource, next_values, asked) for resource, asked in changes], config, validate_only)
+
+
+def alter_configs(
+    image: MetadataImage,
+    replacements: Sequence[tuple[ConfigResource, Mapping[str, str | None]]],
+    config: BrokerConfig,
+    *,
+    validate_only: bool = False,
+) -> Decision[ConfigAlteration]:
+    """The older way: the settings that are named are all that the resource has afterwards."""
+
+    def next_values(resource: ConfigResource, given: Mapping[str, str | None]) -> dict[str, str]:
+        for name in given:
+            _setting(resource, name)
+        return {name: _required(name, value) for name, value in given.items()}
+
+    return _decide(image, [(resource, next_values, given) for resource, given in replacements], config, validate_only)
+
+
+def _decide(
+    image: MetadataImage, requests: list[tuple[ConfigResource, Any, Any]], config: BrokerConfig, validate_only: bool
+) -> Decision[ConfigAlteration]:
+    records: list[MetadataRecord] = []
+    results: list[ConfigAlteration] = []
+    asked = Counter(resource for resource, _, _ in requests)
+    for resource, next_values, request in requests:
+        try:
+            if asked[resource] > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+            if len(request) > MOST_SETTINGS:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"{len(request)} settings for one resource; the limit is {MOST_SETTINGS}.",
+                )
+            _check_resource(image, resource, config)
+            values = next_values(resource, request)
+            _check_values(resource, values, image.configs.get(resource, {}), config)
+            _check_min_insync_replicas(image, resource, values)
+        except KafkaError as error:
+            code, message = refusal(error)
+            results.append(ConfigAlteration(resource=resource, error=code, message=message))
+            continue
+        records += _difference(resource, image.configs.get(resource, {}), values)
+        results.append(ConfigAlteration(resource=resource))
+    # First they lose the right to lead, then others may acknowledge without them, also if written in two batches.
+    records = [*_eligible_leader_changes(image, records, config), *records]
+    return Decision(() if validate_only else tuple(records), tuple(results))
+
+
+def _check_resource(image: MetadataImage, resource: ConfigResource, config: BrokerConfig) -> None:
+    if resource.type == ResourceType.TOPIC:
+        if TopicName(resource.name) not in image.topics:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic {resource.name!r} does not exist.")
+    elif resource.type == ResourceType.BROKER:
+        number = resource.name
+        if number and number not in map(str, image.brokers):
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"There is no broker {number!r}; this is broker {config.node_id}, and an empty name means all brokers.",
+            )
+    elif resource.type == ResourceType.GROUP:
+        if not resource.name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "A group is named by its id, which cannot be empty.")
+    else:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"Settings of resource type {resource.type} cannot be changed; topics (2), brokers (4) and groups (32) "
+            "have settings.",
+        )
+
+
+def _setting(resource: ConfigResource, name: str) -> Setting[Any]:
+    """The declaration of a setting that the resource can have and that can change while brokers run."""
+    if resource.type == ResourceType.BROKER and name == CLUSTER_ID_NAME:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"{name} cannot be altered: it was decided when the cluster began, for good."
+        )
+    if resource.type == ResourceType.TOPIC:
+        try:
+            return topic_setting(name)
+        except ConfigError as error:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, error.message) from None
+    if resource.type == ResourceType.GROUP:
+        try:
+            return group_setting(name)
+        except ConfigError as error:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, error.message) from None
+    setting = broker_setting(name)
+    if setting is None:
+        help_text = hint(name, BROKER_SETTINGS)
+        text = f"unknown broker setting {name}" + (f" ({help_text})" if help_text else "")
+        raise KafkaError(ErrorCode.INVALID_CONFIG, text)
+    if setting.update is Update.RESTART or name != setting.name:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"Cannot update {name} dynamically: set it in the broker's configuration and restart the broker.",
+        )
+    return setting
+
+
+def _change(values: dict[str, str], resource: ConfigResource, change: ConfigChange, config: BrokerConfig) -> None:
+    name = change.name
+    if change.operation == Operation.DELETE and name != CLUSTER_ID_NAME:
+        values.pop(name, None)  # also what this version does not know, and what was never set
+        return
+    setting = _setting(resource, name)
+    if change.operation == Operation.SET:
+        values[name] = _required(name, change.value)
+        return
+    if change.operation not in (Operation.APPEND, Operation.SUBTRACT):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown operation {change.operation} on setting {name}.")
+    verb = Operation(change.operation).name
+    if setting.type is not SettingType.LIST:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Can't {verb} to key {name} because its type is not LIST.")
+    if name in values:
+        current = _items(values[name])
+    elif resource.type == ResourceType.TOPIC:
+        current = list(value_from_broker(setting, config))
+    else:
+        current = list(config[setting] or ())
+    given = dict.fromkeys(_items(_required(name, change.value)))
+    if change.operation == Operation.APPEND:
+        known = frozenset(current)
+        current += [item for item in given if item not in known]
+    else:
+        current = [item for item in current if item not in given]
+    values[name] = ",".join(current)
+
+
+def _items(text: str) -> list[str]:
+    return [item for part in text.split(",") if (item := part.strip())]
+
+
+def _required(name: str, value: str | None) -> str:
+    if value is None:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for setting {name}.")
+    return value
+
+
+def check_sizes(resource_name: str, values: Mapping[str, str]) -> None:
+    """Kafka's bound on a value, for names too: every node keeps them in memory, and sends them in snapshots."""
+    for what, text in (("name of a resource", resource_name), *_texts(values)):
+        size = len(text.encode())
+        if size > LONGEST_TEXT:
+            raise KafkaError(
+                ErrorCode.INVALID_CONFIG, f"The {what} has {size} bytes: the maximum size is {LONGEST_TEXT} bytes."
+            )
+
+
+def _texts(values: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    for name, value in values.items():
+        yield "name of a setting", name
+        yield f"value of {name[:100]}", value
+
+
+def _check_values(
+    resource: ConfigResource, values: Mapping[str, str], stored: Mapping[str, str], config: BrokerConfig
+) -> None:
+    check_sizes(resource.name, {name: text for name, text in values.items() if stored.get(name) != text})
+    try:
+        if resource.type == ResourceType.TOPIC:
+            check_topic_config(values, config)
+            return
+        if resource.type == ResourceType.GROUP:
+            check_group_config(values, config)
+            return
+        for name, text in values.items():
+            if stored.get(name) != text:
+                BROKER_SETTINGS[name].parse(text)
+    except ConfigError as error:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, error.message) from None
+
+
+def _check_min_insync_replicas(image: MetadataImage, resource: ConfigResource, values: Mapping[str, str]) -> None:
+    """While eligible leaders are remembered, controller and leaders must agree on when an ISR is large enough."""
+    name = log.MIN_INSYNC_REPLICAS.name
+    old, new = image.configs.get(resource, {}).get(name), values.get(name)
+    if resource.type != ResourceType.BROKER or old == new or not eligible_leader_replicas_enabled(image):
+        return
+    if resource != ALL_BROKERS and new is not None:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            f"{name} cannot be set for one broker alone while eligible leader replicas are on: set it for all brokers "
+            "(an empty broker name), or for topics.",
+        )
+    if resource == ALL_BROKERS and new is None:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            f"{name} for all brokers cannot be removed while eligible leader replicas are on: set another value.",
+        )
+
+
+def _eligible_leader_changes(
+    image: MetadataImage, records: Sequence[MetadataRecord], config: BrokerConfig
+) -> list[MetadataRecord]:
+    """An ISR that is large enough by the new `min.insync.replicas` acknowledges what those who left it do not have."""
+    resources = {
+        ConfigResource(record.resource_type, record.resource_name)
+        for record in records
+        if isinstance(record, ConfigRecord) and record.name == log.MIN_INSYNC_REPLICAS.name
+    }
+    if not resources:
+        return []
+    changer = PartitionChanger(apply(image, records, offset=image.offset, epoch=image.epoch).image, config)
+    return [
+        change
+        for topic in image.topics.values()
+        if ALL_BROKERS in resources or ConfigResource(ResourceType.TOPIC, topic.name) in resources
+        for number, partition in enumerate(topic.partitions)
+        if partition.eligible_leader_replicas and (change := changer.change(topic, number)) is not None
+    ]
+
+
+def _difference(resource: ConfigResource, old: Mapping[str, str], new: Mapping[str, str]) -> list[MetadataRecord]:
+    names = [name for name in (*old, *(name for name in new if name not in old)) if old.get(name) != new.get(name)]
+    return [
+        ConfigRecord(resource_type=resource.type, resource_name=resource.name, name=name, value=new.get(name))
+        for name in names
+    ]

@@ -1,0 +1,181 @@
+"""AlterPartitionReassignments (45) and ListPartitionReassignments (46): replicas move from brokers to brokers.
+
+While it is under way, a partition has the replicas that it shall have and those that it had. Those that are added catch
+up; when all that shall stay are in sync (see `isr`), the others are let go. What is added is kept apart, so that a
+reassignment can be cancelled or replaced by another.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from millstream.config.broker_config import BrokerConfig
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.identifiers import TopicName
+from millstream.node.metadata.decision import Decision, Outcome, refusal
+from millstream.node.metadata.image import MetadataImage, PartitionState, TopicImage
+from millstream.node.metadata.partition_change import PartitionChanger
+from millstream.node.metadata.placement import check_assignment
+from millstream.node.metadata.records import MetadataRecord, PartitionChangeRecord
+from millstream.node.metadata.replication_rules import ReplicationRules
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reassignment:
+    topic: str
+    partition: int
+    replicas: Sequence[int] | None
+    """What it shall have, the preferred leader first; None cancels a reassignment that is under way."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReassignmentAnswer(Outcome):
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OngoingReassignment:
+    topic: str
+    partition: int
+    replicas: tuple[int, ...]
+    adding_replicas: tuple[int, ...]
+    removing_replicas: tuple[int, ...]
+
+
+def alter_reassignments(
+    image: MetadataImage,
+    reassignments: Sequence[Reassignment],
+    config: BrokerConfig,
+    *,
+    allow_replication_factor_change: bool = True,
+) -> Decision[ReassignmentAnswer]:
+    """Begins, replaces and cancels reassignments; one that is refused does not hinder the others."""
+    changer = PartitionChanger(image, config)
+    rules = ReplicationRules(image, config)
+    records: list[MetadataRecord] = []
+    results: list[ReassignmentAnswer] = []
+    seen: set[tuple[str, int]] = set()
+    for asked in reassignments:
+        try:
+            if (asked.topic, asked.partition) in seen:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "The same partition is named twice in one request.")
+            seen.add((asked.topic, asked.partition))
+            topic, partition = _partition(image, asked)
+            if asked.replicas is None:
+                record = _cancelled(changer, rules, topic, asked.partition, partition)
+            else:
+                check_assignment(image, asked.replicas, None, present=partition.replicas)
+                if not allow_replication_factor_change:
+                    _check_factor(partition, asked.replicas)
+                record = _begun(changer, topic, asked.partition, partition, asked.replicas)
+        except KafkaError as error:
+            code, message = refusal(error)
+            results.append(
+                ReassignmentAnswer(topic=asked.topic, partition=asked.partition, error=code, message=message)
+            )
+            continue
+        if record is not None:
+            records.append(record)
+        results.append(ReassignmentAnswer(topic=asked.topic, partition=asked.partition))
+    return Decision(tuple(records), tuple(results))
+
+
+def list_reassignments(
+    image: MetadataImage, partitions: Sequence[tuple[str, Sequence[int]]] | None = None
+) -> list[OngoingReassignment]:
+    """What is under way, among these partitions or (None) all; what is not there is passed over, as in Kafka."""
+    ongoing = []
+    if partitions is None:
+        partitions = [(topic.name, range(len(topic.partitions))) for topic in image.topics.values()]
+    for name, numbers in partitions:
+        topic = image.topics.get(TopicName(name))
+        if topic is None:
+            continue
+        for number in dict.fromkeys(numbers):
+            if not 0 <= number < len(topic.partitions):
+                continue
+            partition = topic.partitions[number]
+            if partition.adding_replicas or partition.removing_replicas:
+                ongoing.append(
+                    OngoingReassignment(
+                        topic=name,
+                        partition=number,
+                        replicas=partition.replicas,
+                        adding_replicas=partition.adding_replicas,
+                        removing_replicas=partition.removing_replicas,
+                    )
+                )
+    return ongoing
+
+
+def _partition(image: MetadataImage, asked: Reassignment) -> tuple[TopicImage, PartitionState]:
+    topic = image.topics.get(TopicName(asked.topic))
+    if topic is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {asked.topic!r}.")
+    if not 0 <= asked.partition < len(topic.partitions):
+        raise KafkaError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {asked.topic} has no partition {asked.partition}."
+        )
+    return topic, topic.partitions[asked.partition]
+
+
+def _original(partition: PartitionState) -> tuple[int, ...]:
+    """The replicas before the reassignment that is under way, if one is."""
+    return tuple(replica for replica in partition.replicas if replica not in partition.adding_replicas)
+
+
+def _loses_all_that_is_complete(partition: PartitionState, replicas: Collection[int]) -> bool:
+    complete = partition.isr or partition.eligible_leader_replicas
+    return bool(complete) and not any(member in replicas for member in complete)
+
+
+def _check_factor(partition: PartitionState, replicas: Sequence[int]) -> None:
+    factor = len(_original(partition))
+    if len(replicas) != factor:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"The replication factor would change from {factor} to {len(replicas)}: name {factor} replicas, or allow "
+            "the change.",
+        )
+
+
+def _begun(
+    changer: PartitionChanger, topic: TopicImage, number: int, partition: PartitionState, target: Sequence[int]
+) -> PartitionChangeRecord | None:
+    original = _original(partition)
+    removing = tuple(replica for replica in original if replica not in target)
+    replicas = (*target, *removing)
+    # What an earlier reassignment was adding and this one does not want is let go at once.
+    isr = tuple(member for member in partition.isr if member in replicas)
+    if _loses_all_that_is_complete(partition, replicas):
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"Only {list(partition.isr or partition.eligible_leader_replicas)} have all records, which the earlier "
+            "reassignment is adding: let it complete first, or keep one of them.",
+        )
+    return changer.change(
+        topic,
+        number,
+        isr=isr,
+        replicas=replicas,
+        adding=tuple(replica for replica in target if replica not in original),
+        removing=removing,
+    )
+
+
+def _cancelled(
+    changer: PartitionChanger, rules: ReplicationRules, topic: TopicImage, number: int, partition: PartitionState
+) -> PartitionChangeRecord | None:
+    if not partition.adding_replicas and not partition.removing_replicas:
+        raise KafkaError(
+            ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, f"No reassignment of {topic.name}-{number} is under way."
+        )
+    replicas = _original(partition)
+    isr = tuple(member for member in partition.isr if member in replicas)
+    if _loses_all_that_is_complete(partition, replicas) and not rules.unclean_elections(topic.name):
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"None of the earlier replicas {list(replicas)} of {topic.name}-{number} is in sync: going back to them "
+            "would need an unclean election. Let the reassignment complete, or allow unclean elections for the topic.",
+        )
+    return changer.change(topic, number, isr=isr, replicas=replicas, adding=(), removing=())

@@ -1,0 +1,36 @@
+"""Which names a topic may have: Kafka's rules."""
+
+import re
+
+from millstream.formats.model.errors import ErrorCode, KafkaError
+
+CLUSTER_METADATA_TOPIC = "__cluster_metadata"
+CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
+TRANSACTION_STATE_TOPIC = "__transaction_state"
+SHARE_GROUP_STATE_TOPIC = "__share_group_state"
+HOT_KEYS_TOPIC = "__millstream_hot_keys"
+INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_TOPIC, HOT_KEYS_TOPIC})
+"""Topics that clients are told are internal, and that only brokers write to."""
+
+MAX_NAME_LENGTH = 249
+_LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+def check_topic_name(name: str) -> None:
+    """Refuses, with INVALID_TOPIC_EXCEPTION, a name that no topic may have."""
+    problem = None
+    if not name:
+        problem = "the empty string is not allowed"
+    elif name in (".", ".."):
+        problem = f"{name!r} is not allowed"
+    elif len(name) > MAX_NAME_LENGTH:
+        problem = f"it has {len(name)} characters, at most {MAX_NAME_LENGTH} are allowed"
+    elif not _LEGAL.fullmatch(name):
+        problem = f"{name!r} has a character other than ASCII letters, digits, '.', '_' and '-'"
+    if problem is not None:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}.")
+
+
+def folded(name: str) -> str:
+    """Names that are equal when folded differ only in `.` and `_`, which metrics cannot tell apart."""
+    return name.replace(".", "_")

@@ -1,0 +1,361 @@
+"""Decisions on topics: create, delete, more partitions. Kafka's codes, and sentences that say what to do."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from uuid import UUID
+
+from millstream.config.broker_config import BrokerConfig
+from millstream.config.errors import ConfigError
+from millstream.config.table import node
+from millstream.config.topic_config import check_topic_config
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.identifiers import NO_TOPIC_ID, TopicId, TopicName
+from millstream.node.metadata.configs import check_sizes
+from millstream.node.metadata.decision import Decision, Outcome, refusal
+from millstream.node.metadata.image import MetadataImage, ResourceType, TopicImage
+from millstream.node.metadata.placement import check_assignment, new_partition, place_replicas
+from millstream.node.metadata.records import (
+    ConfigRecord,
+    MetadataRecord,
+    PartitionRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
+from millstream.node.metadata.topic_names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, check_topic_name, folded
+
+MAX_PARTITIONS_PER_REQUEST = 10_000
+"""Kafka's bound on what one request may create: the decision becomes one batch of the metadata log."""
+FROM_SETTINGS = -1
+"""A partition count or replication factor that the broker's settings decide."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTopic:
+    name: str
+    partition_count: int = FROM_SETTINGS
+    replication_factor: int = FROM_SETTINGS
+    assignments: Sequence[tuple[int, Sequence[int]]] = ()
+    """Partition and its replicas, where a person chose them."""
+    configs: Mapping[str, str | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicCreation(Outcome):
+    name: str
+    topic_id: TopicId = NO_TOPIC_ID
+    partition_count: int = -1
+    replication_factor: int = -1
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicReference:
+    """A topic by name or by id; a client gives exactly one of them."""
+
+    name: str | None = None
+    topic_id: UUID = NO_TOPIC_ID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDeletion(Outcome):
+    name: str | None
+    topic_id: UUID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewPartitions:
+    name: str
+    count: int
+    """How many partitions the topic shall have in all."""
+    assignments: Sequence[Sequence[int]] | None = None
+    """The replicas of each partition that is added, where a person chose them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionsCreation(Outcome):
+    name: str
+
+
+def create_topics(
+    image: MetadataImage,
+    topics: Sequence[NewTopic],
+    config: BrokerConfig,
+    random: Random,
+    *,
+    validate_only: bool = False,
+) -> Decision[TopicCreation]:
+    """Creates each topic that can be; one that cannot does not hinder the others."""
+    records: list[MetadataRecord] = []
+    results: list[TopicCreation] = []
+    asked = Counter(topic.name for topic in topics)
+    total = sum(partitions_asked_for(topic, config) for topic in topics)
+    accepted: dict[str, str] = {}
+    for topic in topics:
+        try:
+            check_request_size(total)
+            if asked[topic.name] > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"Duplicate topic name {topic.name!r} in one request.")
+            made, result = _create_topic(image, topic, config, random, accepted)
+        except KafkaError as error:
+            code, message = refusal(error)
+            results.append(TopicCreation(name=topic.name, error=code, message=message))
+            continue
+        accepted[folded(topic.name)] = topic.name
+        records += made
+        results.append(result)
+    return Decision(() if validate_only else tuple(records), tuple(results))
+
+
+def delete_topics(
+    image: MetadataImage, topics: Sequence[TopicReference], config: BrokerConfig
+) -> Decision[TopicDeletion]:
+    records: list[MetadataRecord] = []
+    results: list[TopicDeletion] = []
+    asked = Counter((topic.name, topic.topic_id) for topic in topics)
+    removed: set[TopicId] = set()
+    for reference in topics:
+        try:
+            if asked[reference.name, reference.topic_id] > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "The same topic is named twice in one request.")
+            topic = find_topic(image, reference)
+            if not config[node.DELETE_TOPIC_ENABLE]:
+                raise KafkaError(
+                    ErrorCode.TOPIC_DELETION_DISABLED,
+                    "Topics cannot be deleted on this cluster: the broker runs with delete.topic.enable=false.",
+                )
+            if topic.id in removed:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "The same topic is named twice in one request.")
+        except KafkaError as error:
+            code, message = refusal(error)
+            results.append(TopicDeletion(name=reference.name, topic_id=reference.topic_id, error=code, message=message))
+            continue
+        removed.add(topic.id)
+        records.append(RemoveTopicRecord(topic_id=topic.id))
+        results.append(TopicDeletion(name=topic.name, topic_id=topic.id))
+    return Decision(tuple(records), tuple(results))
+
+
+def create_partitions(
+    image: MetadataImage,
+    topics: Sequence[NewPartitions],
+    config: BrokerConfig,
+    random: Random,
+    *,
+    validate_only: bool = False,
+) -> Decision[PartitionsCreation]:
+    records: list[MetadataRecord] = []
+    results: list[PartitionsCreation] = []
+    asked = Counter(topic.name for topic in topics)
+    for request in topics:
+        try:
+            if asked[request.name] > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"Duplicate topic name {request.name!r} in one request.")
+            records += _add_partitions(image, request, config, random, already=len(records))
+        except KafkaError as error:
+            code, message = refusal(error)
+            results.append(PartitionsCreation(name=request.name, error=code, message=message))
+            continue
+        results.append(PartitionsCreation(name=request.name))
+    return Decision(() if validate_only else tuple(records), tuple(results))
+
+
+def find_topic(image: MetadataImage, reference: TopicReference) -> TopicImage:
+    """The topic that is meant, or Kafka's error for one that is not there."""
+    by_id = reference.topic_id != NO_TOPIC_ID
+    if by_id and reference.name is not None:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
+    if by_id:
+        topic = image.topics_by_id.get(TopicId(reference.topic_id))
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"No topic has the id {reference.topic_id}.")
+        return topic
+    if reference.name is None:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
+    topic = image.topics.get(TopicName(reference.name))
+    if topic is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {reference.name!r} does not exist.")
+    return topic
+
+
+def internal_topic(
+    name: str, image: MetadataImage, partition_count: int, replication_factor: int, configs: Mapping[str, str]
+) -> NewTopic:
+    """A topic that the cluster makes for itself: as many replicas as asked for, or one on each broker there is."""
+    live = sum(broker.active and not image.cordoned(broker.id) for broker in image.brokers.values())
+    return NewTopic(
+        name=name,
+        partition_count=partition_count,
+        replication_factor=max(1, min(replication_factor, live)),
+        configs=configs,
+    )
+
+
+def _create_topic(
+    image: MetadataImage, topic: NewTopic, config: BrokerConfig, random: Random, accepted: Mapping[str, str]
+) -> tuple[list[MetadataRecord], TopicCreation]:
+    _check_name(image, topic.name, accepted)
+    configs = _checked_configs(topic.configs, config)
+    placements = _placements(image, topic, config, random)
+    topic_id = new_topic_id(random)
+    records: list[MetadataRecord] = [TopicRecord(name=TopicName(topic.name), topic_id=topic_id)]
+    records += [
+        ConfigRecord(resource_type=ResourceType.TOPIC, resource_name=topic.name, name=name, value=value)
+        for name, value in configs.items()
+    ]
+    records += [new_partition(image, topic_id, partition, replicas) for partition, replicas in enumerate(placements)]
+    result = TopicCreation(
+        name=topic.name,
+        topic_id=topic_id,
+        partition_count=len(placements),
+        replication_factor=len(placements[0]),
+        configs=configs,
+    )
+    return records, result
+
+
+def new_topic_id(random: Random) -> TopicId:
+    """A random version-4 UUID, as Kafka makes them; never one of Kafka's reserved ids."""
+    return TopicId(UUID(int=random.getrandbits(128), version=4))
+
+
+def _check_name(image: MetadataImage, name: str, accepted: Mapping[str, str]) -> None:
+    check_topic_name(name)
+    if name == CLUSTER_METADATA_TOPIC:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {name} is prohibited.")
+    if name in image.topics:
+        raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic {name!r} already exists.")
+    other = image.names_by_folded.get(folded(name)) or accepted.get(folded(name))
+    if other is not None:
+        raise KafkaError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"Topic {name!r} collides with existing topic {other!r}: names may not differ only in '.' and '_'.",
+        )
+
+
+def _checked_configs(given: Mapping[str, str | None], config: BrokerConfig) -> dict[str, str]:
+    configs = {}
+    for name, value in given.items():
+        if value is None:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {name}")
+        configs[name] = value
+    check_sizes("", configs)
+    try:
+        check_topic_config(configs, config)
+    except ConfigError as error:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, error.message) from None
+    return configs
+
+
+def _placements(image: MetadataImage, topic: NewTopic, config: BrokerConfig, random: Random) -> list[tuple[int, ...]]:
+    if topic.assignments:
+        return _chosen_placements(image, topic, config)
+    partition_count, replication_factor = topic.partition_count, topic.replication_factor
+    if partition_count == FROM_SETTINGS:
+        partition_count = config[node.NUM_PARTITIONS]
+    if replication_factor == FROM_SETTINGS:
+        replication_factor = config[node.DEFAULT_REPLICATION_FACTOR]
+    if partition_count <= 0:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"Number of partitions was set to {partition_count}: it must be 1 or more, or -1 for the default.",
+        )
+    if replication_factor <= 0:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"Replication factor was set to {replication_factor}: it must be 1 or more, or -1 for the default.",
+        )
+    _check_topic_size(partition_count, config)
+    return place_replicas(image, partition_count, replication_factor, random)
+
+
+def _chosen_placements(image: MetadataImage, topic: NewTopic, config: BrokerConfig) -> list[tuple[int, ...]]:
+    if topic.replication_factor != FROM_SETTINGS:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            "A manual partition assignment was specified, but replication factor was not set to -1.",
+        )
+    if topic.partition_count != FROM_SETTINGS:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            "A manual partition assignment was specified, but number of partitions was not set to -1.",
+        )
+    _check_topic_size(len(topic.assignments), config)
+    chosen: dict[int, tuple[int, ...]] = {}
+    replication_factor: int | None = None
+    for partition, replicas in topic.assignments:
+        if partition in chosen:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Found multiple manual assignments for partition {partition}."
+            )
+        check_assignment(image, replicas, replication_factor)
+        replication_factor = len(replicas)
+        chosen[partition] = tuple(replicas)
+    if sorted(chosen) != list(range(len(chosen))):
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Partitions should be a consecutive 0-based integer sequence."
+        )
+    return [chosen[partition] for partition in range(len(chosen))]
+
+
+def partitions_asked_for(topic: NewTopic, config: BrokerConfig) -> int:
+    if topic.assignments:
+        return len(topic.assignments)
+    if topic.partition_count == FROM_SETTINGS:
+        return config[node.NUM_PARTITIONS]
+    return max(0, topic.partition_count)  # a negative count is refused, and must not make room for others
+
+
+def _check_topic_size(partition_count: int, config: BrokerConfig) -> None:
+    limit = config[node.MAX_PARTITIONS_PER_TOPIC]
+    if partition_count > limit:
+        raise KafkaError(
+            ErrorCode.POLICY_VIOLATION,
+            f"{partition_count} partitions are more than the {limit} that a topic may have "
+            f"({node.MAX_PARTITIONS_PER_TOPIC.name}).",
+        )
+
+
+def check_request_size(partition_count: int) -> None:
+    if partition_count > MAX_PARTITIONS_PER_REQUEST:
+        raise KafkaError(
+            ErrorCode.POLICY_VIOLATION,
+            f"Excessively large number of partitions per request: {partition_count}. Ask for at most "
+            f"{MAX_PARTITIONS_PER_REQUEST} at once.",
+        )
+
+
+def _add_partitions(
+    image: MetadataImage, request: NewPartitions, config: BrokerConfig, random: Random, *, already: int
+) -> list[PartitionRecord]:
+    topic = find_topic(image, TopicReference(name=request.name))
+    if request.name in INTERNAL_TOPICS:
+        # The number of partitions decides in which of them a group lives: with another one, all would be lost.
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"The internal topic {request.name} keeps the partitions it was made with."
+        )
+    present = len(topic.partitions)
+    added = request.count - present
+    if added == 0:
+        raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {present} partition(s).")
+    if added < 0:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"The topic {request.name} currently has {present} partition(s); {request.count} would not be an increase.",
+        )
+    _check_topic_size(request.count, config)
+    check_request_size(already + added)
+    if request.assignments is None:
+        placements = place_replicas(image, added, topic.replication_factor, random)
+    else:
+        if len(request.assignments) != added:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"Attempted to add {added} additional partition(s), but {len(request.assignments)} assignment(s) "
+                "were specified.",
+            )
+        for replicas in request.assignments:
+            check_assignment(image, replicas, topic.replication_factor)
+        placements = [tuple(replicas) for replicas in request.assignments]
+    return [new_partition(image, topic.id, present + number, replicas) for number, replicas in enumerate(placements)]

@@ -1,0 +1,90 @@
+"""What a node answers over HTTP on its Kafka ports: /metrics, /livez, /readyz.
+
+A page is made in short turns between which the loop does other things; who asks meanwhile for the same gets the same.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from millstream.node.metrics.catalog import SUBJECTS, SUCCESS
+from millstream.node.metrics.exposition import CONTENT_TYPE, Page
+from millstream.node.metrics.readiness import why_not_ready
+from millstream.node.metrics.subject import ObservedNode, Subject, Turns
+from millstream.node.server.plain_http import HttpAnswer, HttpRequest
+
+_log = logging.getLogger("millstream.node.metrics")
+_CHOICE = "collect[]"
+_HELP = (
+    "This is the Kafka port of a Millstream node. Over HTTP it answers:\n"
+    "  /metrics  metrics for Prometheus; ?collect[]=NAME, as often as you like, leaves out the rest\n"
+    f"            (names: {', '.join(subject.name for subject in SUBJECTS)})\n"
+    "  /livez    whether it lives\n"
+    "  /readyz   whether it is ready, or why not\n"
+)
+Deliver = Callable[[HttpAnswer], None]
+
+
+class NodeEndpoints:
+    def __init__(self, node: ObservedNode) -> None:
+        self._node = node
+        environment = node.environment
+        self._loop = environment.loop
+        self._now = environment.stopwatch or environment.loop.time
+        self._under_way: dict[tuple[str, ...], asyncio.Task[HttpAnswer]] = {}
+
+    def answer(self, request: HttpRequest, deliver: Deliver) -> None:
+        match request.path:
+            case "/metrics":
+                self._metrics(request.query, deliver)
+            case "/livez":
+                deliver(HttpAnswer(200, b"ok\n"))
+            case "/readyz":
+                reason = why_not_ready(self._node)
+                deliver(HttpAnswer(200, b"ok\n") if reason is None else HttpAnswer(503, f"{reason}\n".encode()))
+            case _:
+                deliver(HttpAnswer(404, f"there is nothing at {_shown(request.path)}\n\n{_HELP}".encode()))
+
+    def close(self) -> None:
+        for task in self._under_way.values():
+            task.cancel()
+
+    def _metrics(self, query: dict[str, list[str]], deliver: Deliver) -> None:
+        wanted = query.get(_CHOICE, [])
+        known = {subject.name: subject for subject in SUBJECTS}
+        unknown = [_shown(name) for name in wanted if name not in known] + [
+            _shown(key) for key in query.keys() - {_CHOICE}
+        ]
+        if unknown:
+            deliver(HttpAnswer(400, f"not known: {', '.join(unknown)}\n\n{_HELP}".encode()))
+            return
+        chosen = tuple(name for name in known if not wanted or name in wanted)
+        task = self._under_way.get(chosen)
+        if task is None:
+            task = self._under_way[chosen] = asyncio.ensure_future(
+                self._page([known[name] for name in chosen]), loop=self._loop
+            )
+            task.add_done_callback(lambda done: self._under_way.pop(chosen, None))
+        task.add_done_callback(lambda done: None if done.cancelled() else deliver(done.result()))
+
+    async def _page(self, subjects: list[Subject]) -> HttpAnswer:
+        page, turns = Page(), Turns(self._now)
+        for subject in subjects:
+            try:
+                await subject.collect(self._node, page, turns)
+            except Exception:
+                # A subject that trips must not hide the others, nor pass unnoticed.
+                _log.exception("metrics_failed subject=%s", subject.name)
+                page.add(SUCCESS, 0, subject.name)
+            else:
+                page.add(SUCCESS, 1, subject.name)
+        chunks = []
+        for chunk in page.chunks():
+            chunks.append(chunk)
+            await turns.pause()
+        return HttpAnswer(200, b"".join(chunks), CONTENT_TYPE)
+
+
+def _shown(text: str) -> str:
+    """A stranger's words, short and without control characters."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:100])

@@ -1,0 +1,1 @@
+"""Replicas of partitions: leader and follower roles, fetchers, in-sync sets."""

@@ -1,0 +1,75 @@
+"""When a write may be acknowledged: the in-sync replicas have it and, where the topic asks for that, it is on disk.
+
+One rule for everything that is acknowledged: records of clients, markers of transactions, and what coordinators write
+down of groups, transactions and share groups. The disk is waited for with `flush.before.ack`, and where
+`flush.messages` asks for a flush now. The fsync is the partition's (`LocalPartition.when_flushed`): one serves all
+that wait.
+"""
+
+from typing import TYPE_CHECKING
+
+from millstream.formats.model.errors import KafkaError
+from millstream.node.replicas.commit_waiters import CommitWaiter, OnCommitted
+
+if TYPE_CHECKING:
+    from millstream.node.replicas.local_partition import LocalPartition
+
+
+class Acknowledgement:
+    """Calls back once: when all that a write waits for has happened, or with the first error."""
+
+    __slots__ = ("_callback", "_commit", "_left")
+
+    def __init__(self, partition: "LocalPartition", end: int, callback: OnCommitted, *, acks_all: bool) -> None:
+        """`end` is the offset behind the write. Without `acks_all` the leader's own log is enough."""
+        self._callback: OnCommitted | None = callback
+        self._commit: CommitWaiter | None = None
+        until_flushed = needs_flush(partition, end)
+        self._left = acks_all + until_flushed
+        if not self._left:
+            self._tell(None)
+        # A write that is not committed may still be flushed: both go on at the same time.
+        if until_flushed:
+            partition.when_flushed(end, self._step)
+        if acks_all and self._callback is not None:
+            self._commit = partition.when_committed(end, self._step)
+
+    @property
+    def is_waiting(self) -> bool:
+        return self._callback is not None
+
+    def cancel(self) -> None:
+        """The caller does not wait any more, and is not called."""
+        self._callback = None
+        if self._commit is not None:
+            self._commit.cancel()
+
+    def _step(self, error: KafkaError | None) -> None:
+        self._left -= 1
+        if error is not None or not self._left:
+            self._tell(error)
+
+    def _tell(self, error: KafkaError | None) -> None:
+        callback = self._callback
+        if callback is not None:
+            self.cancel()
+            callback(error)
+
+
+def needs_flush(partition: "LocalPartition", end: int) -> bool:
+    """Whether a write that was made now waits for the disk."""
+    log = partition.log
+    return end > log.recovery_point and (log.config.flush_before_ack or log.flush_due)
+
+
+def may_acknowledge(partition: "LocalPartition", end: int, *, acks_all: bool = True) -> bool:
+    """Whether a write that was made now and ends at `end` waits for nothing."""
+    return (not acks_all or end <= partition.high_watermark) and not needs_flush(partition, end)
+
+
+def when_acknowledged(
+    partition: "LocalPartition", end: int, callback: OnCommitted, *, acks_all: bool = True
+) -> Acknowledgement:
+    """Calls back when a write that was made now may be acknowledged, at once if it may; with an error if it cannot
+    be: the leadership goes, too few replicas are in sync, or the disk fails."""
+    return Acknowledgement(partition, end, callback, acks_all=acks_all)

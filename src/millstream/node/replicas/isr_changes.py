@@ -1,0 +1,126 @@
+"""Asking the controller to confirm in-sync sets: one AlterPartition at a time, with all that wait by then.
+
+A proposal is sent until there is an answer that settles it, or the partition no longer stands by it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+from uuid import UUID
+
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.protocol.schema import Message
+from millstream.node.environment import Environment
+from millstream.node.replicas.core.leader import Confirmed, NextStep, Proposal
+from millstream.node.replicas.partition import Partition
+
+RETRY_S = 0.2
+_log = logging.getLogger("millstream.node.replicas.core")
+
+Key = tuple[UUID, int]
+Waiting = dict[Key, tuple[Partition, Proposal]]
+
+
+class ControllerRequests(Protocol):
+    async def request(self, api: str, fields: Mapping[str, Any]) -> Message: ...
+
+
+class IsrChanges:
+    def __init__(
+        self, link: ControllerRequests, node_id: int, broker_epoch: Callable[[], int], environment: Environment
+    ) -> None:
+        self._link = link
+        self._node_id = node_id
+        self._broker_epoch = broker_epoch
+        self._loop = environment.loop
+        self._waiting: Waiting = {}
+        self._sending: asyncio.Task[None] | None = None
+        self._closed = False
+
+    def submit(self, partition: Partition, proposal: Proposal) -> None:
+        self._waiting[partition.topic_id, partition.topic_partition.partition] = partition, proposal
+        if self._sending is None and not self._closed:
+            self._sending = asyncio.ensure_future(self._send_all(), loop=self._loop)
+
+    def close(self) -> None:
+        self._closed = True
+        self._waiting.clear()
+        if self._sending is not None:
+            self._sending.cancel()
+
+    async def _send_all(self) -> None:
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting, {}
+                try:
+                    again = self._settle(batch, await self._ask(batch))
+                except Exception:
+                    # A proposal that were dropped would be in flight for ever, and its partition's set never change.
+                    _log.exception("isr_changes_failed")
+                    again = batch
+                if again:
+                    await asyncio.sleep(RETRY_S)
+                    self._waiting = again | self._waiting
+        finally:
+            self._sending = None
+
+    async def _ask(self, batch: Waiting) -> Message | None:
+        topics: dict[UUID, list[dict[str, Any]]] = {}
+        for (topic_id, index), (_, proposal) in batch.items():
+            topics.setdefault(topic_id, []).append(_row(index, proposal))
+        fields = {
+            "broker_id": self._node_id,
+            "broker_epoch": self._broker_epoch(),
+            "topics": [{"topic_id": topic_id, "partitions": rows} for topic_id, rows in topics.items()],
+        }
+        try:
+            answer = await self._link.request("alter_partition", fields)
+        except (KafkaError, OSError) as error:
+            _log.warning("isr_change_not_sent error=%s", error)
+            return None
+        if answer.error_code:
+            # Our registration is not the one that the controller has: it changes, or it will tell us.
+            _log.warning("isr_change_refused error=%s", ErrorCode(answer.error_code).name)
+            return None
+        return answer
+
+    def _settle(self, batch: Waiting, answer: Message | None) -> Waiting:
+        """Hands the answers over; returns what is to be sent again."""
+        rows: dict[Key, Message] = {}
+        for topic in answer.topics if answer is not None else ():
+            for row in topic.partitions:
+                rows[topic.topic_id, row.partition_index] = row
+        again: Waiting = {}
+        for key, (partition, proposal) in batch.items():
+            found = rows.get(key)
+            if found is None:
+                error, confirmed = int(ErrorCode.REQUEST_TIMED_OUT), None
+            else:
+                error = found.error_code
+                confirmed = Confirmed(found.leader_epoch, found.partition_epoch, tuple(found.isr))
+            step = partition.proposal_answered(proposal, error, confirmed)
+            if error:
+                _log.info(
+                    "isr_change_pending partition=%s isr=%s error=%s",
+                    partition.topic_partition,
+                    proposal.members,
+                    error,
+                )
+            else:
+                _log.info("isr_changed partition=%s isr=%s", partition.topic_partition, confirmed and confirmed.isr)
+            if step is NextStep.SEND_AGAIN:
+                again[key] = partition, proposal
+        return again
+
+
+def _row(index: int, proposal: Proposal) -> dict[str, Any]:
+    return {
+        "partition_index": index,
+        "leader_epoch": proposal.leader_epoch,
+        "new_isr_with_epochs": [{"broker_id": broker, "broker_epoch": epoch} for broker, epoch in proposal.isr],
+        "new_isr": list(proposal.members),
+        # An unclean leader has recovered when it leads: there is nothing else to recover here.
+        "leader_recovery_state": 0,
+        "partition_epoch": proposal.partition_epoch,
+    }

@@ -1,0 +1,267 @@
+"""The log of one partition on this node: how far it is committed, how far it is on disk, and who waits for either.
+
+The log is opened when it is first needed: a node may hold thousands that nobody asks for. What moves the high watermark
+is the role that the partition has here, and that is `partition`'s.
+"""
+
+import asyncio
+from collections.abc import Callable
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol, TypeVar
+from uuid import UUID
+
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.identifiers import TopicPartition
+from millstream.formats.model.ordered_set import OrderedSet
+from millstream.node.environment import Environment
+from millstream.node.metadata.topic_names import INTERNAL_TOPICS
+from millstream.node.replicas.commit_waiters import CommitWaiter, CommitWaiters, OnCommitted
+from millstream.node.replicas.topic_traffic import TopicTraffic
+from millstream.node.replicas.unreadable_batches import UnreadableBatches
+from millstream.node.storage.log.partition_log import PartitionLog
+
+if TYPE_CHECKING:
+    from millstream.node.replicas.partition import Partition
+
+NO_LEADER = -1
+
+
+class Role(Enum):
+    OFFLINE = "offline"
+    LEADER = "leader"
+    FOLLOWER = "follower"
+
+
+class Waiter(Protocol):
+    """Someone who wants to know when there is more to read."""
+
+    def wake(self) -> None: ...
+
+
+class ReplicaWaiter(Waiter, Protocol):
+    """A follower, which follows many partitions and wants to know which it was."""
+
+    def grown(self, partition: "Partition") -> None:
+        """The log is longer than it was."""
+        ...
+
+    def noted(self, partition: "Partition") -> None:
+        """There is something to tell when the occasion arises: the high watermark, the log's start, a new set."""
+        ...
+
+
+W = TypeVar("W", bound=Waiter)
+
+
+class Waiters(OrderedSet[W]):
+    """Those who wait, woken in the order in which they came."""
+
+    __slots__ = ()
+
+
+class LocalPartition:
+    __slots__ = (
+        "_commit_waiters",
+        "_flush_waiters",
+        "_flushing",
+        "_log",
+        "_open_log",
+        "environment",
+        "high_watermark",
+        "is_internal",
+        "is_leader",
+        "leader_epoch",
+        "leader_id",
+        "replica_waiters",
+        "role",
+        "topic_id",
+        "topic_partition",
+        "traffic",
+        "unreadable",
+        "waiters",
+    )
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: UUID,
+        open_log: Callable[[], PartitionLog],
+        environment: Environment,
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.environment = environment
+        self.role = Role.OFFLINE
+        self.is_leader = False
+        """The same as `role is Role.LEADER`; every append asks."""
+        self.leader_id = NO_LEADER
+        self.leader_epoch = -1
+        self.high_watermark = 0
+        self.is_internal = topic_partition.topic in INTERNAL_TOPICS
+        self.traffic = TopicTraffic()
+        """The topic's, once the partition is in the table."""
+        self.unreadable: UnreadableBatches | None = None
+        """Batches that consumers cannot read, if some were found since this node has its role."""
+        self.waiters: Waiters[Waiter] = Waiters()
+        """Those who read what is committed."""
+        self.replica_waiters: Waiters[ReplicaWaiter] = Waiters()
+        """Followers, who read up to the log's end."""
+        self._log: PartitionLog | None = None
+        self._open_log = open_log
+        self._flushing = False
+        self._flush_waiters: list[tuple[int, Callable[[KafkaError | None], None]]] = []
+        self._commit_waiters = CommitWaiters()
+
+    # The log
+
+    @property
+    def log(self) -> PartitionLog:
+        """The log, opened when it is first needed."""
+        log = self._log
+        if log is None:
+            try:
+                log = self._open_log()
+                self._opened(log)
+            except OSError as error:
+                self._log = None
+                raise KafkaError(
+                    ErrorCode.KAFKA_STORAGE_ERROR, f"log of {self.topic_partition} cannot be opened: {error}"
+                ) from error
+            except KafkaError:
+                self._log = None
+                raise
+        return log
+
+    @property
+    def last_stable_offset(self) -> int:
+        """How far `read_committed` may read: before it every transaction is decided, and that is committed."""
+        unstable = (self._log or self.log).first_unstable_offset
+        committed = self.high_watermark
+        return committed if unstable is None or unstable > committed else unstable
+
+    def _opened(self, log: PartitionLog) -> None:
+        """Takes the log that was just opened, and with it what the node knows to be committed."""
+        self._log = log
+        self.high_watermark = log.readable_end
+
+    async def open(self) -> PartitionLog:
+        """The log; where it had to be opened, others get a turn before whoever asks goes on to the next."""
+        if self._log is None:
+            _ = self.log
+            await asyncio.sleep(0)
+        return self.log
+
+    @property
+    def opened_log(self) -> PartitionLog | None:
+        return self._log
+
+    def check_leader_epoch(self, requested: int) -> None:
+        """Refuses a peer whose idea of the leadership is older or newer than ours; -1 means it has none."""
+        if requested in (-1, self.leader_epoch):
+            return
+        if requested < self.leader_epoch:
+            raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH, f"leader epoch {requested} is over: refresh metadata")
+        raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"leader epoch {requested} is not known here yet")
+
+    def check_is_leader(self) -> None:
+        if not self.is_leader:
+            raise self.not_leader()
+
+    def not_leader(self) -> KafkaError:
+        return KafkaError(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this node does not lead {self.topic_partition}: refresh metadata"
+        )
+
+    # What is committed
+
+    def _committed_to(self, offset: int) -> None:
+        self.high_watermark = offset
+        log = self._log
+        if log is not None and log.high_watermark is not None:
+            log.high_watermark = offset
+        if self._commit_waiters:
+            self._commit_waiters.reached(offset)
+        if self.waiters:
+            for waiter in tuple(self.waiters):
+                waiter.wake()
+        if self.replica_waiters:
+            self._note_for_followers()
+
+    def _note_for_followers(self) -> None:
+        for follower in tuple(self.replica_waiters):
+            follower.noted(self)  # type: ignore[arg-type]  # there is no other kind of partition
+
+    def when_committed(self, offset: int, callback: OnCommitted) -> CommitWaiter | None:
+        """Calls back once everything before `offset` is committed: at once where it is, and then returns None.
+
+        With an error if that will not be known here: the leadership goes, or too few replicas are in sync.
+        """
+        if not self.is_leader:
+            callback(self.not_leader())
+            return None
+        if offset <= self.high_watermark:
+            callback(None)
+            return None
+        return self._commit_waiters.add(offset, callback)
+
+    def wake_all(self) -> None:
+        """For changes that readers must hear of other than new records: a new role, or the partition is going away."""
+        for waiter in (*self.waiters, *self.replica_waiters):
+            waiter.wake()
+
+    def _now_ms(self) -> int:
+        return int(self.environment.loop.time() * 1000)
+
+    def _fail_waiters(self, error: KafkaError) -> None:
+        """The role is over: what they wait for may be cut off now, and would then never be committed, or on disk."""
+        self._commit_waiters.fail(error)
+        flushes, self._flush_waiters = self._flush_waiters, []
+        for _, callback in flushes:
+            callback(error)
+
+    # Durability
+
+    def when_flushed(self, offset: int, callback: Callable[[KafkaError | None], None]) -> None:
+        """Calls back once everything before `offset` is on disk. One fsync serves all that wait at its start."""
+        self._flush_waiters.append((offset, callback))
+        if not self._flushing:
+            self._start_flush()
+
+    def _start_flush(self) -> None:
+        try:
+            job = self.log.flush_job()
+        except OSError as error:
+            self._finish_flush(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot be made durable: {error}"))
+            return
+        if job is None:
+            self._flushed()
+            self._finish_flush(None)
+            return
+        self._flushing = True
+        future = self.environment.offload(job.run)
+
+        def finished(done: object) -> None:
+            self._flushing = False
+            failure = future.result()
+            job.done(failure)
+            if failure is None:
+                self._flushed()
+                self._finish_flush(None)
+            else:
+                self._finish_flush(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot be made durable: {failure}"))
+
+        future.add_done_callback(finished)
+
+    def _flushed(self) -> None:
+        """More is on disk than before."""
+
+    def _finish_flush(self, error: KafkaError | None) -> None:
+        waiting, self._flush_waiters = self._flush_waiters, []
+        safe = self.log.recovery_point
+        for offset, callback in waiting:
+            if error is not None or offset <= safe:
+                callback(error)
+            else:
+                self._flush_waiters.append((offset, callback))
+        if self._flush_waiters and not self._flushing:
+            self._start_flush()

@@ -1,0 +1,477 @@
+"""One partition on this node in its role: as leader, who takes writes, or as follower, who takes what that one sends.
+
+    offline ──become_leader──> leader <──become_leader / become_follower──> follower
+
+A partition is offline until the metadata gives it a role. As leader it takes writes and tells how far followers are;
+with a single replica everything appended is committed at once, and nothing is asked of anybody. With `flush.before.ack`
+the leader's own log counts up to what is on disk: no reader sees a record that a power cut may take, for what is
+written later at its offset would be passed over. As follower it takes
+what its leader sends, and serves consumers up to the high watermark it was told. Both roles begin with the high
+watermark that the node knew: a record is not shown before it is known again to be committed.
+
+The log, and those who wait for it to be committed or on disk, are `local_partition`'s.
+"""
+
+import logging
+from collections.abc import Callable
+from uuid import UUID
+
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.identifiers import TopicPartition
+from millstream.formats.model.transactions import Marker, Origin, VerificationGuard
+from millstream.node.environment import Environment
+from millstream.node.metadata.image import PartitionState
+from millstream.node.replicas.commit_waiters import CommitWaiter, OnCommitted
+from millstream.node.replicas.core.follower import PartitionFollower
+from millstream.node.replicas.core.leader import Confirmed, Follower, NextStep, PartitionLeader, Proposal
+from millstream.node.replicas.local_partition import NO_LEADER, LocalPartition, Role
+from millstream.node.replicas.replica_surroundings import Replicas, Surroundings
+from millstream.node.replicas.sequence_gaps import NEW_LEADER_S
+from millstream.node.storage.log.partition_log import Appended, PartitionLog
+
+_log = logging.getLogger("millstream.node.replicas.core")
+
+
+class Partition(LocalPartition):
+    __slots__ = ("_deletion_waiters", "_follower", "_leader", "_replicas", "new_leader_until", "state")
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: UUID,
+        open_log: Callable[[], PartitionLog],
+        environment: Environment,
+        replicas: Replicas,
+    ) -> None:
+        super().__init__(topic_partition, topic_id, open_log, environment)
+        self.state: PartitionState | None = None
+        """As the metadata has it."""
+        self.new_leader_until = 0.0
+        """Until then producers may have batches under way to the leader before; 0 if there was none, or long ago."""
+        self._replicas = replicas
+        self._leader: PartitionLeader | None = None
+        self._follower: PartitionFollower | None = None
+        self._deletion_waiters: list[CommitWaiter] = []
+
+    def _opened(self, log: PartitionLog) -> None:
+        self._check_epochs(log)
+        super()._opened(log)
+        if self.is_leader:
+            self._begin_leading(log)
+
+    def _check_epochs(self, log: PartitionLog) -> None:
+        """Nothing in a log can be of a later epoch than the metadata knows: a batch that says so is damaged.
+
+        A follower gets it again from the leader, who would find no common past with it otherwise. The only replica
+        keeps its records, for nobody else has them.
+        """
+        since = log.forget_epochs_after(self.leader_epoch) if self.state is not None else None
+        if since is None:
+            return
+        _log.warning("impossible_epoch partition=%s offset=%d", self.topic_partition, since)
+        if not self.is_leader:
+            log.truncate_to(since)
+
+    # Roles
+
+    def become_leader(self, state: PartitionState) -> None:
+        """The metadata says that this node leads; also called when it tells more of the same leadership."""
+        if self.is_leader and state.leader_epoch == self.leader_epoch:
+            self._follow_state(state)
+            return
+        self._leave_role()
+        self.state = state
+        self.role, self.is_leader = Role.LEADER, True
+        self.leader_id, self.leader_epoch = state.leader, state.leader_epoch
+        if state.leader_epoch > 0 and len(state.replicas) > 1:
+            self.new_leader_until = self.environment.loop.time() + NEW_LEADER_S
+        if self._log is not None:
+            try:
+                self._begin_leading(self._log)
+            except BaseException:
+                self._log = None  # whoever needs it next tries again; until then nothing is taken
+                raise
+        self.wake_all()
+
+    def become_follower(self, state: PartitionState) -> None:
+        """The metadata says that another node leads, or none."""
+        if self.role is Role.FOLLOWER and (state.leader, state.leader_epoch) == (self.leader_id, self.leader_epoch):
+            self.state = state
+            return
+        self._leave_role()
+        self.state = state
+        self.role = Role.FOLLOWER
+        self.leader_id, self.leader_epoch = state.leader, state.leader_epoch
+        if self._log is not None:
+            self._log.high_watermark = self.high_watermark
+        self.wake_all()
+
+    def go_offline(self) -> None:
+        """The partition is no longer this node's."""
+        self._leave_role()
+        self.role = Role.OFFLINE
+        self.leader_id = NO_LEADER
+        self.wake_all()
+
+    def _leave_role(self) -> None:
+        self.is_leader = False
+        self._leader = self._follower = None
+        self.unreadable = None  # the log may be cut in another role
+        error = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the leadership went to another node before that was done")
+        self._fail_waiters(error)
+        deletions, self._deletion_waiters = self._deletion_waiters, []
+        for waiter in deletions:
+            waiter.tell(error)
+
+    def _begin_leading(self, log: PartitionLog) -> None:
+        state = self.state
+        assert state is not None
+        # What earlier leaders wrote ends here: followers find out by this where their logs part from ours.
+        log.assign_leader_epoch(self.leader_epoch)
+        if self._is_committed_at_once(log, state):
+            log.high_watermark = None
+            self.high_watermark = log.log_end_offset
+            return
+        log.high_watermark = self.high_watermark
+        self._leader = self._new_leader(log, state)
+        self._look_at_high_watermark(self._leader)
+        self._flush_to_commit(log)
+
+    def _is_committed_at_once(self, log: PartitionLog, state: PartitionState) -> bool:
+        """Whether nothing is waited for: no other replica, and not the disk."""
+        return state.replicas == (self._replicas.node_id,) and not log.config.flush_before_ack
+
+    def _new_leader(self, log: PartitionLog, state: PartitionState) -> PartitionLeader:
+        return PartitionLeader(
+            self._replicas.node_id,
+            log,
+            Surroundings(self._replicas, log),
+            replicas=state.replicas,
+            isr=state.isr,
+            leader_epoch=state.leader_epoch,
+            partition_epoch=state.partition_epoch,
+            high_watermark=self.high_watermark,
+            now_ms=self._now_ms(),
+        )
+
+    def _follow_state(self, state: PartitionState) -> None:
+        self.state = state
+        self._note_for_followers()
+        log = self._log
+        if log is None:
+            return
+        leader = self._leader
+        if leader is None:
+            if not self._is_committed_at_once(log, state):
+                log.high_watermark = self.high_watermark
+                self._leader = self._new_leader(log, state)
+            return
+        if self._is_committed_at_once(log, state):
+            self._leader = None
+            log.high_watermark = None
+            self._committed_to(log.log_end_offset)
+            return
+        before = leader.isr
+        leader.updated(
+            replicas=state.replicas, isr=state.isr, partition_epoch=state.partition_epoch, now_ms=self._now_ms()
+        )
+        self._in_sync_set_changed(leader, before)
+
+    # Leading
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether another node may lead by now: there are other replicas, and the controller is not in reach."""
+        state = self.state
+        return self.is_leader and state is not None and len(state.replicas) > 1 and self._replicas.is_out_of_touch()
+
+    @property
+    def leader_to_name(self) -> tuple[int, int] | None:
+        """The leader and its epoch, for clients that came to a node which does not lead; None if this node is in doubt.
+        If it named itself, librdkafka would not ask any other node."""
+        return None if self.is_in_doubt else (self.leader_id, self.leader_epoch)
+
+    def doubted(self, why: object) -> KafkaError:
+        """What to respond in place of something that clients take as final: the real leader's log may be another one.
+        `why` is that response."""
+        return KafkaError(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            f"this node has lost the controller, so another may lead {self.topic_partition}: refresh metadata ({why})",
+        )
+
+    @property
+    def is_new_leader(self) -> bool:
+        if self.new_leader_until and self.environment.loop.time() >= self.new_leader_until:
+            self.new_leader_until = 0.0
+        return self.new_leader_until > 0
+
+    def append(
+        self,
+        batches: memoryview,
+        now_ms: int,
+        *,
+        origin: Origin = Origin.CLIENT,
+        guard: VerificationGuard | None = None,
+        needs_guard: bool = False,
+    ) -> Appended:
+        """Takes a batch; with `needs_guard` a transaction's first only with what `begin_verification` gave."""
+        if not self.is_leader:
+            raise self.not_leader()
+        log = self._log or self.log
+        if guard is None and not needs_guard:
+            appended = log.append(batches, leader_epoch=self.leader_epoch, now_ms=now_ms, origin=origin)
+        else:
+            appended = log.append(
+                batches,
+                leader_epoch=self.leader_epoch,
+                now_ms=now_ms,
+                origin=origin,
+                guard=guard,
+                needs_guard=needs_guard,
+            )
+        if not appended[4]:  # else it was here before
+            traffic = self.traffic
+            traffic.received_bytes += len(batches)
+            traffic.received_records += appended[1] - appended[0] + 1
+        if self._leader is None and not self.waiters:
+            self.high_watermark = log.log_end_offset
+        else:
+            self._grew(log)
+        return appended
+
+    def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
+        """Whether batches of a producer go on with a transaction that this leader has begun to take."""
+        log = self._log
+        return self.is_leader and log is not None and log.producers.has_open_transaction(producer_id, epoch)
+
+    def begin_verification(
+        self, producer_id: int, epoch: int, sequence: int, *, bumps_epoch: bool
+    ) -> VerificationGuard | None:
+        """What an append needs once the coordinator has said yes; None where the transaction is open here already."""
+        if not self.is_leader:
+            raise self.not_leader()
+        return self.log.begin_verification(producer_id, epoch, sequence, bumps_epoch=bumps_epoch)
+
+    def append_marker(self, marker: Marker, now_ms: int) -> Appended:
+        """Ends a producer's transaction here."""
+        if not self.is_leader:
+            raise self.not_leader()
+        log = self._log or self.log
+        appended = log.append_marker(
+            producer_id=marker.producer_id,
+            producer_epoch=marker.producer_epoch,
+            coordinator_epoch=marker.coordinator_epoch,
+            committed=marker.committed,
+            transaction_version=marker.transaction_version,
+            leader_epoch=self.leader_epoch,
+            now_ms=now_ms,
+        )
+        self._grew(log)
+        return appended
+
+    def _grew(self, log: PartitionLog) -> None:
+        leader = self._leader
+        if leader is None:
+            self.high_watermark = log.log_end_offset
+            if self.waiters:
+                for waiter in tuple(self.waiters):
+                    waiter.wake()
+            return
+        if len(leader.maximal_isr) == 1:  # else the others have to have it first
+            leader.appended(self._now_ms())
+            self._look_at_high_watermark(leader)
+        self._flush_to_commit(log)
+        if self.replica_waiters:
+            for follower in tuple(self.replica_waiters):
+                follower.grown(self)
+
+    def check_enough_in_sync(self) -> None:
+        """With acks=all a write that too few replicas would hold is refused rather than risked."""
+        if self._leader is not None:
+            self._leader.check_enough_in_sync()
+
+    @property
+    def epoch_start(self) -> int:
+        """Where this leadership began. Until the high watermark is there, we may not know of all that is committed."""
+        return self._leader.epoch_start if self._leader is not None else 0
+
+    @property
+    def knows_what_is_committed(self) -> bool:
+        return self.high_watermark >= self.epoch_start
+
+    def followers(self) -> dict[int, Follower]:
+        return self._leader.followers if self._leader is not None else {}
+
+    def in_sync(self) -> frozenset[int]:
+        if self._leader is not None:
+            return self._leader.isr
+        return frozenset(self.state.isr) if self.state is not None else frozenset()
+
+    def check_follower(self, broker_id: int, broker_epoch: int) -> None:
+        """Refuses a fetch of a replica that is none, or was one in an earlier life."""
+        self.check_is_leader()
+        _ = self.log
+        if self._leader is None:
+            raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"broker {broker_id} is not known here as a replica")
+        self._leader.follower(broker_id, broker_epoch)
+
+    def fetched_by(self, broker_id: int, broker_epoch: int, offset: int, log_start: int) -> None:
+        """A follower, whose log agrees with ours, has everything before `offset`."""
+        leader = self._leader
+        if leader is None:
+            raise self.not_leader()
+        now_ms = self._now_ms()
+        moved = leader.fetched(broker_id, offset=offset, log_start=log_start, broker_epoch=broker_epoch, now_ms=now_ms)
+        if leader.wants_growth(broker_id):
+            self._propose(leader, now_ms)
+        if moved:
+            self._look_at_high_watermark(leader)
+        if self._deletion_waiters:
+            self._look_at_low_watermark()
+
+    def is_level(self, broker_id: int, broker_epoch: int, offset: int, log_start: int, leader_epoch: int) -> bool:
+        """Whether a follower that is in sync fetches again where it was, at the end: then that is noted, and is all.
+
+        Most partitions of most fetches are so, and this costs a fraction of the whole way.
+        """
+        leader, log = self._leader, self._log
+        if leader is None or log is None or leader_epoch != self.leader_epoch or broker_id not in leader.isr:
+            return False
+        follower = leader.followers.get(broker_id)
+        if (
+            follower is None
+            or offset != log.log_end_offset
+            or follower.log_end != offset
+            or follower.log_start != log_start
+            or follower.broker_epoch != broker_epoch
+        ):
+            return False
+        follower.level(self._now_ms())
+        return True
+
+    def was_level(self, broker_id: int, at: float) -> None:
+        """A follower was at our end when it fetched at that time of the loop, and nothing was appended until now."""
+        follower = self._leader.followers.get(broker_id) if self._leader is not None else None
+        if follower is not None and int(at * 1000) > follower.fetched_ms:
+            follower.level(int(at * 1000))
+
+    def _flush_to_commit(self, log: PartitionLog) -> None:
+        if log.config.flush_before_ack and log.recovery_point < log.log_end_offset and not self._flushing:
+            self._start_flush()
+
+    def _flushed(self) -> None:
+        leader = self._leader
+        if leader is not None:
+            leader.appended(self._now_ms())
+            self._look_at_high_watermark(leader)
+            self._flush_to_commit(self.log)  # what came meanwhile
+
+    def check_in_sync_set(self) -> None:
+        """Called now and then (followers that are silent change nothing by themselves), and when settings changed."""
+        log, state = self._log, self.state
+        if self.is_leader and state is not None and log is not None:
+            if (self._leader is None) is not self._is_committed_at_once(log, state):
+                self._follow_state(state)  # `flush.before.ack` was changed
+            self._flush_to_commit(log)
+        leader = self._leader
+        if leader is not None:
+            now_ms = self._now_ms()
+            leader.settings_changed(now_ms)
+            self._look_at_high_watermark(leader)
+            self._propose(leader, now_ms)
+            if self._deletion_waiters:
+                self._look_at_low_watermark()
+
+    def _propose(self, leader: PartitionLeader, now_ms: int) -> None:
+        proposal = leader.propose(now_ms)
+        if proposal is not None:
+            self._replicas.submit(self, proposal)
+
+    def proposal_answered(self, proposal: Proposal, error: int, confirmed: Confirmed | None) -> NextStep:
+        leader = self._leader
+        if leader is None or leader.leader_epoch != proposal.leader_epoch:
+            return NextStep.NOTHING
+        before = leader.isr
+        step = leader.answered(proposal, error, confirmed, self._now_ms())
+        self._in_sync_set_changed(leader, before)
+        return step
+
+    def _in_sync_set_changed(self, leader: PartitionLeader, before: frozenset[int]) -> None:
+        self.traffic.isr_shrinks += not before <= leader.isr
+        self.traffic.isr_expands += not leader.isr <= before
+        self._note_for_followers()
+        self._look_at_high_watermark(leader)
+        if self._commit_waiters:
+            error = leader.not_enough_after_append()
+            if error is not None:
+                self._commit_waiters.fail(error)
+        if self._deletion_waiters:
+            self._look_at_low_watermark()
+
+    def _look_at_high_watermark(self, leader: PartitionLeader) -> None:
+        if leader.high_watermark > self.high_watermark:
+            self._committed_to(leader.high_watermark)
+
+    # Deleting from the start
+
+    @property
+    def low_watermark(self) -> int:
+        return self._leader.low_watermark if self._leader is not None else self.log.log_start_offset
+
+    def when_deleted(self, offset: int, callback: OnCommitted) -> CommitWaiter | None:
+        """Calls back once no live replica has anything before `offset`."""
+        self._note_for_followers()
+        if self.low_watermark >= offset:
+            callback(None)
+            return None
+        waiter = CommitWaiter(offset, callback)
+        self._deletion_waiters = [each for each in self._deletion_waiters if each.is_waiting]
+        self._deletion_waiters.append(waiter)
+        return waiter
+
+    def _look_at_low_watermark(self) -> None:
+        low = self.low_watermark
+        waiting, self._deletion_waiters = self._deletion_waiters, []
+        for waiter in waiting:
+            if waiter.offset <= low:
+                waiter.tell(None)
+            elif waiter.is_waiting:
+                self._deletion_waiters.append(waiter)
+
+    # Following
+
+    @property
+    def follower(self) -> PartitionFollower | None:
+        """The follower's state, made when it first fetches; None in any other role."""
+        if self.role is not Role.FOLLOWER or self.leader_id == NO_LEADER:
+            return None
+        if self._follower is None:
+            log = self.log
+            self._cut_damage(log)
+            log.high_watermark = self.high_watermark
+            self._follower = PartitionFollower(log, self.leader_id, self.leader_epoch, self.high_watermark)
+        return self._follower
+
+    def _cut_damage(self, log: PartitionLog) -> None:
+        """Give up what recovery has kept behind a damaged or lost part: the leader has it whole.
+
+        Before the first fetch, which tells the leader that we have all that comes before it.
+        """
+        since = log.damaged_from
+        if since is None:
+            return
+        _log.warning("damage_cut partition=%s from=%d to=%d", self.topic_partition, log.log_end_offset, since)
+        if since < log.log_start_offset:
+            log.start_anew_at(since, self.environment.clock.now_ms())
+        else:
+            log.truncate_to(since)
+        self.high_watermark = min(self.high_watermark, log.log_end_offset)
+
+    def followed(self) -> None:
+        """The follower's state was moved by an answer of the leader: readers may see more, or less after a cut."""
+        follower, log = self._follower, self._log
+        if follower is None or log is None or follower.high_watermark == self.high_watermark:
+            return
+        self.high_watermark = log.high_watermark = follower.high_watermark
+        for waiter in tuple(self.waiters):
+            waiter.wake()

@@ -1,0 +1,96 @@
+"""Batches that were refused for a reason that passes, so that none which was sent behind them is taken before them.
+
+A producer has up to five batches under way. If the first is refused (this node does not know yet that it leads, too few
+replicas are in sync, the disk is full) and the reason is gone when the second arrives, the log takes that one wherever
+it does not know the producer: any sequence may be its first there. The first is then out of order for ever, and
+librdkafka takes the success of a later batch for that of all before it: it tells its user of a delivery that never was
+(confluent-kafka-go issue 921; Kafka has this gap). And where the log knows the producer, a refusal for the sequence
+makes clients begin a new epoch, in which they repeat what may be in the log already (librdkafka issue 4953).
+
+So what comes behind a refused batch is refused for the same reason: clients then send all of it again, in order.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.records.batch import HEADER, HEADER_SIZE, MAX_SEQUENCE, Bytes, is_behind
+from millstream.node.storage.log.producer_state import ProducerState
+
+REMEMBERED_S = 30.0
+"""As long as clients wait for an answer by default: what was under way with the refused batch has come by then."""
+MOST_REMEMBERED = 10_000
+
+Key = tuple[bytes, int, int]
+"""Topic as the request names it, partition, producer: of partitions, too, that are not known here yet."""
+
+
+class Refused(NamedTuple):
+    epoch: int
+    sequence: int
+    code: ErrorCode
+    until: float
+
+
+class RefusedBatches:
+    """Of each producer and partition the first that was refused, until it comes again."""
+
+    __slots__ = ("_first", "_now")
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._first: dict[Key, Refused] = {}
+        """In the order of their ends, which is that of their beginnings."""
+        self._now = now
+
+    def __bool__(self) -> bool:
+        return bool(self._first)
+
+    def note(self, topic: bytes, index: int, batch: Bytes, code: ErrorCode) -> None:
+        """This batch was refused."""
+        if not code.retriable or len(batch) < HEADER_SIZE:
+            return
+        header = HEADER.unpack_from(batch)
+        producer_id, epoch, sequence = header[9], header[10], header[11]
+        if producer_id < 0 or sequence < 0:
+            return
+        self._forget_old()
+        key = topic, index, producer_id
+        known = self._first.get(key)
+        if known is not None:
+            if epoch < known.epoch or (epoch == known.epoch and is_behind(sequence, known.sequence)):
+                return
+            del self._first[key]
+        elif len(self._first) >= MOST_REMEMBERED:
+            del self._first[next(iter(self._first))]
+        self._first[key] = Refused(epoch, sequence, code, self._now() + REMEMBERED_S)
+
+    def check(self, topic: bytes, index: int, batch: Bytes, producers: ProducerState) -> None:
+        """Raises KafkaError for a batch that would overtake a refused one; called when nothing else is against it."""
+        self._forget_old()
+        if len(batch) < HEADER_SIZE:
+            return
+        header = HEADER.unpack_from(batch)
+        delta, producer_id, epoch, sequence = header[6], header[9], header[10], header[11]
+        key = topic, index, producer_id
+        known = self._first.get(key)
+        if known is None or epoch < known.epoch:
+            return
+        if epoch == known.epoch and sequence != known.sequence:
+            if not is_behind(sequence, known.sequence):
+                return
+            # The refused one may have been taken elsewhere meanwhile, and have come here with the log.
+            if not producers.has_all_before(producer_id, epoch, sequence, (sequence + delta) & MAX_SEQUENCE):
+                raise KafkaError(
+                    known.code,
+                    f"sequence {sequence} of producer {producer_id} comes after {known.sequence}, which was refused:"
+                    " send that one again first",
+                )
+        del self._first[key]  # if this one is refused again, it is noted again
+
+    def _forget_old(self) -> None:
+        now = self._now()
+        while self._first:
+            oldest = next(iter(self._first))
+            if self._first[oldest].until > now:
+                return
+            del self._first[oldest]

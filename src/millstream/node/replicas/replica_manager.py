@@ -1,0 +1,224 @@
+"""Replication on this node: roles, fetchers, in-sync sets, throttles and the timers they need, joined.
+
+What a partition, a fetcher or a handler must know of the cluster it asks here; the metadata is the only source.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from uuid import UUID
+
+from millstream.config.broker_config import BrokerConfig
+from millstream.config.table import cluster
+from millstream.formats.model.identifiers import BrokerId, TopicId, TopicName, TopicPartition
+from millstream.formats.protocol.node_endpoints import NodeEndpoint
+from millstream.node.cluster.lost_brokers import LostBrokers
+from millstream.node.environment import Environment
+from millstream.node.metadata.image import BrokerRegistration, MetadataDelta, MetadataImage, PartitionState
+from millstream.node.replicas.core.leader import Proposal
+from millstream.node.replicas.isr_changes import ControllerRequests, IsrChanges
+from millstream.node.replicas.partition import Partition
+from millstream.node.replicas.partition_table import PartitionTable
+from millstream.node.replicas.replica_fetchers import ReplicaFetchers
+from millstream.node.replicas.replica_roles import Metadata, ReplicaRoles
+from millstream.node.replicas.replica_throttle import ReplicaThrottle
+from millstream.node.storage.log.log_directory import LogDirectory
+
+RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+_log = logging.getLogger("millstream.node.replicas.core")
+
+
+class ReplicaManager:
+    def __init__(
+        self,
+        metadata: Metadata,
+        link: ControllerRequests,
+        logs: LogDirectory,
+        environment: Environment,
+        *,
+        broker_epoch: Callable[[], int] | None = None,
+        not_ours: Iterable[TopicPartition] = (),
+        out_of_touch: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`broker_epoch` is that of this node's registration; left out, it is what the image says. `out_of_touch` says
+        whether the controller is not in reach."""
+        self.is_out_of_touch = out_of_touch
+        self._metadata = metadata
+        self._logs = logs
+        self._environment = environment
+        self.node_id = metadata.config.node_id
+        self._broker_epoch = broker_epoch or self._registered_epoch
+        self._isr_changes = IsrChanges(link, self.node_id, self.broker_epoch, environment)
+        now = environment.loop.time
+        self.leader_throttle = ReplicaThrottle(
+            "leader.replication.throttled.replicas",
+            self.node_id,
+            lambda topic: self.image.topic_config(topic),
+            lambda: int(self.config[cluster.LEADER_REPLICATION_THROTTLED_RATE]),
+            now,
+        )
+        self.follower_throttle = ReplicaThrottle(
+            "follower.replication.throttled.replicas",
+            self.node_id,
+            lambda topic: self.image.topic_config(topic),
+            lambda: int(self.config[cluster.FOLLOWER_REPLICATION_THROTTLED_RATE]),
+            now,
+        )
+        self.lost_brokers = LostBrokers(
+            lambda: self.image, lambda: self.config[cluster.BROKER_SESSION_TIMEOUT_MS] / 1000, now
+        )
+        self.fetchers = ReplicaFetchers(self, self.follower_throttle, environment)
+        self.roles = ReplicaRoles(metadata, logs, environment, self, self.fetchers, not_ours=not_ours)
+        self._timers: list[asyncio.TimerHandle] = []
+        self._checkpointed = 0
+
+    @property
+    def partitions(self) -> PartitionTable:
+        return self.roles.partitions
+
+    def begin(self) -> None:
+        """Takes up the roles that the image has for this node."""
+        self.roles.begin()
+        self._repeat(self._check_in_sync_sets, lambda: self.lag_max_ms() / 2000)
+        self._repeat(
+            self._checkpoint, lambda: self.config[cluster.REPLICA_HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS] / 1000
+        )
+
+    def follow(self, delta: MetadataDelta) -> None:
+        self.lost_brokers.follow(delta)
+        self.roles.follow(delta)
+
+    def close(self) -> None:
+        """Before the logs are closed: nothing is copied, led or proposed any more."""
+        for timer in self._timers:
+            timer.cancel()
+        self._isr_changes.close()
+        self.fetchers.close()
+        self.roles.close()
+
+    # The cluster
+
+    @property
+    def image(self) -> MetadataImage:
+        return self._metadata.image
+
+    @property
+    def config(self) -> BrokerConfig:
+        return self._metadata.config
+
+    def cluster_id(self) -> str | None:
+        return self.image.cluster_id or None
+
+    def broker_epoch(self) -> int:
+        return self._broker_epoch()
+
+    def _registered_epoch(self) -> int:
+        registered = self._broker(self.node_id)
+        return registered.epoch if registered is not None else -1
+
+    def _broker(self, broker_id: int) -> BrokerRegistration | None:
+        return self.image.brokers.get(BrokerId(broker_id))
+
+    def is_eligible(self, broker_id: int, broker_epoch: int) -> bool:
+        broker = self._broker(broker_id)
+        return broker is not None and broker.active and broker_epoch in (-1, broker.epoch)
+
+    def is_alive(self, broker_id: int) -> bool:
+        broker = self._broker(broker_id)
+        return broker is not None and not broker.fenced
+
+    def is_of_the_past(self, broker_id: int, broker_epoch: int) -> bool:
+        """Whether a broker has registered again since it was in this epoch."""
+        broker = self._broker(broker_id)
+        return broker is not None and -1 < broker_epoch < broker.epoch
+
+    def is_of_the_future(self, broker_id: int, broker_epoch: int) -> bool:
+        """Whether a broker epoch is higher than any that the metadata has for this broker.
+
+        The metadata of this node may be behind, so the request may be right a moment later. It may also be forged.
+        """
+        broker = self._broker(broker_id)
+        return broker_epoch > (broker.epoch if broker is not None else -1)
+
+    def state_elsewhere(self, topic: bytes, by_id: bool, index: int) -> PartitionState | None:
+        """A partition as the metadata has it, for a client that asks a node which has no replica of it."""
+        if by_id:
+            found = self.image.topics_by_id.get(TopicId(UUID(bytes=topic)))
+        else:
+            found = self.image.topics.get(TopicName(topic.decode(errors="replace")))
+        return found.partitions[index] if found is not None and 0 <= index < len(found.partitions) else None
+
+    def selects_by_rack(self) -> bool:
+        return self.config[cluster.REPLICA_SELECTOR_CLASS] == RACK_AWARE_SELECTOR
+
+    def rack_of(self, broker_id: int) -> str | None:
+        broker = self._broker(broker_id)
+        return broker.rack if broker is not None else None
+
+    def address_of(self, broker_id: int) -> tuple[str, int]:
+        endpoint = self._endpoint(broker_id, self.config.inter_broker_listener)
+        if endpoint is None:
+            raise ConnectionError(f"it is not known where broker {broker_id} listens for other brokers")
+        return endpoint.host, endpoint.port
+
+    def endpoints(self, broker_ids: Iterable[int], listener: str) -> list[NodeEndpoint]:
+        """Where brokers listen, for clients that came to us by `listener`."""
+        found = [self._endpoint(broker_id, listener) for broker_id in broker_ids]
+        return [endpoint for endpoint in found if endpoint is not None]
+
+    def _endpoint(self, broker_id: int, listener: str) -> NodeEndpoint | None:
+        broker = self._broker(broker_id)
+        for endpoint in broker.end_points if broker is not None else ():
+            if endpoint.name.upper() == listener.upper():
+                assert broker is not None
+                return NodeEndpoint(broker_id, endpoint.host, endpoint.port, broker.rack)
+        return None
+
+    def connection_lost(self, broker_id: int) -> None:
+        self.lost_brokers.connection_lost(broker_id)
+
+    def connection_made(self, broker_id: int) -> None:
+        self.lost_brokers.connection_made(broker_id)
+
+    def lag_max_ms(self) -> int:
+        return int(self.config[cluster.REPLICA_LAG_TIME_MAX_MS])
+
+    # In-sync sets and high watermarks
+
+    def submit(self, partition: Partition, proposal: Proposal) -> None:
+        _log.info(
+            "isr_proposed partition=%s isr=%s epoch=%d/%d",
+            partition.topic_partition,
+            proposal.members,
+            proposal.leader_epoch,
+            proposal.partition_epoch,
+        )
+        self._isr_changes.submit(partition, proposal)
+
+    def _check_in_sync_sets(self) -> None:
+        for partition in self.partitions:
+            if partition.is_leader:
+                partition.check_in_sync_set()
+
+    def _checkpoint(self) -> None:
+        """High watermarks, so that a restart need not wait for other replicas to show what was committed long ago."""
+        replicated = [p.high_watermark for p in self.partitions if p.state is not None and len(p.state.replicas) > 1]
+        if sum(replicated) == self._checkpointed:
+            return
+        job = self._logs.checkpoint_job(self._environment.clock.now_ms())
+        if job is not None:
+            self._checkpointed = sum(replicated)
+            future = self._environment.offload(job.run)
+            future.add_done_callback(lambda done: job.done(done.result()))
+
+    def _repeat(self, action: Callable[[], None], interval_s: Callable[[], float]) -> None:
+        place = len(self._timers)
+
+        def run() -> None:
+            try:
+                action()
+            except Exception:
+                _log.exception("replication_upkeep_failed")
+            self._timers[place] = self._environment.loop.call_later(interval_s(), run)
+
+        self._timers.append(self._environment.loop.call_later(interval_s(), run))

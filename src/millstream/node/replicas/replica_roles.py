@@ -1,0 +1,228 @@
+"""From the metadata to roles: which partitions this node holds, which of them it leads, whom it follows in the others.
+
+Holds the partition table in step with the image, and the fetchers in step with the table. A log of which this node is
+no longer a replica is deleted; one that belongs to no topic that is known is set aside.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Protocol
+
+from millstream.config.broker_config import BrokerConfig
+from millstream.config.log_config import LogConfig
+from millstream.config.topic_config import resolve_log_config, topic_defaults
+from millstream.formats.model.errors import KafkaError
+from millstream.formats.model.identifiers import NO_TOPIC_ID, TopicPartition
+from millstream.node.environment import Environment
+from millstream.node.metadata.image import MetadataDelta, MetadataImage, PartitionState, ResourceType, TopicImage
+from millstream.node.replicas.local_partition import NO_LEADER, Role
+from millstream.node.replicas.partition import Partition
+from millstream.node.replicas.partition_table import PartitionTable
+from millstream.node.replicas.replica_surroundings import Replicas
+from millstream.node.storage.job import Job
+from millstream.node.storage.log.log_directory import LogDirectory
+from millstream.node.storage.log.partition_log import PartitionLog
+
+_log = logging.getLogger("millstream.node.broker")
+
+
+class Metadata(Protocol):
+    """The broker's view of the cluster."""
+
+    @property
+    def image(self) -> MetadataImage: ...
+
+    @property
+    def config(self) -> BrokerConfig: ...
+
+
+class Fetchers(Protocol):
+    """Those who copy what other nodes lead."""
+
+    def follow(self, partition: Partition) -> None:
+        """The partition has a leader elsewhere, or a new one."""
+        ...
+
+    def stop(self, partition: Partition) -> None: ...
+
+
+class ReplicaRoles:
+    def __init__(
+        self,
+        metadata: Metadata,
+        logs: LogDirectory,
+        environment: Environment,
+        replicas: Replicas,
+        fetchers: Fetchers,
+        *,
+        not_ours: Iterable[TopicPartition] = (),
+    ) -> None:
+        """`not_ours` are logs in the directory that belong to others of this node, such as the metadata log."""
+        self.partitions = PartitionTable()
+        self._metadata = metadata
+        self._logs = logs
+        self._environment = environment
+        self._replicas = replicas
+        self._fetchers = fetchers
+        self._not_ours = frozenset(not_ours)
+        self._log_defaults = topic_defaults(metadata.config)
+        self.on_opened: Callable[[PartitionLog], None] = lambda log: None
+
+    def begin(self) -> None:
+        """Takes the roles that the image has for this node; called once, when the image is up to date."""
+        self._set_strays_aside()
+        self._log_defaults = topic_defaults(self._metadata.config)
+        for topic in self._metadata.image.topics.values():
+            self._take_roles(topic)
+
+    def follow(self, delta: MetadataDelta) -> None:
+        for topic in delta.deleted.values():
+            self._drop_topic(topic)
+        for topic in (*delta.created.values(), *delta.changed.values()):
+            self._take_roles(topic)
+        self._follow_settings(delta)
+        if delta.brokers:
+            # Who came back may join, and nobody waits for a replica whose broker is gone.
+            for partition in self.partitions:
+                if partition.is_leader:
+                    partition.check_in_sync_set()
+
+    def close(self) -> None:
+        """Nothing is led or followed any more."""
+        for partition in self.partitions:
+            self._fetchers.stop(partition)
+            partition.go_offline()
+
+    # Roles
+
+    def _take_roles(self, topic: TopicImage) -> None:
+        known = self.partitions.by_name.get(topic.name.encode(), {})
+        for index, state in enumerate(topic.partitions):
+            partition = known.get(index)
+            if partition is not None and partition.state is state:
+                continue  # images share what did not change
+            if self._replicas.node_id not in state.replicas:
+                if partition is not None:
+                    self._drop(partition)
+                continue
+            if partition is None:
+                partition = self._new_partition(TopicPartition(topic.name, index), topic)
+                self.partitions.add(partition)
+            try:
+                self._take_role(partition, state)
+            except (KafkaError, OSError) as error:
+                _log.error("role_not_taken partition=%s error=%s", partition.topic_partition, error)
+
+    def _take_role(self, partition: Partition, state: PartitionState) -> None:
+        before = partition.role, partition.leader_id, partition.leader_epoch
+        if state.leader == self._replicas.node_id:
+            if partition.role is Role.FOLLOWER:
+                self._fetchers.stop(partition)
+            partition.become_leader(state)
+            return
+        partition.become_follower(state)
+        if (partition.role, partition.leader_id, partition.leader_epoch) != before:
+            if state.leader == NO_LEADER:
+                self._fetchers.stop(partition)
+            else:
+                self._fetchers.follow(partition)
+
+    def _new_partition(self, at: TopicPartition, topic: TopicImage) -> Partition:
+        return Partition(at, topic.id, partial(self._open_log, at, topic), self._environment, self._replicas)
+
+    def _drop_topic(self, topic: TopicImage) -> None:
+        for partition in self.partitions.remove_topic(topic.name, topic.id):
+            self._let_go(partition)
+
+    def _drop(self, partition: Partition) -> None:
+        _log.info("replica_removed partition=%s", partition.topic_partition)
+        self.partitions.remove(partition)
+        self._let_go(partition)
+
+    def _let_go(self, partition: Partition) -> None:
+        self._fetchers.stop(partition)
+        partition.go_offline()
+        if partition.topic_partition in self._logs.partitions:
+            try:
+                self._run(self._logs.delete(partition.topic_partition))
+            except KafkaError as error:
+                # What is left is a stray at the next start.
+                _log.error("log_not_deleted partition=%s error=%s", partition.topic_partition, error)
+
+    # Logs
+
+    def _open_log(self, at: TopicPartition, topic: TopicImage) -> PartitionLog:
+        log = self._open_or_create(at, topic)
+        if log.high_watermark is None:
+            self._logs.restore_high_watermark(log)
+        self.on_opened(log)
+        return log
+
+    def _open_or_create(self, at: TopicPartition, topic: TopicImage) -> PartitionLog:
+        config = self._config_of(topic.name)
+        now_ms = self._environment.clock.now_ms()
+        if at in self._logs.partitions:
+            log = self._logs.open(at, config, now_ms)
+            if log.topic_id == NO_TOPIC_ID and not self._is_led_elsewhere(at):
+                self._logs.adopt(at, topic.id)
+            if log.topic_id == topic.id:
+                return log
+            # A topic of the same name that was deleted while this node was down, or died in the middle of doing so. Or
+            # the file that says which is damaged: then there is a leader that has everything, and nothing to guess.
+            self._logs.set_aside(at)
+        return self._logs.create(at, topic.id, config, now_ms)
+
+    def _is_led_elsewhere(self, at: TopicPartition) -> bool:
+        state = self._metadata.image.partition(at)
+        return state is not None and state.leader not in (NO_LEADER, self._replicas.node_id)
+
+    def _config_of(self, topic: str) -> LogConfig:
+        return resolve_log_config(self._log_defaults, self._metadata.image.topic_config(topic))
+
+    def min_in_sync(self, topic: str) -> int:
+        """What the topic's `min.insync.replicas` comes to."""
+        return self._config_of(topic).min_insync_replicas
+
+    def log_config(self, at: TopicPartition) -> LogConfig | None:
+        """The settings of a log on our disk; None if it belongs to no topic that is known."""
+        topic = self._metadata.image.topics.get(at.topic)
+        if topic is None or self._logs.topic_id(at) not in (topic.id, NO_TOPIC_ID):
+            return None
+        return self._config_of(at.topic)
+
+    def _follow_settings(self, delta: MetadataDelta) -> None:
+        if any(resource.type == ResourceType.BROKER for resource in delta.configs):
+            self._log_defaults = topic_defaults(self._metadata.config)
+            changed = [name.decode() for name in self.partitions.by_name]
+        else:
+            changed = sorted(resource.name for resource in delta.configs if resource.type == ResourceType.TOPIC)
+        for name in changed:
+            config = self._config_of(name)
+            for partition in self.partitions.by_name.get(name.encode(), {}).values():
+                log = self._logs.loaded_log(partition.topic_partition)  # maintenance opens logs too
+                if log is not None:
+                    log.config = config
+                if partition.is_leader:
+                    partition.check_in_sync_set()
+
+    def _set_strays_aside(self) -> None:
+        """Logs that the metadata knows nothing of, where a crash came between the decision and the deed."""
+        for at in sorted(self._logs.partitions - self._not_ours):
+            try:
+                if self._is_stray(at):
+                    self._logs.set_aside(at)
+            except (KafkaError, OSError) as error:
+                _log.error("stray_log_not_set_aside partition=%s error=%s", at, error)
+
+    def _is_stray(self, at: TopicPartition) -> bool:
+        state = self._metadata.image.partition(at)
+        if state is None or self._replicas.node_id not in state.replicas:
+            return True
+        # After a clean stop the ids are looked at when the logs are opened: ten thousand files need not be read now.
+        topic = self._metadata.image.topics[at.topic]
+        return not self._logs.started_clean and self._logs.topic_id(at) not in (topic.id, NO_TOPIC_ID)
+
+    def _run(self, job: Job) -> None:
+        future = self._environment.offload(job.run)
+        future.add_done_callback(lambda done: job.done(done.result()))

@@ -1,0 +1,338 @@
+"""The real disk: storage's `Disk` interface on the operating system's files.
+
+Promises: a write is whole or raises; descriptors close with their last reference; atomic replacement survives a power
+cut when asked to be durable. Which files exist and what they mean is storage's business.
+"""
+
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from threading import Lock
+from typing import Concatenate, ParamSpec, TypeVar
+
+from millstream.formats.records.batch import Bytes
+from millstream.node.measures import PAUSE_SECONDS, Histogram
+from millstream.node.storage.disk import DirectoryEntry, OnError
+
+_PAGE_BYTES = 4096
+RESIDENCY_STEP_BYTES = 128 * 1024
+"""Read-ahead brings pages in runs of this order, so that one probe per step finds a cold run."""
+
+_OPEN_FLAGS = os.O_RDWR | os.O_CLOEXEC
+_CREATE_FLAGS = _OPEN_FLAGS | os.O_CREAT | os.O_TRUNC
+_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+
+_close = os.close
+_fstat = os.fstat
+_pread = os.pread
+_pwrite = os.pwrite
+_preadv = getattr(os, "preadv", None)
+
+
+class SyncDurations:
+    """How long bringing something to stable storage took; several threads do."""
+
+    def __init__(self) -> None:
+        self.seconds = Histogram(PAUSE_SECONDS)
+        self._lock = Lock()
+
+    def observe(self, begun: float) -> None:
+        with self._lock:
+            self.seconds.observe(time.perf_counter() - begun)
+
+
+SYNC_DURATIONS = SyncDurations()
+"""Of this process: files know nothing of the disk they were opened by."""
+
+
+def _unheard(error: OSError, path: str, reading: bool) -> None:
+    """The file or disk belongs to no node."""
+
+
+class RealFile:
+    """One descriptor, closed when the object goes."""
+
+    __slots__ = ("_can_probe", "_fd", "_on_error", "_path")
+
+    def __init__(self, path: str, flags: int = _OPEN_FLAGS, on_error: OnError = _unheard) -> None:
+        self._fd = -1  # so that __del__ is safe when open raises
+        self._path = path
+        self._on_error = on_error
+        self._can_probe = bool(_NOWAIT) and _preadv is not None
+        self._fd = os.open(path, flags, 0o644)
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            _close(self._fd)
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def read_at(self, position: int, length: int) -> bytes:
+        try:
+            data = _pread(self._fd, length, position)
+            if len(data) == length or not data:
+                return data
+            parts = [data]
+            done = len(data)
+            while done < length:
+                data = _pread(self._fd, length - done, position + done)
+                if not data:
+                    break
+                parts.append(data)
+                done += len(data)
+            return b"".join(parts)
+        except OSError as error:
+            self._on_error(error, self._path, True)
+            raise
+
+    def write_at(self, position: int, data: Bytes) -> None:
+        try:
+            length = len(data)
+            done = _pwrite(self._fd, data, position)
+            if done == length:
+                return
+            # A short write: the disk is nearly full, or it passes what one call can take. The next call says which.
+            view = memoryview(data)
+            while done < length:
+                written = _pwrite(self._fd, view[done:], position + done)
+                if written == 0:
+                    raise OSError(errno.EIO, "the disk took no more bytes", self._path)
+                done += written
+        except OSError as error:
+            self._on_error(error, self._path, False)
+            raise
+
+    def size(self) -> int:
+        return _fstat(self._fd).st_size
+
+    def truncate(self, size: int) -> None:
+        try:
+            os.ftruncate(self._fd, size)
+        except OSError as error:
+            self._on_error(error, self._path, False)
+            raise
+
+    def sync(self) -> None:
+        begun = time.perf_counter()
+        try:
+            os.fdatasync(self._fd)
+        except OSError as error:
+            self._on_error(error, self._path, False)
+            raise
+        SYNC_DURATIONS.observe(begun)
+
+    def is_resident(self, position: int, length: int) -> bool:
+        if not self._can_probe or length <= 0:
+            return True
+        probe = bytearray(1)
+        end = position + length
+        last = end - 1
+        try:
+            while position < end:
+                _preadv(self._fd, (probe,), position, _NOWAIT)  # type: ignore[misc]
+                position += RESIDENCY_STEP_BYTES
+            if (position - RESIDENCY_STEP_BYTES) // _PAGE_BYTES != last // _PAGE_BYTES:
+                _preadv(self._fd, (probe,), last, _NOWAIT)  # type: ignore[misc]
+        except BlockingIOError:
+            return False
+        except OSError:
+            self._can_probe = False  # the file system does not know RWF_NOWAIT
+        return True
+
+    def read_ahead(self, position: int, length: int) -> None:
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._fd, position, length, os.POSIX_FADV_WILLNEED)
+
+    def modified_ns(self) -> int:
+        return _fstat(self._fd).st_mtime_ns
+
+
+class RealLock:
+    """An advisory lock: the kernel drops it when the process dies, so a stale lock file never blocks a start."""
+
+    __slots__ = ("_file", "_held")
+
+    def __init__(self, file: RealFile, held: tuple[int, int]) -> None:
+        self._file: RealFile | None = file
+        self._held = held
+
+    def __del__(self) -> None:
+        self.release()
+
+    def release(self) -> None:
+        if self._file is not None:
+            self._file = None
+            _HELD.discard(self._held)
+
+
+_HELD: set[tuple[int, int]] = set()
+"""The files that this process has locked, by device and inode."""
+_LOCKS = Lock()
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _heard(
+    reading: bool,
+) -> "Callable[[Callable[Concatenate[RealDisk, str, P], R]], Callable[Concatenate[RealDisk, str, P], R]]":
+    """Has a method tell `on_error` of the errors it raises."""
+
+    def decorate(method: "Callable[Concatenate[RealDisk, str, P], R]") -> "Callable[Concatenate[RealDisk, str, P], R]":
+        def watched(self: "RealDisk", path: str, /, *args: P.args, **kwargs: P.kwargs) -> R:
+            try:
+                return method(self, path, *args, **kwargs)
+            except OSError as error:
+                self.on_error(error, path, reading)
+                raise
+
+        return watched
+
+    return decorate
+
+
+class RealDisk:
+    """Storage's `Disk` on the operating system."""
+
+    __slots__ = ("on_error",)
+
+    def __init__(self) -> None:
+        self.on_error: OnError = _unheard
+
+    @_heard(reading=True)
+    def open(self, path: str) -> RealFile:
+        return RealFile(path, on_error=self.on_error)
+
+    @_heard(reading=False)
+    def create(self, path: str) -> RealFile:
+        return RealFile(path, _CREATE_FLAGS, self.on_error)
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    @_heard(reading=True)
+    def file_size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    @_heard(reading=True)
+    def modified_ns(self, path: str) -> int:
+        return os.stat(path).st_mtime_ns
+
+    @_heard(reading=True)
+    def list(self, path: str) -> Sequence[DirectoryEntry]:
+        with os.scandir(path) as entries:
+            return [DirectoryEntry(entry.name, entry.is_dir()) for entry in entries]
+
+    @_heard(reading=False)
+    def make_directory(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    @_heard(reading=False)
+    def rename(self, old: str, new: str) -> None:
+        os.rename(old, new)
+
+    @_heard(reading=False)
+    def remove(self, path: str) -> None:
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            pass
+
+    @_heard(reading=False)
+    def remove_directory(self, path: str) -> None:
+        try:
+            shutil.rmtree(path)
+        except FileNotFoundError:
+            pass
+
+    @_heard(reading=False)
+    def sync_directory(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        begun = time.perf_counter()
+        try:
+            os.fsync(fd)
+        finally:
+            _close(fd)
+        SYNC_DURATIONS.observe(begun)
+
+    @_heard(reading=False)
+    def sync_filesystem(self, path: str) -> None:
+        # The standard library has only sync(), which waits for every other file system too.
+        syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+        if syncfs is None:
+            os.sync()
+            return
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if syncfs(fd) != 0:
+                raise OSError(ctypes.get_errno(), "the file system could not be synced", path)
+        finally:
+            _close(fd)
+
+    @_heard(reading=True)
+    def read_bytes(self, path: str) -> bytes:
+        with open(path, "rb") as file:
+            return file.read()
+
+    def write_bytes(self, path: str, data: bytes) -> None:
+        self.create(path).write_at(0, data)
+
+    @_heard(reading=False)
+    def write_atomically(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        temporary = path + ".tmp"
+        file = self.create(temporary)
+        file.write_at(0, data)
+        if durable:
+            file.sync()
+        del file
+        os.rename(temporary, path)
+        if durable:
+            self.sync_directory(os.path.dirname(path))
+
+    @_heard(reading=True)
+    def map(self, path: str) -> memoryview:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if _fstat(fd).st_size == 0:
+                return memoryview(b"")  # an empty file cannot be mapped
+            return memoryview(mmap.mmap(fd, 0, prot=mmap.PROT_READ))
+        finally:
+            _close(fd)
+
+    def lock(self, path: str) -> RealLock | None:
+        """Two kinds of lock, since each is blind to the other: Java's brokers take POSIX locks."""
+        with _LOCKS:
+            # A POSIX lock is lost when its process closes any descriptor of the file: one that is held is not opened.
+            if _is_held(path):
+                return None
+            file = RealFile(path, _OPEN_FLAGS | os.O_CREAT)
+            try:
+                fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.lockf(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno in (errno.EAGAIN, errno.EACCES):
+                    return None
+                raise
+            about = _fstat(file.fileno())
+            held = about.st_dev, about.st_ino
+            _HELD.add(held)
+            return RealLock(file, held)
+
+
+def _is_held(path: str) -> bool:
+    try:
+        about = os.stat(path)
+    except FileNotFoundError:
+        return False
+    return (about.st_dev, about.st_ino) in _HELD

@@ -1,0 +1,425 @@
+"""A node: data directory, quorum, controller and broker joined, started and stopped in the right order.
+
+What a node is, `process.roles` says. Every node follows the metadata quorum; a controller votes in it and may lead it;
+a broker registers with whoever leads, and serves clients once it has caught up and been let in. A single node is all of
+this at once, and goes the same way.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Callable, Iterable
+
+from millstream.config.broker_config import BrokerConfig
+from millstream.config.errors import ConfigError
+from millstream.config.listeners import Listener as ListenerConfig
+from millstream.config.liveness import contact_limit_s
+from millstream.config.table import cluster, node
+from millstream.config.table import log as log_settings
+from millstream.node.broker.broker import Broker
+from millstream.node.cluster.cluster_view import ClusterView
+from millstream.node.cluster.controller_contact import ControllerContact
+from millstream.node.cluster.controller_link import ControllerLink
+from millstream.node.cluster.lifecycle import BrokerLifecycle
+from millstream.node.consensus.quorum.inspection import inspect_metadata
+from millstream.node.consensus.quorum.metadata_loader import MetadataLoader
+from millstream.node.consensus.quorum.metadata_quorum import MetadataQuorum
+from millstream.node.consensus.quorum.opening import open_quorum
+from millstream.node.consensus.raft.voter_set import Endpoint as VoterEndpoint
+from millstream.node.controller.controller_role import ControllerRole
+from millstream.node.controller.leader_watch import LeaderWatch
+from millstream.node.environment import Environment
+from millstream.node.metadata.image import MetadataDelta
+from millstream.node.metadata.records import Endpoint
+from millstream.node.metrics.endpoints import NodeEndpoints
+from millstream.node.metrics.process_reading import ProcessProbe
+from millstream.node.runtime.binding import bind
+from millstream.node.runtime.identity import Identity, claim_directory, keep_cluster_id, random_uuid, short_uuid
+from millstream.node.server.held_requests import HeldRequests
+from millstream.node.server.listener import Listener
+from millstream.node.server.service import Service
+from millstream.node.storage.directory_health import DirectoryFailure, DirectoryHealth, try_directory
+from millstream.node.storage.disk import Disk
+from millstream.node.storage.log.log_directory import DirectoryInUseError, LogDirectory
+
+_log = logging.getLogger("millstream.node")
+_MAINTENANCE_SECONDS = 1.0
+_STOP_FLUSH_BYTES = 128 << 20
+_STOP_FLUSH_SECONDS = 1.0
+_HAND_OVER_SECONDS = 10.0
+"""How long a broker that is told to stop waits for others to take over what it leads."""
+_TELLING_SECONDS = 1.0
+"""How long a broker whose disk has failed tries to tell the controller. What it leads takes no writes meanwhile."""
+_DIRECTORY_CHECK_SECONDS = 1.0
+
+
+class Node:
+    """Time, chance, network and disk are given, so that the simulator runs this very class."""
+
+    def __init__(
+        self, config: BrokerConfig, environment: Environment, disk: Disk, probe: ProcessProbe | None = None
+    ) -> None:
+        self.config = self._config = config
+        self.environment = self._environment = environment
+        self.probe = probe
+        self.is_stopping = False
+        self._endpoints = NodeEndpoints(self)
+        self._held = HeldRequests()
+        self._loop = environment.loop
+        self._disk = disk
+        self._root = os.path.abspath(config.data_dir)
+        self._logs: LogDirectory | None = None
+        self._identity: Identity | None = None
+        self._listeners: list[Listener] = []
+        self._controller_listeners: list[Listener] = []
+        self.quorum: MetadataQuorum | None = None
+        self.loader: MetadataLoader | None = None
+        self.controller: ControllerRole | None = None
+        self._link: ControllerLink | None = None
+        self.lifecycle: BrokerLifecycle | None = None
+        self.broker: Broker | None = None
+        self._maintenance: asyncio.TimerHandle | None = None
+        self._learned: asyncio.Event | None = None
+        self.directory: DirectoryHealth | None = None
+        self.offline: DirectoryFailure | None = None
+        """Why this node has left its work to others: its log directory has failed."""
+        self.controller_knows = False
+        """Whether it has told the controller so."""
+        self._giving_up: asyncio.Task[None] | None = None
+        self._directory_check: asyncio.TimerHandle | None = None
+        self.failure: asyncio.Future[str] = environment.loop.create_future()
+        """Done, with one line for a person, when the node cannot go on; whoever runs it should stop it then."""
+
+    # Starting
+
+    async def start(self) -> str:
+        """Recovers, joins the quorum, and serves when the cluster lets it; returns the address clients can use.
+
+        ConfigError says, in one line, why it cannot be.
+        """
+        starting = asyncio.ensure_future(self._start())
+        try:
+            await asyncio.wait((starting, self.failure), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not starting.done():
+                starting.cancel()
+        if self.failure.done():
+            raise ConfigError(self.failure.result())
+        return starting.result()
+
+    async def _start(self) -> str:
+        config, environment = self._config, self._environment
+        self._learned = asyncio.Event()
+        logs, identity = self._open_directory()
+        end_points = self._bind(config.listeners, self._listeners)
+        controller_end_points = self._bind(config.controller_listeners, self._controller_listeners)
+        _serve(self._listeners, self._held)  # probes are answered from here on
+        quorum = self.quorum = open_quorum(
+            config,
+            logs,
+            self._disk,
+            environment,
+            directory_id=identity.directory_id,
+            cluster_id=identity.cluster_id or config[node.CLUSTER_ID],
+            endpoints=tuple(VoterEndpoint(each.name, each.host, each.port) for each in controller_end_points),
+            on_fatal=self._fail,
+        )
+        loader = self.loader = MetadataLoader(
+            quorum,
+            environment,
+            max_bytes_between_snapshots=config[cluster.METADATA_LOG_MAX_RECORD_BYTES_BETWEEN_SNAPSHOTS],
+            max_snapshot_interval_ms=config[cluster.METADATA_LOG_MAX_SNAPSHOT_INTERVAL_MS],
+        )
+        loader.subscribe(self._learn)
+        if config.is_controller:
+            self.controller = ControllerRole(config, quorum, loader, environment, new_cluster_id=self._new_cluster_id)
+        leaders = LeaderWatch()
+        quorum.subscribe(leaders)
+        if not config.is_broker:
+            quorum.start()
+            self._serve_controllers()
+            return f"{controller_end_points[0].host}:{controller_end_points[0].port}"
+        local = self.controller.apis if self.controller is not None else None
+        link = self._link = ControllerLink(quorum, local, loader, environment, client_id=f"broker-{config.node_id}")
+        leaders.subscribe(link.leader_changed)
+        view = ClusterView(loader, config)
+        contact = ControllerContact(
+            environment.loop.time, lambda: contact_limit_s(view.config), quorum.metadata_as_of_s
+        )
+        lifecycle = self.lifecycle = BrokerLifecycle(
+            view,
+            link,
+            environment,
+            contact,
+            end_points=end_points,
+            directory_id=identity.directory_id,
+            previous_broker_epoch=logs.previous_broker_epoch,
+            on_fatal=self._fail,
+        )
+        leaders.subscribe(lifecycle.leader_changed)
+        quorum.start()
+        self._serve_controllers()
+        lifecycle.start()
+        await lifecycle.registered
+        # Which logs on this disk belong to nobody, only the metadata as of the registration tells for sure.
+        while view.image.offset < lifecycle.broker_epoch:
+            await self._next_change()
+        self.broker = Broker(
+            view,
+            link,
+            logs,
+            environment,
+            kraft_version=lambda: quorum.kraft_version,
+            out_of_touch=lambda: contact.is_lost,
+        )
+        lifecycle.able()
+        await lifecycle.serving
+        # Clients hear only of brokers that are not fenced, and some never ask again when they hear of none.
+        while not view.serves_here:
+            await self._next_change()
+        logs.health.is_well_again()  # what failed while it started was tried again since, or will be
+        _serve(self._listeners, self.broker.dispatcher)
+        self._held.give_to(self.broker.dispatcher)
+        self._schedule_maintenance()
+        return f"{end_points[0].host}:{end_points[0].port}"
+
+    def _open_directory(self) -> tuple[LogDirectory, Identity]:
+        config = self._config
+        logs = LogDirectory(
+            self._disk,
+            self._root,
+            max_open_files=config[log_settings.MAX_OPEN_FILES],
+            producer_id_expiration_ms=config[log_settings.PRODUCER_ID_EXPIRATION_MS],
+            checkpoint_interval_ms=config[log_settings.LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS],
+            retention_check_interval_ms=config[log_settings.LOG_RETENTION_CHECK_INTERVAL_MS],
+        )
+        self.directory = logs.health
+        self.directory.on_failure = self._directory_failed
+        try:
+            logs.take()
+        except DirectoryInUseError as error:
+            raise ConfigError(f"{error}: stop it first, or use another --data-dir", name="log.dirs") from None
+        self._logs = logs
+        inspect_metadata(self._disk, self._root)
+        # Before anything is repaired: another node's directory is not ours to touch.
+        self._identity = claim_directory(
+            self._disk, self._root, config.node_id, config[node.CLUSTER_ID], self._environment.randomness
+        )
+        logs.start(self._environment.clock.now_ms())
+        return logs, self._identity
+
+    def _bind(self, wanted: Iterable[ListenerConfig], into: list[Listener]) -> tuple[Endpoint, ...]:
+        """Binds first, so that the addresses are known to whoever must tell them; nobody is answered yet."""
+        config = self._config
+        ports = bind(wanted, into, config, self._environment, self._endpoints)
+        return tuple(
+            Endpoint(name=shown.name, host=shown.host, port=shown.port)
+            for shown in config.advertised(ports, socket.gethostname(), wanted)
+        )
+
+    @property
+    def listeners(self) -> tuple[Listener, ...]:
+        return (*self._listeners, *self._controller_listeners)
+
+    def _serve_controllers(self) -> None:
+        if self.controller is not None:
+            _serve(self._controller_listeners, self.controller.dispatcher)
+
+    # What the metadata tells a node of itself
+
+    def _learn(self, delta: MetadataDelta) -> None:
+        assert self._identity is not None and self.loader is not None and self.quorum is not None
+        assert self._learned is not None
+        self._learned.set()
+        cluster_id = self.loader.image.cluster_id
+        if not cluster_id or cluster_id == self._identity.cluster_id:
+            return
+        pinned = self._config[node.CLUSTER_ID]
+        if self._identity.cluster_id is not None:
+            self._fail(
+                f"{self._root} belongs to cluster {self._identity.cluster_id}, but the quorum is that of cluster "
+                f"{cluster_id}: use another --data-dir, or correct controller.quorum.voters"
+            )
+        elif pinned is not None and pinned != cluster_id:
+            self._fail(
+                f"cluster.id={pinned}, but the quorum is that of cluster {cluster_id}: correct cluster.id or "
+                "controller.quorum.voters"
+            )
+        else:
+            self._identity = keep_cluster_id(self._disk, self._root, self._identity, cluster_id)
+            self.quorum.cluster_id = cluster_id
+
+    async def _next_change(self) -> None:
+        assert self._learned is not None
+        self._learned.clear()
+        await self._learned.wait()
+
+    def _new_cluster_id(self) -> str:
+        assert self._identity is not None
+        return (
+            self._identity.cluster_id
+            or self._config[node.CLUSTER_ID]
+            or short_uuid(random_uuid(self._environment.randomness))
+        )
+
+    def _fail(self, message: str) -> None:
+        if not self.failure.done() and not self._gives_up_directory():
+            self.failure.set_result(message)
+
+    # A log directory that fails
+
+    def _directory_failed(self) -> None:
+        """Called in the thread that met the error."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the node is gone
+            self._loop.call_soon_threadsafe(self._look_at_directory)
+
+    def _look_at_directory(self) -> None:
+        """After a failure: leaves the work to others; where there are none, goes on and waits for a better disk."""
+        if self._directory_check is not None:
+            self._directory_check.cancel()
+            self._directory_check = None
+        if self._logs is None or self.directory is None or self.directory.failure is None or self._gives_up_directory():
+            return
+        attempt = self._environment.offload(self._try_directory)
+        attempt.add_done_callback(self._tried_directory)
+
+    def _try_directory(self) -> OSError | None:
+        assert self.directory is not None
+        failure = self.directory.failure
+        return None if failure is None else try_directory(self._disk, self._root, failure)
+
+    def _tried_directory(self, attempt: "asyncio.Future[OSError | None]") -> None:
+        if self._logs is None or attempt.cancelled():
+            return
+        assert self.directory is not None
+        broken = self.broker.broken_log() if self.broker is not None else None
+        if attempt.result() is None and broken is None:
+            self.directory.is_well_again()
+        else:
+            self._directory_check = self._loop.call_later(_DIRECTORY_CHECK_SECONDS, self._look_at_directory)
+
+    def _gives_up_directory(self) -> bool:
+        """Whether this node leaves its work to others now, or does already, since its directory has failed."""
+        if self._giving_up is not None:
+            return True
+        failure = self.directory.failure if self.directory is not None else None
+        if failure is None or self.is_stopping or self.failure.done() or not self._others_can_stand_in():
+            return False
+        self._giving_up = self._loop.create_task(self._give_up_directory(failure))
+        return True
+
+    def _others_can_stand_in(self) -> bool:
+        """Whether every role of this node is some other node's, too."""
+        quorum, loader, config = self.quorum, self.loader, self._config
+        if quorum is None or loader is None or not quorum.is_started:
+            return False
+        if config.is_controller and quorum.is_voter and len(quorum.voters) == 1:
+            return False
+        brokers = loader.image.brokers.values()
+        return not config.is_broker or any(other.active and other.id != config.node_id for other in brokers)
+
+    async def _give_up_directory(self, failure: DirectoryFailure) -> None:
+        """Tells the others, who take over at once. Where that fails, the end of this node's connections tells them."""
+        assert self.quorum is not None
+        self.offline = failure
+        for listener in self._listeners:
+            listener.close()  # from here on others may lead: what this node knows is no longer for clients
+        if self.quorum.is_leader:
+            # It cannot commit anything more, and who leads next it cannot learn: its vote must be on disk.
+            await self.quorum.stop()
+        elif self.lifecycle is not None:
+            self.controller_knows = await self.lifecycle.give_up_directory(_TELLING_SECONDS)
+        if not self.failure.done():
+            self.failure.set_result(
+                f"log directory {self._root} is offline: {failure.reason}; the other nodes take over: look at the disk"
+            )
+
+    # Running
+
+    def _schedule_maintenance(self) -> None:
+        seconds = min(_MAINTENANCE_SECONDS, self._config[log_settings.LOG_RETENTION_CHECK_INTERVAL_MS] / 1000)
+        self._maintenance = self._loop.call_later(max(seconds, 0.05), self._maintain)
+
+    def _maintain(self) -> None:
+        assert self.broker is not None
+        try:
+            self.broker.maintain()
+            broken = self.broker.broken_log()
+            if broken is not None:
+                self.broker.logs.health.fail(broken)
+        except Exception:
+            _log.exception("maintenance_failed")
+        self._schedule_maintenance()
+
+    # Stopping
+
+    async def stop(self) -> None:
+        """Hands over what this node leads, closes everything, and leaves the mark of a clean stop."""
+        self.is_stopping = True
+        if not self.failure.done():
+            if self.lifecycle is not None:
+                await self.lifecycle.shut_down(_HAND_OVER_SECONDS)
+            if self.quorum is not None:
+                await self.quorum.stop()
+        self.close()
+
+    def close(self) -> None:
+        """The same without a word to anybody."""
+        if self._maintenance is not None:
+            self._maintenance.cancel()
+        if self._directory_check is not None:
+            self._directory_check.cancel()
+        if self._giving_up is not None:
+            self._giving_up.cancel()
+        self._endpoints.close()
+        for listener in self.listeners:
+            listener.close()
+        broker_epoch = -1
+        if self.lifecycle is not None:
+            broker_epoch = self.lifecycle.broker_epoch
+            self.lifecycle.close()
+        if self._link is not None:
+            self._link.close()
+        if self.broker is not None:
+            self.broker.close()
+        if self.controller is not None:
+            self.controller.close()
+        if self.loader is not None:
+            self.loader.close()
+        if self.quorum is not None:
+            self.quorum.close()
+        if self._logs is not None:
+            # After an unclean stop, a start that did not come to register has not told the controller of it yet.
+            registered = self.broker is not None or self._logs.started_clean or not self._config.is_broker
+            self._logs.close(
+                self._environment.clock.now_ms(),
+                _FlushBudget(self._loop.time).allows,
+                may_be_clean=registered,
+                broker_epoch=broker_epoch if broker_epoch >= 0 else self._logs.previous_broker_epoch,
+            )
+            self._logs = None
+
+
+class _FlushBudget:
+    """A stop must be quick: after so many bytes or so long, what is in the page cache is left to the kernel.
+
+    The stop is then not a clean one; the next start checks what was not flushed, which is quicker than flushing it.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._bytes = _STOP_FLUSH_BYTES
+        self._now = now
+        self._deadline = now() + _STOP_FLUSH_SECONDS
+
+    def allows(self, size: int) -> bool:
+        if size > self._bytes or self._now() > self._deadline:
+            return False
+        self._bytes -= size
+        return True
+
+
+def _serve(listeners: Iterable[Listener], service: Service) -> None:
+    for listener in listeners:
+        listener.serve(service)

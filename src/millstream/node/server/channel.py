@@ -1,0 +1,308 @@
+"""Requests from this node to another: one connection, made when it is first needed and anew after it broke.
+
+Many requests may be in flight; answers come in their order. Every failure is an OSError: ConnectionRefusedError when
+nobody listens there, TimeoutError when no answer came in time, ConnectionError when the connection broke, which leaves
+open whether the request was heard.
+"""
+
+import asyncio
+import struct
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from millstream.formats.protocol.messages import request_schema, response_schema
+from millstream.formats.protocol.primitives import Cursor, MalformedMessage, read_unsigned_varint
+from millstream.formats.protocol.schema import Message
+from millstream.node.server.network import Network
+from millstream.node.server.transport import Transport
+
+_HEAD = struct.Struct(">ihhih")
+_SIZE = struct.Struct(">i")
+_API_VERSIONS_KEY = 18
+_MAX_ANSWER_BYTES = 1 << 30
+_READ_BYTES = 256 << 10
+
+
+class Channel:
+    def __init__(
+        self, host: str, port: int, network: Network, loop: asyncio.AbstractEventLoop, *, client_id: str
+    ) -> None:
+        self.host = host
+        self.port = port
+        self._network = network
+        self._loop = loop
+        self._client_id = client_id.encode()
+        self._link: _Link | None = None
+        self._connecting: asyncio.Task[_Link] | None = None
+        self._closed = False
+        self.on_lost: Callable[[], None] = lambda: None
+        """Called when an established connection ends other than by `close`."""
+
+    async def request(
+        self, api: str, fields: Mapping[str, Any], *, timeout_s: float, version: int | None = None
+    ) -> Message:
+        """Asks, in the newest version that both sides speak unless one is given; returns the answer."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                link = await self._connected()
+                schema = request_schema(api)
+                if version is None:
+                    version = link.best_version(schema.api_key, schema.versions.low, schema.versions.high)
+                body = bytearray()
+                schema.write(body, fields, version)
+                flexible = schema.is_flexible(version)
+                answer = await link.ask(schema.api_key, version, flexible, self._client_id, body)
+        except TimeoutError:
+            self._drop()  # what comes after an answer that is late would come later still
+            raise TimeoutError(f"{self.host}:{self.port} did not answer {api} within {timeout_s:g} s") from None
+        cursor = Cursor(answer)
+        try:
+            # The answer to ApiVersions has no tags in its header, ever.
+            _skip_response_header(cursor, api != "api_versions" and response_schema(api).is_flexible(version))
+            return response_schema(api).read(cursor, version)
+        except MalformedMessage as error:
+            self._drop()
+            raise ConnectionError(f"{self.host}:{self.port} answered {api} with what cannot be read: {error}") from None
+
+    async def exchange(self, api: str, version: int, body: bytearray, *, timeout_s: float) -> tuple[bytearray, int]:
+        """Sends a body that the caller has encoded; returns the answer's frame, and where its body begins."""
+        schema = request_schema(api)
+        try:
+            async with asyncio.timeout(timeout_s):
+                link = await self._connected()
+                flexible = schema.is_flexible(version)
+                frame = await link.ask(schema.api_key, version, flexible, self._client_id, body)
+        except TimeoutError:
+            self._drop()
+            raise TimeoutError(f"{self.host}:{self.port} did not answer {api} within {timeout_s:g} s") from None
+        return frame, self.body_position(api, version, frame)
+
+    def body_position(self, api: str, version: int, frame: bytearray) -> int:
+        """Where the body of an answer begins."""
+        if len(frame) > 4 and not frame[4] and response_schema(api).is_flexible(version):
+            return 5  # no tags, as ever
+        cursor = Cursor(frame)
+        try:
+            _skip_response_header(cursor, response_schema(api).is_flexible(version))
+        except MalformedMessage as error:
+            self._drop()
+            raise ConnectionError(f"{self.host}:{self.port} answered {api} with what cannot be read: {error}") from None
+        return cursor.position
+
+    def begin(self, api: str, version: int, body: bytearray) -> "asyncio.Future[bytearray] | None":
+        """Sends at once where there is a connection, else returns None; the answer's frame comes without a time limit.
+
+        For those who ask all the time. They see to the time themselves, and read with `body_position`.
+        """
+        link = self._link
+        if link is None:
+            return None
+        schema = request_schema(api)
+        return link.send(schema.api_key, version, schema.is_flexible(version), self._client_id, body)
+
+    async def best_version(self, api: str, *, timeout_s: float) -> int:
+        """The newest version of an API that both sides speak."""
+        schema = request_schema(api)
+        try:
+            async with asyncio.timeout(timeout_s):
+                link = await self._connected()
+        except TimeoutError:
+            self._drop()
+            raise TimeoutError(f"{self.host}:{self.port} cannot be reached within {timeout_s:g} s") from None
+        return link.best_version(schema.api_key, schema.versions.low, schema.versions.high)
+
+    async def _connected(self) -> "_Link":
+        if self._closed:
+            raise ConnectionError("the channel is closed")
+        if self._link is not None:
+            return self._link
+        if self._connecting is None:
+            self._connecting = asyncio.ensure_future(self._connect())
+            self._connecting.add_done_callback(self._connected_or_not)
+        connecting = self._connecting
+        try:
+            return await asyncio.shield(connecting)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if connecting.cancelled() and (task is None or not task.cancelling()):
+                # Somebody else lost patience with it, and who waits along is not meant.
+                raise ConnectionError(f"{self.host}:{self.port} could not be reached in time") from None
+            raise
+
+    async def _connect(self) -> "_Link":
+        link = _Link(await self._network.connect(self.host, self.port), self._loop)
+        try:
+            schema = request_schema("api_versions")
+            body = bytearray()
+            schema.write(body, {"client_software_name": "millstream", "client_software_version": "node"}, 3)
+            answer = await link.ask(_API_VERSIONS_KEY, 3, True, self._client_id, body)
+            cursor = Cursor(answer)
+            cursor.position += 4  # the answer to ApiVersions has no tags in its header, ever
+            told = response_schema("api_versions").read(cursor, 3)
+            link.versions = {row.api_key: (row.min_version, row.max_version) for row in told.api_keys}
+        except MalformedMessage as error:
+            link.close()
+            raise ConnectionError(f"{self.host}:{self.port} does not speak Kafka's protocol: {error}") from None
+        except BaseException:
+            link.close()
+            raise
+        if self._closed:
+            link.close()
+            raise ConnectionError("the channel is closed")
+        link.on_lost = lambda: self._lost(link)
+        self._link = link
+        return link
+
+    def _connected_or_not(self, task: "asyncio.Task[_Link]") -> None:
+        if self._connecting is task:
+            self._connecting = None
+        if not task.cancelled():
+            task.exception()  # whoever waits is told; nobody may wait any more
+
+    @property
+    def is_connected(self) -> bool:
+        return self._link is not None
+
+    def _lost(self, link: "_Link") -> None:
+        if self._link is link:
+            self._link = None
+            if not self._closed:
+                self.on_lost()
+
+    def _drop(self) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
+        connecting, self._connecting = self._connecting, None
+        if connecting is not None:
+            connecting.cancel()
+
+    def close(self) -> None:
+        self._closed = True
+        self._drop()
+
+
+class _Link:
+    """One connection of a channel."""
+
+    def __init__(self, transport: Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self.versions: dict[int, tuple[int, int]] = {}
+        self.on_lost: Callable[[], None] = lambda: None
+        self._next_id = 0
+        self._waiting: deque[tuple[int, asyncio.Future[bytearray]]] = deque()
+        self._unsent: deque[memoryview] = deque()
+        self._size = bytearray(4)
+        self._frame: bytearray | None = None
+        self._filled = 0
+        self._closed = False
+        transport.watch_readable(self._readable)
+
+    def best_version(self, api_key: int, low: int, high: int) -> int:
+        theirs = self.versions.get(api_key)
+        if theirs is None or theirs[1] < low or theirs[0] > high:
+            raise ConnectionError(f"the other node does not offer API {api_key} in a version that is known here")
+        return min(high, theirs[1])
+
+    async def ask(self, api_key: int, version: int, flexible: bool, client_id: bytes, body: bytearray) -> bytearray:
+        """Sends a request; the answer's frame without its size."""
+        return await self.send(api_key, version, flexible, client_id, body)
+
+    def send(
+        self, api_key: int, version: int, flexible: bool, client_id: bytes, body: bytearray
+    ) -> "asyncio.Future[bytearray]":
+        if self._closed:
+            raise ConnectionError("the connection is closed")
+        self._next_id = (self._next_id + 1) & 0x7FFFFFFF
+        tags = b"\0" if flexible else b""
+        size = _HEAD.size - 4 + len(client_id) + len(tags) + len(body)
+        frame = _HEAD.pack(size, api_key, version, self._next_id, len(client_id)) + client_id + tags + body
+        answer: asyncio.Future[bytearray] = self._loop.create_future()
+        self._waiting.append((self._next_id, answer))
+        self._send(frame)
+        return answer
+
+    def _send(self, frame: bytes) -> None:
+        idle = not self._unsent
+        self._unsent.append(memoryview(frame))
+        if idle:
+            self._writable()
+
+    def _writable(self) -> None:
+        try:
+            while self._unsent:
+                piece = self._unsent[0]
+                sent = self._transport.send(piece)
+                if sent < len(piece):
+                    self._unsent[0] = piece[sent:]
+                else:
+                    self._unsent.popleft()
+        except BlockingIOError:
+            self._transport.watch_writable(self._writable)
+            return
+        except OSError as error:
+            self._fail(error)
+            return
+        self._transport.watch_writable(None)
+
+    def _readable(self) -> None:
+        left = _READ_BYTES
+        try:
+            while not self._closed and left > 0:
+                target = memoryview(self._frame if self._frame is not None else self._size)
+                count = self._transport.receive_into(target[self._filled : self._filled + left])
+                if count == 0:
+                    raise ConnectionResetError("the other node closed the connection")
+                left -= count
+                self._filled += count
+                if self._filled == len(target):
+                    self._take()
+                    if not self._waiting:
+                        return  # nothing else is to come; what comes nevertheless wakes us again
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self._fail(error)
+
+    def _take(self) -> None:
+        self._filled = 0
+        if self._frame is None:
+            (size,) = _SIZE.unpack(self._size)
+            if not 4 <= size <= _MAX_ANSWER_BYTES:
+                raise ConnectionError(f"an answer of {size} bytes was announced")
+            self._frame = bytearray(size)
+            return
+        frame, self._frame = self._frame, None
+        (correlation_id,) = _SIZE.unpack_from(frame)
+        if not self._waiting or self._waiting[0][0] != correlation_id:
+            raise ConnectionError(f"an answer to request {correlation_id}, which is not the one waited for")
+        _, answer = self._waiting.popleft()
+        if not answer.done():
+            answer.set_result(frame)
+
+    def _fail(self, error: OSError) -> None:
+        lost = not self._closed
+        self.close(error)
+        if lost:
+            self.on_lost()
+
+    def close(self, error: OSError | None = None) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._transport.close()
+        self._unsent.clear()
+        waiting, self._waiting = self._waiting, deque()
+        for _, answer in waiting:
+            if not answer.done():
+                answer.set_exception(error or ConnectionError("the connection was closed"))
+
+
+def _skip_response_header(cursor: Cursor, flexible: bool) -> None:
+    cursor.position += 4
+    if flexible:
+        for _ in range(read_unsigned_varint(cursor)):
+            read_unsigned_varint(cursor)
+            cursor.position += read_unsigned_varint(cursor)

@@ -1,0 +1,428 @@
+"""One client's connection: frames in, answers out in the order of the requests.
+
+Requests are pipelined: each is handed to the service as soon as it is complete, even while earlier ones wait (a long
+poll, an fsync), but answers leave in order. A connection has a budget for each turn of the event loop; what has arrived
+beyond it goes on when the others had theirs. Everything is bounded: answers that wait, bytes not yet taken by the peer,
+the size of a frame, the memory for frames that arrive in pieces. Past a bound the socket is simply not read.
+"""
+
+import logging
+import struct
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from millstream.node.server.plain_http import METHODS, HttpExchange, HttpService
+from millstream.node.server.request_memory import RequestMemory
+from millstream.node.server.service import Part, Parts, Peer, Pending, Refused, Service, Turn
+from millstream.node.server.transport import Transport
+
+SCRATCH_BYTES = 64 << 10
+"""One read takes at most this much at once, so that one busy connection cannot keep the loop from the others."""
+
+TURN_REQUESTS = 64
+TURN_SECONDS = 0.002
+"""So much of one connection is handled in one turn of the event loop; then the others have theirs."""
+
+_PATIENCE_SECONDS = 10.0
+_SLOWEST_BYTES_PER_SECOND = 32 << 10
+COPIED_FILE_BYTES = 32 << 10
+"""Stretches of files up to this size go out as bytes, in one call with what stands around them: that costs less than a
+call of its own for each piece. They are copied when they are sent and not before, so a slow peer costs nothing."""
+_GATHERED_BYTES = 64 << 10
+
+_BYTES = (bytes, bytearray)
+_SIZE = struct.Struct(">i")
+_SMALLEST_FRAME = 8  # api key, version, correlation id
+
+_log = logging.getLogger("millstream.node.server")
+
+
+class Shared(Protocol):
+    """What all connections of a listener share."""
+
+    service: Service
+    memory: RequestMemory
+    scratch: bytearray
+    scratch_view: memoryview
+    max_frame_bytes: int
+    max_waiting_answers: int
+    max_unsent_bytes: int
+    http: HttpService | None
+    pauses: int
+
+    def now(self) -> float: ...
+
+    def stopwatch(self) -> float: ...
+
+    def call_soon(self, callback: Callable[[], None]) -> object: ...
+
+    def forget(self, connection: "Connection") -> None: ...
+
+
+class Connection:
+    __slots__ = (
+        "_answers",
+        "_blocked",
+        "_corked",
+        "_frame",
+        "_frame_filled",
+        "_frame_since",
+        "_frame_size",
+        "_frame_view",
+        "_http",
+        "_out",
+        "_out_sent",
+        "_paused",
+        "_rest",
+        "_shared",
+        "_transport",
+        "_turn",
+        "_unsent",
+        "_yielded",
+        "closed",
+        "last_active",
+        "peer",
+    )
+
+    def __init__(self, transport: Transport, peer: Peer, shared: Shared) -> None:
+        self._transport = transport
+        self._shared = shared
+        self.peer = peer
+        self.closed = False
+        self.last_active = shared.now()
+        self._rest = b""  # bytes read but not yet part of a frame that was handled
+        self._frame: bytearray | None = None  # a frame that arrives in pieces
+        self._frame_view = memoryview(b"")
+        self._frame_size = self._frame_filled = 0
+        self._frame_since = 0.0
+        self._answers: deque[Pending] = deque()
+        self._out: deque[Part] = deque()
+        self._out_sent = 0  # of the first part
+        self._unsent = 0  # bytes in memory; what lies in files costs nothing
+        self._corked = False
+        self._blocked = False  # the peer takes no more for now
+        self._paused = False
+        self._yielded = False  # what has arrived goes on in the next turn of the loop
+        self._turn: Turn | None = None  # the request that was read last waits for it
+        self._http: HttpExchange | None = None
+        transport.watch_readable(self._on_readable)
+
+    # Reading
+
+    def _on_readable(self) -> None:
+        shared = self._shared
+        self.last_active = shared.now()
+        try:
+            if self._frame is not None:
+                self._read_into_frame(self._frame)
+                return
+            kept = len(self._rest)
+            received = self._transport.receive_into(shared.scratch_view[kept:])
+        except BlockingIOError:
+            return
+        except OSError:
+            self.close()
+            return
+        if not received:
+            self.close()
+            return
+        if kept:
+            shared.scratch[:kept] = self._rest
+            self._rest = b""
+        self._take(shared.scratch, 0, kept + received)
+
+    def _read_into_frame(self, frame: bytearray) -> None:
+        if self._frame_filled == len(frame):
+            self._frame_view.release()
+            self._shared.memory.extend(frame, self._frame_size)
+            self._frame_view = memoryview(frame)
+        received = self._transport.receive_into(self._frame_view[self._frame_filled : self._frame_size])
+        if not received:
+            self.close()
+            return
+        self._frame_filled += received
+        if self._frame_filled == self._frame_size:
+            self._frame_view.release()
+            self._frame = None
+            try:
+                self._corked = True
+                self._handle(frame, 0, self._frame_size)
+            finally:
+                self._shared.memory.give_back(frame, self._frame_size)
+            self._uncork()
+
+    def _take(self, buffer: bytearray, position: int, end: int) -> None:
+        """Handles the frames in buffer[position:end] and keeps what is left over."""
+        shared = self._shared
+        largest = shared.max_frame_bytes
+        left, until = TURN_REQUESTS, shared.stopwatch() + TURN_SECONDS
+        self._corked = True
+        while end - position >= 4 and not self._paused and not self.closed:
+            (size,) = _SIZE.unpack_from(buffer, position)
+            if not _SMALLEST_FRAME <= size <= largest:
+                if self._begins_http(buffer, position, end):
+                    return
+                _log.warning(
+                    "frame_refused peer=%s:%d size=%d largest=%d: this is not a Kafka client, or "
+                    "socket.request.max.bytes is too small for it",
+                    self.peer.host, self.peer.port, size, largest,
+                )  # fmt: skip
+                self._refuse()
+                return
+            start = position + 4
+            if end - start < size:
+                if self._begin_frame(size, buffer, start, end):
+                    position = end
+                break
+            self._handle(buffer, start, start + size)
+            position = start + size
+            left -= 1
+            if (left <= 0 or shared.stopwatch() > until) and position < end and not self._paused and not self.closed:
+                self._yield()
+                break
+            if self._unsent > self._shared.max_unsent_bytes:
+                # A few small requests can have large answers: they leave before more are made.
+                if not self._blocked:
+                    self._flush()
+                if self._unsent > self._shared.max_unsent_bytes:
+                    self._pause()
+        if self.closed:
+            return
+        if position < end:
+            self._rest = bytes(buffer[position:end])
+        self._uncork()
+
+    def _yield(self) -> None:
+        """Lets the other connections have their turns before what has arrived already goes on."""
+        self._yielded = True
+        self._transport.watch_readable(None)
+        self._shared.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._yielded = False
+        if not self._paused and not self.closed:
+            self._take_rest()
+
+    def _take_rest(self) -> None:
+        rest, self._rest = self._rest, b""
+        if rest:
+            self._take(bytearray(rest), 0, len(rest))
+        if not self._paused and not self._yielded and not self.closed:
+            self._transport.watch_readable(self._on_readable)
+
+    def _begins_http(self, buffer: bytearray, position: int, end: int) -> bool:
+        """Whether this is no frame but a request of HTTP; if so, the rest of the connection is its."""
+        service = self._shared.http
+        if service is None or self._answers or self._out or bytes(buffer[position : position + 4]) not in METHODS:
+            return False
+        self._http = HttpExchange(self._transport, service, bytes(buffer[position:end]), self.close)
+        return True
+
+    def _begin_frame(self, size: int, buffer: bytearray, start: int, end: int) -> bool:
+        frame = self._shared.memory.take(size)
+        if frame is None:
+            self._pause()
+            self._shared.memory.wait(self._resume)
+            return False
+        arrived = end - start
+        frame[:arrived] = buffer[start:end]
+        self._frame, self._frame_view = frame, memoryview(frame)
+        self._frame_size, self._frame_filled = size, arrived
+        self._frame_since = self.last_active
+        return True
+
+    def _handle(self, buffer: bytearray, start: int, end: int) -> None:
+        try:
+            answer = self._shared.service.handle(buffer, start, end, self.peer)
+        except Refused as refusal:
+            _log.warning("request_refused peer=%s:%d reason=%s", self.peer.host, self.peer.port, refusal)
+            self._refuse()
+            return
+        if isinstance(answer, Pending):
+            self._answers.append(answer)
+            answer.when_resolved(self._send_resolved)
+            if answer.turn is not None and not answer.turn.is_over:
+                self._turn = answer.turn
+                self._turn.when_over(self._turn_is_over)
+                self._pause()
+            if answer.resolved:
+                self._send_resolved()
+        elif answer is not None:
+            if self._answers:
+                done = Pending()
+                done.resolve(answer)
+                done.held_bytes = sum(len(part) for part in answer if isinstance(part, _BYTES))
+                self._unsent += done.held_bytes
+                self._answers.append(done)
+            else:
+                self._send(answer)
+        if len(self._answers) >= self._shared.max_waiting_answers:
+            self._pause()
+
+    def _pause(self) -> None:
+        if not self._paused:
+            self._paused = True
+            self._shared.pauses += 1
+            self._transport.watch_readable(None)
+
+    def _turn_is_over(self) -> None:
+        self._turn = None
+        self._resume()
+
+    def _resume(self) -> None:
+        if (
+            not self._paused
+            or self.closed
+            or self._turn is not None
+            or len(self._answers) >= self._shared.max_waiting_answers
+            or self._unsent > self._shared.max_unsent_bytes
+        ):
+            return
+        self._paused = False
+        if not self._yielded:
+            self._take_rest()
+
+    # Writing
+
+    def _send_resolved(self) -> None:
+        answers = self._answers
+        while answers and answers[0].resolved:
+            answer = answers.popleft()
+            self._unsent -= answer.held_bytes
+            if answer.failed:
+                self.close()
+                return
+            if answer.parts is not None:
+                self._send(answer.parts)
+            if answer.is_last:
+                self._refuse()
+                return
+        if self._paused:
+            self._resume()
+
+    def _send(self, parts: Parts) -> None:
+        if self.closed:
+            return
+        for part in parts:
+            if isinstance(part, _BYTES):
+                self._unsent += len(part)
+            self._out.append(part)
+        if not self._corked and not self._blocked:
+            self._flush()
+
+    def _uncork(self) -> None:
+        """Answers to requests that arrived together leave together."""
+        self._corked = False
+        if self._out and not self._blocked and not self.closed:
+            self._flush()
+
+    def _flush(self) -> None:
+        try:
+            self._send_out()
+        except BlockingIOError:
+            if not self._blocked:
+                self._blocked = True
+                self._transport.watch_writable(self._on_writable)
+            if self._unsent > self._shared.max_unsent_bytes:
+                self._pause()
+        except OSError as error:
+            _log.debug("send_failed peer=%s:%d error=%s", self.peer.host, self.peer.port, error)
+            self.close()
+        else:
+            if self._blocked:
+                self._blocked = False
+                self._transport.watch_writable(None)
+
+    def _on_writable(self) -> None:
+        self.last_active = self._shared.now()
+        self._flush()
+        if self._paused:
+            self._resume()
+
+    def _send_out(self) -> None:
+        out, transport = self._out, self._transport
+        while out:
+            part = out[0] if len(out) == 1 or self._out_sent else self._gather()
+            if isinstance(part, _BYTES):
+                sent = self._out_sent
+                count = transport.send(memoryview(part)[sent:] if sent else part)
+                self._unsent -= count
+                if sent + count < len(part):
+                    self._out_sent = sent + count
+                    raise BlockingIOError
+            else:
+                while self._out_sent < part.length:
+                    count = transport.send_file(part, self._out_sent)
+                    if not count:
+                        raise OSError("a segment is shorter than the bytes promised from it")
+                    self._out_sent += count
+            out.popleft()
+            self._out_sent = 0
+
+    def _gather(self) -> Part:
+        """Makes one part of the small ones that stand first in line, so that they go out in one call."""
+        out = self._out
+        pieces: list[bytes | bytearray] = []
+        size = 0
+        while out and size < _GATHERED_BYTES:
+            part = out[0]
+            if not isinstance(part, _BYTES):
+                if part.length > COPIED_FILE_BYTES:
+                    break
+                part = part.file.read_at(part.position, part.length)
+                if len(part) != out[0].length:  # type: ignore[union-attr]
+                    raise OSError("a segment is shorter than the bytes promised from it")
+                self._unsent += len(part)
+            pieces.append(part)
+            size += len(part)
+            out.popleft()
+        if pieces:
+            out.appendleft(b"".join(pieces) if len(pieces) > 1 else pieces[0])
+        return out[0]
+
+    # Ending
+
+    def _refuse(self) -> None:
+        """Ends the connection of a peer that broke the protocol; what it asked properly before is still answered."""
+        if self._out and not self._blocked:
+            self._flush()
+        self.close()
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        self._transport.close()
+        for answer in self._answers:
+            answer.abandon()
+        self._answers.clear()
+        self.peer.close()
+        if self._http is not None:
+            self._http.close()
+        self._out.clear()
+        self._rest = b""
+        if self._frame is not None:
+            frame, self._frame = self._frame, None
+            self._frame_view.release()
+            self._shared.memory.give_back(frame, self._frame_size)
+        self._shared.forget(self)
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether it is not read for now, because too much of it waits."""
+        return self._paused
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the broker owes this connection an answer; not if answers lie here that the peer does not take."""
+        return bool(self._answers) and not self._blocked
+
+    def is_stalling(self, now: float) -> bool:
+        """Whether a frame has begun and comes in slower than any honest peer would send it."""
+        elapsed = now - self._frame_since
+        return (
+            self._frame is not None
+            and elapsed > _PATIENCE_SECONDS
+            and self._frame_filled < elapsed * _SLOWEST_BYTES_PER_SECOND
+        )

@@ -1,0 +1,435 @@
+"""From a frame to an answer: header, version check, decoding, the handler, encoding.
+
+Produce and fetch take a short cut through their own codecs. A request that is not well formed, or of an API or version
+that was not offered, closes its connection (as Kafka does); a bug of ours is logged and answered by closing, too, since
+no answer could be right.
+"""
+
+import asyncio
+import logging
+import struct
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from typing import Any
+
+from millstream.formats.model.errors import ErrorCode
+from millstream.formats.protocol import fetch as fetch_codec
+from millstream.formats.protocol import produce as produce_codec
+from millstream.formats.protocol.compact import skip_tags
+from millstream.formats.protocol.messages import request_schema, response_schema
+from millstream.formats.protocol.node_endpoints import Locate
+from millstream.formats.protocol.primitives import LONGEST_TEXT, Cursor, MalformedMessage
+from millstream.formats.protocol.schema import Message, Schema
+from millstream.formats.protocol.steps import is_long, read_in_steps, write_in_steps
+from millstream.node.measures import REQUEST_SECONDS, Histogram
+from millstream.node.server.request import (
+    BROKER_CLIENT_ID,
+    Api,
+    Context,
+    FetchService,
+    FetchTopics,
+    ProduceResults,
+    ProduceService,
+    Response,
+    TurnTaker,
+)
+from millstream.node.server.service import Parts, Peer, Pending, Refused, Turn
+from millstream.node.server.splitting import is_split, most_items, respond
+from millstream.node.server.turn_watch import LONG_TURN_SECONDS, TurnWatch
+from millstream.node.server.turnstile import Turnstile
+
+PRODUCE_KEY, FETCH_KEY, API_VERSIONS_KEY = 0, 1, 18
+_SMALL_REQUEST_BYTES = 16 << 20
+"""Only Produce carries data; any other request larger than this is not an honest one."""
+_WHOLE_REQUEST_BYTES = 8 << 10
+"""What is longer is read in steps (`formats/protocol/steps.py`); its connection is not read on meanwhile."""
+
+_REQUEST_HEAD = struct.Struct(">hhih")
+_RESPONSE_HEAD = struct.Struct(">ii")
+_SIZE = struct.Struct(">i")
+_KEY = struct.Struct(">h")
+_BROKER_CLIENT_ID = BROKER_CLIENT_ID.encode()
+_log = logging.getLogger("millstream.node.broker")
+
+
+class Dispatcher:
+    """The service that connections talk to."""
+
+    def __init__(
+        self,
+        apis: Iterable[Api],
+        loop: asyncio.AbstractEventLoop,
+        *,
+        produce: ProduceService | None = None,
+        fetch: FetchService | None = None,
+        locate: Locate | None = None,
+        stopwatch: Callable[[], float] | None = None,
+    ) -> None:
+        """`locate` finds other nodes, for clients that came to the wrong one. `stopwatch` measures how long requests
+        take, in seconds since whenever; left out, it is the loop's time."""
+        self._apis = {api.key: api for api in apis}
+        self._produce = produce
+        self._fetch = fetch
+        self._locate = locate
+        self._loop = loop
+        self._tasks: set[asyncio.Future[Parts]] = set()
+        self._now = stopwatch or loop.time
+        self.turns = TurnWatch(self._now)
+        self.turnstile = Turnstile()
+        self.durations: dict[str, Histogram] = {}
+        """From the whole request to its answer, waiting included, by API: those that were ever asked for."""
+        self._produce_durations = self._durations_of("produce") if produce is not None else Histogram(())
+        self._fetch_durations = self._durations_of("fetch") if fetch is not None else Histogram(())
+        for name, service in (("produce", produce), ("fetch", fetch)):
+            if service is not None:
+                self.turns.expect(name)
+        self.refused = 0
+        """Requests that were not well formed, or not of an API and version that was offered."""
+
+    def _durations_of(self, name: str) -> Histogram:
+        found = self.durations.get(name)
+        if found is None:
+            found = self.durations[name] = Histogram(REQUEST_SECONDS)
+        return found
+
+    def handle(self, buffer: bytearray, start: int, end: int, peer: Peer) -> Parts | Pending | None:
+        begun = self._now()
+        try:
+            return self._handle(buffer, start, end, peer, begun)
+        except MalformedMessage as error:
+            self.refused += 1
+            raise Refused(str(error)) from None
+        except Refused:
+            self.refused += 1
+            raise
+        except Exception:
+            self.refused += 1
+            _log.exception("handler_failed peer=%s:%d", peer.host, peer.port)
+            raise Refused("internal error, see the log") from None
+        finally:
+            if self._now() - begun > LONG_TURN_SECONDS:
+                self.turns.ended(begun, self._name(buffer, start), peer)
+
+    def _name(self, buffer: bytearray, start: int) -> str:
+        (key,) = _KEY.unpack_from(buffer, start)
+        if key in (PRODUCE_KEY, FETCH_KEY):
+            return "produce" if key == PRODUCE_KEY else "fetch"
+        api = self._apis.get(key)
+        return "unknown" if api is None else api.name
+
+    def _handle(self, buffer: bytearray, start: int, end: int, peer: Peer, begun: float) -> Parts | Pending | None:
+        if end - start < _REQUEST_HEAD.size:
+            raise Refused("frame is shorter than a request header")
+        key, version, correlation_id, length = _REQUEST_HEAD.unpack_from(buffer, start)
+        position = start + _REQUEST_HEAD.size
+        if length > 0:
+            position += length
+        if position > end:
+            raise Refused("client id runs past the end of the request")
+        if key == PRODUCE_KEY and version >= produce_codec.FIRST_VERSION and self._produce is not None:
+            by_broker = length > 0 and buffer.startswith(_BROKER_CLIENT_ID, position - length, position)
+            return self._handle_produce(
+                self._produce, buffer, position, end, version, correlation_id, peer, by_broker, begun
+            )
+        if key == FETCH_KEY and self._fetch is not None:
+            return self._handle_fetch(self._fetch, buffer, position, end, version, correlation_id, peer, begun)
+        api = self._apis.get(key)
+        if api is None or api.handler is None:
+            raise Refused(f"API key {key} is not offered")
+        if end - start > _SMALL_REQUEST_BYTES:
+            raise Refused(f"{api.name} request of {end - start} bytes; the limit is {_SMALL_REQUEST_BYTES}")
+        client_id = _text(buffer, position - max(length, 0), position)
+        if not api.first_version <= version <= api.last_version:
+            if key != API_VERSIONS_KEY:
+                raise Refused(f"{api.name} version {version} is not offered")
+            # Every client can read version 0, so that is how it is told which versions there are.
+            return self._call(api, bytearray(), 0, 0, 0, correlation_id, Context(-1, client_id, peer))
+        frame = bytes(buffer[start:end]) if api.with_frame else b""
+        return self._call(api, buffer, position, end, version, correlation_id, Context(version, client_id, peer, frame))
+
+    # Produce and fetch
+
+    def _handle_produce(
+        self,
+        produce: ProduceService,
+        buffer: bytearray,
+        position: int,
+        end: int,
+        version: int,
+        correlation_id: int,
+        peer: Peer,
+        by_broker: bool,
+        begun: float,
+    ) -> Parts | Pending | None:
+        if version > produce_codec.LAST_VERSION:
+            raise Refused(f"produce version {version} is not offered")
+        flexible = version >= produce_codec.FIRST_FLEXIBLE
+        if flexible:
+            position = _skip_header_tags(buffer, position, end)
+        request = produce_codec.parse(buffer, position, end, version)
+        results, wait = produce.append(request, version, buffer, by_broker=by_broker)
+        if request.acks == 0:
+            if isinstance(wait, TurnTaker):
+                return self._produce_without_answer(wait, begun, peer)
+            _refuse_failed(results)
+            self._produce_durations.observe(self._now() - begun)
+            return None
+        if wait is not None:
+            pending = Pending()
+
+            def answer(final: ProduceResults) -> None:
+                self._produce_durations.observe(self._now() - begun)
+                pending.is_last = _waited_in_vain(final)
+                pending.resolve(self._produce_response(final, version, flexible, correlation_id, peer))
+
+            wait(answer)
+            if isinstance(wait, TurnTaker):
+                pending.turn = wait
+            return pending
+        response = self._produce_response(results, version, flexible, correlation_id, peer)
+        self._produce_durations.observe(self._now() - begun)
+        return response
+
+    def _produce_without_answer(self, wait: TurnTaker, begun: float, peer: Peer) -> Pending:
+        pending = Pending()
+        pending.turn = wait
+
+        def taken(final: ProduceResults) -> None:
+            self._produce_durations.observe(self._now() - begun)
+            try:
+                _refuse_failed(final)
+            except Refused as refusal:
+                self.refused += 1
+                _log.warning("request_refused peer=%s:%d reason=%s", peer.host, peer.port, refusal)
+                pending.fail()
+            else:
+                pending.resolve(None)
+
+        wait(taken)
+        return pending
+
+    def _handle_fetch(
+        self,
+        fetch: FetchService,
+        buffer: bytearray,
+        position: int,
+        end: int,
+        version: int,
+        correlation_id: int,
+        peer: Peer,
+        begun: float,
+    ) -> Parts | Pending:
+        if not fetch_codec.FIRST_VERSION <= version <= fetch_codec.LAST_VERSION:
+            raise Refused(f"fetch version {version} is not offered")
+        if end - position > _SMALL_REQUEST_BYTES:
+            raise Refused(f"fetch request of {end - position} bytes; the limit is {_SMALL_REQUEST_BYTES}")
+        flexible = version >= fetch_codec.FIRST_FLEXIBLE
+        if flexible:
+            position = _skip_header_tags(buffer, position, end)
+        request = fetch_codec.parse(buffer, position, end, version)
+        pending = Pending()
+        durations = self._fetch_durations if request.replica_id < 0 else self._durations_of("fetch_follower")
+
+        def deliver(topics: FetchTopics, error: int, session_id: int) -> None:
+            parts = fetch_codec.ResponseParts(_head(correlation_id, flexible))
+            fetch_codec.encode_response(
+                parts,
+                topics,
+                version,
+                error=error,
+                session_id=session_id,
+                locate=self._locate,
+                listener=peer.listener,
+            )
+            _SIZE.pack_into(parts.head, 0, parts.finish() - 4)
+            durations.observe(self._now() - begun)
+            pending.resolve(parts.parts)  # type: ignore[arg-type]
+
+        waiting = fetch.fetch(request, version, deliver)
+        if waiting is not None and not pending.resolved:
+            pending.on_abandon = waiting.give_up
+        return pending
+
+    def _produce_response(
+        self, results: ProduceResults, version: int, flexible: bool, correlation_id: int, peer: Peer
+    ) -> Parts:
+        out = _head(correlation_id, flexible)
+        produce_codec.encode_response(out, results, version, locate=self._locate, listener=peer.listener)
+        _SIZE.pack_into(out, 0, len(out) - 4)
+        return (out,)
+
+    # Everything else
+
+    def _call(
+        self,
+        api: Api,
+        buffer: bytearray,
+        position: int,
+        end: int,
+        version: int,
+        correlation_id: int,
+        context: Context,
+    ) -> Parts | Pending:
+        assert api.handler is not None
+        begun = self._now()
+        if end - position > _WHOLE_REQUEST_BYTES:
+            return self._call_in_steps(api, bytes(buffer[position:end]), version, correlation_id, context, begun)
+        if context.version < 0:
+            request = request_schema(api.name).root.new()
+        else:
+            request = request_schema(api.name).read(_cursor(api.name, buffer, position, end, version), version)
+        answer = self._answer(api, request, context)
+        if not isinstance(answer, Awaitable):
+            if not is_long(answer):
+                response = encode_response(api.name, answer, version, correlation_id)
+                self._durations_of(api.name).observe(self._now() - begun)
+                return response
+            answer = _already(answer)
+        turn = Turn() if is_split(api.name, request) else None
+        return self._later(api, self._encoded(api.name, answer, version, correlation_id), context, begun, turn)
+
+    def _call_in_steps(
+        self, api: Api, body: bytes, version: int, correlation_id: int, context: Context, begun: float
+    ) -> Pending:
+        turn = Turn()
+
+        async def work() -> Parts:
+            cursor = _cursor(api.name, body, 0, len(body), version)
+            request = await self.turnstile.through(read_in_steps(request_schema(api.name), cursor, version))
+            if not is_split(api.name, request):
+                turn.turn_is_over()  # the handler keeps the order of what comes next, as with any request
+            answer = self._answer(api, request, context)
+            if not isinstance(answer, Awaitable):
+                answer = _already(answer)
+            return await self._encoded(api.name, answer, version, correlation_id)
+
+        return self._later(api, work(), context, begun, turn)
+
+    def _answer(self, api: Api, request: Message, context: Context) -> "Response | Awaitable[Response]":
+        assert api.handler is not None
+        if api.with_frame:  # it goes on as it is, and is cut where it is handled
+            return api.handler(request, context)
+        return respond(api.name, api.handler, request, context, self.turnstile)
+
+    async def _encoded(self, api: str, answer: Awaitable[Response], version: int, correlation_id: int) -> Parts:
+        return await encode_in_turns(api, await answer, version, correlation_id, self.turnstile)
+
+    def _later(
+        self, api: Api, work: Coroutine[Any, Any, Parts], context: Context, begun: float, turn: Turn | None
+    ) -> Pending:
+        """The response of a task. With a turn, the connection is not read on until that is over."""
+        pending, peer = Pending(), context.peer
+        pending.turn = turn
+        task = asyncio.ensure_future(self.turns.over(work, api.name, peer), loop=self._loop)
+        self._tasks.add(task)
+
+        def finished(done: "asyncio.Future[Parts]") -> None:
+            self._tasks.discard(done)
+            if done.cancelled():
+                return
+            self._durations_of(api.name).observe(self._now() - begun)
+            error = done.exception()
+            if isinstance(error, MalformedMessage | Refused):
+                self.refused += 1
+                _log.warning("request_refused peer=%s:%d reason=%s", peer.host, peer.port, error)
+            elif error is not None:
+                _log.error("handler_failed api=%s", api.name, exc_info=error)
+            if not pending.abandoned:
+                if error is not None:
+                    pending.fail()
+                else:
+                    pending.resolve(done.result())
+            if turn is not None and not turn.is_over:
+                turn.turn_is_over()
+
+        task.add_done_callback(finished)
+        return pending
+
+
+async def _already(answer: Response) -> Response:
+    return answer
+
+
+def _cursor(api: str, buffer: bytes | bytearray, position: int, end: int, version: int) -> Cursor:
+    """Over the body of a request, behind the tags of its header.
+
+    Bytes after the message are passed over, as Kafka does: librdkafka sends some when it asks for all topics.
+    """
+    if request_schema(api).is_flexible(version):
+        position = _skip_header_tags(buffer, position, end)
+    return Cursor(buffer, position, end, most_items=most_items(api), longest_text=LONGEST_TEXT)
+
+
+def _refuse_failed(results: ProduceResults) -> None:
+    """No answer was asked for, so a closed connection is the only way to tell; as in Kafka."""
+    for _, rows in results:
+        for row in rows:
+            if row.error:
+                raise Refused(f"produce with acks=0 failed: {ErrorCode(row.error).name}: {row.message}")
+
+
+def _waited_in_vain(results: ProduceResults) -> bool:
+    """Whether this node has lost the cluster: it does not lead any more as far as it knows, and does not know who does.
+
+    librdkafka is often connected to this node alone, and would ask it again and again. Without a connection it asks
+    others too.
+    """
+    return any(
+        row.error == ErrorCode.NOT_LEADER_OR_FOLLOWER and row.current_leader is None
+        for _, rows in results
+        for row in rows
+    )
+
+
+def _text(buffer: bytearray, start: int, end: int) -> str:
+    return bytes(buffer[start:end]).decode(errors="replace")
+
+
+def _skip_header_tags(buffer: bytes | bytearray, position: int, end: int) -> int:
+    if position >= end:
+        raise Refused("request ends in its header")
+    if not buffer[position]:
+        return position + 1
+    try:
+        return skip_tags(buffer, position, end)
+    except IndexError:
+        raise Refused("request ends in its header") from None
+
+
+def _head(correlation_id: int, flexible: bool) -> bytearray:
+    head = bytearray(_RESPONSE_HEAD.pack(0, correlation_id))
+    if flexible:
+        head.append(0)
+    return head
+
+
+def _response_head(schema: Schema, version: int, correlation_id: int) -> bytearray:
+    # The answer to ApiVersions always has the old header: its reader does not yet know which versions we speak.
+    return _head(correlation_id, schema.is_flexible(version) and schema.api_key != API_VERSIONS_KEY)
+
+
+async def encode_in_turns(api: str, values: Response, version: int, correlation_id: int, turnstile: Turnstile) -> Parts:
+    """As `encode_response`; a long response is written in steps."""
+    if not isinstance(values, Mapping) or not is_long(values):
+        return encode_response(api, values, version, correlation_id)
+    schema = response_schema(api)
+    out = _response_head(schema, version, correlation_id)
+    await turnstile.through(write_in_steps(schema, out, values, version))
+    _SIZE.pack_into(out, 0, len(out) - 4)
+    return (out,)
+
+
+def encode_response(api: str, values: Response, version: int, correlation_id: int) -> Parts:
+    """The frame of an answer, with its size."""
+    schema = response_schema(api)
+    out = _response_head(schema, version, correlation_id)
+    if isinstance(values, bytes):
+        out += values
+    elif not isinstance(values, Mapping):
+        parts = fetch_codec.ResponseParts(out)
+        values.encode(parts, version)
+        _SIZE.pack_into(out, 0, parts.finish() - 4)
+        return parts.parts  # type: ignore[return-value]
+    else:
+        schema.write(out, values, version)
+    _SIZE.pack_into(out, 0, len(out) - 4)
+    return (out,)

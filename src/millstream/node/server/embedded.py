@@ -1,0 +1,70 @@
+"""Requests and answers inside other messages: what an Envelope (58) carries, header and body without a size."""
+
+import struct
+from dataclasses import dataclass
+
+from millstream.formats.protocol.compact import skip_tags
+from millstream.formats.protocol.messages import request_schema, response_schema
+from millstream.formats.protocol.primitives import LONGEST_TEXT, Cursor, MalformedMessage
+from millstream.formats.protocol.schema import Message
+from millstream.formats.protocol.steps import read_in_steps
+from millstream.node.server.dispatch import encode_in_turns
+from millstream.node.server.request import Response
+from millstream.node.server.splitting import most_items
+from millstream.node.server.turnstile import Turnstile
+
+_REQUEST_HEAD = struct.Struct(">hhih")
+_CORRELATION_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHead:
+    api_key: int
+    version: int
+    correlation_id: int
+    client_id: str
+    end: int
+    """Where the rest begins: tags, if the version has them, and the body."""
+
+
+def read_head(frame: bytes) -> RequestHead:
+    if len(frame) < _REQUEST_HEAD.size:
+        raise MalformedMessage("an embedded request is shorter than a header")
+    key, version, correlation_id, length = _REQUEST_HEAD.unpack_from(frame)
+    end = _REQUEST_HEAD.size + max(length, 0)
+    if end > len(frame):
+        raise MalformedMessage("the client id of an embedded request runs past its end")
+    client_id = frame[_REQUEST_HEAD.size : end].decode(errors="replace")
+    return RequestHead(key, version, correlation_id, client_id, end)
+
+
+async def read_body(api: str, frame: bytes, head: RequestHead, turnstile: Turnstile) -> Message:
+    schema = request_schema(api)
+    position = head.end
+    if schema.is_flexible(head.version):
+        position = _skip_tags(frame, position)
+    cursor = Cursor(frame, position, most_items=most_items(api), longest_text=LONGEST_TEXT)
+    return await turnstile.through(read_in_steps(schema, cursor, head.version))
+
+
+async def write_answer(api: str, values: Response, head: RequestHead, turnstile: Turnstile) -> bytes:
+    """The answer to an embedded request, to be embedded in turn."""
+    parts = await encode_in_turns(api, values, head.version, head.correlation_id, turnstile)
+    return b"".join(part for part in parts if isinstance(part, bytes | bytearray))[4:]
+
+
+def answer_body(api: str, answer: bytes, version: int) -> bytes:
+    """The body of an embedded answer, for whoever writes a header of his own."""
+    if len(answer) < _CORRELATION_BYTES:
+        raise MalformedMessage("an embedded answer is shorter than a header")
+    position = _CORRELATION_BYTES
+    if response_schema(api).is_flexible(version):
+        position = _skip_tags(answer, position)
+    return answer[position:]
+
+
+def _skip_tags(data: bytes, position: int) -> int:
+    try:
+        return skip_tags(data, position, len(data))
+    except IndexError:
+        raise MalformedMessage("an embedded message ends in its header") from None

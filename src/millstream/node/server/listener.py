@@ -1,0 +1,169 @@
+"""Accepts connections on one address, within limits, and closes those that have been silent too long."""
+
+import asyncio
+import errno
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from millstream.formats.model.ordered_set import OrderedSet
+from millstream.node.server.connection import SCRATCH_BYTES, Connection
+from millstream.node.server.log_throttle import LogThrottle
+from millstream.node.server.network import Listening, Network
+from millstream.node.server.plain_http import LARGEST_FRAME_BYTES, HttpService
+from millstream.node.server.request_memory import RequestMemory
+from millstream.node.server.service import Peer, Service
+from millstream.node.server.transport import Transport
+
+_SWEEP_SECONDS = 5.0
+DEFAULT_REQUEST_MEMORY_BYTES = 512 << 20
+_log = logging.getLogger("millstream.node.server")
+_log.addFilter(LogThrottle())  # for all of this room, which shares the logger
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    max_frame_bytes: int = 100 << 20
+    request_memory_bytes: int = DEFAULT_REQUEST_MEMORY_BYTES
+    max_waiting_answers: int = 256
+    max_unsent_bytes: int = 4 << 20
+    max_connections: int = 1 << 31
+    max_connections_per_address: int = 1 << 31
+    max_idle_seconds: float = 600.0
+    send_buffer_bytes: int = -1
+    receive_buffer_bytes: int = -1
+    backlog: int = 1024
+    max_connections_of_address: Mapping[str, int] = field(default_factory=dict)
+    """Other limits than `max_connections_per_address` for some addresses."""
+
+
+class Listener:
+    """One listening socket and its connections. Bound first, it serves once there is somebody to answer."""
+
+    service: Service
+
+    def __init__(
+        self,
+        name: str,
+        limits: ConnectionLimits,
+        network: Network,
+        loop: asyncio.AbstractEventLoop,
+        stopwatch: Callable[[], float] | None = None,
+    ) -> None:
+        """`stopwatch` measures turns of the loop, whose own time may stand still during one."""
+        self.stopwatch = stopwatch or loop.time
+        self.call_soon = loop.call_soon
+        self.name = name
+        self.limits = limits
+        self.memory = RequestMemory(limits.request_memory_bytes)
+        self.scratch = bytearray(SCRATCH_BYTES)
+        self.scratch_view = memoryview(self.scratch)
+        self.max_frame_bytes = min(limits.max_frame_bytes, LARGEST_FRAME_BYTES)
+        self.max_waiting_answers = limits.max_waiting_answers
+        self.max_unsent_bytes = limits.max_unsent_bytes
+        self.now = loop.time
+        self._network = network
+        self._loop = loop
+        self._listening: Listening | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+        self.connections: OrderedSet[Connection] = OrderedSet()
+        self._per_address: Counter[str] = Counter()
+        self.http: HttpService | None = None
+        """Who answers connections that speak HTTP; None has them closed."""
+        self.accepted = 0
+        self.refused: Counter[str] = Counter()
+        """Connections that were closed at once, by the setting that limits them."""
+        self.pauses = 0
+        """How often a connection was not read on, because too much of it waited or there was no memory for more."""
+
+    def bind(self, host: str, port: int) -> tuple[str, int]:
+        """Takes the address; returns it, with the port the system chose where 0 was asked for."""
+        self._listening = self._network.listen(
+            host,
+            port,
+            backlog=self.limits.backlog,
+            receive_buffer_bytes=self.limits.receive_buffer_bytes,
+            send_buffer_bytes=self.limits.send_buffer_bytes,
+        )
+        return self._listening.host, self._listening.port
+
+    def serve(self, service: Service) -> None:
+        """Begins to accept; who connected since the binding has waited in the backlog. Called again, hands over to
+        another service."""
+        assert self._listening is not None
+        self.service = service
+        if self._sweeper is not None:
+            return
+        self._listening.watch(self._accept)
+        self._sweeper = self._loop.call_later(_SWEEP_SECONDS, self._sweep)
+
+    def _accept(self) -> None:
+        for _ in range(64):
+            if self._listening is None:
+                return
+            try:
+                accepted = self._listening.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    # The connection stays in the backlog; trying again at once would only burn the processor.
+                    _log.error("accept_failed error=%s retry_seconds=1: raise the limit of open files", error)
+                    self._listening.watch(None)
+                    self._loop.call_later(1.0, self._accept_again)
+                return
+            self._welcome(accepted)
+
+    def _accept_again(self) -> None:
+        if self._listening is not None:
+            self._listening.watch(self._accept)
+
+    def _welcome(self, transport: Transport) -> None:
+        host = transport.peer_host
+        if len(self.connections) >= self.limits.max_connections:
+            self.refused["max.connections"] += 1
+            _log.warning("connection_refused peer=%s limit=max.connections", host)
+            transport.close()
+        elif self._per_address[host] >= self.limits.max_connections_of_address.get(
+            host, self.limits.max_connections_per_address
+        ):
+            self.refused["max.connections.per.ip"] += 1
+            _log.warning("connection_refused peer=%s limit=max.connections.per.ip", host)
+            transport.close()
+        else:
+            self._per_address[host] += 1
+            self.accepted += 1
+            self.connections.add(Connection(transport, Peer(host, transport.peer_port, self.name), self))
+
+    def forget(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        host = connection.peer.host
+        self._per_address[host] -= 1
+        if not self._per_address[host]:
+            del self._per_address[host]
+
+    def _sweep(self) -> None:
+        now = self._loop.time()
+        oldest = now - self.limits.max_idle_seconds
+        for connection in [c for c in self.connections if c.last_active < oldest and not c.is_waiting]:
+            connection.close()
+        if self.memory.is_contended:
+            # Room that was claimed and is not used would keep others waiting for as long as somebody likes.
+            for connection in [c for c in self.connections if c.is_stalling(now)]:
+                _log.warning("connection_stalled peer=%s:%d", connection.peer.host, connection.peer.port)
+                connection.close()
+        self.memory.trim()
+        self._sweeper = self._loop.call_later(_SWEEP_SECONDS, self._sweep)
+
+    def stop_accepting(self) -> None:
+        if self._listening is not None:
+            self._listening.close()
+            self._listening = None
+
+    def close(self) -> None:
+        self.stop_accepting()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for connection in list(self.connections):
+            connection.close()

@@ -1,0 +1,97 @@
+"""A request as a handler sees it, the table of APIs that are answered, and what answers the two hot ones."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from millstream.formats.protocol import fetch as fetch_codec
+from millstream.formats.protocol import produce as produce_codec
+from millstream.formats.protocol.fetch import ResponseParts
+from millstream.formats.protocol.messages import request_schema
+from millstream.formats.protocol.schema import Message
+from millstream.node.server.service import Peer, Turn
+
+
+class FileResponse(Protocol):
+    """An answer that holds stretches of files."""
+
+    def encode(self, parts: ResponseParts, version: int) -> None: ...
+
+
+Response = Mapping[str, Any] | bytes | FileResponse
+"""The fields of the answer, or its body where a handler keeps it encoded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Around the request's own fields: who asks, and in which version."""
+
+    version: int
+    client_id: str
+    peer: Peer
+    frame: bytes = b""
+    """The whole request, header and all, for APIs that ask for it."""
+
+
+Handler = Callable[[Message, Context], "Response | Awaitable[Response]"]
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    key: int
+    name: str
+    first_version: int
+    last_version: int
+    handler: Handler | None = None
+    """None for produce and fetch, which the dispatcher knows by itself."""
+    with_frame: bool = False
+    """Whether the handler gets the request's bytes too, to pass them on."""
+
+
+def api(name: str, handler: Handler, *, with_frame: bool = False) -> Api:
+    """An API in all versions of it that the schema has."""
+    schema = request_schema(name)
+    return Api(schema.api_key, name, schema.versions.low, schema.versions.high, handler, with_frame)
+
+
+ProduceResults = list[tuple[bytes, list[produce_codec.PartitionResult]]]
+FetchTopics = list[tuple[bytes, list[fetch_codec.PartitionResult]]]
+
+
+BROKER_CLIENT_ID = "millstream-broker-"
+"""How the client ids begin that brokers use among each other."""
+
+
+class TurnTaker(Turn):
+    """A way to wait for the results of a request that was not looked into yet: its connection waits with it."""
+
+    __slots__ = ()
+
+    def __call__(self, answer: "Callable[[ProduceResults], None]") -> None:
+        raise NotImplementedError
+
+
+class ProduceService(Protocol):
+    def append(
+        self, request: produce_codec.ProduceRequest, version: int, buffer: bytearray, *, by_broker: bool = False
+    ) -> "tuple[ProduceResults, Callable[[Callable[[ProduceResults], None]], None] | None]":
+        """Appends everything while the buffer is at hand. Results that have to wait for replicas or the disk come with
+        a function that takes whom to tell. `by_broker` says that another broker asks, for topics of its own."""
+        ...
+
+
+class Waiting(Protocol):
+    def give_up(self) -> None:
+        """Nobody waits for the answer any more."""
+        ...
+
+
+class FetchService(Protocol):
+    def fetch(
+        self,
+        request: fetch_codec.FetchRequest,
+        version: int,
+        deliver: Callable[[FetchTopics, int, int], None],
+    ) -> Waiting | None:
+        """Answers through `deliver` (topics, top-level error, session id), now or later."""
+        ...

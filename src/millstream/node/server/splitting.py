@@ -1,0 +1,311 @@
+"""Requests with very many rows, handled in parts: each part is a request of its own to the handler, and the responses
+are joined.
+
+A handler works through its rows without a pause. With 100,000 rows that takes seconds. What stands in `SPLITS` goes to
+its handler in parts of some hundred rows, and the event loop serves others in between. That is right for requests whose
+rows do not depend on each other, which is most of Kafka's. What cannot be cut has a bound on its array items
+(`most_items`).
+"""
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, NamedTuple
+
+from millstream.formats.protocol.schema import Message
+from millstream.node.server.request import Context, Handler, Response
+from millstream.node.server.turnstile import Turnstile
+
+_ROWS = 500
+_SPLIT_ITEMS = 200_000
+_WHOLE_ITEMS = 20_000
+_FEW_ITEMS = 1_000
+
+
+class Level(NamedTuple):
+    """An array of the request, and the one of the response that has its rows."""
+
+    asked: str
+    answered: str
+    key: tuple[str, ...] = ()
+    """The fields that say what a row is about; none if the row itself does (a name, a number)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    levels: tuple[Level, ...]
+    """From the outermost array to that of the rows."""
+    most: int = _ROWS
+    """Rows in a part."""
+    once: bool = False
+    """Whether a row that is named again is left out: the response would be far longer than the request."""
+
+
+def _flat(asked: str, answered: str, *key: str, most: int = _ROWS, once: bool = False) -> Split:
+    return Split((Level(asked, answered, key),), most, once)
+
+
+def _topics(
+    asked: str, answered: str, *, of: str = "topics", key: str = "name", row: str = "", most: int = _ROWS
+) -> Split:
+    """Topics with partitions in them."""
+    return Split((Level("topics", of, (key,)), Level(asked, answered, (row,) if row else ())), most)
+
+
+_HASHED_ROWS = 25
+"""Where each row is an id that is hashed, byte by byte; it may be a long one."""
+_WRITTEN_ROWS = 50
+"""Where each row is a record of its own in a log."""
+_SHARE_STATE = _topics("partitions", "partitions", of="results", key="topic_id", row="partition", most=_WRITTEN_ROWS)
+SPLITS: dict[str, tuple[Split, ...]] = {
+    "list_offsets": (_topics("partitions", "partitions", row="partition_index"),),
+    "offset_commit": (_topics("partitions", "partitions", row="partition_index"),),
+    "txn_offset_commit": (_topics("partitions", "partitions", row="partition_index"),),
+    "offset_delete": (_topics("partitions", "partitions", row="partition_index"),),
+    "offset_for_leader_epoch": (_topics("partitions", "partitions", key="topic", row="partition"),),
+    "find_coordinator": (_flat("coordinator_keys", "coordinators", most=_HASHED_ROWS, once=True),),
+    "leave_group": (_flat("members", "members", "member_id", "group_instance_id"),),
+    "share_group_describe": (_flat("group_ids", "groups", most=50, once=True),),
+    "describe_configs": (_flat("resources", "results", "resource_type", "resource_name", most=10, once=True),),
+    "describe_producers": (_topics("partition_indexes", "partitions"),),
+    "describe_transactions": (_flat("transactional_ids", "transaction_states", most=_HASHED_ROWS, once=True),),
+    "add_partitions_to_txn": (_flat("transactions", "results_by_transaction", "transactional_id", most=50),),
+    "write_txn_markers": (
+        Split(
+            (
+                Level("markers", "markers", ("producer_id",)),
+                Level("topics", "topics", ("name",)),
+                Level("partition_indexes", "partitions"),
+            ),
+        ),
+    ),
+    "describe_share_group_offsets": (
+        Split(
+            (
+                Level("groups", "groups", ("group_id",)),
+                Level("topics", "topics", ("topic_name",)),
+                Level("partitions", "partitions"),
+            ),
+            most=100,
+        ),
+    ),
+    "alter_share_group_offsets": (
+        _topics(
+            "partitions", "partitions", of="responses", key="topic_name", row="partition_index", most=_WRITTEN_ROWS
+        ),
+    ),
+    "delete_share_group_offsets": (_flat("topics", "responses", "topic_name"),),
+    "initialize_share_group_state": (_SHARE_STATE,),
+    "read_share_group_state": (_SHARE_STATE,),
+    "write_share_group_state": (_SHARE_STATE,),
+    "delete_share_group_state": (_SHARE_STATE,),
+    "read_share_group_state_summary": (_SHARE_STATE,),
+    # Those of the controller
+    "delete_topics": (_flat("topics", "responses", "name", "topic_id"), _flat("topic_names", "responses")),
+    "create_partitions": (_flat("topics", "results", "name", most=50),),
+    "alter_configs": (_flat("resources", "responses", "resource_type", "resource_name", most=50),),
+    "incremental_alter_configs": (_flat("resources", "responses", "resource_type", "resource_name", most=50),),
+    "elect_leaders": (
+        Split(
+            (
+                Level("topic_partitions", "replica_election_results", ("topic",)),
+                Level("partitions", "partition_result"),
+            )
+        ),
+    ),
+    "alter_partition_reassignments": (_topics("partitions", "partitions", of="responses", row="partition_index"),),
+    "list_partition_reassignments": (_topics("partition_indexes", "partitions"),),
+    "alter_partition": (_topics("partitions", "partitions", key="topic_id", row="partition_index"),),
+}
+
+_BOUNDS = dict.fromkeys(SPLITS, _SPLIT_ITEMS) | {
+    "add_partitions_to_txn": _WHOLE_ITEMS,
+    "create_topics": _SPLIT_ITEMS,
+    "offset_fetch": _SPLIT_ITEMS,
+    "delete_records": _SPLIT_ITEMS,
+    "describe_groups": _SPLIT_ITEMS,
+    "consumer_group_describe": _SPLIT_ITEMS,
+    "delete_groups": _SPLIT_ITEMS,
+    "describe_log_dirs": _SPLIT_ITEMS,
+    "share_fetch": _SPLIT_ITEMS,
+    "share_acknowledge": _SPLIT_ITEMS,
+    # One voter set, one topic, a handful of listeners and features
+    **dict.fromkeys(
+        (
+            "fetch",
+            "vote",
+            "begin_quorum_epoch",
+            "end_quorum_epoch",
+            "describe_quorum",
+            "fetch_snapshot",
+            "add_raft_voter",
+            "update_raft_voter",
+            "broker_registration",
+            "broker_heartbeat",
+            "controller_registration",
+            "update_features",
+            "list_config_resources",
+        ),
+        _FEW_ITEMS,
+    ),
+}
+
+
+def most_items(api: str) -> int:
+    """How many array items a request may have, in all its arrays; one that has more ends its connection."""
+    return _BOUNDS.get(api, _WHOLE_ITEMS)
+
+
+def is_split(api: str, request: Message) -> bool:
+    """Whether the request has so many rows that it goes to its handler in parts."""
+    return _split_of(api, request) is not None
+
+
+def respond(
+    api: str, handler: Handler, request: Message, context: Context, turnstile: Turnstile
+) -> "Response | Awaitable[Response]":
+    """The handler's response; if the request is long, that of its parts."""
+    split = _split_of(api, request)
+    if split is None:
+        return handler(request, context)
+    return in_parts(split, lambda part: handler(part, context), request, turnstile)
+
+
+def _split_of(api: str, request: Message) -> Split | None:
+    for split in SPLITS.get(api, ()):
+        if _left_after(request, split.levels, split.most) < 0:
+            return split
+    return None
+
+
+def _left_after(message: Message, levels: tuple[Level, ...], left: int) -> int:
+    rows = getattr(message, levels[0].asked)
+    if rows is None:
+        return left
+    left -= len(rows)
+    if len(levels) > 1:
+        for row in rows:
+            if left < 0:
+                break
+            left = _left_after(row, levels[1:], left)
+    return left
+
+
+async def in_parts(
+    split: Split,
+    handle: "Callable[[Message], Response | Awaitable[Response]]",
+    request: Message,
+    turnstile: Turnstile,
+) -> dict[str, Any]:
+    """Has each part handled, one in a turn of the loop; their responses as one."""
+    joined: dict[str, Any] | None = None
+    for part in parts(request, split):
+        answer = handle(part)
+        response = await answer if isinstance(answer, Awaitable) else answer
+        assert isinstance(response, Mapping), "a handler whose requests are cut responds with fields"
+        if joined is None:
+            joined = dict(response)
+        else:
+            _join(joined, response, split.levels)
+        if response.get("error_code"):
+            # It is about the request as a whole. What was done before stays done, as after a lost response.
+            return {**joined, "error_code": response["error_code"]}
+        await turnstile.next_turn()
+    assert joined is not None, "a request that is cut has rows"
+    return joined
+
+
+# Cutting
+
+
+def parts(request: Message, split: Split) -> Iterator[Message]:
+    """The request, cut into requests of so many rows. Each is made when it is asked for."""
+    rows = _rows(request, split.levels)
+    if split.once:
+        rows = _once(rows, split.levels)
+    first = True
+    while some := list(islice(rows, split.most)):
+        yield _rebuilt(request, some, split.levels)
+        first = False
+    if first:
+        yield request
+
+
+Path = tuple[Any, ...]
+
+
+def _rows(message: Message, levels: tuple[Level, ...]) -> Iterator[Path]:
+    """Each row with what it is in, from the outermost array on. What has no rows in it ends early."""
+    for row in getattr(message, levels[0].asked) or ():
+        if len(levels) == 1:
+            yield (row,)
+            continue
+        is_empty = True
+        for inner in _rows(row, levels[1:]):
+            is_empty = False
+            yield (row, *inner)
+        if is_empty:
+            yield (row,)
+
+
+def _once(rows: Iterator[Path], levels: tuple[Level, ...]) -> Iterator[Path]:
+    seen: set[tuple[Any, ...]] = set()
+    for path in rows:
+        name = tuple(_name(row, level) for row, level in zip(path, levels, strict=False))
+        if name not in seen:
+            seen.add(name)
+            yield path
+
+
+def _name(row: Any, level: Level) -> Any:
+    return tuple(getattr(row, field, None) for field in level.key) if level.key else row
+
+
+def _rebuilt(message: Message, paths: list[Path], levels: tuple[Level, ...]) -> Message:
+    """A copy of the message that has these rows and no others."""
+    level = levels[0]
+    rows: list[Any] = []
+    if len(levels) == 1:
+        rows = [path[0] for path in paths]
+    else:
+        begin = 0
+        for at in range(1, len(paths) + 1):
+            if at < len(paths) and paths[at][0] is paths[begin][0]:
+                continue
+            inner = [path[1:] for path in paths[begin:at] if len(path) > 1]
+            rows.append(_rebuilt(paths[begin][0], inner, levels[1:]) if inner else paths[begin][0])
+            begin = at
+    return copied(message, **{level.asked: rows})
+
+
+def copied(message: Message, **changes: Any) -> Message:
+    """A copy of a message with other values in some fields."""
+    copy = type(message)()
+    for name in message.__slots__:
+        setattr(copy, name, changes[name] if name in changes else getattr(message, name))
+    return copy
+
+
+# Joining
+
+
+def _join(joined: dict[str, Any], response: Mapping[str, Any], levels: tuple[Level, ...]) -> None:
+    level = levels[0]
+    rows, more = joined.get(level.answered), response.get(level.answered)
+    if not more:
+        return
+    if not rows:
+        joined[level.answered] = list(more)
+        return
+    rows = joined[level.answered] = rows if isinstance(rows, list) else list(rows)
+    first = more[0]
+    if len(levels) > 1 and _is_same(rows[-1], first, levels[1].answered):
+        rows[-1] = dict(rows[-1])
+        _join(rows[-1], first, levels[1:])
+        more = more[1:]
+    rows.extend(more)
+
+
+def _is_same(row: Mapping[str, Any], other: Mapping[str, Any], inner: str) -> bool:
+    """Whether a row of the response was cut in two: everything but the rows in it is the same."""
+    return all(row.get(name) == other.get(name) for name in {*row, *other} - {inner})

@@ -1,0 +1,1 @@
+"""Logs on disk: segments, indexes, cleaning, and what all of them use."""

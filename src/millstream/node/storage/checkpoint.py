@@ -1,0 +1,111 @@
+"""Kafka's small text files: offset checkpoints of a log directory, a log's leader epochs, and its topic id.
+
+Each is `version`, a count, and one line per entry. A damaged file is the reader's to judge, so reading raises
+`DamagedFileError`.
+"""
+
+import base64
+import binascii
+from collections.abc import Iterable, Mapping
+from uuid import UUID
+
+from millstream.formats.model.identifiers import TopicName, TopicPartition
+
+_VERSION = "0"
+
+
+class DamagedFileError(ValueError):
+    """The file's text is not what its format says."""
+
+
+def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
+    lines = [_VERSION, str(len(offsets))]
+    lines += [f"{partition.topic} {partition.partition} {offset}" for partition, offset in offsets.items()]
+    return _encode(lines)
+
+
+def decode_offsets(data: bytes) -> dict[TopicPartition, int]:
+    found: dict[TopicPartition, int] = {}
+    for line in _entries(data):
+        fields = line.split(" ")
+        if len(fields) != 3:
+            raise DamagedFileError(f"not an entry: {line!r}")
+        found[TopicPartition(TopicName(fields[0]), _number(fields[1]))] = _number(fields[2])
+    return found
+
+
+def encode_offset_lists(lists: Mapping[TopicPartition, Iterable[int]]) -> bytes:
+    """As many lines for a partition as it has offsets."""
+    lines = [f"{at.topic} {at.partition} {offset}" for at, offsets in lists.items() for offset in offsets]
+    return _encode([_VERSION, str(len(lines)), *lines])
+
+
+def decode_offset_lists(data: bytes) -> dict[TopicPartition, list[int]]:
+    found: dict[TopicPartition, list[int]] = {}
+    for line in _entries(data):
+        fields = line.split(" ")
+        if len(fields) != 3:
+            raise DamagedFileError(f"not an entry: {line!r}")
+        found.setdefault(TopicPartition(TopicName(fields[0]), _number(fields[1])), []).append(_number(fields[2]))
+    return found
+
+
+def encode_epochs(epochs: Iterable[tuple[int, int]]) -> bytes:
+    """(epoch, start offset) pairs."""
+    entries = [f"{epoch} {start}" for epoch, start in epochs]
+    return _encode([_VERSION, str(len(entries)), *entries])
+
+
+def decode_epochs(data: bytes) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    for line in _entries(data):
+        fields = line.split(" ")
+        if len(fields) != 2:
+            raise DamagedFileError(f"not an entry: {line!r}")
+        entry = _number(fields[0]), _number(fields[1])
+        if found and (entry[0] <= found[-1][0] or entry[1] < found[-1][1]):
+            raise DamagedFileError(f"epochs out of order at {line!r}")
+        found.append(entry)
+    return found
+
+
+def encode_topic_id(topic_id: UUID) -> bytes:
+    text = base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode("ascii")
+    return _encode(["version: 0", f"topic_id: {text}"])
+
+
+def decode_topic_id(data: bytes) -> UUID:
+    fields = dict(line.split(": ", 1) for line in _text(data).splitlines() if ": " in line)
+    if fields.get("version") != _VERSION or "topic_id" not in fields:
+        raise DamagedFileError("no topic id of version 0")
+    try:
+        return UUID(bytes=base64.urlsafe_b64decode(fields["topic_id"] + "=="))
+    except (ValueError, binascii.Error) as error:
+        raise DamagedFileError(f"not a topic id: {fields['topic_id']!r}") from error
+
+
+def _encode(lines: list[str]) -> bytes:
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise DamagedFileError("not text") from error
+
+
+def _entries(data: bytes) -> list[str]:
+    lines = _text(data).splitlines()
+    if len(lines) < 2 or lines[0] != _VERSION:
+        raise DamagedFileError("no checkpoint of version 0")
+    if _number(lines[1]) != len(lines) - 2:
+        raise DamagedFileError(f"{lines[1]} entries promised, {len(lines) - 2} found")
+    return lines[2:]
+
+
+def _number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError as error:
+        raise DamagedFileError(f"not a number: {text!r}") from error

@@ -1,0 +1,169 @@
+"""The checkpoint files of a log directory: recovery points, log start offsets, high watermarks, cleaned offsets.
+
+One write at a time: a request that comes while one is under way is served by the next, which `maintenance` begins, or
+`on_wanted` where a caller waits for it. After the last one, at the stop, nothing is written any more, not even by a job
+that comes late.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from threading import Lock
+from typing import TypeVar
+
+from millstream.formats.model.identifiers import TopicPartition
+from millstream.node.storage.checkpoint import (
+    DamagedFileError,
+    decode_offset_lists,
+    decode_offsets,
+    encode_offset_lists,
+    encode_offsets,
+)
+from millstream.node.storage.disk import Disk
+from millstream.node.storage.file_names import (
+    CLEANED_OFFSETS,
+    HIGH_WATERMARKS,
+    LOG_START_OFFSETS,
+    RECOVERY_POINTS,
+    TRANSACTION_INDEXES,
+)
+from millstream.node.storage.job import Job
+from millstream.node.storage.log.partition_log import PartitionLog
+
+logger = logging.getLogger("millstream.node.storage.log")
+
+Contents = list[tuple[str, bytes]]
+T = TypeVar("T")
+
+
+class Checkpointer:
+    def __init__(self, disk: Disk, root: str) -> None:
+        self._disk = disk
+        self._root = root
+        # What the files say; for a log that is open, the log knows better.
+        self.recovery_points: dict[TopicPartition, int] = {}
+        self.start_offsets: dict[TopicPartition, int] = {}
+        self.high_watermarks: dict[TopicPartition, int] = {}
+        self.cleaned_offsets: dict[TopicPartition, int] = {}
+        self.transaction_indexes: dict[TopicPartition, list[int]] = {}
+        """The segments that had a transaction index at the last stop. Kafka has no such file. A segment whose index is
+        lost looks like one in which nothing was aborted."""
+        self.lists_transaction_indexes = False
+        """Whether that was read; a directory of Kafka's, or of an older version, has no such file."""
+        self.read_ns = 0
+        """When the files that were read had been written."""
+        self.is_wanted = False
+        """Whether somebody asked while a write was under way."""
+        self.on_wanted: Callable[[], None] = lambda: None
+        """Called when a write is over and a caller waits for another: it begins one."""
+        self._waiting: list[Callable[[OSError | None], None]] = []
+        self._under_way = False
+        self._closed = False
+        self._writing = Lock()
+
+    def read(self) -> None:
+        path = f"{self._root}/{RECOVERY_POINTS}"
+        self.read_ns = self._disk.modified_ns(path) if self._disk.exists(path) else 0
+        self.recovery_points = self._read(RECOVERY_POINTS)
+        self.start_offsets = self._read(LOG_START_OFFSETS)
+        self.high_watermarks = self._read(HIGH_WATERMARKS)
+        self.cleaned_offsets = self._read(CLEANED_OFFSETS)
+        listed = self._read_with(decode_offset_lists, TRANSACTION_INDEXES)
+        self.lists_transaction_indexes = listed is not None
+        self.transaction_indexes = listed or {}
+
+    def forget(self, partition: TopicPartition) -> None:
+        for offsets in (self.recovery_points, self.start_offsets, self.high_watermarks, self.cleaned_offsets):
+            if offsets.pop(partition, None) is not None:
+                self.is_wanted = True  # a log of the same name must not inherit it
+        self.transaction_indexes.pop(partition, None)
+
+    def when_written(self, callback: Callable[[OSError | None], None]) -> None:
+        """Calls back, with the failure if there is one, when a write that begins after this is over."""
+        self._waiting.append(callback)
+
+    def job(self, logs: Mapping[TopicPartition, PartitionLog]) -> Job | None:
+        """Write everything as it is now; None when a write is under way, which is then followed by another."""
+        self.is_wanted = self._under_way
+        if self._under_way:
+            return None
+        self._under_way = True
+        contents = self._gather(logs)
+        served, self._waiting = self._waiting, []
+
+        def done(result: OSError | None) -> None:
+            self._under_way = False
+            if result is not None:
+                logger.warning("checkpoint_failed root=%s error=%s", self._root, result)
+            for callback in served:
+                callback(result)
+            if self._waiting:
+                self.on_wanted()
+
+        return Job("write_checkpoints", lambda: self._write(contents), done)
+
+    def write_last(self, logs: Mapping[TopicPartition, PartitionLog]) -> OSError | None:
+        """Write at the stop, after the one that may be under way in a thread."""
+        contents = self._gather(logs)
+        self._note_transaction_indexes(logs)
+        contents.append((TRANSACTION_INDEXES, encode_offset_lists(self.transaction_indexes)))
+        failure = Job("write_checkpoints", lambda: self._write(contents)).run()
+        self.close()
+        return failure
+
+    def list_transaction_indexes(self, found: dict[TopicPartition, list[int]]) -> None:
+        """Write the list of a directory that had none, so that the search for it is done once."""
+        self.transaction_indexes, self.lists_transaction_indexes = found, True
+        try:
+            self._write([(TRANSACTION_INDEXES, encode_offset_lists(found))])
+        except OSError as error:
+            logger.warning("checkpoint_failed root=%s error=%s", self._root, error)
+
+    def close(self) -> None:
+        with self._writing:
+            self._closed = True
+
+    def _gather(self, logs: Mapping[TopicPartition, PartitionLog]) -> Contents:
+        for partition, log in logs.items():
+            self.recovery_points[partition] = log.recovery_point
+            self.start_offsets[partition] = log.log_start_offset
+            self.high_watermarks[partition] = log.readable_end
+            if log.cleaned_offset or partition in self.cleaned_offsets:
+                self.cleaned_offsets[partition] = log.cleaned_offset
+        contents = [
+            (RECOVERY_POINTS, encode_offsets(self.recovery_points)),
+            (LOG_START_OFFSETS, encode_offsets({key: value for key, value in self.start_offsets.items() if value})),
+            (HIGH_WATERMARKS, encode_offsets(self.high_watermarks)),
+        ]
+        if self.cleaned_offsets:
+            contents.append((CLEANED_OFFSETS, encode_offsets(self.cleaned_offsets)))
+        return contents
+
+    def _note_transaction_indexes(self, logs: Mapping[TopicPartition, PartitionLog]) -> None:
+        for partition, log in logs.items():
+            bases = [segment.base_offset for segment in log.segments if segment.aborted]
+            if bases:
+                self.transaction_indexes[partition] = bases
+            else:
+                self.transaction_indexes.pop(partition, None)
+
+    def _write(self, contents: Contents) -> None:
+        with self._writing:
+            if self._closed:
+                return  # the directory may be another's by now
+            for name, data in contents:
+                self._disk.write_atomically(f"{self._root}/{name}", data)
+
+    def _read(self, name: str) -> dict[TopicPartition, int]:
+        return self._read_with(decode_offsets, name) or {}
+
+    def _read_with(
+        self, decode: Callable[[bytes], dict[TopicPartition, T]], name: str
+    ) -> dict[TopicPartition, T] | None:
+        """None if there is no such file, or it cannot be used."""
+        try:
+            return decode(self._disk.read_bytes(f"{self._root}/{name}"))
+        except FileNotFoundError:
+            return None
+        except DamagedFileError as error:
+            logger.warning("checkpoint_discarded file=%s/%s reason=%s", self._root, name, error)
+            return None

@@ -1,0 +1,199 @@
+"""One pass over one log, from the map of its dirty part to the last segment put in its place.
+
+What takes long runs in threads, piece by piece, so that nothing else waits for it; what changes the log happens on the
+event loop, between the pieces. A pass that is given up at any point leaves a log that is whole.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Protocol, TypeVar
+
+from millstream.formats.model.errors import KafkaError
+from millstream.formats.records.opening import OpeningLimits
+from millstream.node.storage.cleaner import compiled
+from millstream.node.storage.cleaner.cleanable import Cleanable
+from millstream.node.storage.cleaner.copying import Copier
+from millstream.node.storage.cleaner.errors import UncleanableError
+from millstream.node.storage.cleaner.grouping import group_sources
+from millstream.node.storage.cleaner.mapping import map_dirty
+from millstream.node.storage.cleaner.plan import CleaningAbortedError, LastWritten, PassStats, Plan, Source
+from millstream.node.storage.cleaner.settings import CleanerSettings
+from millstream.node.storage.cleaner.swap import swap_in
+from millstream.node.storage.cleaner.throttle import Throttle
+from millstream.node.storage.file_names import CLEANED_SUFFIX
+from millstream.node.storage.log.partition_log import PartitionLog
+from millstream.node.storage.log.producer_state import ProducerState
+
+PIECE_BYTES = 4 << 20
+"""How much is done before the thread is free for others."""
+OPENED_PIECE_BYTES = 64 << 20
+"""The same for what is decompressed: a few bytes in the log can become very many."""
+
+T = TypeVar("T")
+
+
+class Offload(Protocol):
+    def __call__(self, function: Callable[[], T]) -> "asyncio.Future[T]": ...
+
+
+class Cleaning:
+    def __init__(
+        self,
+        log: PartitionLog,
+        found: Cleanable,
+        settings: CleanerSettings,
+        now_ms: int,
+        *,
+        offload: Offload,
+        throttle: Throttle,
+        now: Callable[[], float],
+        is_wanted: Callable[[PartitionLog], bool],
+        breathe: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.log = log
+        self.found = found
+        self._offload = offload
+        self._throttle = throttle
+        self._now = now
+        self._is_wanted = is_wanted
+        self._truncations = log.truncations
+        self._plan = _make_plan(log, found, settings, now_ms)
+        self._plan.breathe = breathe
+        self._indexes = [segment.aborted for segment in log.segments if segment.aborted]
+        self._is_closed = False
+        self.segments_after = 0
+
+    @property
+    def stats(self) -> PassStats:
+        return self._plan.stats
+
+    @property
+    def limits(self) -> OpeningLimits:
+        return self._plan.limits
+
+    def abort(self) -> None:
+        """Give the pass up, at the next block, because the node stops: what is left of it goes at the next start."""
+        self._plan.is_aborted = self._is_closed = True
+
+    async def run(self) -> int:
+        """Clean; returns the offset up to which the log is clean now.
+
+        CleaningAbortedError when it was given up, UncleanableError or KafkaError when the log cannot be read, OSError.
+        """
+        try:
+            return await self._run()
+        except (UncleanableError, KafkaError, OSError) as error:
+            if self._has_changed():
+                raise CleaningAbortedError from error  # what was read is not the log any more
+            raise
+
+    async def _run(self) -> int:
+        plan = self._plan
+        keys = compiled.KeyMap(plan.map_bytes, plan.dirty_start, plan.sources[-1].end_offset - plan.dirty_start)
+        await self._offload(self._prepare)
+        try:
+            await self._work(map_dirty(plan, keys))
+            plan.stats.mapped_keys, plan.stats.map_used_bytes = keys.key_count, keys.used_bytes
+            copier = Copier(plan, keys)
+            for group in await self._offload(partial(group_sources, plan, keys.next_offset)):
+                await self._clean_group(copier, group)
+            self._check()  # a log that was cut meanwhile is not clean up to there
+            return keys.next_offset
+        finally:
+            if not self._is_closed:
+                self._offload(partial(keys.forget, plan.breathe))  # here it would hold up the event loop
+
+    def _prepare(self) -> None:
+        """In a thread: remove what an earlier pass may have left, and see which transactions were aborted."""
+        plan = self._plan
+        for name, _ in plan.disk.list(plan.directory):
+            if name.endswith(CLEANED_SUFFIX):
+                plan.disk.remove(f"{plan.directory}/{name}")
+        start, end = plan.sources[0].base_offset, plan.sources[-1].end_offset
+        for index in self._indexes:
+            if index.collect(start, end, plan.aborted):
+                break
+
+    async def _clean_group(self, copier: Copier, group: list[Source]) -> None:
+        try:
+            await self._work(copier.copy_group(group))
+            copy = copier.finished
+            assert copy is not None
+            if not copy.changed:
+                await self._offload(copy.discard)
+                self.segments_after += 1
+                return
+            settle = swap_in(self.log, copy, self._plan.now_ms)
+        except Exception:
+            if copier.finished is not None and not self._is_closed:
+                await self._offload(copier.finished.discard)
+            raise
+        failure = await self._offload(settle.run)
+        if failure is not None:
+            raise failure
+        self.segments_after += 1
+
+    async def _work(self, steps: Iterator[int]) -> None:
+        throttle = self._throttle
+        finished = False
+        while not finished:
+            done, finished = await self._offload(
+                partial(_advance, steps, throttle.piece_bytes(PIECE_BYTES), self._plan.stats)
+            )
+            self._check()
+            delay = throttle.delay_seconds(done, self._now())
+            if delay > 0:
+                await asyncio.sleep(delay)
+                self._check()  # what is done may be put in its place next
+
+    def _check(self) -> None:
+        if self._plan.is_aborted or not self._is_current() or not self._is_wanted(self.log):
+            self._plan.is_aborted = True
+            raise CleaningAbortedError
+
+    def _has_changed(self) -> bool:
+        """Whether something happened to the log under the pass that may have made it fail."""
+        is_deleted = any(source.segment.dropped and source.segment.successor is None for source in self._plan.sources)
+        return is_deleted or not self._is_current() or not self._is_wanted(self.log)
+
+    def _is_current(self) -> bool:
+        return self.log.truncations == self._truncations and self.log.failure is None
+
+
+def _advance(steps: Iterator[int], limit: int, stats: PassStats) -> tuple[int, bool]:
+    total = 0
+    opened_before = stats.opened_bytes
+    for done in steps:
+        total += done
+        if total >= limit or stats.opened_bytes - opened_before >= OPENED_PIECE_BYTES:
+            return total, False
+    return total, True
+
+
+def _make_plan(log: PartitionLog, found: Cleanable, settings: CleanerSettings, now_ms: int) -> Plan:
+    segments, config = log.segments, log.config
+    sources = [Source(segments[slot], segments.bases[slot + 1]) for slot in range(found.segments)]
+    return Plan(
+        disk=log.disk,
+        directory=log.directory,
+        sources=sources,
+        dirty_start=found.dirty_start,
+        now_ms=now_ms,
+        delete_retention_ms=config.delete_retention_ms,
+        segment_bytes=config.segment_bytes,
+        segment_index_bytes=config.segment_index_bytes,
+        index_interval_bytes=config.index_interval_bytes,
+        block_bytes=settings.block_bytes,
+        map_bytes=settings.map_bytes,
+        producers=_last_written(log.producers),
+        aborted=[],
+        limits=settings.opening,
+    )
+
+
+def _last_written(producers: ProducerState) -> dict[int, LastWritten]:
+    return {
+        producer_id: LastWritten(entry.batches[-1][2] if entry.batches else None, entry.epoch)
+        for producer_id, entry in producers.entries.items()
+    }

@@ -1,0 +1,202 @@
+"""The second part of a pass: a group of segments is copied into one, without the records that are superseded.
+
+Batches that keep all their records are copied as they are. In the dirty part the map has said of every record what
+becomes of it, so that only batches in between are opened; in the clean part each record's key is looked up.
+
+A batch that is more than the limits allow to open is kept as it is. So tombstones behind it are kept, too: it may have
+an older record of their key, which would come back to life without them.
+"""
+
+from collections.abc import Iterator
+
+from millstream.formats.records.batch import (
+    CODEC_MASK,
+    CONTROL_BIT,
+    HEADER,
+    HEADER_SIZE,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    Bytes,
+)
+from millstream.formats.records.opening import BeyondLimitsError
+from millstream.node.storage.cleaner.batches import DELETE_HORIZON_BIT, empty_batch, rebuilt_batch
+from millstream.node.storage.cleaner.block_reader import read_blocks
+from millstream.node.storage.cleaner.key_map import DEAD, TOMBSTONE, KeyMap
+from millstream.node.storage.cleaner.plan import Plan, Source
+from millstream.node.storage.cleaner.records import decompressed_content
+from millstream.node.storage.cleaner.segment_copy import SegmentCopy
+from millstream.node.storage.cleaner.transactions import CleanedTransactions
+
+Fields = tuple[int, ...]
+"""A batch header: the fields of `BatchHeader`, unnamed."""
+
+_AS_IT_IS = bytearray()
+"""Stands for a batch that is copied as it is."""
+_IN_PART = bytearray()
+"""Stands for a batch some of whose records go, or that gets a delete horizon."""
+
+
+class Copier:
+    """Goes over all groups of one pass in order: records are numbered, and transactions remembered, across them."""
+
+    def __init__(self, plan: Plan, keys: KeyMap) -> None:
+        self._plan = plan
+        self._keys = keys
+        self._transactions = CleanedTransactions(plan.aborted)
+        self._number = 0
+        """Of the next record of the dirty part."""
+        self.finished: SegmentCopy | None = None
+        """The copy that was begun last."""
+        self._next_not_mapped = 0
+        """Which of the plan's batches that are not mapped comes next."""
+
+    def copy_group(self, group: list[Source]) -> Iterator[int]:
+        """Write the group's copy, which is `finished` then; yields bytes read and written, after each block."""
+        plan = self._plan
+        stats = plan.stats
+        copy = self.finished = SegmentCopy(plan, group)
+        last_with_batches = [source for source in group if source.size][-1]
+        for source in group:
+            remaining = source.size
+            for block, batches in read_blocks(source.segment.file(), 0, source.size, plan.block_bytes):
+                plan.check()
+                view = memoryview(block)
+                written = copy.size
+                for at, after, header in batches:
+                    remaining -= after - at
+                    stats.read_records += header[12]
+                    kept = self._judge(block, at, after, header)
+                    # The copy ends with the offset that its sources end with: where a segment seems to end early,
+                    # recovery would take what follows for a gap in the log.
+                    if kept is None and (
+                        (remaining == 0 and source is last_with_batches) or self._is_last_of_producer(header)
+                    ):
+                        kept = empty_batch(BatchHeader._make(header)) if header[12] else _AS_IT_IS
+                    if kept is _AS_IT_IS:
+                        copy.add(view[at:after], header)
+                        continue
+                    copy.changed = True
+                    if header[5] & CONTROL_BIT and header[12] and (kept is None or len(kept) == HEADER_SIZE):
+                        copy.lacks_markers = True
+                    if kept is not None:
+                        copy.add(kept, HEADER.unpack_from(kept))
+                done = batches[-1][1] - batches[0][0]
+                stats.read_bytes += done
+                copy.flush(plan.block_bytes)
+                yield done + copy.size - written
+        copy.finish(self._transactions.retained)
+        self._transactions.retained = []
+        yield 0
+
+    # What becomes of one batch: None, it goes; _AS_IT_IS; or what is written in its place.
+
+    def _judge(self, block: bytes, at: int, after: int, header: Fields) -> Bytes | None:
+        attributes, count = header[5], header[12]
+        last_offset = header[0] + header[6]
+        if attributes & CONTROL_BIT:
+            return self._judge_marker(block[at:after], BatchHeader._make(header))
+        is_aborted = attributes & TRANSACTIONAL_BIT and self._transactions.is_aborted(header[9], last_offset)
+        if last_offset < self._plan.dirty_start:
+            return None if is_aborted or not count else self._judge_clean(block, at, after, header)
+        if header[0] >= self._keys.next_offset:
+            return None if is_aborted else _AS_IT_IS  # not mapped: the next pass will say
+        if self._was_not_mapped(header):
+            return None if is_aborted else self._pass_over(header)
+        number = self._number
+        self._number += count
+        return None if is_aborted or not count else self._judge_dirty(block, at, after, header, number)
+
+    def _judge_marker(self, batch: bytes, header: BatchHeader) -> Bytes | None:
+        plan = self._plan
+        if not self._transactions.is_over(batch, header.record_count, header.producer_id, header.last_offset):
+            return _AS_IT_IS
+        if header.record_count == 0 or self._may_forget(header):
+            return None
+        if header.attributes & DELETE_HORIZON_BIT:
+            return _AS_IT_IS
+        horizon_ms = plan.now_ms + plan.delete_retention_ms
+        if header.record_count > plan.limits.max_records:
+            return self._pass_over(header)
+        fates = bytes(header.record_count)
+        return rebuilt_batch(header, batch, HEADER_SIZE, fates, drops_tombstones=False, horizon_ms=horizon_ms)
+
+    def _judge_clean(self, block: bytes, at: int, after: int, header: Fields) -> Bytes | None:
+        count = header[12]
+        if count > self._plan.limits.max_records:
+            return self._pass_over(header)
+        if not header[5] & CODEC_MASK:
+            return self._judge_by_key(block, at + HEADER_SIZE, after, header)
+        try:
+            with decompressed_content(self._plan, header, block, at, after) as content:
+                return self._judge_by_key(content, 0, len(content), header)
+        except BeyondLimitsError:
+            return self._pass_over(header)
+
+    def _judge_by_key(self, content: Bytes, first: int, last: int, header: Fields) -> Bytes | None:
+        fates = self._keys.fates_by_key(content, first, last, header[12])
+        kept = self._judge_whole(fates, header)
+        return self._rebuilt(fates, header, content, first) if kept is _IN_PART else kept
+
+    def _judge_dirty(self, block: bytes, at: int, after: int, header: Fields, number: int) -> Bytes | None:
+        fates = self._keys.fates[number : number + header[12]]
+        kept = self._judge_whole(fates, header)
+        if kept is not _IN_PART:
+            return kept
+        if not header[5] & CODEC_MASK:
+            return self._rebuilt(fates, header, block, at + HEADER_SIZE)
+        with decompressed_content(self._plan, header, block, at, after) as content:
+            return self._rebuilt(fates, header, content, 0)
+
+    def _judge_whole(self, fates: bytearray, header: Fields) -> Bytes | None:
+        tombstones = fates.count(TOMBSTONE)
+        dead = fates.count(DEAD) + (tombstones if self._may_forget_tombstones(header) else 0)
+        if dead == len(fates):
+            return None
+        return _IN_PART if dead or self._sets_horizon(tombstones, header) else _AS_IT_IS
+
+    def _rebuilt(self, fates: bytearray, header: Fields, content: Bytes, first: int) -> Bytes:
+        plan = self._plan
+        sets_horizon = self._sets_horizon(fates.count(TOMBSTONE), header)
+        return rebuilt_batch(
+            BatchHeader._make(header),
+            content,
+            first,
+            fates,
+            drops_tombstones=self._may_forget_tombstones(header),
+            horizon_ms=plan.now_ms + plan.delete_retention_ms if sets_horizon else None,
+        )
+
+    def _sets_horizon(self, tombstones: int, header: Fields) -> bool:
+        return bool(tombstones) and not header[5] & DELETE_HORIZON_BIT
+
+    # Batches that are more than the limits
+
+    def _was_not_mapped(self, header: Fields) -> bool:
+        """Whether `mapping` left out this batch of the dirty part."""
+        plan, at = self._plan, self._next_not_mapped
+        if at < len(plan.not_mapped) and plan.not_mapped[at] == header[0]:
+            self._next_not_mapped += 1
+            return True
+        return header[12] > plan.limits.max_records
+
+    def _pass_over(self, header: Fields) -> Bytes:
+        stats = self._plan.stats
+        stats.passed_over += 1
+        if stats.first_passed_over < 0:
+            stats.first_passed_over = header[0]
+        return _AS_IT_IS
+
+    def _may_forget_tombstones(self, header: Fields) -> bool:
+        return not self._plan.stats.passed_over and self._may_forget(header)
+
+    def _may_forget(self, header: Fields) -> bool:
+        """Whether the delete horizon of the batch has passed."""
+        return bool(header[5] & DELETE_HORIZON_BIT) and header[7] <= self._plan.now_ms
+
+    def _is_last_of_producer(self, header: Fields) -> bool:
+        last = self._plan.producers.get(header[9]) if header[9] >= 0 else None
+        if last is None:
+            return False
+        if last.offset is not None:
+            return header[0] + header[6] == last.offset
+        return bool(header[5] & CONTROL_BIT) and header[10] == last.epoch

@@ -1,0 +1,102 @@
+"""The records of one batch as stretches of bytes: taking some of them out.
+
+Nothing is decoded that need not be. Numbers of one byte are read in place: most are, and the calls would cost more than
+all the rest. Whatever is wrong with the bytes comes up as `UncleanableError`.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from millstream.formats.model.errors import KafkaError
+from millstream.formats.records.batch import BatchHeader, Bytes
+from millstream.formats.records.opening import BeyondLimitsError, opened
+from millstream.formats.records.varint import MAX_LONG_BYTES, MalformedRecordError, append_varint, read_varint
+from millstream.node.storage.cleaner.errors import UncleanableError
+from millstream.node.storage.cleaner.key_map import DEAD, TOMBSTONE
+from millstream.node.storage.cleaner.plan import Plan
+
+_DEAD, _DEAD_OR_TOMBSTONE = bytes([DEAD]), bytes([DEAD, TOMBSTONE])
+
+
+class _RecordSpan(NamedTuple):
+    """Where one record lies, and what the cleaner needs to know of it."""
+
+    start: int
+    body: int
+    """Behind the length: the record's attributes."""
+    timestamp_end: int
+    end: int
+    timestamp_delta: int
+
+
+@contextmanager
+def decompressed_content(
+    plan: Plan, header: tuple[int, ...], block: bytes, at: int, after: int
+) -> Iterator[memoryview]:
+    """The records of a compressed batch of the block, while the context lasts; BeyondLimitsError if they are more than
+    the plan allows to open."""
+    try:
+        with opened(BatchHeader._make(header), memoryview(block)[at:after], plan.limits) as content:
+            plan.stats.opened_bytes += len(content)
+            yield content
+    except BeyondLimitsError:
+        plan.stats.opened_bytes += plan.limits.max_bytes
+        raise
+    except KafkaError as error:
+        raise UncleanableError(f"the batch at offset {header[0]} cannot be opened: {error.message}") from error
+
+
+def _live_spans(data: bytes, position: int, fates: bytes | bytearray, gone: bytes) -> list[_RecordSpan]:
+    """Those of the records that begin at `position` whose fate is not among `gone`; each has its byte in `fates`."""
+    kept: list[_RecordSpan] = []
+    try:
+        for fate in fates:
+            start = position
+            byte = data[position]
+            if byte < 0x80:
+                body = position + 1
+                position = body + (byte >> 1)
+            elif (second := data[position + 1]) < 0x80:
+                body = position + 2
+                position = body + ((byte & 0x7F | second << 7) >> 1)
+            else:
+                size, body = read_varint(data, position)
+                position = body + size
+            if fate not in gone:
+                byte = data[body + 1]
+                if byte < 0x80:
+                    kept.append(_RecordSpan(start, body, body + 2, position, (byte >> 1) ^ -(byte & 1)))
+                else:
+                    delta, timestamp_end = read_varint(data, body + 1, MAX_LONG_BYTES)
+                    kept.append(_RecordSpan(start, body, timestamp_end, position, delta))
+    except (IndexError, MalformedRecordError) as error:
+        raise UncleanableError(f"a record is malformed: {error}") from error
+    return kept
+
+
+def kept_records(
+    data: Bytes, position: int, fates: bytes | bytearray, drops_tombstones: bool, shift_ms: int
+) -> tuple[bytes | bytearray, int, int]:
+    """The records from `position` on whose fate is to stay, their times told from a base that is `shift_ms` later;
+    how many they are; and the greatest of their times as the batch tells it now."""
+    data = bytes(data)
+    spans = _live_spans(data, position, fates, _DEAD_OR_TOMBSTONE if drops_tombstones else _DEAD)
+    if shift_ms:
+        content = b"".join([_rebased(data, span, shift_ms) for span in spans])
+    else:
+        content = b"".join([data[span.start : span.end] for span in spans])
+    return content, len(spans), max((span.timestamp_delta for span in spans), default=0)
+
+
+def _rebased(data: bytes, span: _RecordSpan, shift_ms: int) -> bytes:
+    """A record whose time is told from a base that is `shift_ms` later."""
+    times = bytearray()
+    append_varint(times, span.timestamp_delta - shift_ms)
+    size = 1 + len(times) + span.end - span.timestamp_end
+    out = bytearray()
+    append_varint(out, size)
+    out.append(data[span.body])
+    out += times
+    out += memoryview(data)[span.timestamp_end : span.end]
+    return bytes(out)

@@ -1,0 +1,173 @@
+"""Kafka's `.txnindex`: the aborted transactions whose markers are in a segment, in the order of the markers.
+
+An entry is 34 bytes: version 0, producer id, first offset, offset of the marker, and the last stable offset when the
+marker was written. The last stable offset never goes back, so a search may stop at the first entry that was written
+when everything it asks for was already stable. Segments without aborted transactions have no such file.
+"""
+
+import os.path
+from collections.abc import Iterable, Iterator
+from struct import Struct
+from threading import Lock
+from typing import TYPE_CHECKING, NamedTuple
+
+from millstream.node.storage.checkpoint import DamagedFileError
+from millstream.node.storage.disk import Disk
+
+if TYPE_CHECKING:
+    from millstream.node.storage.log.segment_list import SegmentList
+
+_ENTRY = Struct(">hqqqq")
+ENTRY_SIZE = _ENTRY.size
+_VERSION = 0
+_loading = Lock()
+"""The loop and a cleaner's thread may want the same file first; what the loop then adds must not be lost."""
+
+assert ENTRY_SIZE == 34
+
+
+class AbortedTransaction(NamedTuple):
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    """Of the marker."""
+    last_stable_offset: int
+
+
+def encode_aborted(transactions: Iterable[AbortedTransaction]) -> bytes:
+    return b"".join(_ENTRY.pack(_VERSION, *transaction) for transaction in transactions)
+
+
+def decode_aborted(data: bytes, base_offset: int) -> list[AbortedTransaction]:
+    """The entries of the index of a segment that begins at `base_offset`; DamagedFileError when they cannot be that."""
+    if len(data) % ENTRY_SIZE:
+        raise DamagedFileError(f"{len(data)} bytes are not a whole number of entries of {ENTRY_SIZE} bytes")
+    found = []
+    previous = base_offset - 1
+    for version, *fields in _ENTRY.iter_unpack(data):
+        transaction = AbortedTransaction(*fields)
+        if version != _VERSION:
+            raise DamagedFileError(f"transaction index version {version}")
+        if not (
+            transaction.producer_id >= 0
+            and 0 <= transaction.first_offset < transaction.last_offset
+            and previous < transaction.last_offset
+            and 0 <= transaction.last_stable_offset <= transaction.last_offset + 1
+        ):
+            raise DamagedFileError(f"{transaction} does not fit after offset {previous}")
+        previous = transaction.last_offset
+        found.append(transaction)
+    return found
+
+
+def write_index(disk: Disk, path: str, transactions: list[AbortedTransaction]) -> None:
+    """Make the file anew, at once on stable storage; without transactions there is none.
+
+    Nobody can tell an index that lost entries from one that never had them. So one that is right is not touched, and
+    one that is not is replaced before anything counts on it.
+    """
+    data = encode_aborted(transactions)
+    exists = disk.exists(path)
+    if data:
+        if not exists or disk.read_bytes(path) != data:
+            disk.write_atomically(path, data)
+    elif exists:
+        disk.remove(path)
+        disk.sync_directory(os.path.dirname(path))
+
+
+class TransactionIndex:
+    """The index of one segment: its file, and the file's bytes once somebody has asked for them.
+
+    A new one has no file; `opened` is told of one that is there.
+    """
+
+    __slots__ = ("_data", "_disk", "path")
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self._disk = disk
+        self.path = path
+        self._data: bytearray | None = bytearray()
+        """Grows in place; nothing keeps hold of it for longer than one call into C, so that threads may look, too."""
+
+    def opened(self) -> None:
+        """There is a file, which is read when somebody asks."""
+        self._data = None
+
+    def __bool__(self) -> bool:
+        """Whether the segment has aborted transactions."""
+        data = self._data
+        return data is None or len(data) > 0
+
+    def __iter__(self) -> Iterator[AbortedTransaction]:
+        return (AbortedTransaction(*fields) for _, *fields in _ENTRY.iter_unpack(bytes(self._bytes())))
+
+    def append(self, transactions: Iterable[AbortedTransaction]) -> None:
+        """Write entries behind those that are there. An OSError leaves the index as it was."""
+        data, added = self._bytes(), encode_aborted(transactions)
+        file = self._disk.open(self.path) if data else self._disk.create(self.path)
+        try:
+            file.write_at(len(data), added)
+        except OSError:
+            self._cut(len(data))
+            raise
+        data += added
+
+    def replace(self, transactions: list[AbortedTransaction]) -> None:
+        """Make the file anew."""
+        write_index(self._disk, self.path, transactions)
+        self._data = bytearray(encode_aborted(transactions))
+
+    def truncate(self, offset: int) -> None:
+        """Forget the transactions that ended at `offset` or later."""
+        if not self:
+            return
+        size = ENTRY_SIZE * sum(transaction.last_offset < offset for transaction in self)
+        data = self._bytes()
+        if size < len(data):
+            self._data = data[:size]
+            self._cut(size)
+
+    def collect(self, fetch_offset: int, up_to: int, found: list[AbortedTransaction]) -> bool:
+        """Add those that overlap with [fetch_offset, up_to) to `found`; whether later segments can have no more."""
+        data = self._bytes()
+        low, high = 0, len(data) // ENTRY_SIZE
+        while low < high:  # markers are in order: pass over those before the offset
+            middle = (low + high) >> 1
+            if _ENTRY.unpack_from(data, middle * ENTRY_SIZE)[3] < fetch_offset:
+                low = middle + 1
+            else:
+                high = middle
+        for position in range(low * ENTRY_SIZE, len(data), ENTRY_SIZE):
+            _, *fields = _ENTRY.unpack_from(data, position)
+            transaction = AbortedTransaction(*fields)
+            if transaction.first_offset < up_to:
+                found.append(transaction)
+            if transaction.last_stable_offset >= up_to:
+                return True
+        return False
+
+    def _bytes(self) -> bytearray:
+        data = self._data
+        if data is None:
+            with _loading:
+                data = self._data
+                if data is None:
+                    data = self._data = bytearray(self._disk.read_bytes(self.path))
+        return data
+
+    def _cut(self, size: int) -> None:
+        if size:
+            self._disk.open(self.path).truncate(size)
+        else:
+            self._disk.remove(self.path)
+
+
+def collect_aborted(segments: "SegmentList", fetch_offset: int, up_to: int) -> list[AbortedTransaction]:
+    """The aborted transactions that have records in [fetch_offset, up_to). Their markers may be segments later."""
+    found: list[AbortedTransaction] = []
+    for slot in range(segments.slot_of(fetch_offset), len(segments)):
+        index = segments[slot].aborted
+        if index and index.collect(fetch_offset, up_to, found):
+            break
+    return found

@@ -1,0 +1,416 @@
+"""One directory of logs (an entry of `log.dirs`): which partitions it holds, how it starts and stops, what it keeps
+tidy.
+
+After a clean stop logs are opened only when asked for, so that 10,000 of them start in a moment; after an unclean one
+every log that may be damaged is repaired first (see `start_recovery`). A log that belongs to nobody is set aside, never
+removed. `meta.properties` is not storage's.
+"""
+
+import json
+import logging
+from collections.abc import Callable
+from uuid import UUID
+
+from millstream.config.log_config import LogConfig
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.identifiers import TopicPartition
+from millstream.node.storage.checkpoint import encode_topic_id
+from millstream.node.storage.checkpointer import Checkpointer
+from millstream.node.storage.directory_health import DirectoryHealth
+from millstream.node.storage.disk import DirectoryLock, Disk
+from millstream.node.storage.file_cache import FileCache
+from millstream.node.storage.file_names import (
+    CLEAN_SHUTDOWN,
+    DELETED_DIRECTORY_SUFFIX,
+    LOCK,
+    PARTITION_METADATA,
+    STRAY_DIRECTORY_SUFFIX,
+    TEMPORARY_SUFFIX,
+    parse_directory,
+    retired_directory,
+)
+from millstream.node.storage.job import Job
+from millstream.node.storage.log.flushing import unflushed_bytes
+from millstream.node.storage.log.log_loader import create_log, load_log, read_topic_id
+from millstream.node.storage.log.partition_log import PartitionLog
+from millstream.node.storage.log.recovery import RecoveryReport
+from millstream.node.storage.log.retention import retain
+from millstream.node.storage.log.start_recovery import Progress, StartRecovery
+from millstream.node.storage.log.transaction_index_search import find_transaction_indexes
+from millstream.node.storage.log.unopened_logs import UnopenedLogs
+
+logger = logging.getLogger("millstream.node.storage.log")
+
+DAY_MS = 24 * 60 * 60 * 1000
+NO_EPOCH = -1
+MANY_FLUSHES = 32
+PRODUCER_EXPIRY_INTERVAL_MS = 10 * 60 * 1000
+
+
+class DirectoryInUseError(RuntimeError):
+    """Another broker has this directory."""
+
+
+class LogDirectory:
+    def __init__(
+        self,
+        disk: Disk,
+        root: str,
+        *,
+        max_open_files: int = 4096,
+        producer_id_expiration_ms: int = DAY_MS,
+        checkpoint_interval_ms: int = 60_000,
+        retention_check_interval_ms: int = 0,
+    ) -> None:
+        self.root = root
+        self.health = DirectoryHealth(root)
+        disk.on_error = self.health.note
+        self._disk = disk
+        self._cache = FileCache(disk, max_open_files)
+        self._producer_id_expiration_ms = producer_id_expiration_ms
+        self._checkpoint_interval_ms = checkpoint_interval_ms
+        self._retention_check_interval_ms = retention_check_interval_ms
+        self._last_retention_ms: int | None = None
+        self._lock: DirectoryLock | None = None
+        self._present: set[TopicPartition] = set()
+        self._logs: dict[TopicPartition, PartitionLog] = {}
+        self._unopened = UnopenedLogs()
+        self._checkpoints = Checkpointer(disk, root)
+        self._recovery = StartRecovery(disk, root, self._checkpoints)
+        self._started = False
+        self._last_checkpoint_ms: int | None = None
+        self._last_expiry_ms: int | None = None
+        self.started_clean = False
+        """Whether the last stop was a clean one; known after `start`."""
+        self.previous_broker_epoch = NO_EPOCH
+        """The epoch in which the broker that stopped cleanly was registered; known after `start`."""
+
+    @property
+    def partitions(self) -> set[TopicPartition]:
+        """All partitions with a log here, open or not."""
+        return self._present
+
+    @property
+    def open_files(self) -> int:
+        return self._cache.open_count
+
+    def loaded(self) -> list[PartitionLog]:
+        return list(self._logs.values())
+
+    def loaded_log(self, partition: TopicPartition) -> PartitionLog | None:
+        """The log if it is open, by whomever."""
+        return self._logs.get(partition)
+
+    # Start and stop
+
+    def take(self) -> None:
+        """Take the directory for this process, and change nothing in it; DirectoryInUseError if it is taken."""
+        self._disk.make_directory(self.root)
+        self._lock = self._disk.lock(f"{self.root}/{LOCK}")
+        if self._lock is None:
+            raise DirectoryInUseError(f"{self.root} is in use by another broker (its lock file {LOCK} is held)")
+
+    def start(self, now_ms: int, progress: Progress | None = None) -> list[RecoveryReport]:
+        """Find the logs; returns what had to be repaired. May take long after an unclean stop."""
+        if self._lock is None:
+            self.take()
+        disk, root = self._disk, self.root
+        self._checkpoints.read()
+        clean = self.started_clean = disk.exists(f"{root}/{CLEAN_SHUTDOWN}")
+        for name, is_directory in disk.list(root):
+            if is_directory and name.endswith(DELETED_DIRECTORY_SUFFIX):
+                disk.remove_directory(f"{root}/{name}")
+            elif is_directory:
+                partition = parse_directory(name)
+                if partition is not None:
+                    self._present.add(partition)
+            elif name.endswith(TEMPORARY_SUFFIX):
+                disk.remove(f"{root}/{name}")
+        reports = [] if clean else self._recovery.run(self._present, progress)
+        if self._present and not self._checkpoints.lists_transaction_indexes:
+            found = find_transaction_indexes(disk, root, self._present)
+            if found is not None:
+                self._checkpoints.list_transaction_indexes(found)
+        if clean:
+            self.previous_broker_epoch = _broker_epoch(disk.read_bytes(f"{root}/{CLEAN_SHUTDOWN}"))
+            disk.remove(f"{root}/{CLEAN_SHUTDOWN}")
+            disk.sync_directory(root)
+        self._last_checkpoint_ms = self._last_expiry_ms = now_ms
+        self._started = True
+        logger.info(
+            "log_directory_started root=%s partitions=%d clean=%s repaired=%d",
+            root,
+            len(self._present),
+            clean,
+            len(reports),
+        )
+        return reports
+
+    def close(
+        self,
+        now_ms: int,
+        may_flush: Callable[[int], bool] = lambda size: True,
+        *,
+        may_be_clean: bool = True,
+        broker_epoch: int = NO_EPOCH,
+    ) -> None:
+        """Flush what was written, write the checkpoints and the mark of a clean stop.
+
+        `may_flush` is asked before each flush, with its bytes. Where it says no, the bytes stay in the page cache, the
+        mark is not written, and the next start checks them. `may_be_clean` is False when the caller has not yet drawn
+        its own conclusions from an unclean stop: then the next start must hear of it again. `broker_epoch`, that of the
+        registration, is noted with the mark: the controller compares it when the broker registers anew.
+        """
+        if self._lock is None:
+            return  # never taken: nothing here is ours to write
+        if self._started and self.health.failure is None:
+            try:
+                self._write_everything(may_flush, may_be_clean, broker_epoch)
+            except OSError as error:  # the disk has failed just now: the next start checks the logs
+                logger.error("log_directory_not_closed root=%s error=%s", self.root, error)
+        self._checkpoints.close()
+        self._logs.clear()
+        self._started = False
+        self._lock.release()
+        self._lock = None
+
+    def _write_everything(self, may_flush: Callable[[int], bool], may_be_clean: bool, broker_epoch: int) -> None:
+        whole = may_be_clean
+        unflushed = [(size, log) for log in self._logs.values() if (size := unflushed_bytes(log))]
+        for log in self._logs.values():
+            if not may_flush(0):
+                whole = False  # out of time: what is not written here is made anew at the next start
+                break
+            try:
+                log.close()
+            except OSError as error:
+                logger.error("log_not_closed partition=%s error=%s", log.topic_partition, error)
+                whole = False
+        whole = self._flush_all(unflushed, may_flush) and whole
+        whole = whole and all(log.failure is None for log in self._logs.values())
+        unsynced = self._recovery.unsynced_bytes(self._logs)
+        if unsynced and may_flush(unsynced) and (sync := self._recovery.sync_job(self._logs, again=True)) is not None:
+            sync.done(sync.run())
+        whole = whole and self._recovery.is_whole()
+        failure = self._checkpoints.write_last(self._logs)
+        if failure is not None:
+            logger.error("checkpoint_failed root=%s error=%s", self.root, failure)
+        elif whole:
+            # Without this mark the next start checks the logs, so a stop that could not write everything must not leave
+            # it.
+            mark = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
+            try:
+                self._disk.write_atomically(f"{self.root}/{CLEAN_SHUTDOWN}", mark.encode())
+            except OSError as error:
+                logger.error("clean_stop_not_marked root=%s error=%s", self.root, error)
+
+    def _flush_all(self, unflushed: list[tuple[int, PartitionLog]], may_flush: Callable[[int], bool]) -> bool:
+        """Whether everything is on disk now."""
+        if len(unflushed) > MANY_FLUSHES and may_flush(sum(size for size, _ in unflushed)):
+            try:
+                self._disk.sync_filesystem(self.root)
+            except OSError as error:
+                logger.error("sync_failed root=%s error=%s", self.root, error)  # file by file then, to know which
+            else:
+                for _, log in unflushed:
+                    if log.failure is None:
+                        log.recovery_point = log.log_end_offset
+                return True
+        for size, log in sorted(unflushed, key=lambda pair: pair[0]):
+            if not may_flush(size):
+                logger.info("stopped_unflushed root=%s: what was written last is checked at the next start", self.root)
+                return False
+            flush = log.flush_job()
+            if flush is not None:
+                flush.done(flush.run())
+        return True
+
+    # Logs
+
+    def create(self, partition: TopicPartition, topic_id: UUID, config: LogConfig, now_ms: int) -> PartitionLog:
+        """A new, empty log; the partition must not have one yet."""
+        assert partition not in self._present, f"{partition} has a log"
+        try:
+            log = create_log(self._disk, self._cache, self._directory(partition), partition, topic_id, config, now_ms)
+        except OSError as error:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition} cannot be created: {error}") from error
+        self._present.add(partition)
+        self._logs[partition] = log
+        return log
+
+    def open(self, partition: TopicPartition, config: LogConfig, now_ms: int) -> PartitionLog:
+        """The log of a partition that has one, loaded now if it was not before."""
+        log = self._logs.get(partition)
+        if log is not None:
+            log.config = config  # maintenance may have opened it, with older settings
+            return log
+        if partition not in self._present:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{partition} has no log in {self.root}")
+        try:
+            self._recovery.finish(partition)
+            log = load_log(
+                self._disk,
+                self._cache,
+                self._directory(partition),
+                partition,
+                config,
+                now_ms,
+                recovery_point=self._checkpoints.recovery_points.get(partition, 0),
+                log_start_offset=self._checkpoints.start_offsets.get(partition, 0),
+                transaction_indexes=self._checkpoints.transaction_indexes.get(partition, ()),
+            )
+        except OSError as error:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition} cannot be opened: {error}") from error
+        log.cleaned_offset = self._checkpoints.cleaned_offsets.get(partition, 0)
+        if log.cleaned_offset > log.log_end_offset:
+            log.cleaned_offset = 0  # an unclean stop took what was cleaned last
+        log.damaged_from = self._recovery.damaged_from.pop(partition, None)
+        self._logs[partition] = log
+        return log
+
+    def topic_id(self, partition: TopicPartition) -> UUID:
+        """The topic id that a log was created with, read without opening it; NO_TOPIC_ID when its file is damaged."""
+        log = self._logs.get(partition)
+        return log.topic_id if log is not None else read_topic_id(self._disk, self._directory(partition))
+
+    def checkpointed_high_watermark(self, partition: TopicPartition) -> int | None:
+        """The high watermark as the last checkpoint has it."""
+        return self._checkpoints.high_watermarks.get(partition)
+
+    def restore_high_watermark(self, log: PartitionLog) -> None:
+        """Give a log that other nodes may have, too, the high watermark that was last written down."""
+        committed = self._checkpoints.high_watermarks.get(log.topic_partition, 0)
+        log.high_watermark = min(max(committed, log.log_start_offset), log.log_end_offset)
+
+    def adopt(self, partition: TopicPartition, topic_id: UUID) -> None:
+        """Give a log the topic id that its damaged file no longer tells."""
+        path = f"{self._directory(partition)}/{PARTITION_METADATA}"
+        try:
+            self._disk.write_atomically(path, encode_topic_id(topic_id))
+        except OSError as error:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition} cannot be adopted: {error}") from error
+        logger.warning("topic_id_restored file=%s topic_id=%s", path, topic_id)
+        log = self._logs.get(partition)
+        if log is not None:
+            log.topic_id = topic_id
+
+    def set_aside(self, partition: TopicPartition) -> str:
+        """Take a log away that belongs to no topic that is known, and keep its files under another name."""
+        kept = self._retire(partition, STRAY_DIRECTORY_SUFFIX)
+        logger.warning(
+            "stray_log_set_aside partition=%s directory=%s: it belongs to no topic that is known;"
+            " it is kept, and can be removed by hand",
+            partition,
+            kept,
+        )
+        return kept
+
+    def delete(self, partition: TopicPartition) -> Job:
+        """Take a log away at once; the job removes its files."""
+        disk = self._disk
+        grave = self._retire(partition, DELETED_DIRECTORY_SUFFIX)
+        return Job(f"remove_log partition={partition}", lambda: disk.remove_directory(grave))
+
+    def _retire(self, partition: TopicPartition, suffix: str) -> str:
+        """Rename a log's directory and forget the log."""
+        disk = self._disk
+        try:
+            topic_id = self.topic_id(partition).hex
+            kept, attempt = f"{self.root}/{retired_directory(partition, topic_id, suffix)}", 0
+            while disk.exists(kept):
+                attempt += 1
+                kept = f"{self.root}/{retired_directory(partition, f'{topic_id}.{attempt}', suffix)}"
+            disk.rename(self._directory(partition), kept)
+        except OSError as error:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition} cannot be removed: {error}") from error
+        log = self._logs.pop(partition, None)
+        if log is not None:
+            log.release()
+        self._present.discard(partition)
+        self._checkpoints.forget(partition)
+        self._recovery.forget(partition)
+        return kept
+
+    # Upkeep
+
+    def maintenance(
+        self, now_ms: int, config_of: Callable[[TopicPartition], LogConfig | None] | None = None
+    ) -> list[Job]:
+        """What is due: retention, rolls by time, flushes, checkpoints. Cheap where nothing is; the jobs do the work.
+
+        Logs that nobody has opened get old too: with `config_of` some of them are opened each time, so that retention
+        reaches all of them in the end. It may answer None for a partition whose settings are not known.
+        """
+        jobs: list[Job] = []
+        if config_of is not None:
+            self._open_some(now_ms, config_of)
+        expire = self._last_expiry_ms is None or now_ms - self._last_expiry_ms >= PRODUCER_EXPIRY_INTERVAL_MS
+        if expire:
+            self._last_expiry_ms = now_ms
+        is_retention_due = (
+            self._last_retention_ms is None or now_ms - self._last_retention_ms >= self._retention_check_interval_ms
+        )
+        if is_retention_due:
+            self._last_retention_ms = now_ms
+        for log in self._logs.values():
+            try:
+                if is_retention_due:
+                    jobs += retain(log, now_ms)
+                if log.is_flush_due(now_ms) and (flush := log.flush_job()) is not None:
+                    jobs.append(flush)
+            except OSError as error:
+                logger.error("maintenance_failed partition=%s error=%s", log.topic_partition, error)
+            if log.cleaned_offset < self._checkpoints.cleaned_offsets.get(log.topic_partition, 0):
+                self._checkpoints.is_wanted = True  # truncated: what is written there next was never cleaned
+            if expire:
+                log.producers.expire(now_ms, self._producer_id_expiration_ms)
+                log.verifications.expire(now_ms, self._producer_id_expiration_ms)
+        sync = self._recovery.sync_job(self._logs)
+        if sync is not None:
+            jobs.append(sync)
+        is_checkpoint_due = (
+            self._last_checkpoint_ms is None or now_ms - self._last_checkpoint_ms >= self._checkpoint_interval_ms
+        )
+        if (is_checkpoint_due or self._checkpoints.is_wanted) and (job := self.checkpoint_job(now_ms)) is not None:
+            jobs.append(job)
+        return jobs
+
+    def want_checkpoint(self) -> None:
+        """Have `maintenance` write the checkpoints next time."""
+        self._checkpoints.is_wanted = True
+
+    def when_checkpointed(self, callback: Callable[[OSError | None], None], begin: Callable[[], None]) -> None:
+        """Calls back when the checkpoints as they are now, or later, are on disk. `begin` has a `checkpoint_job` run:
+        now, or when the one that is under way is over."""
+        self._checkpoints.when_written(callback)
+        self._checkpoints.on_wanted = begin
+        begin()
+
+    def checkpoint_job(self, now_ms: int) -> Job | None:
+        """Write recovery points, log start offsets and high watermarks as they are now; None when that is under way,
+        and then `maintenance` does it once more."""
+        job = self._checkpoints.job(self._logs)
+        if job is not None:
+            self._last_checkpoint_ms = now_ms
+        return job
+
+    def _open_some(self, now_ms: int, config_of: Callable[[TopicPartition], LogConfig | None]) -> None:
+        for partition in self._unopened.take(self._present, self._logs, now_ms):
+            try:
+                config = config_of(partition) if partition in self._present else None
+                if config is not None:
+                    # Who else has the log is not known here, so no more is taken to be committed than was before.
+                    self.restore_high_watermark(self.open(partition, config, now_ms))
+            except (KafkaError, OSError) as error:
+                logger.error("log_not_opened partition=%s error=%s", partition, error)
+
+    def _directory(self, partition: TopicPartition) -> str:
+        return f"{self.root}/{partition}"
+
+
+def _broker_epoch(mark: bytes) -> int:
+    try:
+        epoch = json.loads(mark)["brokerEpoch"]
+    except (ValueError, KeyError, TypeError):
+        return NO_EPOCH
+    return epoch if isinstance(epoch, int) else NO_EPOCH

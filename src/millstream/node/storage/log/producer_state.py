@@ -1,0 +1,240 @@
+"""What a partition remembers of its idempotent producers, from batch headers alone: epoch, the last five batches, and
+where the open transaction began.
+
+The rules are those of Kafka 4's ProducerAppendInfo. A producer that the partition does not know may begin with any
+sequence, because its records may have been deleted by retention; that its first batch is not overtaken by the second is
+what `broker/refused_batches` and `broker/sequence_gaps` see to. The file format is in `producer_snapshot`.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.records.batch import MAX_SEQUENCE, NO_SEQUENCE
+from millstream.node.storage.index.transaction_index import AbortedTransaction
+from millstream.node.storage.log.transactions import Transactions
+
+REMEMBERED_BATCHES = 5
+NO_EPOCH = -1
+NO_TRANSACTION = -1
+
+
+class WrittenBatch(NamedTuple):
+    """One batch a producer wrote."""
+
+    first_sequence: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+
+class ProducerEntry:
+    """One producer's standing in one partition."""
+
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "epoch",
+        "last_timestamp",
+        "next_sequence",
+        "producer_id",
+        "transaction_start",
+    )
+
+    def __init__(self, producer_id: int, epoch: int = NO_EPOCH) -> None:
+        self.producer_id = producer_id
+        self.epoch = epoch
+        # The fields of `WrittenBatch`, unnamed until somebody asks: naming them would be a tenth of an append.
+        self.batches: list[tuple[int, int, int, int, int]] = []
+        self.next_sequence = 0
+        self.last_timestamp = -1
+        self.coordinator_epoch = -1
+        self.transaction_start = NO_TRANSACTION
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1][1] if self.batches else NO_SEQUENCE
+
+    @property
+    def last_batch(self) -> WrittenBatch | None:
+        return WrittenBatch(*self.batches[-1]) if self.batches else None
+
+    def add(self, epoch: int, first_sequence: int, offset_delta: int, last_offset: int, timestamp: int) -> None:
+        batches = self.batches
+        if epoch != self.epoch:
+            self.epoch = epoch
+            batches.clear()
+        elif len(batches) >= REMEMBERED_BATCHES:
+            del batches[0]
+        # A broker's own batch has no sequence.
+        last_sequence = (first_sequence + offset_delta) & MAX_SEQUENCE if first_sequence >= 0 else NO_SEQUENCE
+        batches.append((first_sequence, last_sequence, last_offset, offset_delta, timestamp))
+        self.next_sequence = (last_sequence + 1) & MAX_SEQUENCE
+        self.last_timestamp = timestamp
+
+
+class ProducerState:
+    """All producers of one partition."""
+
+    __slots__ = ("entries", "transactions")
+
+    def __init__(self, entries: Iterable[ProducerEntry] = ()) -> None:
+        self.entries: dict[int, ProducerEntry] = {entry.producer_id: entry for entry in entries}
+        self.transactions = Transactions()
+        open_ones = [entry for entry in self.entries.values() if entry.transaction_start != NO_TRANSACTION]
+        for entry in sorted(open_ones, key=lambda entry: entry.transaction_start):
+            self.transactions.begin(entry.producer_id, entry.transaction_start)
+
+    def check(
+        self, producer_id: int, epoch: int, first_sequence: int, last_sequence: int, transactional: bool = False
+    ) -> WrittenBatch | None:
+        """None when the batch may be appended, the batch as written when this is its repetition; else raises
+        KafkaError."""
+        entry = self.entries.get(producer_id)
+        if entry is None:
+            return None
+        if epoch == entry.epoch:
+            if first_sequence != entry.next_sequence:
+                for written in entry.batches:
+                    if written[0] == first_sequence and written[1] == last_sequence:
+                        return WrittenBatch(*written)
+                raise out_of_order(producer_id, first_sequence, entry.last_sequence)
+        elif epoch < entry.epoch:
+            raise fenced(entry, epoch)
+        elif first_sequence != 0:
+            raise KafkaError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"producer {producer_id} begins epoch {epoch} with sequence {first_sequence} instead of 0",
+            )
+        if entry.transaction_start != NO_TRANSACTION and not transactional:
+            raise outside_transaction(entry)
+        return None
+
+    def written_before(
+        self, producer_id: int, epoch: int, first_sequence: int, last_sequence: int
+    ) -> WrittenBatch | None:
+        """The batch as it was written, if this is its repetition."""
+        entry = self.entries.get(producer_id)
+        if entry is not None and entry.epoch == epoch:
+            for written in entry.batches:
+                if written[0] == first_sequence and written[1] == last_sequence:
+                    return WrittenBatch(*written)
+        return None
+
+    def has_all_before(self, producer_id: int, epoch: int, first_sequence: int, last_sequence: int) -> bool:
+        """Whether a batch is the producer's next, or a repetition."""
+        entry = self.entries.get(producer_id)
+        if entry is None or entry.epoch != epoch:
+            return False
+        if entry.next_sequence == first_sequence:
+            return True
+        return self.written_before(producer_id, epoch, first_sequence, last_sequence) is not None
+
+    def check_epoch(self, producer_id: int, epoch: int, transactional: bool) -> None:
+        """What is asked of a broker's own batch, which has no sequence."""
+        entry = self.entries.get(producer_id)
+        if entry is None:
+            return
+        if epoch < entry.epoch:
+            raise fenced(entry, epoch)
+        if entry.transaction_start != NO_TRANSACTION and not transactional:
+            raise outside_transaction(entry)
+
+    def check_marker(self, producer_id: int, epoch: int, coordinator_epoch: int, transaction_version: int) -> None:
+        """Whether a transaction may be ended so.
+
+        From version 2 on each transaction has an epoch of its own, and its marker the next: one that is not greater
+        belongs to an earlier transaction, unless it repeats the last.
+        """
+        entry = self.entries.get(producer_id)
+        if entry is None:
+            return
+        if epoch < entry.epoch:
+            raise fenced(entry, epoch)
+        if epoch == entry.epoch and transaction_version >= 2 and entry.transaction_start != NO_TRANSACTION:
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"the marker of producer {producer_id} has epoch {epoch}, as has the transaction that is open now",
+            )
+        if coordinator_epoch < entry.coordinator_epoch:
+            raise KafkaError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"a marker of coordinator epoch {coordinator_epoch} comes after one of {entry.coordinator_epoch}",
+            )
+
+    def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
+        """Whether a transaction is open that a batch of this epoch belongs to."""
+        entry = self.entries.get(producer_id)
+        return entry is not None and entry.transaction_start != NO_TRANSACTION and entry.epoch == epoch
+
+    def append(
+        self,
+        producer_id: int,
+        epoch: int,
+        first_sequence: int,
+        last_offset_delta: int,
+        last_offset: int,
+        timestamp: int,
+        transactional: bool,
+    ) -> None:
+        """Take note of a data batch that is in the log."""
+        entry = self.entries.get(producer_id)
+        if entry is None:
+            entry = self.entries[producer_id] = ProducerEntry(producer_id, epoch)
+        entry.add(epoch, first_sequence, last_offset_delta, last_offset, timestamp)
+        if transactional and entry.transaction_start == NO_TRANSACTION:
+            entry.transaction_start = last_offset - last_offset_delta
+            self.transactions.begin(producer_id, entry.transaction_start)
+
+    def end_transaction(
+        self, producer_id: int, epoch: int, coordinator_epoch: int, timestamp: int, offset: int, committed: bool
+    ) -> AbortedTransaction | None:
+        """Take note of a marker at `offset`; what the transaction index has to say of it, if it aborts anything."""
+        entry = self.entries.get(producer_id)
+        if entry is None:
+            entry = self.entries[producer_id] = ProducerEntry(producer_id, epoch)
+        if epoch != entry.epoch:
+            entry.epoch = epoch
+            entry.batches.clear()
+            entry.next_sequence = 0
+        entry.coordinator_epoch = coordinator_epoch
+        entry.last_timestamp = timestamp
+        if entry.transaction_start == NO_TRANSACTION:
+            return None
+        entry.transaction_start = NO_TRANSACTION
+        first_offset, last_stable_offset = self.transactions.end(producer_id, offset)
+        return None if committed else AbortedTransaction(producer_id, first_offset, offset, last_stable_offset)
+
+    def expire(self, now_ms: int, expiration_ms: int) -> int:
+        """Forget producers that were idle too long; returns how many."""
+        expired = [
+            producer_id
+            for producer_id, entry in self.entries.items()
+            if entry.transaction_start == NO_TRANSACTION and now_ms - entry.last_timestamp >= expiration_ms
+        ]
+        for producer_id in expired:
+            del self.entries[producer_id]
+        return len(expired)
+
+
+def out_of_order(producer_id: int, first_sequence: int, last_sequence: int) -> KafkaError:
+    return KafkaError(
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        f"producer {producer_id} sent sequence {first_sequence} after {last_sequence}",
+    )
+
+
+def fenced(entry: ProducerEntry, epoch: int) -> KafkaError:
+    return KafkaError(
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        f"producer {entry.producer_id} writes with epoch {epoch}, but epoch {entry.epoch} has been seen",
+    )
+
+
+def outside_transaction(entry: ProducerEntry) -> KafkaError:
+    return KafkaError(
+        ErrorCode.INVALID_TXN_STATE,
+        f"producer {entry.producer_id} has a transaction open since offset {entry.transaction_start}, and writes"
+        " outside of it",
+    )

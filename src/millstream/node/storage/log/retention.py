@@ -1,0 +1,97 @@
+"""Which segments a log no longer has to keep: too old, too many bytes, or wholly before the log's start.
+
+Whole segments only, oldest first, and none that reaches past the high watermark. The rules are Kafka's.
+"""
+
+import logging
+
+from millstream.node.storage.job import Job
+from millstream.node.storage.log.partition_log import PartitionLog
+from millstream.node.storage.log.rolling import is_idle_due
+
+logger = logging.getLogger("millstream.node.storage.log")
+
+NO_LIMIT = -1
+NANOSECONDS_PER_MS = 1_000_000
+
+
+def retain(log: PartitionLog, now_ms: int) -> list[Job]:
+    """Take out what is expired, and roll by the clock; the jobs remove the files.
+
+    What needs no room on the disk comes first: on a full one, this is what makes room.
+    """
+    jobs: list[Job] = []
+    try:
+        count = expired_count(log, now_ms)
+        all_expired = count == len(log.segments)
+        sealed = count - 1 if all_expired else count
+        if sealed:
+            jobs.append(_drop(log, sealed))
+        if all_expired or is_idle_due(log.segments.active, log.config, now_ms):
+            log.roll(now_ms)
+        if all_expired:
+            jobs.append(_drop(log, 1))
+    except OSError as error:
+        logger.error("retention_failed partition=%s error=%s", log.topic_partition, error)
+    return jobs
+
+
+def _drop(log: PartitionLog, count: int) -> Job:
+    new_start = log.segments[count].base_offset
+    logger.info("segments_expired partition=%s count=%d new_start=%d", log.topic_partition, count, new_start)
+    return log.drop_segments(count)
+
+
+def expired_count(log: PartitionLog, now_ms: int) -> int:
+    """How many of the oldest segments may go. It may be all of them: then the caller rolls first."""
+    return (
+        max(_before_start(log), _too_old(log, now_ms), _too_large(log))
+        if "delete" in log.config.cleanup_policy
+        else (_before_start(log))
+    )
+
+
+def _deletable(log: PartitionLog, slot: int) -> bool:
+    segments = log.segments
+    if slot + 1 < len(segments):
+        return segments[slot + 1].base_offset <= log.readable_end
+    return segments[slot].size > 0 and log.log_end_offset <= log.readable_end
+
+
+def _before_start(log: PartitionLog) -> int:
+    count = 0
+    segments = log.segments
+    while count + 1 < len(segments) and segments[count + 1].base_offset <= log.log_start_offset:
+        count += 1
+    return count
+
+
+def _too_old(log: PartitionLog, now_ms: int) -> int:
+    retention_ms = log.config.retention_ms
+    if retention_ms == NO_LIMIT:
+        return 0
+    count = 0
+    for slot, segment in enumerate(log.segments):
+        if segment.size == 0:
+            break
+        greatest = segment.greatest_timestamp()
+        if greatest < 0:
+            greatest = segment.file().modified_ns() // NANOSECONDS_PER_MS
+        if now_ms - greatest <= retention_ms or not _deletable(log, slot):
+            break
+        count += 1
+    return count
+
+
+def _too_large(log: PartitionLog) -> int:
+    limit = log.config.retention_bytes
+    if limit == NO_LIMIT:
+        return 0
+    excess = log.size_bytes - limit
+    count = 0
+    for slot, segment in enumerate(log.segments):
+        excess -= segment.size
+        if excess < 0 or not _deletable(log, slot):
+            break
+        count += 1
+    return count

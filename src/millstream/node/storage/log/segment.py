@@ -1,0 +1,437 @@
+"""One segment: a `.log` file, its offset index, its time index, and the index of its aborted transactions.
+
+The active segment keeps its index entries in memory, plus an exact table of its latest batches so that reading the tail
+needs no search on disk; a sealed one maps its index files when asked. A segment also knows which of its bytes this
+process can vouch for (see `slice`). When to roll, and which offsets are readable, is the partition log's decision.
+"""
+
+import logging
+from array import array
+from bisect import bisect_right
+from errno import ENOENT
+from threading import Lock
+
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.node.storage.disk import Disk, File
+from millstream.node.storage.file_cache import FileCache
+from millstream.node.storage.file_names import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    offset_file,
+)
+from millstream.node.storage.index import offset_index, time_index
+from millstream.node.storage.index.index_builder import NO_TIMESTAMP, IndexBuilder
+from millstream.node.storage.index.offset_index import MAX_RELATIVE_OFFSET, NO_ENTRY, OffsetIndex
+from millstream.node.storage.index.time_index import TimeIndex
+from millstream.node.storage.index.transaction_index import TransactionIndex
+from millstream.node.storage.log.batch_scan import header_at, walk_headers
+
+logger = logging.getLogger("millstream.node.storage.log")
+
+TAIL_BATCHES = 128
+"""How many of the latest batches the active segment can find without a search; it keeps up to twice as many."""
+READ_HINTS = 16
+SEARCH_BLOCK_BYTES = 8192
+"""Holds what lies between two index entries, unless batches are large."""
+_NOTHING: "array[int]" = array("q")
+_rebuilding = Lock()
+"""Two readers in threads may find the same index damaged."""
+
+
+class Segment:
+    __slots__ = (
+        "_disk",
+        "_entries",
+        "_indexes_written",
+        "_times_checked",
+        "aborted",
+        "base_offset",
+        "bytes_since_entry",
+        "created_ms",
+        "directory",
+        "dropped",
+        "first_timestamp",
+        "hints",
+        "index",
+        "log",
+        "max_timestamp",
+        "max_timestamp_offset",
+        "sealed_modified_ns",
+        "size",
+        "successor",
+        "tail_offsets",
+        "tail_positions",
+        "times",
+        "trusted_from",
+        "verified",
+    )
+
+    def __init__(self, disk: Disk, cache: FileCache, directory: str, base_offset: int, created_ms: int) -> None:
+        self._disk = disk
+        self.directory = directory
+        self.base_offset = base_offset
+        self.created_ms = created_ms
+        self.log = cache.file(offset_file(directory, base_offset, LOG_SUFFIX))
+        self._entries = cache.map(offset_file(directory, base_offset, INDEX_SUFFIX))
+        self.aborted = TransactionIndex(disk, offset_file(directory, base_offset, TRANSACTION_INDEX_SUFFIX))
+        self.size = 0
+        self.dropped = False
+        """Whether it is no longer part of the log; who still looks into it may find its files gone."""
+        self.successor: Segment | None = None
+        """What the cleaner has put in its place, with the records that are left."""
+        # Present while the segment is active:
+        self.index: OffsetIndex | None = None
+        self.times: TimeIndex | None = None
+        self.tail_offsets: array[int] = _NOTHING
+        self.tail_positions: array[int] = _NOTHING
+        self.bytes_since_entry = 0
+        self._indexes_written = False
+        self._times_checked = False
+        # The timestamp of the first batch, from which `segment.ms` is measured; the greatest, by which retention goes.
+        self.first_timestamp: int | None = None
+        self.max_timestamp: int | None = None
+        self.max_timestamp_offset = base_offset
+        # Bytes from here on were appended by this process; below, one interval whose checksums it has checked.
+        self.trusted_from = 0
+        self.verified = (0, 0)
+        self.sealed_modified_ns = 0
+        # Where readers in sequence continue: offset -> position, learnt while their last slice was checked.
+        self.hints: dict[int, int] | None = None
+
+    # Life
+
+    def create(self) -> None:
+        """Make the empty log file and become active. Index files come when there is something to write to them."""
+        self.log.adopt(self._disk.create(self.log.path))
+        self.activate(OffsetIndex(), TimeIndex())
+        self.max_timestamp = NO_TIMESTAMP
+
+    def activate(self, index: OffsetIndex, times: TimeIndex, *, written: bool = False) -> None:
+        """Keep the indexes in memory from now on; `written` says that the files have them already."""
+        self.index = index
+        self.times = times
+        self.tail_offsets = array("q")
+        self.tail_positions = array("q")
+        self.bytes_since_entry = self.size - index.last_position()
+        self._indexes_written = written
+
+    def activate_from_batches(self) -> int:
+        """Become active with indexes made from the batches; returns where they end, which is `size` unless torn."""
+        builder = IndexBuilder(self.base_offset)
+        end = 0
+        for position, header in walk_headers(self.file(), 0, self.size):
+            builder.add(position, header)
+            end = position + header.size
+        self.activate(builder.index, builder.times)
+        self.max_timestamp, self.max_timestamp_offset = builder.max_timestamp, builder.max_timestamp_offset
+        return end
+
+    def seal(self) -> None:
+        """Write the indexes and drop them from memory; nothing is appended any more.
+
+        An OSError leaves the segment sealed with its indexes in memory: it can be read, and sealed again later.
+        """
+        self.verified = (self.trusted_from, self.size)
+        self.sealed_modified_ns = self.file().modified_ns()
+        self.write_indexes()
+        self._times_checked = True
+        self.trusted_from = self.size
+        # In this order: a thread that sees no index finds the files.
+        self.index = self.times = None
+        self.tail_offsets = self.tail_positions = _NOTHING
+
+    def write_indexes(self) -> None:
+        """Bring the files up to date, with the closing time entry that Kafka adds when a segment is sealed or
+        closed."""
+        index, times = self.index, self.times
+        if index is None or times is None or self._indexes_written:
+            return
+        greatest = self.greatest_timestamp()
+        if greatest >= 0:
+            times.append(greatest, self.max_timestamp_offset - self.base_offset)
+        self._entries.close()
+        times_path = self.path(TIME_INDEX_SUFFIX)
+        try:
+            self._disk.write_bytes(times_path, times.to_bytes())
+            self._disk.write_bytes(self._entries.path, index.to_bytes())
+        except OSError:
+            # Part of a time index would make the segment look older than it is; a missing one is made anew.
+            self._disk.remove(times_path)
+            self._disk.remove(self._entries.path)
+            raise
+        self._indexes_written = True
+
+    def rebuild_indexes(self) -> None:
+        """Make the index files of a sealed segment from its batches."""
+        with _rebuilding:
+            if self.dropped:
+                raise FileNotFoundError(ENOENT, "the segment is deleted", self.log.path)
+            logger.warning("index_rebuilt segment=%s", self.log.path)
+            builder = IndexBuilder(self.base_offset)
+            for position, header in walk_headers(self.file(), 0, self.size):
+                builder.add(position, header)
+            self._entries.close()
+            builder.write(self._disk, self.directory)
+
+    def path(self, suffix: str) -> str:
+        return offset_file(self.directory, self.base_offset, suffix)
+
+    def files(self) -> list[str]:
+        return [path for path in map(self.path, SEGMENT_SUFFIXES) if self._disk.exists(path)]
+
+    def file(self) -> File:
+        return self.log.get()
+
+    def close(self) -> None:
+        self.log.close()
+        self._entries.close()
+
+    def retire(self, suffix: str, successor: "Segment") -> None:
+        """Another segment takes the place of this one, under its name: whoever still reads it finds its own files."""
+        self.dropped = True
+        self.successor = successor
+        self.log.path += suffix
+        self._entries.path += suffix
+        self.close()
+
+    def newest(self) -> "Segment":
+        """The segment that has its records now."""
+        segment = self
+        while segment.successor is not None:
+            segment = segment.successor
+        return segment
+
+    # Appending (active only)
+
+    def note(self, base_offset: int, last_offset: int, size: int, max_timestamp: int, interval_bytes: int) -> None:
+        """Take note of a batch that was just written at the end."""
+        position = self.size
+        if max_timestamp > self.max_timestamp:  # type: ignore[operator]  # an active segment always knows it
+            self.max_timestamp = max_timestamp
+            self.max_timestamp_offset = last_offset
+        if self.first_timestamp is None and position == 0:
+            self.first_timestamp = max_timestamp
+        if self.bytes_since_entry > interval_bytes:
+            index, times = self.index, self.times
+            assert index is not None and times is not None
+            index.append(last_offset - self.base_offset, position)
+            times.append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)  # type: ignore[arg-type]
+            self.bytes_since_entry = 0
+        self.bytes_since_entry += size
+        self._indexes_written = False
+        tail_offsets = self.tail_offsets
+        tail_offsets.append(base_offset)
+        self.tail_positions.append(position)
+        if len(tail_offsets) >= 2 * TAIL_BATCHES:
+            del tail_offsets[:TAIL_BATCHES]
+            del self.tail_positions[:TAIL_BATCHES]
+        self.size = position + size
+
+    def forget_tail(self) -> None:
+        self.tail_offsets = array("q")
+        self.tail_positions = array("q")
+
+    def truncate(self, position: int, offset: int) -> None:
+        """Cut an active segment at a batch boundary."""
+        index, times = self.index, self.times
+        assert index is not None and times is not None
+        self.aborted.truncate(offset)
+        self.file().truncate(position)
+        self.size = position
+        # Copies: a search in a thread may be using the old ones.
+        index, times = index.before(offset - self.base_offset), times.before(offset - self.base_offset)
+        self.activate(index, times)
+        self.hints = None
+        self.trusted_from = min(self.trusted_from, position)
+        self.verified = (min(self.verified[0], position), min(self.verified[1], position))
+        if position == 0:
+            self.first_timestamp = None
+        # The greatest timestamp: of the last entry that is left, or of the batches after it.
+        timestamp, relative = times.last() or (NO_TIMESTAMP, 0)
+        greatest_offset = self.base_offset + relative
+        for _, header in walk_headers(self.file(), self.search_start(greatest_offset), self.size):
+            if header.max_timestamp > timestamp:
+                timestamp, greatest_offset = header.max_timestamp, header.last_offset
+        self.max_timestamp, self.max_timestamp_offset = timestamp, greatest_offset
+
+    # Finding
+
+    def position_of(self, offset: int) -> int | None:
+        """The start of the batch that holds `offset`, if memory alone can tell."""
+        slot = bisect_right(self.tail_offsets, offset) - 1
+        if slot >= 0:
+            return self.tail_positions[slot]
+        if offset == self.base_offset:
+            return 0
+        return self.hints.get(offset) if self.hints is not None else None
+
+    def index_is_open(self) -> bool:
+        return self.index is not None or self._entries.opened is not None
+
+    def search_start(self, offset: int) -> int:
+        """Where a walk to find `offset` would start, if the index is right."""
+        return max(self._entries_around(offset)[0][1], 0)
+
+    def find(self, offset: int, *, in_thread: bool = False) -> int | None:
+        """The start of the first batch whose last offset is not before `offset`; None when the segment ends before it.
+
+        On the event loop an index that turns out wrong is made anew. `in_thread`, that of an active segment is left
+        alone, because the loop appends to it.
+        """
+        after = self._entries_around(offset)[1]
+        file = self.file()
+        if after is not NO_ENTRY:
+            # Readers in sequence stop at indexed batches, so the next one they want often begins an interval.
+            header = header_at(file, after[1])
+            if (
+                header is not None
+                and header.last_offset == after[0] + self.base_offset
+                and header.base_offset <= offset
+            ):
+                return after[1]
+        position = self._start_before(offset, in_thread)
+        for position, header in walk_headers(file, position, self.size, block_bytes=SEARCH_BLOCK_BYTES):  # noqa: B020
+            if header.last_offset >= offset:
+                return position
+            position += header.size
+        if position < self.size:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"no batch can be read at byte {position} of {self.log.path}")
+        return None
+
+    def read_end_offset(self) -> int:
+        """The offset after the segment's last batch."""
+        end = self.base_offset
+        start = self._start_before(self.base_offset + MAX_RELATIVE_OFFSET, False)
+        for _, header in walk_headers(self.file(), start, self.size):
+            end = header.last_offset + 1
+        return end
+
+    def boundary_at_or_before(self, position: int) -> int:
+        """A batch start not past `position` that the index knows, or 0."""
+        index = self.index  # asked once: the loop may seal the segment while a thread is here
+        if index is not None:
+            return index.boundary_at_or_before(position)
+        boundary = offset_index.boundary_at_or_before(self._mapped(), position)
+        return boundary if boundary and header_at(self.file(), boundary) is not None else 0
+
+    def offset_beyond(self, position: int, otherwise: int) -> int:
+        """An offset that no batch before `position` has, by an index entry that was seen to be right."""
+        index = self.index
+        if index is not None:
+            entry = index.at_or_after_position(position)
+        elif self._entries.opened is not None:
+            entry = offset_index.at_or_after_position(self._mapped(), position)
+        else:
+            return otherwise
+        if entry is NO_ENTRY:
+            return otherwise
+        header = header_at(self.file(), entry[1])
+        last_offset = entry[0] + self.base_offset
+        return last_offset if header is not None and header.last_offset == last_offset else otherwise
+
+    def _start_before(self, offset: int, in_thread: bool) -> int:
+        """The start of a batch before `offset`, by an index entry that was seen to be right."""
+        before = self._entries_around(offset)[0]
+        if before is not NO_ENTRY:
+            header = header_at(self.file(), before[1])
+            if header is None or header.last_offset != before[0] + self.base_offset:
+                # The index names a batch that is not there. It is only a shortcut: make it anew.
+                if self.index is None:
+                    self.rebuild_indexes()
+                elif in_thread:
+                    return 0
+                else:
+                    self.activate_from_batches()
+                before = self._entries_around(offset)[0]
+        return before[1]
+
+    def _entries_around(self, offset: int) -> tuple[tuple[int, int], tuple[int, int]]:
+        relative = offset - self.base_offset
+        index = self.index
+        if index is not None:
+            return index.around(relative)
+        return offset_index.around(self._mapped(), relative)
+
+    def _mapped(self) -> memoryview:
+        try:
+            return self._entries.get()
+        except FileNotFoundError:
+            self.rebuild_indexes()
+            return self._entries.get()
+
+    # Time
+
+    def greatest_timestamp(self) -> int:
+        """The greatest timestamp in the segment, -1 when it has none; a sealed one's last time index entry tells."""
+        greatest = self.max_timestamp
+        if greatest is None:
+            last = time_index.last_entry(self.mapped_times())
+            greatest = NO_TIMESTAMP
+            if last is not None:
+                greatest, self.max_timestamp_offset = last[0], self.base_offset + last[1]
+            self.max_timestamp = greatest
+        return greatest
+
+    def mapped_times(self) -> memoryview:
+        """A sealed segment's time index, made anew if it cannot be right."""
+        # Not kept open: searches by time are rare, and retention asks each sealed segment once.
+        path = self.path(TIME_INDEX_SUFFIX)
+        try:
+            entries = self._disk.map(path)
+        except FileNotFoundError:
+            entries = memoryview(b"")
+        if not self._times_checked:
+            self._times_checked = True
+            if not time_index.is_sound(entries) or (not entries and (self.read_first_timestamp() or 0) >= 0):
+                self.rebuild_indexes()
+                entries = self._disk.map(path)
+        return entries
+
+    def first_offset_for_time(self, timestamp: int) -> int:
+        """An offset before which nothing is as late as `timestamp`."""
+        times = self.times
+        if times is not None:
+            return self.base_offset + times.lookup(timestamp)
+        return self.base_offset + time_index.lookup(self.mapped_times(), timestamp)
+
+    def read_first_timestamp(self) -> int | None:
+        """The first batch's greatest timestamp."""
+        if self.first_timestamp is None and self.size:
+            header = header_at(self.file(), 0)
+            if header is not None:
+                self.first_timestamp = header.max_timestamp
+        return self.first_timestamp
+
+    # Trust
+
+    def vouched_length(self, file: File, start: int, length: int) -> int:
+        """How many of the bytes from `start`, a batch's first, this process vouches for: whole batches, or 0."""
+        if self.index is not None and start >= self.trusted_from:
+            return length
+        low, high = self.verified
+        if not low <= start < high:
+            return 0
+        if self.index is None and file.modified_ns() != self.sealed_modified_ns:
+            return 0  # somebody else has written to it since
+        return min(length, high - start)
+
+    def vouch(self, start: int, end: int, modified_ns: int) -> None:
+        """Remember that the checksums in [start, end) hold; one interval is kept, grown where it touches."""
+        low, high = self.verified
+        if self.index is None and modified_ns != self.sealed_modified_ns:
+            self.sealed_modified_ns = modified_ns
+            low = high = start
+        if start <= high and end >= low:
+            start, end = min(start, low), max(end, high)
+        self.verified = (start, end)
+        if self.index is not None and end >= self.trusted_from >= start:
+            self.trusted_from = start
+
+    def hint(self, offset: int, position: int) -> None:
+        """Remember where the batch that begins with `offset` starts."""
+        if self.hints is None or len(self.hints) >= READ_HINTS:
+            self.hints = {}
+        self.hints[offset] = position

@@ -1,0 +1,150 @@
+"""What an unclean stop asks of a whole log directory: every log that may be damaged is repaired before the start goes
+on, and what was found sound is brought to stable storage afterwards, in the background.
+
+A log counts as recovered only when its bytes are on stable storage: until then its recovery point stays, and a stop is
+not a clean one.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+
+from millstream.formats.model.identifiers import TopicPartition
+from millstream.node.storage.checkpointer import Checkpointer
+from millstream.node.storage.disk import Disk
+from millstream.node.storage.file_names import PARTITION_METADATA
+from millstream.node.storage.job import Job
+from millstream.node.storage.log.partition_log import PartitionLog
+from millstream.node.storage.log.recovery import RecoveryReport, is_settled, recover_log
+
+logger = logging.getLogger("millstream.node.storage.log")
+
+MANY_LOGS = 32
+"""From this many on, one pass over the file system is quicker than their files one by one."""
+
+Progress = Callable[[int, int, str], None]
+
+
+class StartRecovery:
+    def __init__(self, disk: Disk, root: str, checkpoints: Checkpointer) -> None:
+        self._disk = disk
+        self._root = root
+        self._checkpoints = checkpoints
+        self._unsynced: dict[TopicPartition, tuple[int, int]] = {}
+        """(end offset, bytes) of logs that were found sound and may not be on stable storage."""
+        self._unrecovered: set[TopicPartition] = set()
+        self.damaged_from: dict[TopicPartition, int] = {}
+        """Where the damage begins that was kept in a log."""
+        self._under_way = False
+        self._failed = False
+
+    def run(self, present: Iterable[TopicPartition], progress: Progress | None) -> list[RecoveryReport]:
+        """Repair what must be; returns what had to be changed."""
+        reports = []
+        partitions = sorted(present)
+        for done, partition in enumerate(partitions):
+            if progress is not None:
+                progress(done, len(partitions), str(partition))
+            try:
+                report = self._recover(partition)
+            except OSError as error:
+                # One log that cannot be read is one partition's trouble: opening it will say so again.
+                logger.error("log_not_recovered partition=%s error=%s", partition, error)
+                self._unrecovered.add(partition)
+                continue
+            if report is not None and not report.is_clean:
+                reports.append(report)
+        if progress is not None:
+            progress(len(partitions), len(partitions), "")
+        return reports
+
+    def finish(self, partition: TopicPartition) -> None:
+        """Try again, before a log is opened, where the start did not succeed. OSError if it does not now either."""
+        if partition in self._unrecovered:
+            self._recover(partition)
+            self._unrecovered.discard(partition)
+
+    def forget(self, partition: TopicPartition) -> None:
+        self._unsynced.pop(partition, None)
+        self._unrecovered.discard(partition)
+        self.damaged_from.pop(partition, None)
+
+    def unsynced_bytes(self, logs: Mapping[TopicPartition, PartitionLog]) -> int:
+        """How much is not known to be on stable storage, beyond what the open logs know themselves."""
+        for partition, (end, _) in list(self._unsynced.items()):
+            log = logs.get(partition)
+            if log is not None and log.recovery_point >= min(end, log.log_end_offset):
+                del self._unsynced[partition]
+        return sum(size for _, size in self._unsynced.values())
+
+    def is_whole(self) -> bool:
+        """Whether nothing is left to do."""
+        return not (self._failed or self._unsynced or self._unrecovered)
+
+    def sync_job(self, logs: Mapping[TopicPartition, PartitionLog], *, again: bool = False) -> Job | None:
+        """Bring what was found sound to stable storage, once; `again`, even if that is under way."""
+        if not self._unsynced or self._failed or (self._under_way and not again):
+            return None
+        self._under_way = True
+        unsynced = dict(self._unsynced)
+
+        def done(result: OSError | None) -> None:
+            if result is not None:
+                # A second try could succeed without the pages that the kernel dropped. The recovery points stay, so
+                # that the next start looks at what is really there.
+                logger.error("recovered_logs_not_synced root=%s error=%s", self._root, result)
+                self._failed = True
+                return
+            self._under_way = False
+            for partition, recovered in unsynced.items():
+                if self._unsynced.get(partition) is recovered:
+                    del self._unsynced[partition]
+                    self._advance(partition, recovered[0], logs.get(partition))
+
+        return Job(f"sync_recovered logs={len(unsynced)}", lambda: self._sync(unsynced), done)
+
+    def _recover(self, partition: TopicPartition) -> RecoveryReport | None:
+        disk, checkpoints = self._disk, self._checkpoints
+        directory = f"{self._root}/{partition}"
+        metadata = f"{directory}/{PARTITION_METADATA}"
+        if disk.exists(metadata) and disk.modified_ns(metadata) > checkpoints.read_ns:
+            # Created since: what the checkpoints say is of an earlier log of this name.
+            checkpoints.forget(partition)
+        recovery_point = checkpoints.recovery_points.get(partition, 0)
+        if is_settled(disk, directory, recovery_point, checkpoints.read_ns):
+            return None
+        start_offset = checkpoints.start_offsets.get(partition, 0)
+        report = recover_log(disk, directory, recovery_point, start_offset, checkpoint_ns=checkpoints.read_ns)
+        checkpoints.recovery_points[partition] = min(report.recovery_point, report.end_offset)
+        if report.damaged_from is not None:
+            self.damaged_from[partition] = report.damaged_from
+        if report.end_offset > report.recovery_point:
+            self._unsynced[partition] = report.end_offset, report.checked_bytes
+        return report
+
+    def _sync(self, unsynced: Iterable[TopicPartition]) -> None:
+        disk, partitions = self._disk, list(unsynced)
+        if len(partitions) > MANY_LOGS:
+            disk.sync_filesystem(self._root)
+            return
+        for partition in partitions:
+            directory = f"{self._root}/{partition}"
+            try:
+                for name, is_directory in disk.list(directory):
+                    if not is_directory:
+                        self._sync_file(f"{directory}/{name}")
+                disk.sync_directory(directory)
+            except FileNotFoundError:
+                continue  # the topic was deleted meanwhile
+        disk.sync_directory(self._root)
+
+    def _sync_file(self, path: str) -> None:
+        try:
+            self._disk.open(path).sync()
+        except FileNotFoundError:
+            pass  # retention, or a temporary file
+
+    def _advance(self, partition: TopicPartition, end: int, log: PartitionLog | None) -> None:
+        if log is None:
+            self._checkpoints.recovery_points[partition] = end
+        elif log.truncations == 0 and log.failure is None:
+            log.recovery_point = max(log.recovery_point, min(end, log.log_end_offset))

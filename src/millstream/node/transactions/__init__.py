@@ -1,0 +1,1 @@
+"""Transactions: the coordinator, markers, producer ids."""

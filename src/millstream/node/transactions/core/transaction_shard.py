@@ -1,0 +1,214 @@
+"""One partition of `__transaction_state` as a state machine: the transactional ids that live in it.
+
+What is decided is announced through `on_decided`, once for each time this shard comes to know of it: after a write, and
+after a load. Whoever writes the markers calls `complete` when all are there. Transactions that take too long are
+aborted, and ids that nobody has used for long are forgotten.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.identifiers import TopicPartition
+from millstream.formats.model.transactions import ProducerIdentity
+from millstream.node.coordination.core.outcome import CoordinatorRecord, Outcome, Reply
+from millstream.node.coordination.core.timers import Timers
+from millstream.node.transactions.core import transitions
+from millstream.node.transactions.core.producer_start import (
+    ProducerIdNeeded,
+    ProducerStart,
+    StartedProducer,
+    answer_of,
+    started,
+)
+from millstream.node.transactions.core.transaction import Transaction, TransactionState
+from millstream.node.transactions.core.transaction_end import Ending, check_client, ending
+from millstream.node.transactions.core.transaction_records import decode, encode, tombstone
+
+R = TypeVar("R")
+_MOST_BYTES_AT_ONCE = 256 << 10
+_REST_LATER_MS = 50
+"""What does not fit into one batch of aborted or forgotten ones waits so long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionSettings:
+    transaction_version: int
+    """The cluster's level of the feature."""
+    expiration_ms: int
+    abort_interval_ms: int
+    expiry_interval_ms: int
+
+
+class TransactionShard:
+    def __init__(self, settings: Callable[[], TransactionSettings]) -> None:
+        self.timers = Timers()
+        self.transactions: dict[str, Transaction] = {}
+        self.on_decided: Callable[[Transaction], None] = lambda transaction: None
+        """Told of each transaction whose markers have to be written."""
+        self._settings = settings
+        self._ongoing: dict[str, None] = {}
+
+    # What clients ask for
+
+    def start_producer(self, start: ProducerStart, now_ms: int) -> Outcome[StartedProducer]:
+        """InitProducerId. ProducerIdNeeded if it must be asked again with a new id."""
+        changed = started(self.transactions, start, self._settings().transaction_version, now_ms)
+        if not changed.is_decided:
+            return self._changed(changed, answer_of(changed))
+        later: Reply[StartedProducer] = Reply()
+        later.resolve(_busy("the open transaction is being aborted"))  # type: ignore[arg-type]
+        return self._changed(changed, later)
+
+    def add_partitions(
+        self,
+        transactional_id: str,
+        client: ProducerIdentity,
+        partitions: Iterable[TopicPartition],
+        client_version: int,
+        now_ms: int,
+    ) -> Outcome[None]:
+        """The partitions are part of the transaction, which begins if there is none."""
+        transaction = self._known(transactional_id)
+        if transaction.is_decided:
+            raise _busy("the end of a transaction is under way")
+        check_client(transaction, client)
+        if transaction.is_kept:
+            raise KafkaError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"{transactional_id!r} has a prepared transaction, to be ended first",
+            )
+        wanted = frozenset(partitions)
+        if transaction.state == TransactionState.ONGOING and wanted <= transaction.partitions:
+            return Outcome(None)
+        return self._changed(transitions.with_partitions(transaction, wanted, client_version, now_ms), None)
+
+    def verify(
+        self, transactional_id: str, client: ProducerIdentity, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Whether the partitions are part of the transaction; KafkaError if there is none of that client."""
+        transaction = self._known(transactional_id)
+        check_client(transaction, client)
+        if transaction.is_decided:
+            raise _busy("the end of the transaction is under way")
+        has = frozenset() if transaction.is_kept else transaction.partitions
+        return {at: ErrorCode.NONE if at in has else ErrorCode.TRANSACTION_ABORTABLE for at in partitions}
+
+    def end(
+        self,
+        transactional_id: str,
+        client: ProducerIdentity,
+        committed: bool,
+        client_version: int,
+        now_ms: int,
+        new_producer_id: int | None = None,
+    ) -> Outcome[ProducerIdentity]:
+        """EndTxn; answers who the client is from now on. ProducerIdNeeded as above."""
+        transaction = self._known(transactional_id)
+        if ending(transaction, client, committed, client_version) is Ending.REPEATED:
+            return Outcome(transaction.producer)
+        if new_producer_id is None and transitions.needs_producer_id(transaction, client_version):
+            raise ProducerIdNeeded
+        changed = transitions.decided(transaction, committed, client_version, now_ms, new_producer_id)
+        return self._changed(changed, changed.client)
+
+    def _known(self, transactional_id: str) -> Transaction:
+        transaction = self.transactions.get(transactional_id)
+        if transaction is None:
+            raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, f"{transactional_id!r} has no producer id")
+        return transaction
+
+    # What goes on by itself
+
+    def complete(self, decided: Transaction, now_ms: int) -> Outcome[None]:
+        """All markers of a decided transaction are written."""
+        transaction = self.transactions.get(decided.transactional_id)
+        if transaction is None or transaction != decided:
+            return Outcome(None)  # done already, and perhaps it is the next one that is decided now
+        return self._changed(transitions.complete(transaction, now_ms), None)
+
+    def _abort_late(self, now_ms: int) -> Outcome[None] | None:
+        version = self._settings().transaction_version
+        self._arm(now_ms)
+        changes: list[Transaction] = []
+        records: list[CoordinatorRecord] = []
+        size = 0
+        for transactional_id in self._ongoing:
+            transaction = self.transactions[transactional_id]
+            if not transaction.is_late(now_ms):
+                continue
+            if size > _MOST_BYTES_AT_ONCE:
+                self.timers.set("abort", now_ms + _REST_LATER_MS, self._abort_late)
+                break
+            changes.append(transitions.fenced(transaction, version, now_ms))
+            records.append(encode(changes[-1], version))
+            size += _size(records[-1])
+        return Outcome(None, records, lambda error: self._written(changes, error)) if records else None
+
+    def _forget_unused(self, now_ms: int) -> Outcome[None] | None:
+        self._arm(now_ms)
+        before = now_ms - self._settings().expiration_ms
+        records: list[CoordinatorRecord] = []
+        size = 0
+        for transaction in self.transactions.values():
+            if not transaction.is_over or transaction.updated_ms > before:
+                continue
+            if size > _MOST_BYTES_AT_ONCE:
+                self.timers.set("forget", now_ms + _REST_LATER_MS, self._forget_unused)
+                break
+            records.append(tombstone(transaction.transactional_id))
+            size += _size(records[-1])
+        return Outcome(None, records) if records else None
+
+    def _arm(self, now_ms: int) -> None:
+        settings = self._settings()
+        if self._ongoing and "abort" not in self.timers:
+            self.timers.set("abort", now_ms + settings.abort_interval_ms, self._abort_late)
+        if self.transactions and "forget" not in self.timers:
+            self.timers.set("forget", now_ms + settings.expiry_interval_ms, self._forget_unused)
+
+    # Records
+
+    def _changed(self, changed: Transaction, answer: "R | Reply[R]") -> "Outcome[R]":
+        record = encode(changed, self._settings().transaction_version)
+        return Outcome(answer, [record], lambda error: self._written([changed], error))
+
+    def _written(self, changes: Sequence[Transaction], error: KafkaError | None) -> None:
+        if error is not None:
+            return
+        for changed in changes:
+            transaction = replace(
+                self.transactions[changed.transactional_id], last_producer_epoch=changed.last_producer_epoch
+            )
+            self.transactions[changed.transactional_id] = transaction
+            if transaction.is_decided:
+                self.on_decided(transaction)
+        self._arm(changes[-1].updated_ms)
+
+    def replay(self, key: bytes, value: bytes | None) -> None:
+        decoded = decode(key, value)
+        if decoded is None:
+            return
+        transactional_id, transaction = decoded
+        self._ongoing.pop(transactional_id, None)
+        if transaction is None:
+            self.transactions.pop(transactional_id, None)
+            return
+        self.transactions[transactional_id] = transaction
+        if transaction.state == TransactionState.ONGOING:
+            self._ongoing[transactional_id] = None
+
+    def loaded(self, now_ms: int) -> None:
+        for transaction in tuple(self.transactions.values()):
+            if transaction.is_decided:
+                self.on_decided(transaction)
+        self._arm(now_ms)
+
+
+def _busy(reason: str) -> KafkaError:
+    return KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, reason)
+
+
+def _size(record: CoordinatorRecord) -> int:
+    return len(record.key) + len(record.value or b"")

@@ -1,0 +1,100 @@
+"""Where logs begin and end, and which offset belongs to a time: ListOffsets, asked of each partition's leader."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from millstream.formats.model.errors import ErrorCode
+from millstream.raw_client.errors import ConnectionLostError, NotYetError, WireError, error_code
+from millstream.raw_client.patience import Patience
+from millstream.raw_client.pool import ConnectionPool
+from millstream.raw_client.routing import Leader, Routing
+from millstream.raw_client.topics import TopicPartition
+
+EARLIEST = -2
+LATEST = -1
+
+
+class OffsetAndTime(NamedTuple):
+    offset: int
+    """-1 if no record has the time asked for, or a later one."""
+    timestamp: int
+    """Of the record at the offset, in ms; -1 if a time was not asked for."""
+    leader_epoch: int = -1
+
+
+class LogOffsets:
+    def __init__(self, routing: Routing, pool: ConnectionPool) -> None:
+        self._routing = routing
+        self._pool = pool
+
+    def find(
+        self, wanted: Mapping[TopicPartition, int], patience: Patience, read_committed: bool
+    ) -> dict[TopicPartition, OffsetAndTime]:
+        """Every partition's, asked again where the leader had moved."""
+        found: dict[TopicPartition, OffsetAndTime] = {}
+        patience.keep_trying(lambda: self._find_rest(wanted, found, patience, read_committed))
+        return {place: found[place] for place in wanted}
+
+    def _find_rest(
+        self,
+        wanted: Mapping[TopicPartition, int],
+        found: dict[TopicPartition, OffsetAndTime],
+        patience: Patience,
+        read_committed: bool,
+    ) -> None:
+        unknown = {place.topic for place in wanted if place not in found and not self._routing.knows(place.topic)}
+        if unknown:
+            self._routing.refresh(unknown, patience)
+        by_leader: dict[int, dict[TopicPartition, Leader]] = {}
+        trouble: WireError | None = None
+        for place in wanted:
+            if place not in found:
+                try:
+                    leader = self._routing.leader(place, patience)
+                except NotYetError as error:
+                    trouble = error
+                else:
+                    by_leader.setdefault(leader.node_id, {})[place] = leader
+        for led in by_leader.values():
+            try:
+                trouble = self._ask(wanted, led, found, patience, read_committed) or trouble
+            except ConnectionLostError as error:
+                for place, leader in led.items():
+                    self._routing.lost(leader, place.topic)
+                trouble = error
+        if trouble is not None:
+            raise trouble
+
+    def _ask(
+        self,
+        wanted: Mapping[TopicPartition, int],
+        led: Mapping[TopicPartition, Leader],
+        found: dict[TopicPartition, OffsetAndTime],
+        patience: Patience,
+        read_committed: bool,
+    ) -> NotYetError | None:
+        topics: dict[str, list[dict[str, int]]] = {}
+        for place, leader in led.items():
+            row = {"partition_index": place.partition, "current_leader_epoch": leader.epoch, "timestamp": wanted[place]}
+            topics.setdefault(place.topic, []).append(row)
+        fields = {
+            "replica_id": -1,
+            "isolation_level": int(read_committed),
+            "topics": [{"name": name, "partitions": rows} for name, rows in topics.items()],
+            "timeout_ms": 0,
+        }
+        (address,) = {leader.address for leader in led.values()}
+        answer = self._pool.ask(address, "list_offsets", fields, patience)
+        trouble: NotYetError | None = None
+        for topic in answer.topics:
+            for row in topic.partitions:
+                place = TopicPartition(topic.name, row.partition_index)
+                code = error_code(row.error_code)
+                if code == ErrorCode.NONE:
+                    found[place] = OffsetAndTime(row.offset, row.timestamp, row.leader_epoch)
+                    continue
+                judged = self._routing.judge(str(place), place.topic, code, patience)
+                if not isinstance(judged, NotYetError):
+                    raise judged
+                trouble = judged
+        return trouble

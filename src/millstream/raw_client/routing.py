@@ -1,0 +1,195 @@
+"""Who leads what, and where the brokers are: the metadata as last heard, asked anew when it proved wrong."""
+
+import threading
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from millstream.formats.model.errors import ErrorCode
+from millstream.formats.protocol.schema import Message
+from millstream.raw_client.addresses import Address
+from millstream.raw_client.errors import ConnectionLostError, NotYetError, WireError, error_code, refusal
+from millstream.raw_client.patience import Patience
+from millstream.raw_client.pool import ConnectionPool
+from millstream.raw_client.topics import NO_LEADER, BrokerInfo, PartitionInfo, TopicInfo, TopicPartition
+
+UNKNOWN_TOPIC_GRACE_S = 5.0
+"""How long a topic may be unknown before that is believed: news of a new one takes a while to reach all brokers."""
+
+MOVED = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
+"""Refusals after which the leader must be looked up again."""
+
+
+class Leader(NamedTuple):
+    address: Address
+    node_id: int
+    epoch: int
+    topic_id: UUID
+
+
+class Routing:
+    def __init__(self, bootstrap: Sequence[Address], pool: ConnectionPool) -> None:
+        self._bootstrap = tuple(bootstrap)
+        self._pool = pool
+        self._lock = threading.Lock()
+        self._brokers: dict[int, BrokerInfo] = {}
+        self._topics: dict[str, TopicInfo] = {}
+        self._doubted: set[str] = set()
+        self._failed: dict[Address, float] = {}
+        self._failures = 0
+        self.cluster_id: str | None = None
+        self.controller_id = -1
+
+    # Brokers
+
+    def ask_any(self, api: str, fields: dict[str, Any], patience: Patience, at_most: int | None = None) -> Message:
+        """The answer of the first broker that gives one: those that failed least recently are asked first."""
+        failures: list[ConnectionLostError] = []
+        for address in self._candidates():
+            try:
+                return self._pool.ask(address, api, fields, patience, at_most)
+            except ConnectionLostError as error:
+                self.note_failure(address)
+                failures.append(error)
+        for failure in failures[:-1]:
+            patience.note(failure)
+        raise failures[-1]
+
+    def _candidates(self) -> list[Address]:
+        with self._lock:
+            known = [Address(each.host, each.port) for each in self._brokers.values()]
+            every = list(dict.fromkeys((*known, *self._bootstrap)))
+            return sorted(every, key=lambda address: self._failed.get(address, 0))
+
+    def note_failure(self, address: Address) -> None:
+        with self._lock:
+            self._failures += 1
+            self._failed[address] = self._failures
+
+    def address_of(self, node_id: int, patience: Patience) -> Address:
+        """Where a broker is; asked anew if it is not known."""
+        found = self._brokers.get(node_id)
+        if found is None:
+            self.refresh((), patience)
+            found = self._brokers.get(node_id)
+        if found is None:
+            raise NotYetError(f"broker {node_id} of the cluster", ErrorCode.BROKER_NOT_AVAILABLE)
+        return Address(found.host, found.port)
+
+    def brokers(self) -> list[BrokerInfo]:
+        with self._lock:
+            return [self._brokers[number] for number in sorted(self._brokers)]
+
+    # Topics
+
+    def refresh(self, names: Collection[str] | None, patience: Patience) -> dict[str, TopicInfo]:
+        """Asks for these topics (None: all) and the brokers; those that do not exist are absent."""
+        rows = None if names is None else [{"name": name} for name in names]
+        answer = self.ask_any("metadata", {"topics": rows, "allow_auto_topic_creation": False}, patience)
+        if answer.error_code:
+            raise NotYetError("the cluster's metadata", error_code(answer.error_code))
+        found: dict[str, TopicInfo] = {}
+        for row in answer.topics:
+            code = error_code(row.error_code)
+            if code in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE):
+                found[row.name] = _topic(row)
+            elif code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise refusal(f"topic {row.name!r}", code)
+        with self._lock:
+            if answer.brokers:
+                self._brokers = {
+                    row.node_id: BrokerInfo(row.node_id, row.host, row.port, row.rack) for row in answer.brokers
+                }
+            self.cluster_id = answer.cluster_id
+            self.controller_id = answer.controller_id
+            for name in list(self._topics) if names is None else names:
+                if name not in found:
+                    self._topics.pop(name, None)
+            for name, topic in found.items():
+                found[name] = self._topics[name] = _newest(self._topics.get(name), topic)
+            self._doubted.difference_update(found)
+        return found
+
+    def forget(self, topic: str) -> None:
+        """What is known of the topic proved wrong: it is asked for anew before it is used again."""
+        with self._lock:
+            self._doubted.add(topic)
+
+    def knows(self, topic: str) -> bool:
+        return topic in self._topics and topic not in self._doubted
+
+    def topic(self, name: str, patience: Patience) -> TopicInfo:
+        """As last heard; asked for if it was not yet, for a while if it is not there."""
+        found = None if name in self._doubted else self._topics.get(name)
+        if found is None:
+            found = self.refresh([name], patience).get(name)
+        if found is None:
+            raise self.unknown(f"topic {name!r}", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, patience)
+        return found
+
+    def leader(self, place: TopicPartition, patience: Patience) -> Leader:
+        """Who leads the partition; NotYetError while nobody does."""
+        topic = self.topic(place.topic, patience)
+        if place.partition < 0 or place.partition >= len(topic.partitions):
+            self.forget(place.topic)
+            what = f"partition {place.partition} of topic {place.topic!r}, which has {len(topic.partitions)},"
+            raise self.unknown(what, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, patience)
+        partition = topic.partitions[place.partition]
+        broker = self._brokers.get(partition.leader)
+        if partition.leader == NO_LEADER or broker is None:
+            self.forget(place.topic)
+            raise NotYetError(str(place), ErrorCode.LEADER_NOT_AVAILABLE)
+        return Leader(Address(broker.host, broker.port), partition.leader, partition.leader_epoch, topic.topic_id)
+
+    def lost(self, leader: Leader, topic: str) -> None:
+        """The connection to a leader broke: most likely somebody else leads soon."""
+        self.note_failure(leader.address)
+        self.forget(topic)
+
+    def judge(self, what: str, topic: str, code: ErrorCode, patience: Patience) -> WireError:
+        """What a refusal by a leader means: to be tried again, or not."""
+        if code in MOVED:
+            self.forget(topic)
+            return NotYetError(what, code)
+        if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            self.forget(topic)
+            return self.unknown(what, code, patience)
+        return NotYetError(what, code) if code.retriable else refusal(what, code)
+
+    def unknown(self, what: str, code: ErrorCode, patience: Patience) -> WireError:
+        """The error for what is not there: not yet believed at first, later on final."""
+        if patience.elapsed_s < min(UNKNOWN_TOPIC_GRACE_S, patience.timeout_s / 2):
+            return NotYetError(what, code)
+        return refusal(what, code)
+
+
+def _topic(row: Message) -> TopicInfo:
+    partitions = [
+        PartitionInfo(
+            each.partition_index, each.leader_id, each.leader_epoch, tuple(each.replica_nodes), tuple(each.isr_nodes)
+        )
+        for each in sorted(row.partitions, key=lambda each: int(each.partition_index))
+    ]
+    return TopicInfo(row.name, row.topic_id, partitions, row.is_internal)
+
+
+def _newest(known: TopicInfo | None, heard: TopicInfo) -> TopicInfo:
+    """A broker that lags behind may tell of leaders that were there before the one we know."""
+    if known is None or known.topic_id != heard.topic_id:
+        return heard
+    older = {each.index: each for each in known.partitions if each.leader_epoch >= 0}
+    partitions = [
+        before if (before := older.get(each.index)) is not None and before.leader_epoch > each.leader_epoch else each
+        for each in heard.partitions
+    ]
+    return TopicInfo(heard.name, heard.topic_id, partitions, heard.is_internal)

@@ -1,0 +1,208 @@
+"""The settings of a connection, by the names that Kafka's Java client and librdkafka have for them.
+
+Every name is either used (`USED`), known and without meaning here (`IGNORED`, such as the sizes of Java's pools), or
+refused with the nearest name. A setting that weakens or replaces security is never ignored.
+"""
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TypeVar
+
+from millstream.raw_client.errors import SetupError
+from millstream.raw_client.ignored_settings import IGNORED
+from millstream.raw_client.jaas import credentials_of
+from millstream.raw_client.sasl import MECHANISMS, SaslSettings
+from millstream.raw_client.tls import TlsSettings
+
+T = TypeVar("T")
+_LONGEST_REQUEST_TIMEOUT_S = 10.0
+
+USED: Mapping[str, str] = {
+    "client.id": "what brokers call this client in logs and quotas",
+    "security.protocol": "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL",
+    "sasl.mechanism": "PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512",
+    "sasl.mechanisms": "the same, as librdkafka calls it",
+    "sasl.jaas.config": "user and password as Java has them",
+    "sasl.username": "user, as librdkafka has it",
+    "sasl.password": "password, as librdkafka has it",
+    "ssl.truststore.location": "PEM file with the certificates to trust; the system's if none is given",
+    "ssl.truststore.certificates": "the same as text",
+    "ssl.truststore.type": "PEM",
+    "ssl.ca.location": "PEM file with the certificates to trust, or a directory of them",
+    "ssl.ca.pem": "the same as text",
+    "ssl.keystore.location": "PEM file with this client's key and certificates",
+    "ssl.keystore.type": "PEM",
+    "ssl.keystore.certificate.chain": "this client's certificates as text",
+    "ssl.keystore.key": "this client's key as text",
+    "ssl.certificate.location": "PEM file with this client's certificates",
+    "ssl.certificate.pem": "the same as text",
+    "ssl.key.location": "PEM file with this client's key",
+    "ssl.key.pem": "the same as text",
+    "ssl.key.password": "of the key, if it is encrypted",
+    "ssl.endpoint.identification.algorithm": "https (the certificate must name the host), or empty or none",
+    "enable.ssl.certificate.verification": "false trusts whoever answers",
+    "ssl.protocol": "the newest TLS version to speak",
+    "ssl.enabled.protocols": "TLS versions to speak, with commas",
+    "ssl.cipher.suites": "OpenSSL's cipher list, for TLS 1.2",
+    "request.timeout.ms": "how long to wait for one answer",
+    "socket.timeout.ms": "the same, as librdkafka calls it",
+    "default.api.timeout.ms": "how long a call may take with all its tries",
+    "socket.connection.setup.timeout.ms": "how long to wait for a connection",
+    "send.buffer.bytes": "the socket's buffer; -1 leaves it to the system",
+    "socket.send.buffer.bytes": "the same, as librdkafka calls it",
+    "receive.buffer.bytes": "the socket's buffer; -1 leaves it to the system",
+    "socket.receive.buffer.bytes": "the same, as librdkafka calls it",
+    "socket.keepalive.enable": "TCP keep-alive",
+}
+
+
+class SecurityProtocol(Enum):
+    """Whether TLS and SASL are used."""
+
+    PLAINTEXT = False, False
+    SSL = True, False
+    SASL_PLAINTEXT = False, True
+    SASL_SSL = True, True
+
+    @property
+    def has_tls(self) -> bool:
+        return self.value[0]
+
+    @property
+    def has_sasl(self) -> bool:
+        return self.value[1]
+
+
+@dataclass(frozen=True, slots=True)
+class WireSettings:
+    client_id: str
+    protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
+    tls: TlsSettings | None = None
+    sasl: SaslSettings | None = None
+    connect_timeout_s: float = 10.0
+    request_timeout_s: float = _LONGEST_REQUEST_TIMEOUT_S
+    call_timeout_s: float = 30.0
+    send_buffer_bytes: int = -1
+    receive_buffer_bytes: int = -1
+    keep_alive: bool = False
+    ignored: tuple[str, ...] = field(default=())
+    """Settings that were given and mean nothing here."""
+
+
+def parse_settings(settings: Mapping[str, object], client_id: str, timeout_s: float) -> WireSettings:
+    """Checks all names and values; what cannot work is a SetupError that says what to write instead."""
+    for name in settings:
+        if name not in USED and name not in IGNORED:
+            raise SetupError(f"there is no setting {name!r}{_nearest(name)}")
+    values = _Values({name: str(value) for name, value in settings.items() if value is not None})
+    protocol = values.choice("security.protocol", SecurityProtocol.__members__, SecurityProtocol.PLAINTEXT)
+    call_timeout_s = values.milliseconds("default.api.timeout.ms", default_s=timeout_s)
+    return WireSettings(
+        client_id=values.text("client.id") or client_id,
+        protocol=protocol,
+        tls=_tls(values) if protocol.has_tls else None,
+        sasl=_sasl(values) if protocol.has_sasl else None,
+        connect_timeout_s=values.milliseconds("socket.connection.setup.timeout.ms", default_s=10.0),
+        # A third of the whole: a broker that hangs must leave time to ask another one.
+        request_timeout_s=values.milliseconds(
+            "request.timeout.ms", "socket.timeout.ms", default_s=min(_LONGEST_REQUEST_TIMEOUT_S, call_timeout_s / 3)
+        ),
+        call_timeout_s=call_timeout_s,
+        send_buffer_bytes=values.whole_number("send.buffer.bytes", "socket.send.buffer.bytes", default=-1),
+        receive_buffer_bytes=values.whole_number("receive.buffer.bytes", "socket.receive.buffer.bytes", default=-1),
+        keep_alive=values.flag("socket.keepalive.enable", default=False),
+        ignored=tuple(sorted(name for name in settings if name in IGNORED)),
+    )
+
+
+def _tls(values: "_Values") -> TlsSettings:
+    for name in ("ssl.truststore.type", "ssl.keystore.type"):
+        kind = values.text(name)
+        if kind and kind.upper() != "PEM":
+            raise SetupError(
+                f"{name}={kind}: only PEM works here; `keytool -importkeystore -deststoretype PKCS12 …` and"
+                " `openssl pkcs12 -in FILE -out FILE.pem -nodes` turn a store into a PEM file"
+            )
+    given = values.text("ssl.endpoint.identification.algorithm", empty_counts=True)
+    algorithm = "https" if given is None else given.strip().lower()
+    if algorithm not in ("https", "", "none"):
+        raise SetupError(f"ssl.endpoint.identification.algorithm={algorithm}: give https, or none")
+    return TlsSettings(
+        ca_location=values.text("ssl.truststore.location", "ssl.ca.location"),
+        ca_pem=values.text("ssl.truststore.certificates", "ssl.ca.pem"),
+        certificate_location=values.text("ssl.keystore.location", "ssl.certificate.location"),
+        certificate_pem=values.text("ssl.keystore.certificate.chain", "ssl.certificate.pem"),
+        key_location=values.text("ssl.key.location"),
+        key_pem=values.text("ssl.keystore.key", "ssl.key.pem"),
+        key_password=values.text("ssl.key.password"),
+        checks_host=algorithm == "https",
+        checks_certificate=values.flag("enable.ssl.certificate.verification", default=True),
+        protocols=tuple(
+            each.strip() for each in (values.text("ssl.enabled.protocols") or "").split(",") if each.strip()
+        ),
+        newest_protocol=values.text("ssl.protocol"),
+        ciphers=values.text("ssl.cipher.suites"),
+    )
+
+
+def _sasl(values: "_Values") -> SaslSettings:
+    mechanism = (values.text("sasl.mechanism", "sasl.mechanisms") or "").strip().upper()
+    if mechanism not in MECHANISMS:
+        given = f"sasl.mechanism={mechanism}" if mechanism else "sasl.mechanism is missing"
+        raise SetupError(f"{given}: give {', '.join(MECHANISMS)}")
+    username, password = values.text("sasl.username"), values.text("sasl.password")
+    jaas = values.text("sasl.jaas.config")
+    if jaas is not None:
+        if username is not None or password is not None:
+            raise SetupError("sasl.jaas.config and sasl.username/sasl.password are both given: give one of them")
+        username, password = credentials_of(jaas)
+    if username is None or password is None:
+        raise SetupError("SASL needs a user and a password: give sasl.username and sasl.password, or sasl.jaas.config")
+    return SaslSettings(mechanism, username, password)
+
+
+def _nearest(name: str) -> str:
+    close = difflib.get_close_matches(name, [*USED, *IGNORED], n=1, cutoff=0.6)
+    return f": did you mean {close[0]!r}?" if close else ": see the connection settings of Kafka's clients"
+
+
+class _Values:
+    """Settings as text, read by any of the names they have."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._values = values
+
+    def text(self, *names: str, empty_counts: bool = False) -> str | None:
+        given = [name for name in names if self._values.get(name) or (empty_counts and name in self._values)]
+        if len(given) > 1 and len({self._values[name] for name in given}) > 1:
+            raise SetupError(f"{' and '.join(given)} mean the same and differ: give one of them")
+        return self._values[given[0]] if given else None
+
+    def choice(self, name: str, known: Mapping[str, T], default: T) -> T:
+        text = self.text(name)
+        if text is None:
+            return default
+        if text.strip().upper() not in known:
+            raise SetupError(f"{name}={text}: give one of {', '.join(known)}")
+        return known[text.strip().upper()]
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        return self.choice(name, {"TRUE": True, "FALSE": False}, default)
+
+    def milliseconds(self, *names: str, default_s: float) -> float:
+        found = self._number(names, lambda value: value > 0, "a number of milliseconds above 0")
+        return default_s if found is None else found / 1000
+
+    def whole_number(self, *names: str, default: int) -> int:
+        found = self._number(names, lambda value: value >= -1, "a number of bytes, or -1")
+        return default if found is None else found
+
+    def _number(self, names: tuple[str, ...], allowed: Callable[[int], bool], wanted: str) -> int | None:
+        text = self.text(*names)
+        if text is None:
+            return None
+        if not text.strip().removeprefix("-").isdecimal() or not allowed(int(text)):
+            raise SetupError(f"{names[0]}={text}: give {wanted}")
+        return int(text)

@@ -1,0 +1,287 @@
+"""Transactions as single requests: who may write, and how what was written ends.
+
+A transaction here is not bound to the process that began it: whoever knows its identity (transactional id, producer id,
+epoch) can write in it or end it. Both versions of Kafka's transactions are spoken: from 2 on (KIP-890) brokers add the
+partitions themselves, and each end gives the identity of the next transaction; before that, both are ours to do.
+"""
+
+from collections.abc import Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from millstream.formats.model.errors import ErrorCode
+from millstream.raw_client.cluster import Cluster
+from millstream.raw_client.coordinators import CoordinatorKind
+from millstream.raw_client.errors import NotYetError, RefusedError, WireError, error_code, refusal
+from millstream.raw_client.patience import Patience
+from millstream.raw_client.topics import TopicPartition
+
+EPOCH_PER_TRANSACTION = 2
+"""The `transaction.version` from which on each transaction has an epoch of its own."""
+DEFAULT_LONGEST_MS = 900_000
+"""What brokers permit unless told otherwise (`transaction.max.timeout.ms`)."""
+NO_MORE_SAY = frozenset(
+    {
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+    }
+)
+"""Answers that say: this identity does not hold an open transaction any more."""
+_TWO_PHASE_VERSION = 6
+_THREADS = 8
+_BROKER_RESOURCE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """In whose name batches are written and a transaction is ended."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What became of one wish to end a transaction: None, or why it was refused."""
+
+    identity: Identity
+    refused: WireError | None
+
+
+def idempotent_producer(cluster: Cluster) -> tuple[int, int]:
+    """A producer id and epoch for writing without transactions; brokers that just started need a moment to give one."""
+
+    def ask() -> tuple[int, int]:
+        answer = cluster.call(
+            "init_producer_id",
+            at_most=_TWO_PHASE_VERSION - 1,
+            transactional_id=None,
+            transaction_timeout_ms=0,
+            producer_id=-1,
+            producer_epoch=-1,
+        )
+        code = error_code(answer.error_code)
+        if code.retriable:
+            raise NotYetError("a producer id", code)
+        if code is not ErrorCode.NONE:
+            raise refusal("a producer id", code)
+        return answer.producer_id, answer.producer_epoch
+
+    return Patience(cluster.timeout_s).keep_trying(ask)
+
+
+class Transactions:
+    """The transaction coordinators of one cluster; thread safe."""
+
+    def __init__(self, cluster: Cluster, *, timeout_ms: int | None = None) -> None:
+        """`timeout_ms` is for transactions that are not two-phase; None: as long as the brokers permit."""
+        self._cluster = cluster
+        self._timeout_ms = timeout_ms
+        self._version: int | None = None
+        self._two_phase: bool | None = None
+        self._describes = False
+
+    @property
+    def version(self) -> int:
+        """The cluster's `transaction.version`, as clients tell them apart: 1 or 2."""
+        if self._version is None:
+            with self._cluster.connection(self._cluster.brokers()[0].node_id) as connection:
+                level = connection.features.get("transaction.version", 0)
+                self._two_phase = self._two_phase_possible(level, connection.version_of("init_producer_id"))
+                self._describes = connection.knows("describe_transactions")
+            self._version = EPOCH_PER_TRANSACTION if level >= EPOCH_PER_TRANSACTION else 1
+        return self._version
+
+    @staticmethod
+    def _two_phase_possible(level: int, init_version: int) -> bool | None:
+        """None: the broker knows how, and whether it may is seen when it is asked."""
+        return None if level >= EPOCH_PER_TRANSACTION and init_version >= _TWO_PHASE_VERSION else False
+
+    @property
+    def two_phase(self) -> bool | None:
+        """Whether transactions are without a time-out (KIP-939); None until the first was begun."""
+        return self._two_phase
+
+    @property
+    def produce_at_most(self) -> int | None:
+        """The newest version of Produce that goes with the way partitions are added."""
+        return None if self.version >= EPOCH_PER_TRANSACTION else 11
+
+    def take(self, transactional_id: str, *, two_phase: bool = True) -> Identity:
+        """Makes the caller the only one who may write under this id; what was open under it is aborted.
+
+        Without a time-out if the brokers allow that and `two_phase` is wanted.
+        """
+        if self.version and two_phase and self._two_phase is not False:
+            try:
+                identity = self._init(transactional_id, 0, two_phase=True)
+            except RefusedError as error:
+                if error.code is not ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+                    raise
+                self._two_phase = False  # or this id is not ours at all, which the next question tells
+            else:
+                self._two_phase = True
+                return identity
+        return self._init(transactional_id, self.timeout_ms, two_phase=False)
+
+    @property
+    def timeout_ms(self) -> int:
+        """For transactions that are not two-phase."""
+        if self._timeout_ms is None:
+            self._timeout_ms = self._longest_ms()
+        return self._timeout_ms
+
+    def _longest_ms(self) -> int:
+        node = self._cluster.brokers()[0].node_id
+        resource = {
+            "resource_type": _BROKER_RESOURCE,
+            "resource_name": str(node),
+            "configuration_keys": ["transaction.max.timeout.ms"],
+        }
+        answer = self._cluster.call("describe_configs", node=node, resources=[resource])
+        values = [int(each.value) for row in answer.results for each in row.configs or () if each.value]
+        return values[0] if values else DEFAULT_LONGEST_MS  # those who may not look get what is usual
+
+    def _init(self, transactional_id: str, timeout_ms: int, *, two_phase: bool) -> Identity:
+        answer = self._cluster.call_coordinator(
+            transactional_id,
+            CoordinatorKind.TRANSACTION,
+            "init_producer_id",
+            at_most=None if two_phase else _TWO_PHASE_VERSION - 1,
+            transactional_id=transactional_id,
+            transaction_timeout_ms=timeout_ms,
+            producer_id=-1,
+            producer_epoch=-1,
+            enable2_pc=two_phase,
+            keep_prepared_txn=False,
+        )
+        code = error_code(answer.error_code)
+        if code is ErrorCode.INVALID_TRANSACTION_TIMEOUT:
+            text = f"a transaction timeout of {timeout_ms} ms is more than the brokers' transaction.max.timeout.ms:"
+            raise RefusedError(f"{text} set kafka.transaction.timeout.ms lower", code)
+        if code is not ErrorCode.NONE:
+            raise refusal(f"transactional id {transactional_id!r}", code)
+        return Identity(transactional_id, answer.producer_id, answer.producer_epoch)
+
+    def add_partitions(self, identity: Identity, partitions: Collection[TopicPartition]) -> None:
+        """Names partitions that are about to be written; from version 2 on there is nothing to do."""
+        if self.version >= EPOCH_PER_TRANSACTION or not partitions:
+            return
+        topics: dict[str, list[int]] = {}
+        for place in partitions:
+            topics.setdefault(place.topic, []).append(place.partition)
+        named: list[dict[str, Any]] = [{"name": name, "partitions": numbers} for name, numbers in topics.items()]
+        Patience(self._cluster.timeout_s).keep_trying(lambda: self._add(identity, named))
+
+    def _add(self, identity: Identity, topics: list[dict[str, Any]]) -> None:
+        answer = self._cluster.call_coordinator(
+            identity.transactional_id,
+            CoordinatorKind.TRANSACTION,
+            "add_partitions_to_txn",
+            at_most=3,
+            v3_and_below_transactional_id=identity.transactional_id,
+            v3_and_below_producer_id=identity.producer_id,
+            v3_and_below_producer_epoch=identity.epoch,
+            v3_and_below_topics=topics,
+        )
+        for topic in answer.results_by_topic_v3_and_below:
+            for row in topic.results_by_partition:
+                code, what = error_code(row.partition_error_code), f"{topic.name}-{row.partition_index} in {identity}"
+                if code.retriable:  # the transaction before is still being ended, or the coordinator moves
+                    raise NotYetError(what, code)
+                if code is not ErrorCode.NONE:
+                    raise refusal(what, code)
+
+    def end(self, identity: Identity, *, commit: bool) -> Identity | None:
+        """Ends the transaction; again is as good as once. The identity of the next one, None before version 2."""
+        answer = self._cluster.call_coordinator(
+            identity.transactional_id,
+            CoordinatorKind.TRANSACTION,
+            "end_txn",
+            at_most=None if self.version >= EPOCH_PER_TRANSACTION else 4,
+            transactional_id=identity.transactional_id,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.epoch,
+            committed=commit,
+        )
+        code = error_code(answer.error_code)
+        if code is not ErrorCode.NONE:
+            raise refusal(f"the {'commit' if commit else 'abort'} of {identity}", code)
+        if self.version < EPOCH_PER_TRANSACTION:
+            return None
+        return Identity(identity.transactional_id, answer.producer_id, answer.producer_epoch)
+
+    def end_all(self, identities: Collection[Identity], *, commit: bool) -> list[Ended]:
+        """Ends many at once, each whatever becomes of the others."""
+
+        def one(identity: Identity) -> Ended:
+            try:
+                self.end(identity, commit=commit)
+                return Ended(identity, None)
+            except WireError as error:
+                return Ended(identity, error)
+
+        if len(identities) <= 1:
+            return [one(each) for each in identities]
+        with ThreadPoolExecutor(min(_THREADS, len(identities)), "millstream-end") as threads:
+            return list(threads.map(one, identities))
+
+    def take_all(self, ids: Iterable[str]) -> None:
+        """`take` for many at once: nobody has them any more, and nothing is open under them."""
+        wanted = list(ids)
+        if wanted:
+            with ThreadPoolExecutor(min(_THREADS, len(wanted)), "millstream-take") as threads:
+                list(threads.map(self.take, wanted))
+
+    def ids_in_use(self, prefix: str, states: Collection[str] = ("Ongoing",)) -> set[str]:
+        """Transactional ids that begin so and are in one of these states, on any coordinator; Ongoing is open."""
+        found: set[str] = set()
+        for broker in self._cluster.brokers():
+            listed = Patience(self._cluster.timeout_s).keep_trying(partial(self._list, broker.node_id, states))
+            found |= {each for each in listed if each.startswith(prefix)}
+        return found
+
+    def is_known(self, transactional_id: str) -> bool:
+        """Whether anybody ever took this id; brokers older than Kafka 3.0 cannot tell, and are taken to say no."""
+        return (
+            bool(self.version)
+            and self._describes
+            and Patience(self._cluster.timeout_s).keep_trying(partial(self._describe, transactional_id))
+        )
+
+    def _describe(self, transactional_id: str) -> bool:
+        answer = self._cluster.call_coordinator(
+            transactional_id,
+            CoordinatorKind.TRANSACTION,
+            "describe_transactions",
+            transactional_ids=[transactional_id],
+        )
+        code = error_code(answer.transaction_states[0].error_code)
+        if code.retriable:
+            raise NotYetError(f"transactional id {transactional_id!r}", code)
+        if code not in (ErrorCode.NONE, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND):
+            raise refusal(f"transactional id {transactional_id!r}", code)
+        return code is ErrorCode.NONE
+
+    def _list(self, node: int, states: Collection[str]) -> list[str]:
+        answer = self._cluster.call(
+            "list_transactions",
+            node=node,
+            state_filters=list(states),
+            producer_id_filters=[],
+            duration_filter=-1,
+            transactional_id_pattern=None,
+        )
+        code, what = error_code(answer.error_code), f"the list of transactions of broker {node}"
+        if code.retriable:  # it has only just become a coordinator
+            raise NotYetError(what, code)
+        if code is not ErrorCode.NONE:
+            raise refusal(what, code)
+        return [row.transactional_id for row in answer.transaction_states]

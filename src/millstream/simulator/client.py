@@ -1,0 +1,180 @@
+"""A client of the simulated cluster: Kafka's wire over simulated streams, with the metadata every client keeps."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from millstream.formats.model.errors import ErrorCode
+from millstream.formats.protocol.schema import Message
+from millstream.node.server.channel import Channel
+from millstream.simulator.machine import Process
+
+REQUEST_SECONDS = 3.0
+GROUP, TRANSACTION = 0, 1
+"""What coordinators are found for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    node_id: int
+    epoch: int
+    topic_id: UUID
+
+
+class SimulatedClient:
+    def __init__(self, process: Process, bootstrap: list[tuple[str, int]], client_id: str) -> None:
+        self.process = process
+        self.loop = process.loop
+        self.randomness = process.environment.randomness
+        self._bootstrap = bootstrap
+        self._client_id = client_id
+        self._channels: dict[tuple[str, int], Channel] = {}
+        self._addresses: dict[int, tuple[str, int]] = {}
+        self._leaders: dict[tuple[str, int], Leader] = {}
+        self._refreshing: asyncio.Future[None] | None = None
+        self.topics: tuple[str, ...] = ()
+        """Whose metadata it keeps."""
+        self.compares_epochs = True
+        """Whether it keeps a leader that is newer than what a node says. Some clients do not: they go back to a leader
+        that was deposed and does not know it."""
+
+    def leader(self, topic: str, partition: int) -> Leader | None:
+        return self._leaders.get((topic, partition))
+
+    async def refresh(self) -> None:
+        """Asks some node for the metadata; who asks while that is under way shares the answer. OSError if it failed."""
+        if self._refreshing is None:
+            self._refreshing = asyncio.ensure_future(self._refresh())
+            self._refreshing.add_done_callback(self._refreshed)
+        await asyncio.shield(self._refreshing)
+
+    def _refreshed(self, done: "asyncio.Future[None]") -> None:
+        self._refreshing = None
+        if not done.cancelled():
+            done.exception()
+
+    async def _refresh(self) -> None:
+        fields = {
+            "topics": [{"name": name, "topic_id": UUID(int=0)} for name in self.topics],
+            "allow_auto_topic_creation": False,
+        }
+        answer = await self.ask_any("metadata", fields, timeout_s=1.0)
+        for broker in answer.brokers:
+            self._addresses[broker.node_id] = (broker.host, broker.port)
+        for topic in answer.topics:
+            for partition in topic.partitions:
+                at = (topic.name, partition.partition_index)
+                known = self._leaders.get(at)
+                if self.compares_epochs and _is_newer(known, topic.topic_id, partition.leader_epoch):
+                    continue  # from a node that is behind
+                if partition.leader_id >= 0:
+                    self._leaders[at] = Leader(partition.leader_id, partition.leader_epoch, topic.topic_id)
+                elif known is not None:
+                    del self._leaders[at]
+
+    async def ask_any(self, api: str, fields: Mapping[str, Any], *, timeout_s: float = REQUEST_SECONDS) -> Message:
+        """A request that any broker takes."""
+        return await self._ask(self.randomness.choice(self._bootstrap), api, fields, timeout_s)
+
+    async def ask(
+        self,
+        node_id: int,
+        api: str,
+        fields: Mapping[str, Any],
+        *,
+        timeout_s: float = REQUEST_SECONDS,
+        version: int | None = None,
+    ) -> Message:
+        """In the newest version, unless one is given."""
+        address = self._addresses.get(node_id)
+        if address is None:
+            raise ConnectionError(f"it is not known where node {node_id} is")
+        return await self._ask(address, api, fields, timeout_s, version)
+
+    def new_channel(self, node_id: int) -> Channel | None:
+        """A connection of its own, which the caller closes; None if it is not known where the node is."""
+        address = self._addresses.get(node_id)
+        if address is None:
+            return None
+        return Channel(*address, self.process.network, self.loop, client_id=self._client_id)
+
+    async def find_coordinator(self, kind: int, key: str) -> int:
+        """The node that coordinates a group or a transactional id; OSError while nobody knows."""
+        fields = {"key_type": kind, "coordinator_keys": [key], "key": key}
+        row = (await self.ask_any("find_coordinator", fields)).coordinators[0]
+        if row.error_code:
+            raise ConnectionError(ErrorCode(row.error_code).name)
+        self._addresses[row.node_id] = (row.host, row.port)
+        return int(row.node_id)
+
+    async def fetch(
+        self, topic: str, partition: int, position: int, *, committed_only: bool = False, wait_ms: int = 700
+    ) -> tuple[ErrorCode, Message | None]:
+        """What follows `position`, waiting a moment if nothing does: the partition's row of the answer."""
+        leader = self.leader(topic, partition)
+        if leader is None:
+            return ErrorCode.LEADER_NOT_AVAILABLE, None
+        wanted = {
+            "partition": partition,
+            "current_leader_epoch": leader.epoch,
+            "fetch_offset": position,
+            "partition_max_bytes": 1 << 18,
+        }
+        fields = {
+            "max_wait_ms": wait_ms,
+            "min_bytes": 1,
+            "max_bytes": 1 << 20,
+            "isolation_level": int(committed_only),
+            "topics": [{"topic": topic, "topic_id": leader.topic_id, "partitions": [wanted]}],
+            "forgotten_topics_data": [],
+            "rack_id": "",
+        }
+        try:
+            answer = await self.ask(leader.node_id, "fetch", fields, timeout_s=2.5)
+        except OSError:
+            return ErrorCode.NETWORK_EXCEPTION, None
+        if answer.error_code or not answer.responses:
+            return ErrorCode(answer.error_code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), None
+        row = answer.responses[0].partitions[0]
+        return ErrorCode(row.error_code), row
+
+    async def look_again(self) -> None:
+        """A client that takes whatever a node says asks all the time who leads."""
+        if not self.compares_epochs:
+            try:
+                await self.refresh()
+            except OSError:
+                pass
+
+    async def recover(self) -> None:
+        """After an error: rests, and learns what is new."""
+        await self.rest(0.05, 0.3)
+        try:
+            await self.refresh()
+        except OSError:
+            pass
+
+    async def _ask(
+        self,
+        address: tuple[str, int],
+        api: str,
+        fields: Mapping[str, Any],
+        timeout_s: float,
+        version: int | None = None,
+    ) -> Message:
+        channel = self._channels.get(address)
+        if channel is None:
+            host, port = address
+            channel = self._channels[address] = Channel(
+                host, port, self.process.network, self.loop, client_id=self._client_id
+            )
+        return await channel.request(api, fields, timeout_s=timeout_s, version=version)
+
+    async def rest(self, low: float, high: float) -> None:
+        await asyncio.sleep(self.randomness.uniform(low, high))
+
+
+def _is_newer(known: Leader | None, topic_id: UUID, epoch: int) -> bool:
+    return known is not None and known.topic_id == topic_id and known.epoch > epoch

@@ -1,0 +1,276 @@
+"""A simulated cluster: machines with nodes on them, supervised as an init system would, and clients beside them."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from millstream.config.broker_config import BrokerConfig
+from millstream.config.loading import load_broker_config
+from millstream.node.runtime.node import Node
+from millstream.simulator.decisions import Decisions
+from millstream.simulator.loop import Complaint
+from millstream.simulator.machine import Machine, Process, Program
+from millstream.simulator.network import Fabric
+from millstream.simulator.scheduler import Scheduler
+from millstream.simulator.trace import Trace
+
+CLIENT_PORT, CONTROLLER_PORT = 9092, 9093
+_DATA = "/data"
+_RESTART_SECONDS = 1.0
+_SETTINGS = {
+    "controller.listener.names": "CONTROLLER",
+    "broker.heartbeat.interval.ms": "250",
+    "broker.session.timeout.ms": "3000",
+    "millstream.broker.suspect.after.ms": "1000",
+    "replica.lag.time.max.ms": "3000",
+    "replica.fetch.wait.max.ms": "400",
+    "replica.fetch.backoff.ms": "200",
+    "replica.socket.timeout.ms": "3000",
+    "controller.quorum.fetch.timeout.ms": "1000",
+    "controller.quorum.election.timeout.ms": "500",
+    "controller.quorum.election.backoff.max.ms": "500",
+    "controller.quorum.request.timeout.ms": "1000",
+    "leader.imbalance.check.interval.seconds": "5",
+    "offsets.topic.num.partitions": "1",
+    "min.insync.replicas": "2",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "700",
+    "log.cleaner.backoff.ms": "400",
+    "log.cleaner.min.cleanable.ratio": "0.2",
+    "log.retention.check.interval.ms": "1500",
+    "millstream.hot.keys.enable": "false",
+}
+"""Shorter times than Kafka's defaults, so that more happens in a run; their proportions are much the same."""
+
+DEFAULT_TIMES = {
+    "broker.heartbeat.interval.ms": "500",
+    "broker.session.timeout.ms": "9000",
+    "millstream.broker.suspect.after.ms": "2000",
+    "controller.quorum.fetch.timeout.ms": "2000",
+    "controller.quorum.election.timeout.ms": "1000",
+    "controller.quorum.election.backoff.max.ms": "1000",
+    "controller.quorum.request.timeout.ms": "2000",
+}
+"""What a fresh cluster has, unless somebody says otherwise."""
+
+
+class Cluster:
+    """`roles` says for each node what it is: "broker", "controller" or "broker,controller"."""
+
+    def __init__(
+        self,
+        seed: str,
+        roles: list[str],
+        *,
+        settings: dict[str, str] | None = None,
+        clock_rates: list[float] | None = None,
+        trace: Trace | None = None,
+        complain: Complaint,
+        scheduler: Scheduler | None = None,
+    ) -> None:
+        self.scheduler = scheduler or Scheduler()
+        self.fabric = Fabric(self.scheduler, seed)
+        self.trace = trace or Trace(lambda: self.scheduler.now)
+        self._seed = seed
+        self._complain = complain
+        self._exits_expected_until: dict[int, float] = {}
+        self._power_lost: tuple[int, int] | None = None
+        """The machine that lost power last, and the broker epoch its node had then; until that is made good."""
+        self.machines: dict[int, Machine] = {}
+        self.clients: list[Machine] = []
+        self._configs: dict[int, BrokerConfig] = {}
+        self._decisions = Decisions()
+        self.exits: list[tuple[int, BaseException | None]] = []
+        """Nodes that ended by themselves although nothing was wrong with their disks."""
+        self.failing_disk: tuple[int, float] | None = None
+        """The node whose disk fails while all else is well, and since when."""
+        self.before_kill: Callable[[], None] = lambda: None
+        """Called while a node that will be killed can still be looked at."""
+        self.broker_epoch: Callable[[int], int] = lambda node_id: 0
+        """Of a node's registration, as the active controller has it; -1 while there is none."""
+        self.out_of_sync: Callable[[], set[int]] = set
+        """Nodes that are missing from some in-sync set, as the active controller has it; all, while there is none."""
+        rates = clock_rates or [1.0] * len(roles)
+        hosts = [f"node{node_id}" for node_id in range(1, len(roles) + 1)]
+        voters = [
+            f"{node_id}@{host}:{CONTROLLER_PORT}"
+            for node_id, (host, role) in enumerate(zip(hosts, roles, strict=True), 1)
+            if "controller" in role
+        ]
+        self.node_hosts = hosts
+        self.broker_ids = [node_id for node_id, role in enumerate(roles, 1) if "broker" in role]
+        self.voter_ids = [node_id for node_id, role in enumerate(roles, 1) if "controller" in role]
+        self.most_down = (len(voters) - 1) // 2
+        for node_id, (host, role, rate) in enumerate(zip(hosts, roles, rates, strict=True), 1):
+            machine = Machine(host, self.scheduler, self.fabric, seed, complain=complain, clock_rate=rate)
+            machine.disk.make_root(_DATA)
+            machine.on_exit = self._exited(node_id)
+            self.machines[node_id] = machine
+            self._configs[node_id] = _config(node_id, host, role, voters, settings or {})
+
+    @property
+    def bootstrap(self) -> list[tuple[str, int]]:
+        return [(self.machines[node_id].name, CLIENT_PORT) for node_id in self.broker_ids]
+
+    def tell(self, where: str, what: str) -> None:
+        self.trace.tell(where, what)
+
+    # Nodes
+
+    def start(self, delays: dict[int, float] | None = None) -> None:
+        """`delays` is by how many seconds nodes are late."""
+        for node_id in self.machines:
+            late = (delays or {}).get(node_id, 0.0)
+            if late > 0:
+                self.scheduler.after(late, self._revive, node_id)
+            else:
+                self.start_node(node_id)
+
+    def start_node(self, node_id: int) -> None:
+        machine, config = self.machines[node_id], self._configs[node_id]
+        self.tell(machine.name, "starts")
+
+        def make(process: Process) -> Node:
+            node = Node(config, process.environment, process.disk)
+            node.failure.add_done_callback(lambda failed: machine.exit(process, RuntimeError(failed.result())))
+            return node
+
+        machine.start(make)
+
+    def kill(self, node_id: int, *, power_lost: bool = False) -> None:
+        self.before_kill()
+        if power_lost:
+            self.note_power_loss(node_id)
+        self.machines[node_id].kill(power_lost=power_lost)
+
+    def note_power_loss(self, node_id: int) -> None:
+        """It goes now; until that is made good nobody else is killed."""
+        self._power_lost = node_id, self.broker_epoch(node_id)
+
+    def black_out(self) -> None:
+        """All machines lose power at one moment."""
+        self.before_kill()
+        for machine in self.machines.values():
+            machine.kill(power_lost=True)
+
+    def is_ready(self, node_id: int) -> bool:
+        process = self.machines[node_id].process
+        return process is not None and process.ready
+
+    def node(self, node_id: int) -> Node | None:
+        process = self.machines[node_id].process
+        return process.program if process is not None and isinstance(process.program, Node) else None
+
+    def controller(self) -> int:
+        """The node that leads the quorum, as far as it knows itself; 0 for none."""
+        for node_id in self.voter_ids:
+            node = self.node(node_id)
+            if node is not None and node.quorum is not None and node.quorum.is_started and node.quorum.is_leader:
+                return node_id
+        return 0
+
+    def leads_something(self, node_id: int) -> bool:
+        """Whether a node leads some partition, as far as it knows."""
+        node = self.node(node_id)
+        return node is not None and node.broker is not None and any(each.is_leader for each in node.broker.partitions)
+
+    def deciding(self) -> int:
+        """A node that coordinates a transaction which was decided since this was asked last; 0 for none."""
+        with self.observed():
+            return self._decisions.coordinator({node_id: self.node(node_id) for node_id in self.broker_ids})
+
+    def newest_epoch(self) -> int:
+        """Of the quorum, as the most advanced node has it."""
+        nodes = [self.node(node_id) for node_id in self.voter_ids]
+        return max((n.quorum.epoch for n in nodes if n and n.quorum and n.quorum.is_started), default=0)
+
+    def newest_high_watermark(self) -> int:
+        """Of the quorum, as the most advanced voter has it."""
+        nodes = [self.node(node_id) for node_id in self.voter_ids]
+        return max((n.quorum.high_watermark for n in nodes if n and n.quorum and n.quorum.is_started), default=0)
+
+    def is_power_loss_felt(self) -> bool:
+        """Whether a machine has lost power, and has not come back since and got everything again.
+
+        That it is in sync is not enough: until it registers, the controller does not know what it has lost.
+        """
+        if self._power_lost is None:
+            return False
+        node_id, epoch = self._power_lost
+        has_registered = node_id not in self.broker_ids or self.broker_epoch(node_id) > epoch
+        if self.is_ready(node_id) and has_registered and not self.out_of_sync():
+            self._power_lost = None
+        return self._power_lost is not None
+
+    def expect_exit(self, node_id: int, seconds: float) -> None:
+        """Its disk is broken for so long: the node may give up, then or when it notices."""
+        until = self.scheduler.now + seconds + 5.0
+        self._exits_expected_until[node_id] = max(until, self._exits_expected_until.get(node_id, 0.0))
+
+    def _exited(self, node_id: int) -> Callable[[BaseException | None], None]:
+        def exited(error: BaseException | None) -> None:
+            self.tell(self.machines[node_id].name, f"exits: {error}")
+            if self.scheduler.now > self._exits_expected_until.get(node_id, -1.0):
+                self.exits.append((node_id, error))
+            self.scheduler.after(_RESTART_SECONDS, self._revive, node_id)
+
+        return exited
+
+    def _revive(self, node_id: int) -> None:
+        if not self.machines[node_id].is_up:
+            self.start_node(node_id)
+
+    @contextmanager
+    def observed(self) -> Iterator[None]:
+        """While this lasts, disks whose reads fail can be read."""
+        disks = [machine.disk for machine in self.machines.values()]
+        for disk in disks:
+            disk.is_observed = True
+        try:
+            yield
+        finally:
+            for disk in disks:
+                disk.is_observed = False
+
+    # Clients
+
+    def add_client(self, name: str, make: Callable[[Process], Program]) -> Machine:
+        machine = Machine(name, self.scheduler, self.fabric, self._seed, complain=self._complain)
+        self.clients.append(machine)
+        machine.on_exit = self._client_ended(name)
+        machine.start(make)
+        return machine
+
+    def _client_ended(self, name: str) -> Callable[[BaseException | None], None]:
+        def ended(error: BaseException | None) -> None:
+            if error is not None:
+                self._complain(name, {"message": "a client failed", "exception": error})
+
+        return ended
+
+    # The end
+
+    def close(self) -> None:
+        """Ends everything, so that nothing of this simulation runs later."""
+        everybody = [*self.machines.values(), *self.clients]
+        for machine in everybody:
+            machine.kill()
+        self.scheduler.clear()
+        for machine in everybody:
+            machine.bury()
+
+
+def _config(node_id: int, host: str, role: str, voters: list[str], settings: dict[str, str]) -> BrokerConfig:
+    listeners = []
+    if "broker" in role:
+        listeners.append(f"PLAINTEXT://{host}:{CLIENT_PORT}")
+    if "controller" in role:
+        listeners.append(f"CONTROLLER://{host}:{CONTROLLER_PORT}")
+    values: dict[str, Any] = {
+        "node.id": node_id,
+        "process.roles": role,
+        "listeners": ",".join(listeners),
+        "controller.quorum.voters": ",".join(voters),
+        **_SETTINGS,
+        **settings,
+    }
+    return load_broker_config(overrides=[f"{name}={value}" for name, value in values.items()], data_dir=_DATA)

@@ -1,0 +1,637 @@
+"""What goes wrong in a run: a plan of faults, made from the seed.
+
+Machines that lose power lose what was not synced. acks=all without fsync promises only what several page caches hold,
+so the power goes only while every partition is fully in sync, and until that is so again no other process is killed:
+the controller takes for complete what the lost machine held until it hears of its end. Processes that are merely killed
+keep their page cache: those may be any minority. Everything else may hit anybody at any time.
+
+A blackout takes the power from all machines at once. What clients wrote may be lost then; the metadata may not, because
+it is synced before it counts.
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from millstream.simulator.cluster import Cluster
+
+
+class Fault(StrEnum):
+    KILL = "kill"
+    KILL_IN_WRITE = "kill within a write"
+    KILL_IN_ELECTION = "kill within an election"
+    KILL_IN_CLEANING = "kill within cleaning"
+    KILL_IN_DECISION = "kill within a decision"
+    POWER_LOSS = "power loss"
+    BLACKOUT = "blackout"
+    RESTART = "restart"
+    PAUSE = "pause"
+    SLOW_PROCESSOR = "slow processor"
+    BUSY = "too much to do"
+    HICCUP = "hiccup"
+    ISOLATE = "isolate"
+    CUT_OFF = "cut off"
+    PARTITION = "partition"
+    ONE_WAY_PARTITION = "one-way partition"
+    DELAYS = "delays"
+    RESETS = "resets"
+    DISK_FULL = "disk full"
+    SLOW_DISK = "slow disk"
+    WRITE_ERRORS = "write errors"
+    TORN_WRITES = "torn writes"
+    READ_ERRORS = "read errors"
+    DISK_FAILURE = "disk failure"
+    SYNC_FAILURE = "fsync failure"
+    CLOCK_JUMP = "clock jump"
+
+
+_WEIGHTS = {
+    Fault.KILL: 5,
+    Fault.KILL_IN_WRITE: 4,
+    Fault.KILL_IN_ELECTION: 3,
+    Fault.KILL_IN_CLEANING: 4,
+    Fault.POWER_LOSS: 4,
+    Fault.RESTART: 3,
+    Fault.PAUSE: 4,
+    Fault.SLOW_PROCESSOR: 2,
+    Fault.ISOLATE: 4,
+    Fault.PARTITION: 3,
+    Fault.ONE_WAY_PARTITION: 4,
+    Fault.DELAYS: 4,
+    Fault.RESETS: 4,
+    Fault.DISK_FULL: 2,
+    Fault.SLOW_DISK: 3,
+    Fault.WRITE_ERRORS: 2,
+    Fault.TORN_WRITES: 2,
+    Fault.SYNC_FAILURE: 1,
+    Fault.CLOCK_JUMP: 3,
+}
+FORMING_WEIGHTS = {
+    Fault.KILL: 1,
+    Fault.KILL_IN_WRITE: 1,
+    Fault.PAUSE: 4,
+    Fault.SLOW_PROCESSOR: 6,
+    Fault.ISOLATE: 1,
+    Fault.PARTITION: 2,
+    Fault.ONE_WAY_PARTITION: 2,
+    Fault.DELAYS: 5,
+    Fault.RESETS: 2,
+    Fault.SLOW_DISK: 3,
+    Fault.CLOCK_JUMP: 1,
+}
+"""What meets nodes that start on empty disks: mostly machines with too much to do."""
+TRANSACTION_WEIGHTS = {**_WEIGHTS, Fault.KILL_IN_DECISION: 12}
+"""Coordinators go at the worst moment."""
+FAILOVER_WEIGHTS = {Fault.CUT_OFF: 1}
+"""Leaders that are gone for the others, and not for their clients."""
+BUSY_WEIGHTS = {Fault.BUSY: 1, Fault.HICCUP: 4}
+"""Machines that have more to do than they can, and nothing else."""
+DISK_WEIGHTS = {Fault.DISK_FAILURE: 1}
+"""Disks of leaders that fail, one at a time, while all else is well."""
+_DISK_FAILURES = (("writes_fail",), ("writes_tear",), ("reads_fail",), ("writes_fail", "syncs_fail"))
+BLACKOUT_WEIGHTS = {
+    Fault.BLACKOUT: 6,
+    Fault.KILL: 1,
+    Fault.KILL_IN_ELECTION: 1,
+    Fault.PAUSE: 1,
+    Fault.PARTITION: 1,
+    Fault.ONE_WAY_PARTITION: 1,
+    Fault.DELAYS: 1,
+    Fault.SLOW_DISK: 2,
+}
+_SLOW_DISK_BEFORE_BLACKOUT = 30.0
+_WRONG_CLOCK_MS = 60_000
+_DECISION_SECONDS = 1.5
+_PATIENCE_SECONDS = 15.0
+"""A node whose log failed while it was alone leaves when another is back."""
+_READS_OF_ERRORS = 0.5
+"""Of the disks that fail: reads instead of writes."""
+_CLEANED = ".log.cleaned"
+"""How the names of segments end that the cleaner is copying."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFault:
+    at: float
+    fault: Fault
+    seconds: float
+    """How long it lasts, or how long a node that was stopped stays down."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Seconds of which each plan, or each fault, gets some: between two faults, and how long they last."""
+
+    mean_gaps: tuple[float, ...]
+    durations: tuple[float, ...]
+
+
+USUAL_PACE = Pace((0.5, 1.0, 2.0, 4.0), (0.05, 0.3, 1.0, 2.5, 6.0))
+BUSY_PACE = Pace((0.1, 0.5), (5.0,))
+FAILOVER_PACE = Pace((0.5,), (5.0,))
+"""One after the other, and each until somebody else leads."""
+DISK_PACE = Pace((1.0,), (4.0, 6.0))
+
+
+def make_plan(
+    seed: str,
+    *,
+    begin: float,
+    end: float,
+    likely: dict[Fault, int] | None = None,
+    pace: Pace = USUAL_PACE,
+) -> list[PlannedFault]:
+    """What happens when. Whom it hits is decided when it happens. Some runs have one kind of fault only, so that each
+    kind also meets a cluster that is well otherwise. `likely` says what may happen, and how likely it is."""
+    randomness = random.Random(f"{seed}/plan")
+    kinds = list(likely or _WEIGHTS)
+    if randomness.random() < 0.4 and likely is not BUSY_WEIGHTS:
+        kinds = randomness.sample(kinds, randomness.randint(1, min(3, len(kinds))))
+    weights = [(likely or _WEIGHTS)[kind] for kind in kinds]
+    mean_gap = randomness.choice(pace.mean_gaps)
+    reading = random.Random(f"{seed}/reading")  # of its own, so that what else is planned does not depend on it
+    plan: list[PlannedFault] = []
+    moment = begin
+    while True:
+        moment += min(randomness.expovariate(1 / mean_gap), 3 * mean_gap)
+        if moment >= end:
+            return plan
+        (fault,) = randomness.choices(kinds, weights)
+        if fault is Fault.WRITE_ERRORS and reading.random() < _READS_OF_ERRORS:
+            fault = Fault.READ_ERRORS
+        seconds = randomness.choice(pace.durations) * randomness.uniform(0.5, 1.5)
+        plan.append(PlannedFault(moment, fault, seconds))
+
+
+class Saboteur:
+    """Carries a plan out."""
+
+    def __init__(self, cluster: "Cluster", seed: str, plan: list[PlannedFault]) -> None:
+        self._cluster = cluster
+        self._randomness = random.Random(f"{seed}/saboteur")
+        self._plan = plan
+        self._is_over = False
+        self._had_bad_disks: set[int] = set()
+        self._cut_off_until = 0.0
+        self.done: dict[str, int] = {}
+        """How often each fault was carried out."""
+
+    def begin(self) -> None:
+        for planned in self._plan:
+            self._cluster.scheduler.at(planned.at, self._carry_out, planned)
+
+    def end(self) -> None:
+        """Nothing more goes wrong, and what was broken is repaired; nodes that do not run are started."""
+        self._is_over = True
+        cluster = self._cluster
+        cluster.tell("faults", "all faults end")
+        for link in cluster.fabric.links():
+            link.slowness = 1.0
+            link.heal()
+        for node_id, machine in cluster.machines.items():
+            machine.disk.heal()
+            machine.slowness = 1.0
+            if abs(machine.clock.offset_ms) > _WRONG_CLOCK_MS:
+                # Nodes rightly refuse records that come from a future more than an hour away.
+                machine.clock.offset_ms = 0
+            machine.resume()
+            if not machine.is_up:
+                cluster.start_node(node_id)
+        cluster.failing_disk = None
+        for node_id in self._had_bad_disks:
+            cluster.expect_exit(node_id, _PATIENCE_SECONDS)  # once there are others who take over
+
+    def _carry_out(self, planned: PlannedFault) -> None:
+        if self._is_over:
+            return
+        act: dict[Fault, Callable[[float], str | None]] = {
+            Fault.KILL: self._kill,
+            Fault.KILL_IN_WRITE: self._kill_in_write,
+            Fault.KILL_IN_ELECTION: self._kill_in_election,
+            Fault.KILL_IN_CLEANING: self._kill_in_cleaning,
+            Fault.KILL_IN_DECISION: self._kill_in_decision,
+            Fault.POWER_LOSS: self._lose_power,
+            Fault.BLACKOUT: self._black_out,
+            Fault.RESTART: self._restart,
+            Fault.PAUSE: self._pause,
+            Fault.SLOW_PROCESSOR: self._slow_processor,
+            Fault.BUSY: self._overload,
+            Fault.HICCUP: self._hiccup,
+            Fault.ISOLATE: self._isolate,
+            Fault.CUT_OFF: self._cut_off,
+            Fault.PARTITION: self._partition,
+            Fault.ONE_WAY_PARTITION: self._block_one_way,
+            Fault.DELAYS: self._delay,
+            Fault.RESETS: self._reset,
+            Fault.DISK_FULL: self._fill_disk,
+            Fault.SLOW_DISK: self._slow_disk,
+            Fault.WRITE_ERRORS: self._fail_writes,
+            Fault.TORN_WRITES: self._tear_writes,
+            Fault.READ_ERRORS: self._fail_reads,
+            Fault.DISK_FAILURE: self._fail_disk,
+            Fault.SYNC_FAILURE: self._fail_syncs,
+            Fault.CLOCK_JUMP: self._jump_clock,
+        }
+        what = act[planned.fault](planned.seconds)
+        if what is not None:
+            self.done[planned.fault] = self.done.get(planned.fault, 0) + 1
+            self._cluster.tell("faults", f"{planned.fault}: {what}")
+
+    def _later(self, seconds: float, undo: Callable[[], None], what: str) -> None:
+        def over() -> None:
+            if not self._is_over:
+                undo()
+                self._cluster.tell("faults", what)
+
+        self._cluster.scheduler.after(seconds, over)
+
+    # Processes
+
+    def _one_to_stop(self) -> int | None:
+        """A running node that may go without taking the majority along."""
+        cluster = self._cluster
+        up = [node_id for node_id, machine in cluster.machines.items() if machine.is_up]
+        if len(cluster.machines) - len(up) >= cluster.most_down or cluster.is_power_loss_felt():
+            return None
+        return self._choose(up)
+
+    def _choose(self, nodes: list[int]) -> int:
+        """Whoever leads the quorum is hit more often than others: that is where most can go wrong."""
+        controller = self._cluster.controller()
+        if controller in nodes and self._randomness.random() < 0.35:
+            return controller
+        return self._randomness.choice(nodes)
+
+    def _start_again(self, node_id: int, seconds: float) -> None:
+        self._cluster.scheduler.after(seconds, self._start, node_id)
+
+    def _start(self, node_id: int) -> None:
+        if not self._cluster.machines[node_id].is_up:
+            self._cluster.start_node(node_id)
+
+    def _kill(self, seconds: float) -> str | None:
+        node_id = self._one_to_stop()
+        if node_id is None:
+            return None
+        self._cluster.kill(node_id)
+        self._start_again(node_id, seconds)
+        return f"node {node_id} for {seconds:.1f} s"
+
+    def _kill_in_write(self, seconds: float) -> str | None:
+        node_id = self._one_to_stop()
+        if node_id is None:
+            return None
+        operations = self._randomness.randint(1, 30)
+        cluster = self._cluster
+
+        def died() -> None:
+            cluster.tell("faults", f"node {node_id} is killed within a write")
+            self._start_again(node_id, seconds)
+
+        cluster.machines[node_id].die_within(operations, died)
+        return f"node {node_id} at its operation {operations} from now"
+
+    def _kill_in_cleaning(self, seconds: float) -> str | None:
+        """Kills a node, or takes its power, soon after it began to copy a segment without what is superseded."""
+        cluster = self._cluster
+        node_id = self._one_to_stop()
+        if node_id is None:
+            return None
+        operations = self._randomness.randint(1, 30)
+        wants_power = self._randomness.random() < 0.5
+
+        def loses_power() -> bool:
+            if not wants_power or not self._may_lose_power():
+                return False
+            self._heal_disks()
+            cluster.note_power_loss(node_id)
+            return True
+
+        def died() -> None:
+            cluster.tell("faults", f"node {node_id} dies within cleaning")
+            self._start_again(node_id, seconds)
+
+        cluster.machines[node_id].die_within(
+            operations,
+            died,
+            within=_CLEANED,
+            may_die=lambda: self._one_to_stop() is not None,
+            power_lost=loses_power,
+        )
+        return f"node {node_id} at its operation {operations} after it begins to"
+
+    def _kill_in_decision(self, seconds: float) -> str | None:
+        """Kills a coordinator when it has decided on a transaction, and before that is carried out: does who takes over
+        know?"""
+        cluster = self._cluster
+        give_up = cluster.scheduler.now + _DECISION_SECONDS
+        if self._one_to_stop() is None:
+            return None
+
+        def watch() -> None:
+            node_id = cluster.deciding()
+            if self._is_over or cluster.scheduler.now > give_up:
+                return
+            if node_id and self._one_to_stop() is not None:
+                cluster.tell("faults", f"node {node_id} is killed within a decision")
+                cluster.kill(node_id)
+                self._start_again(node_id, seconds)
+            else:
+                cluster.scheduler.after(0.001, watch)
+
+        watch()
+        return "whoever decides next on a transaction"
+
+    def _heal_disks(self) -> None:
+        """So that nobody dies who was to die within a write: what the lost machine held is on the others only."""
+        for machine in self._cluster.machines.values():
+            machine.disk.heal()
+
+    def _may_lose_power(self) -> bool:
+        return not self._had_bad_disks and not self._cluster.out_of_sync()
+
+    def _kill_in_election(self, seconds: float) -> str | None:
+        """Pauses the leader of the quorum, and kills a voter when the others elect another: has it kept its vote?"""
+        cluster = self._cluster
+        leader = cluster.controller()
+        if self._one_to_stop() is None or not leader or cluster.machines[leader].process is None:
+            return None
+        victim = self._randomness.choice([node_id for node_id in cluster.voter_ids if node_id != leader])
+        epoch = cluster.newest_epoch()
+        give_up = cluster.scheduler.now + 3.0
+
+        def watch() -> None:
+            if cluster.newest_epoch() == epoch:
+                if cluster.scheduler.now < give_up and not self._is_over:
+                    cluster.scheduler.after(0.001, watch)
+                return
+            cluster.scheduler.after(self._randomness.uniform(0.0, 0.004), strike)
+
+        def strike() -> None:
+            if cluster.machines[victim].is_up and self._one_to_stop() is not None and not self._is_over:
+                cluster.tell("faults", f"node {victim} is killed within an election")
+                cluster.kill(victim)
+                self._start_again(victim, self._randomness.uniform(0.01, 0.1))
+
+        cluster.machines[leader].pause()
+        self._later(min(seconds, 2.5) + 1.0, cluster.machines[leader].resume, f"node {leader} goes on")
+        watch()
+        return f"the leader, node {leader}, is paused; node {victim} is the victim"
+
+    def _lose_power(self, seconds: float) -> str | None:
+        node_id = self._one_to_stop()
+        if node_id is None or not self._may_lose_power():
+            return None
+        self._heal_disks()
+        self._cluster.kill(node_id, power_lost=True)
+        self._start_again(node_id, seconds)
+        return f"node {node_id} for {seconds:.1f} s"
+
+    def _black_out(self, seconds: float) -> str | None:
+        """Waits until the quorum commits something, with disks slow enough that a sync takes a while, and takes the
+        power from everybody: was it synced by most?"""
+        cluster = self._cluster
+        committed = cluster.newest_high_watermark()
+        give_up = cluster.scheduler.now + 2.0
+        for node_id in cluster.voter_ids:
+            cluster.machines[node_id].disk.slowness = _SLOW_DISK_BEFORE_BLACKOUT
+
+        def watch() -> None:
+            if self._is_over:
+                return
+            if cluster.newest_high_watermark() == committed and cluster.scheduler.now < give_up:
+                cluster.scheduler.after(0.001, watch)
+            else:
+                cluster.scheduler.after(self._randomness.choice((0.0, 0.002, 0.01)), strike)
+
+        def strike() -> None:
+            if self._is_over:
+                return
+            cluster.tell("faults", "the power is gone everywhere")
+            cluster.black_out()
+            for node_id, machine in cluster.machines.items():
+                machine.disk.heal()
+                self._start_again(node_id, self._randomness.uniform(0.0, min(seconds, 2.0)))
+
+        watch()
+        return "when something has been committed"
+
+    def _restart(self, seconds: float) -> str | None:
+        node_id = self._one_to_stop()
+        if node_id is None or not self._cluster.is_ready(node_id):
+            return None
+        machine = self._cluster.machines[node_id]
+        life = machine.process
+
+        def stopped() -> None:
+            self._cluster.tell("faults", f"node {node_id} has stopped")
+            self._start_again(node_id, min(seconds, 1.0))
+
+        def lost_patience() -> None:
+            if machine.process is life and not self._is_over:
+                self._cluster.tell("faults", f"node {node_id} takes too long to stop, and is killed")
+                self._cluster.kill(node_id)
+                self._start_again(node_id, 0.2)
+
+        machine.stop(stopped)
+        self._cluster.scheduler.after(12.0, lost_patience)
+        return f"node {node_id} is told to stop"
+
+    def _pause(self, seconds: float) -> str | None:
+        node_id = self._any_node()
+        machine = self._cluster.machines[node_id]
+        if machine.process is None or machine.process.loop.paused:
+            return None
+        machine.pause()
+        self._later(seconds, machine.resume, f"node {node_id} goes on")
+        return f"node {node_id} for {seconds:.1f} s"
+
+    def _slow_processor(self, seconds: float) -> str:
+        """Of one machine or of all: they may share it."""
+        factor = self._randomness.choice((20, 100, 500))
+        nodes = [self._any_node()] if self._randomness.random() < 0.5 else list(self._cluster.machines)
+        for node_id in nodes:
+            self._cluster.machines[node_id].slowness = factor
+
+        def undo() -> None:
+            for node_id in nodes:
+                self._cluster.machines[node_id].slowness = 1.0
+
+        self._later(seconds, undo, f"nodes {nodes} are quick again")
+        return f"nodes {nodes}, {factor} times, for {seconds:.1f} s"
+
+    def _overload(self, seconds: float) -> str:
+        """Of all machines, or of one. A node runs about 250 callbacks in a second: with 400 it is just able to."""
+        factor = self._randomness.choice((100, 400, 800, 1200))
+        nodes = [self._any_node()] if self._randomness.random() < 0.3 else list(self._cluster.machines)
+        for node_id, machine in self._cluster.machines.items():
+            machine.slowness = factor if node_id in nodes else 1.0
+        return f"nodes {nodes}, {factor} times"
+
+    def _hiccup(self, seconds: float) -> str | None:
+        """Others have the processor for a moment."""
+        machine = self._cluster.machines[self._any_node()]
+        if machine.process is None or machine.process.loop.paused:
+            return None
+        pause = self._randomness.choice((0.05, 0.2, 0.5, 0.8)) * self._randomness.uniform(0.5, 1.0)
+        machine.pause()
+        self._cluster.scheduler.after(pause, machine.resume)
+        return f"{machine.name} for {pause:.2f} s"
+
+    def _any_node(self) -> int:
+        return self._choose(list(self._cluster.machines))
+
+    # The network
+
+    def _isolate(self, seconds: float) -> str | None:
+        node_id = self._any_node()
+        name = self._cluster.machines[node_id].name
+        also_clients = self._randomness.random() < 0.5
+        others = [host for host in self._cluster.fabric.attachments if host != name]
+        if not also_clients:
+            others = [host for host in others if host in self._cluster.node_hosts]
+        if not others:
+            return None
+        self._block([(name, other) for other in others] + [(other, name) for other in others], seconds)
+        return f"node {node_id} from {'everybody' if also_clients else 'the other nodes'} for {seconds:.1f} s"
+
+    def _cut_off(self, seconds: float) -> str | None:
+        """Takes a leader from the other nodes and not from its clients, one at a time."""
+        cluster = self._cluster
+        leaders = [node_id for node_id in cluster.broker_ids if cluster.leads_something(node_id)]
+        if not leaders or cluster.scheduler.now < self._cut_off_until:
+            return None
+        self._cut_off_until = cluster.scheduler.now + seconds
+        node_id = self._randomness.choice(leaders)
+        name = cluster.machines[node_id].name
+        others = [host for host in cluster.node_hosts if host != name]
+        self._block([(name, other) for other in others] + [(other, name) for other in others], seconds)
+        return f"node {node_id}, which leads, for {seconds:.1f} s"
+
+    def _two_hosts(self) -> tuple[str, str]:
+        first, second = self._randomness.sample(self._cluster.node_hosts, 2)
+        return first, second
+
+    def _partition(self, seconds: float) -> str:
+        first, second = self._two_hosts()
+        self._block([(first, second), (second, first)], seconds)
+        return f"{first} and {second} for {seconds:.1f} s"
+
+    def _block_one_way(self, seconds: float) -> str:
+        first, second = self._two_hosts()
+        self._block([(first, second)], seconds)
+        return f"{first} does not reach {second} for {seconds:.1f} s"
+
+    def _block(self, pairs: list[tuple[str, str]], seconds: float) -> None:
+        fabric = self._cluster.fabric
+        for pair in pairs:
+            fabric.block(*pair)
+
+        def heal() -> None:
+            for pair in pairs:
+                fabric.heal(*pair)
+
+        self._later(seconds, heal, f"a partition heals ({pairs[0][0]}, {pairs[0][1]})")
+
+    def _delay(self, seconds: float) -> str:
+        links = self._cluster.fabric.links()
+        chosen = self._randomness.sample(links, min(len(links), self._randomness.randint(1, 4)))
+        factor = self._randomness.choice((20, 100, 500))
+        for link in chosen:
+            link.slowness = factor
+
+        def undo() -> None:
+            for link in chosen:
+                link.slowness = 1.0
+
+        self._later(seconds, undo, "delays are over")
+        return ", ".join(f"{link.source}>{link.target}" for link in chosen) + f" {factor} times slower, {seconds:.1f} s"
+
+    def _reset(self, seconds: float) -> str | None:
+        streams = self._cluster.fabric.streams()
+        if not streams:
+            return None
+        chosen = self._randomness.sample(streams, min(len(streams), self._randomness.choice((1, 2, 8))))
+        for stream in chosen:
+            stream.reset()
+        return ", ".join(f"{stream.host}-{stream.peer_host}" for stream in chosen)
+
+    # Disks and clocks
+
+    def _fill_disk(self, seconds: float) -> str | None:
+        if self._cluster.is_power_loss_felt():
+            return None
+        node_id = self._any_node()
+        disk = self._cluster.machines[node_id].disk
+        disk.room = self._randomness.choice((0, 100, 1000))
+
+        def undo() -> None:
+            disk.room = None
+
+        self._later(seconds, undo, f"node {node_id} has room again")
+        self._cluster.expect_exit(node_id, seconds)
+        return f"node {node_id} has {disk.room} bytes left for {seconds:.1f} s"
+
+    def _slow_disk(self, seconds: float) -> str:
+        node_id = self._any_node()
+        disk = self._cluster.machines[node_id].disk
+        disk.slowness = self._randomness.choice((20.0, 100.0, 500.0))
+
+        def undo() -> None:
+            disk.slowness = 1.0
+
+        self._later(seconds, undo, f"the disk of node {node_id} is quick again")
+        return f"node {node_id}, {disk.slowness:g} times, for {seconds:.1f} s"
+
+    def _fail_writes(self, seconds: float) -> str | None:
+        return self._break_disk(self._any_node(), seconds, "writes_fail")
+
+    def _tear_writes(self, seconds: float) -> str | None:
+        return self._break_disk(self._any_node(), seconds, "writes_tear")
+
+    def _fail_reads(self, seconds: float) -> str | None:
+        return self._break_disk(self._any_node(), seconds, "reads_fail")
+
+    def _fail_syncs(self, seconds: float) -> str | None:
+        return self._break_disk(self._any_node(), seconds, "syncs_fail")
+
+    def _fail_disk(self, seconds: float) -> str | None:
+        """Breaks the disk of a leader, or of the active controller, while nothing else is wrong."""
+        cluster = self._cluster
+        nodes = [node_id for node_id in cluster.machines if cluster.leads_something(node_id)]
+        if (controller := cluster.controller()) and controller not in nodes:
+            nodes.append(controller)
+        if cluster.failing_disk is not None or not nodes or cluster.out_of_sync():
+            return None
+        node_id = self._randomness.choice(nodes)
+        how = self._randomness.choice(_DISK_FAILURES)
+        cluster.failing_disk = node_id, cluster.scheduler.now
+        return self._break_disk(node_id, seconds, *how)
+
+    def _break_disk(self, node_id: int, seconds: float, *how: str) -> str | None:
+        cluster = self._cluster
+        if cluster.is_power_loss_felt():
+            return None
+        disk = cluster.machines[node_id].disk
+        for fault in how:
+            setattr(disk, fault, True)
+
+        def undo() -> None:
+            for fault in how:
+                setattr(disk, fault, False)
+            if cluster.failing_disk is not None and cluster.failing_disk[0] == node_id:
+                cluster.failing_disk = None
+
+        self._later(seconds, undo, f"the disk of node {node_id} is well again")
+        cluster.expect_exit(node_id, seconds)
+        self._had_bad_disks.add(node_id)
+        return f"node {node_id} for {seconds:.1f} s ({', '.join(how)})"
+
+    def _jump_clock(self, seconds: float) -> str:
+        node_id = self._any_node()
+        jump_ms = self._randomness.choice((-3_600_000, -5_000, -300, 300, 5_000, 3_600_000))
+        self._cluster.machines[node_id].clock.offset_ms += jump_ms
+        return f"node {node_id} by {jump_ms / 1000:+g} s"

@@ -1,0 +1,239 @@
+"""One node's event loop on virtual time.
+
+Promises what asyncio promises: callbacks in the order in which they were asked for, timers never early. While a
+callback runs, this loop is the running loop, so that `asyncio.sleep`, futures, locks and timeouts work in it. What a
+loop has of sockets and signals is not here: nodes reach the world through their `Environment`.
+"""
+
+import asyncio
+from asyncio import events
+from collections import deque
+from collections.abc import Callable
+from contextvars import Context
+from typing import Any
+
+from millstream.simulator.scheduler import Scheduler
+
+HANDLE_SECONDS = 10e-6
+"""What one callback takes. It need not be exact; it keeps a node that spins from stopping the time."""
+
+Complaint = Callable[[str, dict[str, Any]], None]
+
+
+class _Handle:
+    """A callback that waits for its turn: what `asyncio.Handle` and `asyncio.TimerHandle` are, at a fraction of the
+    cost. A run makes a hundred thousand of them."""
+
+    __slots__ = ("arguments", "callback", "context", "due")
+
+    def __init__(
+        self, callback: Callable[..., object], arguments: tuple[Any, ...], context: Context | None, due: float = 0.0
+    ) -> None:
+        self.callback: Callable[..., object] | None = callback
+        """None once it is cancelled."""
+        self.arguments = arguments
+        self.context = context
+        self.due = due
+
+    def cancel(self) -> None:
+        self.callback = None
+        self.arguments = ()
+
+    def cancelled(self) -> bool:
+        return self.callback is None
+
+    def when(self) -> float:
+        return self.due
+
+
+class SimulatedLoop(asyncio.AbstractEventLoop):
+    """`rate` is how fast its monotonic clock goes, `uptime` what that clock shows now."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        name: str,
+        *,
+        rate: float = 1.0,
+        uptime: float = 0.0,
+        complain: Complaint = lambda name, context: None,
+    ) -> None:
+        self.name = name
+        self.handle_seconds = HANDLE_SECONDS
+        self.dead = False
+        self._scheduler = scheduler
+        self._rate = rate
+        self._uptime = uptime
+        self._born = scheduler.now
+        self._complain = complain
+        self._ready: deque[_Handle] = deque()
+        self._is_turn_due = False
+        self._free_at = 0.0
+        self._paused = False
+        self._running = False
+        self._left_behind: list[asyncio.Task[Any]] = []
+        self._exception_handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None = None
+
+    # What the simulation does to it
+
+    @property
+    def paused(self) -> bool:
+        return self._paused
+
+    def pause(self) -> None:
+        """Holds every callback until `resume`; meanwhile the clock goes on."""
+        self._paused = True
+
+    def resume(self) -> None:
+        self._paused = False
+        if self._ready:
+            self._want_turn()
+
+    def kill(self) -> None:
+        """Drops everything: no callback of this loop runs any more.
+
+        Tasks in the middle of something are kept until `bury`: collected earlier they would run their last lines
+        whenever the collector likes, within somebody else's turn.
+        """
+        self.dead = True
+        self._ready.clear()
+        self._left_behind = sorted(asyncio.all_tasks(self), key=lambda task: task.get_name())
+
+    def bury(self) -> None:
+        """Ends the tasks that were left behind; nothing that they still do has an effect."""
+        assert self.dead
+        outer = events._get_running_loop()
+        events._set_running_loop(self)
+        try:
+            for task in self._left_behind:
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                coroutine = task.get_coro()
+                try:
+                    coroutine.close()
+                except Exception:
+                    pass  # a dead process does not complain
+        finally:
+            events._set_running_loop(outer)
+        self._left_behind.clear()
+
+    def run_inside(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Calls a function at once, as if one of the loop's own callbacks did."""
+        outer = events._get_running_loop()
+        events._set_running_loop(self)
+        try:
+            function(*arguments)
+        finally:
+            events._set_running_loop(outer)
+
+    def _want_turn(self) -> None:
+        if not self._is_turn_due and not self._paused and not self.dead:
+            self._is_turn_due = True
+            self._scheduler.at(self._free_at, self._turn)
+
+    def _turn(self) -> None:
+        self._is_turn_due = False
+        if self._paused or self.dead:
+            return
+        ready = self._ready
+        count = len(ready)
+        events._set_running_loop(self)
+        self._running = True
+        try:
+            for _ in range(count):
+                handle = ready.popleft()
+                callback = handle.callback
+                if callback is None:
+                    continue
+                try:
+                    if handle.context is None:
+                        callback(*handle.arguments)
+                    else:
+                        handle.context.run(callback, *handle.arguments)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:
+                    self.call_exception_handler({"message": f"Exception in callback {callback!r}", "exception": error})
+                if self.dead:
+                    return
+        finally:
+            self._running = False
+            events._set_running_loop(None)
+        self._free_at = self._scheduler.now + self.handle_seconds * count
+        if ready:
+            self._want_turn()
+
+    # What asyncio asks of it
+
+    def time(self) -> float:
+        return self._uptime + (self._scheduler.now - self._born) * self._rate
+
+    def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> _Handle:  # type: ignore[override]
+        handle = _Handle(callback, args, context)
+        if not self.dead:
+            self._ready.append(handle)
+            if not self._is_turn_due:
+                self._want_turn()
+        return handle
+
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> _Handle:
+        return self.call_soon(callback, *args, context=context)
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> _Handle:
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> _Handle:
+        handle = _Handle(callback, args, context, when)
+        if not self.dead:
+            self._scheduler.at(self._born + (when - self._uptime) / self._rate, self._due, handle)
+        return handle
+
+    def _due(self, handle: _Handle) -> None:
+        if handle.callback is not None and not self.dead:
+            self._ready.append(handle)
+            self._want_turn()
+
+    def create_future(self) -> "asyncio.Future[Any]":
+        return asyncio.Future(loop=self)
+
+    def create_task(self, coro: Any, *, name: str | None = None, context: Context | None = None) -> "asyncio.Task[Any]":
+        return asyncio.Task(coro, loop=self, name=name, context=context)
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> "asyncio.Future[Any]":  # type: ignore[override]
+        raise NotImplementedError("a node offloads through its Environment")
+
+    def is_running(self) -> bool:
+        return self._running
+
+    def is_closed(self) -> bool:
+        return False
+
+    def get_debug(self) -> bool:
+        return False
+
+    def set_debug(self, enabled: bool) -> None:
+        pass
+
+    def set_exception_handler(
+        self, handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None
+    ) -> None:
+        self._exception_handler = handler
+
+    def get_exception_handler(self) -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None:
+        return self._exception_handler
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        """What nobody caught is a finding."""
+        if not self.dead:
+            self._complain(self.name, context)
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        if self._exception_handler is not None:
+            self._exception_handler(self, context)
+        else:
+            self.default_exception_handler(context)

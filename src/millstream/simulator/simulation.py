@@ -1,0 +1,621 @@
+"""One run: a cluster, clients, faults and invariants, all from one seed.
+
+    form    the nodes find each other, the topics are made
+    trouble faults, while clients write, read and change things
+    repair  the faults end; within a bounded time every partition takes writes again and every replica is in sync
+    audit   everything is read to its end and held against what was acknowledged
+
+Other scenarios: in `forming` the faults begin with the nodes' first start, on empty disks; in `blackout` all machines
+lose power at once, and what counts is the metadata; `transactions` is trouble with more of them; in `failover` leaders
+are out of reach for so long that others take over, and producers have much under way; in `busy` nothing is wrong but
+that machines have too much to do, and no broker may be fenced for it; in `disk` the disks of leaders fail, one at a
+time, and writes must go on meanwhile; in `power` a single node with `flush.before.ack` loses power again and again,
+within any write, and nothing that was acknowledged may be gone.
+
+Two runs of one seed are the same, event for event; `Result.fingerprint` says so.
+"""
+
+import gc
+import logging
+import random
+import time
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import partial
+from typing import Any
+
+from millstream.formats.model.identifiers import BrokerId, TopicName
+from millstream.node.metadata.image import MetadataImage, PartitionState
+from millstream.node.runtime.node import Node
+from millstream.simulator.cluster import DEFAULT_TIMES, Cluster
+from millstream.simulator.committed_log import CommittedLogs
+from millstream.simulator.committed_reader import CommittedReader
+from millstream.simulator.compaction_invariants import CleaningKeepsTheLast
+from millstream.simulator.faults import (
+    BLACKOUT_WEIGHTS,
+    BUSY_PACE,
+    BUSY_WEIGHTS,
+    DISK_PACE,
+    DISK_WEIGHTS,
+    FAILOVER_PACE,
+    FAILOVER_WEIGHTS,
+    FORMING_WEIGHTS,
+    TRANSACTION_WEIGHTS,
+    USUAL_PACE,
+    Saboteur,
+    make_plan,
+)
+from millstream.simulator.group_clients import ClassicMember, ConsumerMember, ShareMember
+from millstream.simulator.history.checker import check
+from millstream.simulator.history.recorder import Recorder
+from millstream.simulator.invariants import CommittedMetadataStays, NobodyIsFenced, all_invariants
+from millstream.simulator.keeping_client import KeepingClient, Progress
+from millstream.simulator.keeping_topics import SCHEMAS, SHORT, Registrar, Shortener
+from millstream.simulator.machine import Machine, Process
+from millstream.simulator.pipelining_producer import PipeliningProducer
+from millstream.simulator.power_cuts import PowerCuts
+from millstream.simulator.scheduler import Scheduler
+from millstream.simulator.sight import Observer
+from millstream.simulator.trace import Event, LogCapture, Trace
+from millstream.simulator.transaction_invariants import TransactionInvariants
+from millstream.simulator.transaction_log import OFFSETS_TOPIC, STATE_TOPIC
+from millstream.simulator.transaction_workload import LEDGER, LOOP_ID, LOOP_KEY, STATE, WRITER_ID, Applications
+from millstream.simulator.violation import Violation
+from millstream.simulator.workload import Administrator, Committer, Consumer, Producer, TopicPlan, Workload
+from millstream.simulator.writes_go_on import WritesGoOn
+
+_STEP_SECONDS = 0.05
+_FORM_SECONDS = 30.0
+_REPAIR_SECONDS = 40.0
+_AUDIT_SECONDS = 20.0
+_BUSY_SECONDS = 20.0
+"""Silences are measured in seconds: a run with too much to do lasts longer than others."""
+_QUIET_BEFORE = 1.0
+_QUIET_AFTER = 0.3
+_WITH_TRANSACTIONS = 0.67
+"""Of the seeds, where the scenario leaves it open."""
+_WITH_FLUSH = 0.2
+"""Of the clusters in trouble: with `flush.before.ack`."""
+_PASSING = "passing-"
+_KEEPING: dict[str, Callable[..., KeepingClient]] = {
+    "classic": ClassicMember,
+    "kip848-1": partial(ConsumerMember, stays=True),
+    "kip848-2": partial(ConsumerMember, stays=False),
+    "queue": ShareMember,
+    "registrar": Registrar,
+    "shortener": Shortener,
+}
+"""Clients of everything that is acknowledged, where nothing of it may be lost."""
+_POWER_SETTINGS = {"share.coordinator.state.topic.num.partitions": "1"}
+
+
+class Scenario(StrEnum):
+    TROUBLE = "trouble"
+    FORMING = "forming"
+    BLACKOUT = "blackout"
+    TRANSACTIONS = "transactions"
+    FAILOVER = "failover"
+    BUSY = "busy"
+    DISK = "disk"
+    POWER = "power"
+
+
+_LIKELY = {
+    Scenario.FORMING: FORMING_WEIGHTS,
+    Scenario.BLACKOUT: BLACKOUT_WEIGHTS,
+    Scenario.TRANSACTIONS: TRANSACTION_WEIGHTS,
+    Scenario.FAILOVER: FAILOVER_WEIGHTS,
+    Scenario.BUSY: BUSY_WEIGHTS,
+    Scenario.DISK: DISK_WEIGHTS,
+}
+"""Which faults, where not all alike."""
+_PACES = {Scenario.FAILOVER: FAILOVER_PACE, Scenario.BUSY: BUSY_PACE, Scenario.DISK: DISK_PACE}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    nodes: int = 3
+    trouble_seconds: float = 8.0
+    separate_roles: bool | None = None
+    """Controllers apart from brokers; None leaves it to the seed."""
+    scenario: Scenario | None = None
+    """None leaves it to the seed, too."""
+    log_level: int = logging.WARNING
+
+
+@dataclass(slots=True)
+class Result:
+    seed: int
+    violation: Violation | None = None
+    fingerprint: int = 0
+    virtual_seconds: float = 0.0
+    steps: int = 0
+    acked: int = 0
+    given_up: int = 0
+    read: int = 0
+    committed: int = 0
+    """Transactions that clients were told to be committed, and so on."""
+    aborted: int = 0
+    fenced: int = 0
+    cleanings: int = 0
+    elections: int = 0
+    faults: dict[str, int] = field(default_factory=dict)
+    cpu_seconds: float = 0.0
+    events: list[Event] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return self.violation is None
+
+
+def simulate(seed: int, options: Options | None = None, show: Callable[[Event], None] | None = None) -> Result:
+    """Runs one seed."""
+    begun = time.process_time()
+    # Nothing of a run is garbage for long, and what is collected in the middle of one would run its last lines there.
+    # What is there before it is no garbage after it, and need not be looked through.
+    collecting = gc.isenabled()
+    gc.disable()
+    gc.freeze()
+    try:
+        result = Simulation(seed, options or Options(), show).run()
+    finally:
+        if collecting:
+            gc.enable()
+            gc.collect()
+        gc.unfreeze()
+    result.cpu_seconds = time.process_time() - begun
+    return result
+
+
+class Simulation:
+    def __init__(self, seed: int, options: Options, show: Callable[[Event], None] | None = None) -> None:
+        self._seed = str(seed)
+        self._options = options
+        self._result = Result(seed)
+        randomness = random.Random(f"{seed}/shape")
+        self._scheduler = Scheduler()
+        self._trace = Trace(lambda: self._scheduler.now, show)
+        self._violation: Violation | None = None
+        self._scenario = options.scenario or _scenario(self._seed, options)
+        self._is_alone = self._scenario is Scenario.POWER
+        nodes = 1 if self._is_alone else options.nodes
+        separate = options.separate_roles
+        if separate is None:
+            separate = randomness.random() < 0.2
+        separate = separate and not self._is_alone
+        roles = ["controller"] * 3 + ["broker"] * nodes if separate else ["broker,controller"] * nodes
+        self.cluster = Cluster(
+            self._seed,
+            roles,
+            settings=_settings(randomness, self._scenario) | _flush_settings(self._seed, self._scenario),
+            clock_rates=[randomness.uniform(0.98, 1.02) for _ in roles],
+            trace=self._trace,
+            complain=self._complain,
+            scheduler=self._scheduler,
+        )
+        for machine in self.cluster.machines.values():
+            machine.clock.offset_ms = randomness.choice((0, 0, 40, -700, 5_000))
+        factor = min(3, nodes)
+        topics = [
+            TopicPlan("orders", 3, factor, {"min.insync.replicas": "2"}),
+            TopicPlan("small", 1, factor, {"min.insync.replicas": "2", "segment.ms": "1500"}),
+        ]
+        self._has_transactions = randomness.random() < _WITH_TRANSACTIONS or self._scenario is Scenario.TRANSACTIONS
+        self._has_transactions &= self._scenario is not Scenario.FAILOVER
+        if self._has_transactions:
+            topics += [replace(plan, replication_factor=factor) for plan in (LEDGER, STATE)]
+        if self._is_alone:
+            topics += [SCHEMAS, SHORT]
+        self._topics = tuple(topics)
+        self._recorder = Recorder(lambda: self._scheduler.now)
+        self.workload = Workload(self._topics, self._recorder, tell=self._trace.tell, report=self._report)
+        self.workload.transaction_versions = randomness.choice(((1,), (2,), (1, 2)))
+        if self._scenario is Scenario.BLACKOUT:
+            self.workload.may_lose_records = True
+            self.workload.haste = 8.0
+        if self._scenario is Scenario.TRANSACTIONS:
+            self.workload.transaction_pause_s = 0.15
+            self.workload.zombie_rest_s = 2.5
+        if self._scenario is Scenario.FAILOVER:
+            self.workload.patience_s = (8.0,)
+            self.workload.has_gullible_clients = True
+        self._progress = Progress()
+        self._make_invariants()
+        self._writes_go_on = WritesGoOn(self.cluster, lambda since: self._silent(since, plain=True))
+        self._observer = Observer()
+        self._leaders: dict[str, tuple[int, int]] = {}
+        self._controller: tuple[int, int] | None = None
+        self._consumer: Machine
+
+    def _make_invariants(self) -> None:
+        lost = self.workload.may_lose_records
+        logs = self._logs = CommittedLogs(cleaned=(STATE.name, SCHEMAS.name, OFFSETS_TOPIC, STATE_TOPIC))
+        self._transactions = TransactionInvariants(self.workload.book, logs, LOOP_KEY)
+        retention_s = int(STATE.settings["delete.retention.ms"]) / 1000
+        self._cleaning = CleaningKeepsTheLast(self._transactions.logs, logs, delete_retention_s=retention_s)
+        self._invariants = all_invariants(logs, (_PASSING,), records_may_be_lost=lost)
+        if not lost:
+            self._invariants += [*self._transactions.all, self._cleaning]
+        if self._scenario is Scenario.BUSY:
+            self._invariants.append(NobodyIsFenced())
+
+    # What may be wrong
+
+    def _report(self, invariant: str, what: str) -> None:
+        self._found(Violation(invariant, what))
+
+    def _found(self, violation: Violation) -> None:
+        """The first one counts, and the run is over."""
+        if self._violation is None:
+            self._violation = violation
+        self._scheduler.interrupt()
+
+    def _complain(self, where: str, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        what = f"{where}: {context.get('message', '')}: {error!r}"
+        self._trace.tell(where, f"unhandled: {what}")
+        if error is not None:
+            self._found(_caused("NothingUnhandled", what, error))
+        else:
+            self._report("NothingUnhandled", what)
+
+    def _heard(self, record: logging.LogRecord) -> None:
+        where = self._running()
+        self._trace.tell(where, f"{record.levelname.lower()} {record.getMessage()}")
+        if record.exc_info is not None and record.exc_info[1] is not None:
+            what = f"{where} logged {record.getMessage()}: {record.exc_info[1]!r}"
+            self._found(_caused("NothingUnhandled", what, record.exc_info[1]))
+
+    def _running(self) -> str:
+        for machine in self.cluster.machines.values():
+            if machine.process is not None and machine.process.loop.is_running():
+                return machine.name
+        return "threads"
+
+    # The run
+
+    def run(self) -> Result:
+        cluster, result = self.cluster, self._result
+        self.cluster.out_of_sync = self._nodes_out_of_sync
+        self.cluster.broker_epoch = self._broker_epoch
+        self.cluster.before_kill = self._look_again
+        for machine in cluster.machines.values():
+            machine.disk.before_swap = self._look_again
+        with LogCapture(self._heard, self._options.log_level):
+            try:
+                self._phases()
+            except Violation as violation:
+                result.violation = violation
+                self._trace.tell("invariant", str(violation))
+            finally:
+                result.virtual_seconds = self._scheduler.now
+                result.steps = self._scheduler.steps
+                result.fingerprint = zlib.crc32(
+                    repr([(event.at, event.where) for event in self._trace.events]).encode(), cluster.fabric.fingerprint
+                )
+                result.acked = self.workload.acked_count
+                result.given_up = self.workload.given_up
+                book = self.workload.book
+                result.committed, result.aborted, result.fenced = book.committed, book.aborted, book.fenced
+                result.cleanings = self._cleaning.cleanings
+                result.read = sum(len(poll.records) for poll in self._recorder.history.polls)
+                result.events = self._trace.events
+                cluster.close()
+        return result
+
+    def _phases(self) -> None:
+        cluster, workload = self.cluster, self.workload
+        if self._scenario is Scenario.FORMING:
+            self._start_in_trouble()
+        else:
+            cluster.start()
+        administrators: list[Administrator] = []
+
+        def administer(process: Any) -> Administrator:
+            administrators.append(Administrator(process, cluster.bootstrap, workload, cluster.broker_ids))
+            return administrators[-1]
+
+        cluster.add_client("admin", administer)
+        if not self._run_until(_FORM_SECONDS, lambda: administrators[0].ready if administrators else False):
+            raise Violation("Liveness", f"no cluster with its topics after {_FORM_SECONDS:g} s")
+        for number in (1, 2):
+            gullible = number == 2 and workload.has_gullible_clients
+            cluster.add_client(
+                f"producer{number}",
+                partial(Producer, bootstrap=cluster.bootstrap, workload=workload, pause_s=0.9, is_gullible=gullible),
+            )
+        if not workload.may_lose_records:
+            cluster.add_client(
+                "pipeliner", lambda process: PipeliningProducer(process, cluster.bootstrap, workload, 0.9)
+            )
+            cluster.add_client("committer", lambda process: Committer(process, cluster.bootstrap, workload))
+            self._consumer = cluster.add_client(
+                "consumer", lambda process: Consumer(process, cluster.bootstrap, workload)
+            )
+        if self._has_transactions:
+            self._begin_transactions()
+        if self._is_alone:
+            for name, client in _KEEPING.items():
+                cluster.add_client(
+                    name, partial(client, bootstrap=cluster.bootstrap, workload=workload, progress=self._progress)
+                )
+        self._run_until(_QUIET_BEFORE, lambda: False)
+        if self._scenario is not Scenario.FORMING:
+            self._make_trouble()
+        self._repair()
+        self._audit()
+
+    def _begin_transactions(self) -> None:
+        """Each transactional id has two instances, which fence each other. Where records may be lost nothing is certain
+        of transactions, but nobody may stumble over them."""
+        cluster, workload = self.cluster, self.workload
+        if workload.may_lose_records:
+            cluster.add_client("app1", lambda process: Applications(process, cluster.bootstrap, workload, 1))
+            return
+        for number in (1, 2):
+            cluster.add_client(
+                f"app{number}", partial(Applications, bootstrap=cluster.bootstrap, workload=workload, number=number)
+            )
+        cluster.add_client("reader", self._new_reader)
+
+    def _new_reader(self, process: Process) -> CommittedReader:
+        return CommittedReader(process, self.cluster.bootstrap, self.workload, (LEDGER, STATE))
+
+    def _start_in_trouble(self) -> None:
+        """Some nodes are late; as long as the faults last nothing is asked of the cluster."""
+        randomness = random.Random(f"{self._seed}/starts")
+        lateness = randomness.choice((0.0, 0.2, 1.0, 4.0))
+        self.cluster.start({node_id: randomness.uniform(0.0, lateness) for node_id in self.cluster.machines})
+        self._make_trouble()
+
+    def _make_trouble(self) -> None:
+        begin, seconds = self._scheduler.now, self._options.trouble_seconds
+        if self._scenario is Scenario.BUSY:
+            seconds = max(seconds, _BUSY_SECONDS)
+        saboteur: Saboteur | PowerCuts
+        if self._is_alone:
+            saboteur = PowerCuts(self.cluster, self._seed)
+        else:
+            saboteur = self._saboteur(begin, seconds)
+        saboteur.begin()
+        self._run_until(seconds, lambda: False)
+        saboteur.end()
+        self._result.faults = saboteur.done
+
+    def _saboteur(self, begin: float, seconds: float) -> Saboteur:
+        likely = _LIKELY.get(self._scenario)
+        pace = _PACES.get(self._scenario, USUAL_PACE)
+        plan = make_plan(self._seed, begin=begin, end=begin + seconds, likely=likely, pace=pace)
+        return Saboteur(self.cluster, self._seed, plan)
+
+    def _repair(self) -> None:
+        workload, since = self.workload, self._scheduler.now
+
+        def is_well() -> bool:
+            return (
+                not self._silent(since)
+                and not self._idle_ids(since)
+                and not self._idle_keepers(since)
+                and (workload.committed_at > since or workload.may_lose_records)
+                and self._is_fully_in_sync()
+                and all(map(self.cluster.is_ready, self.cluster.machines))
+            )
+
+        if not self._run_until(_REPAIR_SECONDS, is_well):
+            raise Violation("Liveness", f"{_REPAIR_SECONDS:g} s after the last fault: {self._what_is_missing(since)}")
+        self._trace.tell("repair", f"all is well after {self._scheduler.now - since:.1f} s")
+
+    def _silent(self, since: float, *, plain: bool = False) -> list[str]:
+        """Partitions that have taken no writes since then; `plain` leaves out those that only transactions write to."""
+        return [
+            f"{plan.name}-{number}"
+            for plan, number in self._partitions()
+            if self.workload.acked_at.get((plan.name, number), 0.0) <= since
+            and (plan.plain or not (plain or self.workload.may_lose_records))
+        ]
+
+    def _idle_ids(self, since: float) -> list[str]:
+        """Transactional ids under which nothing was committed since then."""
+        if not self._has_transactions or self.workload.may_lose_records:
+            return []
+        committed_at = self.workload.book.committed_at
+        return [each for each in (WRITER_ID, LOOP_ID) if committed_at.get(each, 0.0) <= since]
+
+    def _idle_keepers(self, since: float) -> list[str]:
+        """Clients that were acknowledged nothing since then."""
+        return self._progress.idle(_KEEPING, since) if self._is_alone else []
+
+    def _audit(self) -> None:
+        """Writers stop; whoever reads gets to the end of everything."""
+        workload = self.workload
+        workload.writing = False
+        self._run_until(_AUDIT_SECONDS, lambda: not workload.under_way and not self._transactions.end.open_ones())
+        if not self._run_until(_AUDIT_SECONDS, lambda: self._image() is not None) or (image := self._image()) is None:
+            raise Violation("Liveness", "nobody leads the quorum")
+        if gone := sorted(workload.created - set(image.topics)):
+            raise Violation("CommittedMetadataStays", f"topics {gone} were made, and they are gone")
+        self._run_until(_QUIET_AFTER, lambda: False)
+        if self._has_transactions and not workload.may_lose_records:
+            self._transactions.check_end()
+        if not workload.may_lose_records:
+            self._read_to_the_end()
+        sight = self._observer.look(self._scheduler.now, self.cluster.machines, workload.acked)
+        for invariant in self._invariants:
+            if isinstance(invariant, CommittedMetadataStays):
+                invariant.check_images(sight)
+        if workload.may_lose_records:
+            return
+        self._cleaning.check_end(sight)
+        report = check(self._recorder.history)
+        if not report.clean:
+            raise Violation("History", str(report.anomalies[0]))
+
+    def _read_to_the_end(self) -> None:
+        workload = self.workload
+        consumer = self._consumer.process
+        assert consumer is not None and isinstance(consumer.program, Consumer)
+        readers: list[Consumer | CommittedReader] = [consumer.program]
+        if self._has_transactions:
+            readers.append(self._auditor())
+        ends = dict(self._logs.ends)
+
+        def behind() -> list[str]:
+            late = [(at, read) for reader in readers for at, read in reader.positions.items() if read < ends.get(at, 0)]
+            return [f"{topic}-{number}: {read} of {ends[topic, number]}" for (topic, number), read in late]
+
+        if not self._run_until(_AUDIT_SECONDS, lambda: not behind()):
+            raise Violation("Liveness", f"not all that is committed is read: {'; '.join(behind())}")
+        workload.reading = False
+        for reader in readers:
+            if isinstance(reader, CommittedReader):
+                self._transactions.check_read(reader.seen, {STATE.name}, self._cleaning.is_back)
+
+    def _auditor(self) -> CommittedReader:
+        """Somebody who reads all transactions anew."""
+        machine = self.cluster.add_client("auditor", self._new_reader)
+        self._run_until(_STEP_SECONDS, lambda: False)
+        assert machine.process is not None and isinstance(machine.process.program, CommittedReader)
+        return machine.process.program
+
+    def _run_until(self, seconds: float, is_over: Callable[[], bool]) -> bool:
+        scheduler = self._scheduler
+        end = scheduler.now + seconds
+        while scheduler.now < end:
+            scheduler.run(until=min(scheduler.now + _STEP_SECONDS, end))
+            self._check()
+            if is_over():
+                return True
+        return False
+
+    def _look_again(self) -> None:
+        """In the middle of a step, before something is gone for good."""
+        try:
+            self._check()
+        except Violation as violation:
+            self._found(violation)
+
+    def _check(self) -> None:
+        if self._violation is not None:
+            raise self._violation
+        if self.cluster.exits:
+            node_id, error = self.cluster.exits[0]
+            raise _caused("NothingUnhandled", f"node {node_id} gave up: {error!r}", error)
+        with self.cluster.observed():
+            sight = self._observer.look(self._scheduler.now, self.cluster.machines, self.workload.acked)
+            for invariant in self._invariants:
+                invariant.check(sight)
+        self._writes_go_on.check(self._scheduler.now)
+        self.workload.book.changed.clear()
+        for seen in sight.quorums:
+            if seen.is_leader and (self._controller is None or seen.epoch > self._controller[1]):
+                self._controller = (seen.node_id, seen.epoch)
+                self._result.elections += 1
+                self._trace.tell("quorum", f"node {seen.node_id} leads epoch {seen.epoch}")
+        for replica in sight.fresh:
+            if replica.is_leader and replica.leader_epoch > self._leaders.get(replica.name, (0, -1))[1]:
+                self._leaders[replica.name] = (replica.node_id, replica.leader_epoch)
+                self._trace.tell(replica.name, f"node {replica.node_id} leads epoch {replica.leader_epoch}")
+
+    # How the cluster is
+
+    def _partitions(self) -> list[tuple[TopicPlan, int]]:
+        return [(plan, number) for plan in self._topics for number in range(plan.partitions)]
+
+    def _is_fully_in_sync(self) -> bool:
+        return not self._out_of_sync()
+
+    def _image(self) -> MetadataImage | None:
+        """The metadata of the active controller."""
+        newest: Node | None = None
+        for node_id in self.cluster.voter_ids:
+            node = self.cluster.node(node_id)
+            if node is None or node.quorum is None or node.controller is None or not node.controller.active.is_active:
+                continue  # who was elected just now does not know yet what is committed
+            if newest is None or newest.quorum is None or node.quorum.epoch > newest.quorum.epoch:
+                newest = node
+        return newest.loader.image if newest is not None and newest.loader is not None else None
+
+    def _states(self, image: MetadataImage) -> list[tuple[str, PartitionState]]:
+        names = [*(plan.name for plan in self._topics), OFFSETS_TOPIC, STATE_TOPIC]
+        topics = [image.topics[TopicName(name)] for name in names if name in image.topics]
+        return [(f"{each.name}-{index}", state) for each in topics for index, state in enumerate(each.partitions)]
+
+    def _broker_epoch(self, node_id: int) -> int:
+        image = self._image()
+        broker = image.brokers.get(BrokerId(node_id)) if image is not None else None
+        return broker.epoch if broker is not None else -1
+
+    def _nodes_out_of_sync(self) -> set[int]:
+        image = self._image()
+        if image is None or len(states := self._states(image)) < len(self._partitions()):
+            return set(self.cluster.machines)
+        missing = {replica for _, state in states for replica in state.replicas if replica not in state.isr}
+        return missing | {broker_id for broker_id in self.cluster.broker_ids if not _is_active(image, broker_id)}
+
+    def _out_of_sync(self) -> list[str]:
+        """What is wrong with which partition, as the active controller has it."""
+        image = self._image()
+        if image is None:
+            return ["nobody leads the quorum"]
+        return [
+            f"{name} has {state.isr} of {state.replicas}, leader {state.leader}, adding {state.adding_replicas}, "
+            f"eligible {state.eligible_leader_replicas}, last known {state.last_known_elr}"
+            for name, state in self._states(image)
+            if set(state.isr) != set(state.replicas) or not state.has_leader or state.adding_replicas
+        ]
+
+    def _what_is_missing(self, since: float) -> str:
+        silent = [f"{name} takes no writes" for name in self._silent(since)]
+        if self.workload.committed_at <= since and not self.workload.may_lose_records:
+            silent.append("no group's offset is taken")
+        silent += [f"nothing is committed under {each}" for each in self._idle_ids(since)]
+        silent += [f"nothing is acknowledged to {each}" for each in self._idle_keepers(since)]
+        starting = [f"node {each} is not ready" for each in self.cluster.machines if not self.cluster.is_ready(each)]
+        return "; ".join([*silent, *self._out_of_sync(), *starting])
+
+
+def _is_active(image: MetadataImage, broker_id: int) -> bool:
+    broker = image.brokers.get(BrokerId(broker_id))
+    return broker is not None and broker.active
+
+
+def _scenario(seed: str, options: Options) -> Scenario:
+    chance = random.Random(f"{seed}/scenario").random()
+    if chance < 0.1:
+        return Scenario.FORMING
+    if chance < 0.2:
+        return Scenario.BLACKOUT
+    # A run that was asked to have five nodes, or controllers apart, has them.
+    is_free = options.nodes == Options().nodes and options.separate_roles is None
+    return Scenario.POWER if chance < 0.3 and is_free else Scenario.TROUBLE
+
+
+def _settings(randomness: random.Random, scenario: Scenario) -> dict[str, str]:
+    """Some settings that change what happens differ from run to run."""
+    usual = DEFAULT_TIMES if scenario is Scenario.FORMING and randomness.random() < 0.5 else {}
+    if scenario is Scenario.BUSY:
+        usual = DEFAULT_TIMES
+    if scenario is Scenario.POWER:
+        usual = _POWER_SETTINGS
+    return {
+        **usual,
+        "log.flush.offset.checkpoint.interval.ms": str(randomness.choice((2_000, 60_000))),
+        "metadata.log.max.record.bytes.between.snapshots": str(randomness.choice((3_000, 20_000, 20_971_520))),
+        "num.replica.fetchers": str(randomness.choice((1, 1, 2))),
+        "log.roll.ms": str(randomness.choice((3_000, 600_000))),
+        "transaction.state.log.num.partitions": str(randomness.choice((1, 1, 2))),
+    }
+
+
+def _flush_settings(seed: str, scenario: Scenario) -> dict[str, str]:
+    """A single node without power, and some clusters, acknowledge what is on the leader's disk."""
+    is_some = scenario is Scenario.TROUBLE and random.Random(f"{seed}/flush").random() < _WITH_FLUSH
+    return {"log.flush.before.ack": "true"} if is_some or scenario is Scenario.POWER else {}
+
+
+def _caused(invariant: str, what: str, error: BaseException | None) -> Violation:
+    violation = Violation(invariant, what)
+    violation.__cause__ = error
+    return violation

