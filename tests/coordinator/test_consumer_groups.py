@@ -360,11 +360,11 @@ def test_topics_are_matched_while_a_shard_is_loaded(run: ConsumerRun) -> None:
     assert {topic for topic, _ in a.owned} == {"t", "log-1"}
 
 
-def test_a_pattern_never_matches_internal_topics(run: ConsumerRun) -> None:
+def test_a_pattern_matches_internal_topics_as_with_kafka(run: ConsumerRun) -> None:
     run.topics.add("__consumer_offsets", 50)
     a = run.consumer("a", pattern=".*")
     run.settle([a])
-    assert {topic for topic, _ in a.owned} == {"t", "u"}
+    assert {topic for topic, _ in a.owned} == {"t", "u", "__consumer_offsets"}
 
 
 def test_names_and_pattern_together(run: ConsumerRun) -> None:

@@ -15,10 +15,10 @@ def catalog(*names: str) -> FixedTopics:
     return topics
 
 
-def test_whole_names_match_and_internal_topics_never() -> None:
+def test_whole_names_match_and_internal_topics_too() -> None:
     topics = catalog("orders", "orders-2", "old-orders", *INTERNAL_TOPICS)
     assert TopicPattern("orders.*").matches(topics) == {"orders", "orders-2"}
-    assert TopicPattern(".*").matches(topics) == {"orders", "orders-2", "old-orders"}
+    assert TopicPattern(".*").matches(topics) == {"orders", "orders-2", "old-orders", *INTERNAL_TOPICS}
 
 
 def test_each_name_is_matched_once() -> None:

@@ -1,7 +1,7 @@
 """Topics by regular expression, matched by RE2: time grows with the length of a name, whatever the expression is.
 
-An expression must match the whole name. Internal topics are never matched: who says `.*` does not mean the offsets of
-all groups. Every name is matched once; the broker has a new expression `learn` the topics there are in a thread, and
+An expression must match the whole name. Internal topics match as all others do, as with Kafka: a client that does not
+want them excludes them in its expression. Every name is matched once; the broker has a new expression `learn` the topics there are in a thread, and
 then only topics that are new cost something where the requests are answered.
 """
 
@@ -9,7 +9,6 @@ from collections.abc import Iterable
 
 from millstream.node.coordination.core.expression import Expression
 from millstream.node.coordination.core.topic_catalog import TopicCatalog
-from millstream.node.metadata.topic_names import INTERNAL_TOPICS
 
 _MOST_PATTERNS = 200
 
@@ -47,7 +46,7 @@ class TopicPattern:
         return self._matching
 
     def _is_match(self, name: str) -> bool:
-        return name not in INTERNAL_TOPICS and self._expression.is_match(name)
+        return self._expression.is_match(name)
 
 
 class TopicPatterns:
