@@ -39,7 +39,8 @@ class Summary:
 
     def __str__(self) -> str:
         lines = [self.title, "", _row("fault", "sends", "acked", "failed", "unknown", "longest silence", "in sync", "")]
-        silences = [longest_silence(self.history, fault.struck_at, fault.over_at) for fault in self.faults]
+        acked = acknowledged_times(self.history)
+        silences = [longest_silence(acked, fault.struck_at, fault.over_at) for fault in self.faults]
         lines += map(self._fault_row, self.faults, silences)
         lines += ["", f"errors of sends: {self.send_errors or 'none'}", str(self.report)]
         lines += [f"PROBLEM: {problem}" for problem in self.problems]
@@ -73,15 +74,19 @@ class Summary:
         return _row(fault.name, len(during), *counts, f"{silence:.2f} s", back, fault.detail)
 
 
-def longest_silence(history: History, since: float, until: float) -> float:
-    """The longest time in which no record of some partition was acknowledged: what a user calls an outage."""
+def acknowledged_times(history: History) -> list[list[float]]:
+    """For each partition the times of its acknowledgements, in order; found once, since there may be millions."""
     acked: dict[str, list[float]] = defaultdict(list)
     for send in history.sends:
         if send.outcome is Outcome.ACKED and send.finished_at is not None:
             acked[send.partition].append(send.finished_at)
+    return [sorted(times) for times in acked.values()]
+
+
+def longest_silence(acked: list[list[float]], since: float, until: float) -> float:
+    """The longest time in which no record of some partition was acknowledged: what a user calls an outage."""
     longest = 0.0
-    for times in acked.values():
-        times.sort()
+    for times in acked:
         inside = [since, *times[bisect_left(times, since) : bisect_left(times, until)], until]
         longest = max(longest, *(later - earlier for earlier, later in pairwise(inside)))
     return longest
