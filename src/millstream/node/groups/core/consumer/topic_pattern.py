@@ -1,8 +1,8 @@
 """Topics by regular expression, matched by RE2: time grows with the length of a name, whatever the expression is.
 
 An expression must match the whole name. Internal topics match as all others do, as with Kafka: a client that does not
-want them excludes them in its expression. Every name is matched once; the broker has a new expression `learn` the topics there are in a thread, and
-then only topics that are new cost something where the requests are answered.
+want them excludes them in its expression. Every name is matched once; the broker has a new expression `learn` the
+topics there are in a thread, and then only topics that are new cost something where the requests are answered.
 """
 
 from collections.abc import Iterable
