@@ -11,6 +11,7 @@ from collections.abc import Callable
 from millstream.config.log_config import LogConfig
 from millstream.formats.model.identifiers import TopicName, TopicPartition
 from millstream.formats.records.batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, seal
+from millstream.formats.records.record import Record, build_batch
 from millstream.node.runtime.disk import RealDisk
 from millstream.node.storage.log.log_directory import LogDirectory
 from millstream.node.storage.log.partition_log import PartitionLog
@@ -19,7 +20,8 @@ NOW_MS = 1_700_000_000_000
 
 
 def make_batch(size: int, producer_id: int = -1, sequence: int = -1) -> bytearray:
-    data = bytearray(HEADER_SIZE) + os.urandom(size)
+    """One record with a random value, of about that size."""
+    data = bytearray(HEADER_SIZE) + build_batch([Record(None, os.urandom(size))])[HEADER_SIZE:]
     epoch = 0 if producer_id >= 0 else -1
     header = (0, len(data) - LOG_OVERHEAD, -1, 2, 0, 0, 0, NOW_MS, NOW_MS, producer_id, epoch, sequence, 1)
     HEADER.pack_into(data, 0, *header)

@@ -13,6 +13,7 @@ from millstream.formats.records.batch import ATTRIBUTES, ATTRIBUTES_START, HEADE
 from millstream.formats.records.compiled import IS_COMPILED
 from millstream.formats.records.compression import Codec, compress
 from millstream.formats.records.record import Record, build_batch
+from millstream.formats.records.varint import append_varint, read_varint
 from millstream.testing import EmbeddedBroker
 from tests.broker.test_share import Group
 from tests.wire import Wire, framed, now_ms, request
@@ -32,10 +33,20 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 
 def many_records(count: int, key: bytes | None = None, value: bytes | None = b"", codec: Codec = Codec.ZSTD) -> bytes:
-    """A few kilobytes with very many records inside. All of them say that they are the first of their batch, which
-    nobody minds, and which makes the bomb quick to build."""
+    """A small batch with very many records inside, which differ in their offsets alone."""
     batch = build_batch([Record(key, value, timestamp=now_ms())])
-    batch[HEADER_SIZE:] = compress(codec, bytes(batch[HEADER_SIZE:]) * count)
+    first = bytes(batch[HEADER_SIZE:])
+    if count > 1:
+        rest = first[read_varint(first, 0)[1] + 3 :]  # behind attributes, timestamp and offset
+        records = bytearray()
+        for number in range(count):
+            body = bytearray(2)
+            append_varint(body, number)
+            body += rest
+            append_varint(records, len(body))
+            records += body
+        first = bytes(records)
+    batch[HEADER_SIZE:] = compress(codec, first)
     struct.pack_into(">i", batch, 8, len(batch) - LOG_OVERHEAD)
     ATTRIBUTES.pack_into(batch, ATTRIBUTES_START, codec)
     struct.pack_into(">i", batch, 23, count - 1)

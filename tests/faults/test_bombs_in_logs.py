@@ -112,7 +112,7 @@ def test_the_cleaner_keeps_it_as_it_is_and_cleans_the_rest(broker: EmbeddedBroke
 
 
 def test_it_is_found_by_time_as_a_whole(broker: EmbeddedBroker) -> None:
-    topic = created(broker, "times")
+    topic = created(broker, "times", max_message_bytes=str(64 << 20))
     with Wire(broker.bootstrap_servers, 120) as wire:
         wire.produce(topic, batch(b"before"))
         assert wire.produce(topic, many_records(2_000_000)).error_code == 0
@@ -223,6 +223,7 @@ def test_a_coordinator_passes_over_it_when_it_loads(broker: EmbeddedBroker) -> N
             ErrorCode.INVALID_TOPIC_EXCEPTION
         ), "clients do not write there"
         alter(wire, BROKER_SCOPE, "", "millstream.batch.max.records", "2000000")
+        alter(wire, 2, "__consumer_offsets", "max.message.bytes", str(64 << 20))
         until(broker, lambda: produce_as_broker(wire, "__consumer_offsets", many_records(1_500_000, key, None)) == 0)
         assert produce_as_broker(wire, "__consumer_offsets", many_records(90_000, key, None)) == 0
         alter(wire, BROKER_SCOPE, "", "millstream.batch.max.records", None)

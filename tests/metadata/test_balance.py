@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
@@ -95,6 +95,7 @@ def test_racks_are_respected(broker_count: int, factor: int, partition_count: in
 
 
 @given(st.integers(2, 6), st.integers(10, 60), st.integers())
+@example(3, 60, 40101)
 def test_bytes_come_nearer(broker_count: int, partition_count: int, seed: int) -> None:
     brokers = places(broker_count)
     load = random_load(Random(seed), broker_count, partition_count, 2, size=1000)

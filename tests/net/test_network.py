@@ -32,7 +32,7 @@ asyncio.run(serve())
 
 _CLIENT = """
 import asyncio, sys
-from millstream.net.network import SocketNetwork
+from millstream.node.server.network import SocketNetwork
 
 async def outcome(transport):
     loop, found = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()

@@ -21,9 +21,9 @@ WRITER = """
 import sys
 from uuid import UUID
 from millstream.config.log_config import LogConfig
-from millstream.model.identifiers import TopicPartition
-from millstream.runtime.disk import RealDisk
-from millstream.storage.log_directory import LogDirectory
+from millstream.formats.model.identifiers import TopicPartition
+from millstream.node.runtime.disk import RealDisk
+from millstream.node.storage.log.log_directory import LogDirectory
 root, template = sys.argv[1], bytes.fromhex(sys.argv[2])
 directory = LogDirectory(RealDisk(), root)
 directory.start(0)

@@ -14,6 +14,9 @@ from millstream.formats.model.errors import ErrorCode, KafkaError
 
 BYTES_TOLERANCE = 0.1
 """Brokers whose bytes differ by less than this part of the mean are even enough; data is not moved for it."""
+_NEIGHBOURS = 12
+"""How many replicas of about the right size are tried for an exchange, on each side: many may not move, since the other
+broker has a replica of the same partition."""
 
 _LedBy = dict[int, dict[int, None]]
 """The partitions that each broker leads by preference, in an order that does not change from run to run."""
@@ -189,7 +192,7 @@ class _Plan:
             if not self._may_move(index, heavy, light):
                 continue
             at = bisect_left(small, (size - gap // 2, 0))
-            for _, other in small[max(0, at - 1) : at + 2]:
+            for _, other in small[max(0, at - _NEIGHBOURS) : at + _NEIGHBOURS]:
                 difference = size - self._partitions[other].size_bytes
                 if not _worth_it(difference, gap, tolerance) or not self._may_move(other, light, heavy):
                     continue
