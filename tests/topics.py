@@ -7,6 +7,7 @@ every broker knows the topic.
 import time
 from collections.abc import Mapping
 
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from millstream.testing import EmbeddedCluster
@@ -25,9 +26,23 @@ def make_topic(
     """Makes a topic; every broker that runs knows it when this returns."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     new = NewTopic(name, partitions, replicas, config=dict(config or {}))
-    admin.create_topics([new], operation_timeout=30)[name].result(60)
+    try:
+        admin.create_topics([new], operation_timeout=30)[name].result(60)
+    except KafkaException as problem:
+        if problem.args[0].code() != KafkaError._DESTROY_BROKER:
+            raise
+        # librdkafka gave the request up: a broker that had just come back was not in the metadata yet.
+        _make_again(admin, new)
     await_topic(cluster, name, partitions)
     return name
+
+
+def _make_again(admin: AdminClient, new: NewTopic) -> None:
+    try:
+        admin.create_topics([new], operation_timeout=30)[new.topic].result(60)
+    except KafkaException as problem:
+        if problem.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise
 
 
 def await_topic(cluster: EmbeddedCluster, name: str, partitions: int | None = None) -> None:
