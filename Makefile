@@ -62,7 +62,7 @@ check: install-dev  ## Format, lint, types, and the direction of imports
 clients: install-dev  ## Install the Kafka clients the tests talk with (kcat, kafkajs, Java, franz-go)
 	$(BIN)/python tools/install_test_clients.py
 
-test: check clients  ## All checks and tests (20 to 25 minutes on two cores); ROOM=lake runs the tests of one room
+test: check clients  ## All checks and tests (20 to 25 minutes on two cores); ROOM=lake runs the tests in tests/lake
 	$(PYTEST) -m 'not slow' $(ROOM:%=tests/%)
 
 test-all: check clients  ## The same, with the tests that take minutes

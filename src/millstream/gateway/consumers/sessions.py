@@ -1,5 +1,6 @@
-"""The open consumers of this gateway by group and instance: found, limited in number, and closed when nobody asks for
-them any more. Those that expired are remembered for a while, so that their callers learn what became of them."""
+"""The open consumers of this gateway by group and instance: found, limited in number, and closed when they expire.
+
+Those that expired are remembered for a while, so that their callers learn what became of them."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""The connection's settings for librdkafka, from those of the wire: whoever knows Java's names needs no others."""
+"""The connection's settings for librdkafka, from those of the wire: Java's names, as users know them."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Where the gateway listens, and whom that lets in.
+"""Where the gateway listens, and which clients that lets in.
 
 Needs none of the gateway's packages: `millstream serve` opens the socket itself, and hands it to the gateway's process.
 """

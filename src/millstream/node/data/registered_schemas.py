@@ -1,4 +1,4 @@
-"""The schemas that are registered in this cluster, read from the leader of `_schemas` when somebody needs to know.
+"""The schemas that are registered in this cluster, read from the leader of `_schemas` when they are needed.
 
 Nothing is read before the first question. What is known is right at once; what is not known may have been registered a
 moment ago, so whoever misses something has the rest of the topic read first. Deletions are noticed within `STALE_S`, as

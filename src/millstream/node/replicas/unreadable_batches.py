@@ -25,7 +25,7 @@ SUSPICIOUS = 10
 _SOUND = -990
 """What the count of a batch becomes that was found to be sound: it is opened again after as many reads."""
 MOST_COUNTED = 4096
-"""Places in one generation; two are kept. Whoever comes back later than after so many other reads is not counted."""
+"""Places in one generation; two are kept. A reader that comes back after more other reads than that is not counted."""
 MOST_KNOWN = 64
 """Unreadable batches that are remembered for one partition; those with the highest offsets stay."""
 

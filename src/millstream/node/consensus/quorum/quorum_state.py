@@ -1,4 +1,4 @@
-"""`quorum-state`: the epoch this node has seen, its leader, and whom this node voted for in it. Kafka's JSON.
+"""`quorum-state`: the epoch this node has seen, its leader, and this node's vote in it. Kafka's JSON.
 
 It is on stable storage before any vote is answered: a node that forgot its vote could give a second one.
 """
