@@ -84,7 +84,7 @@ def test_flipped_bit_in_the_active_segment(
         node.directory.checkpoint_job(NOW).run()
     node.kill()
     flip(node.file(0), 6 * SIZE + where)
-    with caplog.at_level(logging.WARNING, "millstream.node.storage.log"):
+    with caplog.at_level(logging.WARNING, "millstream.storage"):
         node.start()
     assert read_all(node.log()) == list(range(6))
     assert node.reports[0].end_offset == 6

@@ -67,7 +67,7 @@ from millstream.node.transactions.transaction_coordinator import TransactionCoor
 from millstream.node.transactions.transaction_markers import TransactionMarkers
 from millstream.node.transactions.transaction_verification import TransactionVerification
 
-_log = logging.getLogger("millstream.node.broker")
+_log = logging.getLogger("millstream.broker")
 
 
 class Broker:

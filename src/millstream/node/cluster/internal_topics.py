@@ -15,7 +15,7 @@ _PATIENCE_S = 2.0
 """How long a client is kept waiting: what else it asked on the connection waits too, and it asks again anyway."""
 _THERE = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
 
-_log = logging.getLogger("millstream.node.broker")
+_log = logging.getLogger("millstream.broker")
 
 
 class TopicCreator(Protocol):

@@ -29,7 +29,7 @@ _LEAVING_INTERVAL_S = 0.05
 """Between heartbeats of a broker that wants to stop: each may be the one that lets it go."""
 _REGISTER_AGAIN = (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED)
 
-_log = logging.getLogger("millstream.node.broker")
+_log = logging.getLogger("millstream.broker")
 
 
 class BrokerLifecycle:

@@ -49,7 +49,7 @@ _SHORTEST_STEP_S = 0.001
 _RETRY_S = 0.5
 """Pause before a fencing that could not be written is tried again."""
 
-_log = logging.getLogger("millstream.node.controller")
+_log = logging.getLogger("millstream.controller")
 
 
 class _LeaderHeard(NamedTuple):

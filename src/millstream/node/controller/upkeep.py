@@ -18,7 +18,7 @@ from millstream.node.metadata.internal_topics import grow_internal_topics
 from millstream.node.metadata.reassignment import ReassignmentAnswer
 
 _LEADERLESS_CHECK_S = 10.0
-_log = logging.getLogger("millstream.node.controller")
+_log = logging.getLogger("millstream.controller")
 
 
 class Upkeep:

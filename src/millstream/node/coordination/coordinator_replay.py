@@ -18,7 +18,7 @@ from millstream.formats.records.key_values import iterate_key_values
 from millstream.formats.records.opening import OpeningLimits
 from millstream.node.coordination.core.timers import Timers
 
-_log = logging.getLogger("millstream.node.coordination.core")
+_log = logging.getLogger("millstream.coordinator")
 _MARKER_KEY = struct.Struct(">hh")
 """Version and type of a control record."""
 _ABORT, _COMMIT = 0, 1

@@ -40,7 +40,7 @@ from millstream.node.storage.log.slice import Slice
 _LONGEST_WAIT_S = 5.0
 """After so long it is looked again what is due: the time of day may have jumped."""
 
-_log = logging.getLogger("millstream.node.coordination.core")
+_log = logging.getLogger("millstream.coordinator")
 _READ_BYTES = 4 << 20
 _SLICES_AT_ONCE = 1000
 """Of a replay, in one go: then the thread is free for others."""

@@ -26,7 +26,7 @@ OPENED_PER_TURN = 8
 SCAN_SECONDS = 5.0
 """So often a follower's session looks at all its partitions: most, but not all that a follower is told of announces
 itself (retention moves a log's start)."""
-_log = logging.getLogger("millstream.node.broker")
+_log = logging.getLogger("millstream.broker")
 
 Topics = list[tuple[bytes, list[PartitionResult]]]
 Deliver = Callable[[Topics, int, int], None]

@@ -13,7 +13,7 @@ from millstream.node.metrics.readiness import why_not_ready
 from millstream.node.metrics.subject import ObservedNode, Subject, Turns
 from millstream.node.server.plain_http import HttpAnswer, HttpRequest
 
-_log = logging.getLogger("millstream.node.metrics")
+_log = logging.getLogger("millstream.metrics")
 _CHOICE = "collect[]"
 _HELP = (
     "This is the Kafka port of a Millstream node. Over HTTP it answers:\n"

@@ -16,7 +16,7 @@ from millstream.node.replicas.core.leader import Confirmed, NextStep, Proposal
 from millstream.node.replicas.partition import Partition
 
 RETRY_S = 0.2
-_log = logging.getLogger("millstream.node.replicas.core")
+_log = logging.getLogger("millstream.replication")
 
 Key = tuple[UUID, int]
 Waiting = dict[Key, tuple[Partition, Proposal]]

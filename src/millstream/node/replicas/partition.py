@@ -29,7 +29,7 @@ from millstream.node.replicas.replica_surroundings import Replicas, Surroundings
 from millstream.node.replicas.sequence_gaps import NEW_LEADER_S
 from millstream.node.storage.log.partition_log import Appended, PartitionLog
 
-_log = logging.getLogger("millstream.node.replicas.core")
+_log = logging.getLogger("millstream.replication")
 
 
 class Partition(LocalPartition):

@@ -42,7 +42,7 @@ _THROTTLE_PAUSE_S = 0.2
 _OPENED_AT_ONCE = 32
 _ROWS_AT_ONCE = MOST_FETCHED // 2
 """Positions in one request: a leader refuses more than MOST_FETCHED. The rest follows in the next."""
-_log = logging.getLogger("millstream.node.replicas.core")
+_log = logging.getLogger("millstream.replication")
 
 Key = tuple[bytes, int]
 """Topic id and partition, as the wire spells them."""

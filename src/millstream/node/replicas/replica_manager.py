@@ -25,7 +25,7 @@ from millstream.node.replicas.replica_throttle import ReplicaThrottle
 from millstream.node.storage.log.log_directory import LogDirectory
 
 RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
-_log = logging.getLogger("millstream.node.replicas.core")
+_log = logging.getLogger("millstream.replication")
 
 
 class ReplicaManager:

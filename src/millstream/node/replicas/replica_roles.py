@@ -24,7 +24,7 @@ from millstream.node.storage.job import Job
 from millstream.node.storage.log.log_directory import LogDirectory
 from millstream.node.storage.log.partition_log import PartitionLog
 
-_log = logging.getLogger("millstream.node.broker")
+_log = logging.getLogger("millstream.broker")
 
 
 class Metadata(Protocol):

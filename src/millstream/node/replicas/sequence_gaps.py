@@ -25,7 +25,7 @@ PATIENCE_S = 60.0
 """No client waits longer for the answer of an old leader by default: Java's 30 s, librdkafka 60 s."""
 _MOST_REMEMBERED = 10_000
 
-_log = logging.getLogger("millstream.node.broker")
+_log = logging.getLogger("millstream.broker")
 
 Key = tuple[bytes, int, int]
 """Topic as the request names it, partition, producer."""

@@ -35,7 +35,7 @@ _BYTES = (bytes, bytearray)
 _SIZE = struct.Struct(">i")
 _SMALLEST_FRAME = 8  # api key, version, correlation id
 
-_log = logging.getLogger("millstream.node.server")
+_log = logging.getLogger("millstream.net")
 
 
 class Shared(Protocol):

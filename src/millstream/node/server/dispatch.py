@@ -48,7 +48,7 @@ _RESPONSE_HEAD = struct.Struct(">ii")
 _SIZE = struct.Struct(">i")
 _KEY = struct.Struct(">h")
 _BROKER_CLIENT_ID = BROKER_CLIENT_ID.encode()
-_log = logging.getLogger("millstream.node.broker")
+_log = logging.getLogger("millstream.broker")
 
 
 class Dispatcher:

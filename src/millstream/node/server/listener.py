@@ -18,7 +18,7 @@ from millstream.node.server.transport import Transport
 
 _SWEEP_SECONDS = 5.0
 DEFAULT_REQUEST_MEMORY_BYTES = 512 << 20
-_log = logging.getLogger("millstream.node.server")
+_log = logging.getLogger("millstream.net")
 _log.addFilter(LogThrottle())  # for all of this room, which shares the logger
 
 

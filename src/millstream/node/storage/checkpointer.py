@@ -29,7 +29,7 @@ from millstream.node.storage.file_names import (
 from millstream.node.storage.job import Job
 from millstream.node.storage.log.partition_log import PartitionLog
 
-logger = logging.getLogger("millstream.node.storage.log")
+logger = logging.getLogger("millstream.storage")
 
 Contents = list[tuple[str, bytes]]
 T = TypeVar("T")

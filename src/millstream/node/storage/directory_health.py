@@ -12,7 +12,7 @@ from typing import NamedTuple
 from millstream.node.storage.disk import Disk
 from millstream.node.storage.file_names import TEMPORARY_SUFFIX
 
-logger = logging.getLogger("millstream.node.storage.log")
+logger = logging.getLogger("millstream.storage")
 
 NOT_THE_DISK = frozenset(
     {

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from millstream.node.storage.disk import Disk
 
-logger = logging.getLogger("millstream.node.storage.log")
+logger = logging.getLogger("millstream.storage")
 
 
 class Job:

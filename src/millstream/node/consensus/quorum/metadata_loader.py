@@ -15,7 +15,7 @@ from millstream.node.metadata.image import MetadataDelta, MetadataImage
 from millstream.node.metadata.records import MetadataRecord
 from millstream.node.metadata.snapshot import difference
 
-_log = logging.getLogger("millstream.node.consensus.quorum")
+_log = logging.getLogger("millstream.quorum")
 
 
 class MetadataLoader:

@@ -49,7 +49,7 @@ METADATA_TOPIC_ID = UUID(int=1)
 
 _READ_BYTES = 1 << 20
 _BEGINNING = LogPosition(0, 0)
-_log = logging.getLogger("millstream.node.consensus.quorum")
+_log = logging.getLogger("millstream.quorum")
 
 
 class CommittedBatch(NamedTuple):

@@ -32,7 +32,7 @@ from millstream.node.metadata.image import MetadataImage
 from millstream.node.metadata.records import CorruptMetadataError, MetadataRecord
 from millstream.node.storage.job import Job
 
-_log = logging.getLogger("millstream.node.consensus.quorum")
+_log = logging.getLogger("millstream.quorum")
 _FAREWELL_SECONDS = 0.25
 _LONGEST_WAIT_MS = 60_000
 _AFTER_FAILURE_MS = 500

@@ -18,7 +18,7 @@ from millstream.node.environment import Environment
 from millstream.node.storage.disk import Disk
 from millstream.node.storage.log.log_directory import LogDirectory
 
-_log = logging.getLogger("millstream.node.consensus.quorum")
+_log = logging.getLogger("millstream.quorum")
 _FIRST_BOOTSTRAP_ID = -2
 """Bootstrap servers are peers whose ids are not known: raft counts them down from here."""
 

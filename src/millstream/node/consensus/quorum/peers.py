@@ -11,7 +11,7 @@ from millstream.node.consensus.raft.voter_set import Endpoint
 from millstream.node.environment import Environment
 from millstream.node.server.channel import Channel
 
-_log = logging.getLogger("millstream.node.consensus.quorum")
+_log = logging.getLogger("millstream.quorum")
 
 Answered = Callable[[Send, PeerAnswer], None]
 Failed = Callable[[Send, bool], None]

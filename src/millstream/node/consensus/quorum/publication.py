@@ -15,7 +15,7 @@ from millstream.node.consensus.quorum.snapshots import SnapshotContent
 from millstream.node.consensus.raft.messages import LogPosition
 from millstream.node.metadata.records import MetadataRecord
 
-_log = logging.getLogger("millstream.node.consensus.quorum")
+_log = logging.getLogger("millstream.quorum")
 _BATCHES_PER_TURN = 1000
 _RECORDS_PER_TURN = 10_000
 

@@ -11,7 +11,7 @@ from millstream.node.environment import Environment
 from millstream.node.metadata.image import MetadataImage
 from millstream.node.metadata.snapshot import snapshot_records
 
-_log = logging.getLogger("millstream.node.consensus.quorum")
+_log = logging.getLogger("millstream.quorum")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

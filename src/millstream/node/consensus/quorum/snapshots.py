@@ -29,7 +29,7 @@ from millstream.node.metadata.records import CorruptMetadataError, MetadataRecor
 from millstream.node.storage.disk import Disk, File
 from millstream.node.storage.job import Job, removal
 
-logger = logging.getLogger("millstream.node.consensus.quorum")
+logger = logging.getLogger("millstream.quorum")
 
 SUFFIX = ".checkpoint"
 PART_SUFFIX = ".checkpoint.part"

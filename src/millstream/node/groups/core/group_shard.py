@@ -24,7 +24,7 @@ from millstream.node.groups.core.group_records import RecordType, record_type
 from millstream.node.groups.core.offsets.offsets import Offsets
 from millstream.node.groups.core.share.share_groups import ShareGroups
 
-_log = logging.getLogger("millstream.node.coordination.core")
+_log = logging.getLogger("millstream.coordinator")
 
 Replayer = Callable[[bytes, bytes | None], None]
 """Applies one record, key and value as they are in the log."""

@@ -19,7 +19,7 @@ from millstream.node.storage.log.segment import Segment
 
 _MOST_IN_VAIN = 8
 """Batches that are opened without finding what their headers promise: these are not what a Kafka client writes."""
-_log = logging.getLogger("millstream.node.storage.log")
+_log = logging.getLogger("millstream.storage")
 
 
 class FoundOffset(NamedTuple):

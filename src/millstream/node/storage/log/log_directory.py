@@ -39,7 +39,7 @@ from millstream.node.storage.log.start_recovery import Progress, StartRecovery
 from millstream.node.storage.log.transaction_index_search import find_transaction_indexes
 from millstream.node.storage.log.unopened_logs import UnopenedLogs
 
-logger = logging.getLogger("millstream.node.storage.log")
+logger = logging.getLogger("millstream.storage")
 
 DAY_MS = 24 * 60 * 60 * 1000
 NO_EPOCH = -1

@@ -15,7 +15,7 @@ from millstream.node.storage.file_names import (
 )
 from millstream.node.storage.log.swapping import finish_swaps
 
-logger = logging.getLogger("millstream.node.storage.log")
+logger = logging.getLogger("millstream.storage")
 
 
 class LogFiles:

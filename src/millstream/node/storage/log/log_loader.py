@@ -36,7 +36,7 @@ from millstream.node.storage.log.segment import Segment
 from millstream.node.storage.log.segment_list import SegmentList
 from millstream.node.storage.log.snapshot_files import SnapshotFiles
 
-logger = logging.getLogger("millstream.node.storage.log")
+logger = logging.getLogger("millstream.storage")
 
 
 def create_log(

@@ -47,7 +47,7 @@ from millstream.node.storage.log.truncation import start_anew, truncate
 from millstream.node.storage.log.verification import Verifications
 from millstream.node.storage.log.written import note_written
 
-logger = logging.getLogger("millstream.node.storage.log")
+logger = logging.getLogger("millstream.storage")
 
 NO_APPEND_TIME = -1
 QUICK_REPLAY_BYTES = 1 << 20

@@ -19,7 +19,7 @@ from millstream.node.storage.log.producer_state import REMEMBERED_BATCHES, Produ
 from millstream.node.storage.log.segment import Segment
 from millstream.node.storage.log.transaction_marker import read_marker
 
-logger = logging.getLogger("millstream.node.storage.log")
+logger = logging.getLogger("millstream.storage")
 
 _NEARBY_OFFSETS = 2000
 _NEARBY_BATCHES = 250

@@ -31,7 +31,7 @@ from millstream.node.storage.log.producer_replay import load_snapshot, note_batc
 from millstream.node.storage.log.producer_snapshot import encode_snapshot
 from millstream.node.storage.log.producer_state import ProducerState
 
-logger = logging.getLogger("millstream.node.storage.log")
+logger = logging.getLogger("millstream.storage")
 
 QUICK_REBUILD_BYTES = 1 << 20
 SETTLED_WALK_BYTES = 8 << 20

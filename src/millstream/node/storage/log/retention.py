@@ -9,7 +9,7 @@ from millstream.node.storage.job import Job
 from millstream.node.storage.log.partition_log import PartitionLog
 from millstream.node.storage.log.rolling import is_idle_due
 
-logger = logging.getLogger("millstream.node.storage.log")
+logger = logging.getLogger("millstream.storage")
 
 NO_LIMIT = -1
 NANOSECONDS_PER_MS = 1_000_000

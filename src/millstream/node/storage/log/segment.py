@@ -29,7 +29,7 @@ from millstream.node.storage.index.time_index import TimeIndex
 from millstream.node.storage.index.transaction_index import TransactionIndex
 from millstream.node.storage.log.batch_scan import header_at, walk_headers
 
-logger = logging.getLogger("millstream.node.storage.log")
+logger = logging.getLogger("millstream.storage")
 
 TAIL_BATCHES = 128
 """How many of the latest batches the active segment can find without a search; it keeps up to twice as many."""

@@ -16,7 +16,7 @@ from millstream.node.storage.job import Job
 from millstream.node.storage.log.partition_log import PartitionLog
 from millstream.node.storage.log.recovery import RecoveryReport, is_settled, recover_log
 
-logger = logging.getLogger("millstream.node.storage.log")
+logger = logging.getLogger("millstream.storage")
 
 MANY_LOGS = 32
 """From this many on, one pass over the file system is quicker than their files one by one."""

@@ -19,7 +19,7 @@ from millstream.node.storage.file_names import (
 )
 from millstream.node.storage.log.batch_scan import walk_headers
 
-logger = logging.getLogger("millstream.node.storage.log")
+logger = logging.getLogger("millstream.storage")
 
 Named = tuple[int, str]
 """Offset and suffix, without `.cleaned` or `.swap`."""

@@ -19,7 +19,7 @@ from millstream.node.storage.log.producer_snapshot import decode_snapshot
 from millstream.node.storage.log.producer_state import NO_EPOCH, NO_TRANSACTION
 from millstream.node.storage.log.transaction_marker import read_marker
 
-logger = logging.getLogger("millstream.node.storage.log")
+logger = logging.getLogger("millstream.storage")
 
 
 def find_transaction_indexes(

@@ -15,7 +15,7 @@ from millstream.node.storage.log.producer_replay import note_batch
 if TYPE_CHECKING:
     from millstream.node.storage.log.partition_log import PartitionLog
 
-logger = logging.getLogger("millstream.node.storage.log")
+logger = logging.getLogger("millstream.storage")
 
 
 def note_written(log: "PartitionLog", headers: list[Header], batches: memoryview) -> None:
