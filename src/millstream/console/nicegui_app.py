@@ -1,6 +1,5 @@
 """NiceGUI's app with our pages in it: configured once per process, started once per event loop."""
 
-import pkgutil
 from importlib import import_module
 from pathlib import Path
 
@@ -10,9 +9,18 @@ from nicegui.middlewares import SetCacheControlMiddleware
 from nicegui.nicegui import _shutdown, _startup
 from starlette.types import ASGIApp
 
-from millstream.console import pages
-
 _ASSETS = Path(__file__).parent / "static"
+_PAGES = (
+    "millstream.console.pages.overview",
+    "millstream.console.pages.topics",
+    "millstream.console.pages.messages",
+    "millstream.console.pages.groups",
+    "millstream.console.pages.queues",
+    "millstream.console.pages.schemas",
+    "millstream.console.pages.pipelines",
+    "millstream.console.pages.cluster",
+)
+"""Each module registers its page when it is imported."""
 _loaded = False
 PATIENCE_S = 60.0
 """How long a page may be cut off, or its browser be too busy to respond, before the gateway forgets the page. It is
@@ -23,8 +31,8 @@ def load() -> ASGIApp:
     global _loaded
     if not _loaded:
         _configure()
-        for module in pkgutil.iter_modules(pages.__path__, f"{pages.__name__}."):
-            import_module(module.name)
+        for module in _PAGES:
+            import_module(module)
         _loaded = True
     return app
 
