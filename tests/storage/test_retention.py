@@ -1,3 +1,5 @@
+import pytest
+
 from millstream.config.log_config import LogConfig
 from millstream.node.storage.log.partition_log import PartitionLog
 
@@ -166,3 +168,42 @@ def test_a_roll_without_room_for_snapshot_and_indexes(node: Node) -> None:
     assert node.file(0, ".index").stat().st_size == 4 * 8, "written with the next roll"
     node.restart(clean=False)
     assert read_all(node.log()) == list(range(11))
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_time_index_that_is_right_is_not_made_again(
+    node: Node, caplog: pytest.LogCaptureFixture, clean: bool
+) -> None:
+    """To make it, all batches of a segment are read, and retention looks at each segment after a start."""
+    config = LogConfig(segment_bytes=5 * SIZE, retention_ms=1000, index_interval_bytes=0)
+    fill(node.log(config), 23, step_ms=1)
+    run(node, NOW)
+    node.restart(clean=clean)
+    log = node.log(config)
+    run(node, NOW + 22)
+    assert "index_rebuilt" not in caplog.text
+    assert [segment.greatest_timestamp() for segment in list(log.segments)[:-1]] == [NOW + at for at in (4, 9, 14, 19)]
+
+
+@pytest.mark.parametrize("entries", [b"", bytes(12), "all but the last", "timestamp of another batch"])
+def test_a_time_index_that_would_make_a_segment_too_old(node: Node, entries: bytes | str) -> None:
+    """A power cut may leave zeros in a file, or less of it. Retention must not delete the segment for that."""
+    config = LogConfig(segment_bytes=5 * SIZE, retention_ms=1000, index_interval_bytes=0)
+    fill(node.log(config), 23, step_ms=300)
+    run(node, NOW)
+    node.stop()
+    file = node.file(0, ".timeindex")
+    whole = file.read_bytes()
+    if entries == "all but the last":
+        entries = whole[:-12]
+    elif entries == "timestamp of another batch":
+        entries = (NOW + 1).to_bytes(8, "big") + whole[-4:]
+    assert isinstance(entries, bytes)
+    file.write_bytes(entries)
+    node.start()
+    log = node.log(config)
+    run(node, NOW + 4 * 300 + 1000)
+    assert log.log_start_offset == 0
+    assert file.read_bytes()[-12:] == whole[-12:]
+    run(node, NOW + 4 * 300 + 1001)
+    assert log.log_start_offset == 5

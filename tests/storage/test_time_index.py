@@ -34,6 +34,7 @@ def test_lookup_never_passes_the_first_late_enough_record(timestamps: list[int],
     data = index.to_bytes()
     assert TimeIndex(data).to_bytes() == data
     assert time_index.is_sound(data)
+    assert time_index.is_sound(memoryview(data))
     first = next((offset for offset, timestamp in enumerate(timestamps) if timestamp >= wanted), None)
     found = index.lookup(wanted)
     assert time_index.lookup(memoryview(data), wanted) == found

@@ -26,8 +26,9 @@ class OffsetIndex:
 
     __slots__ = ("offsets", "positions")
 
-    def __init__(self, data: bytes = b"") -> None:
-        values = array("i", data)
+    def __init__(self, data: bytes | memoryview = b"") -> None:
+        values = array("i")
+        values.frombytes(data)  # array("i", data) takes each byte of a memoryview for a number
         if byteorder == "little":
             values.byteswap()
         self.offsets: array[int] = values[0::2]
@@ -132,7 +133,7 @@ def is_sound(data: bytes | memoryview, log_size: int) -> bool:
     """Whether a file could be this index: whole entries, strictly increasing, all within the log."""
     if len(data) % ENTRY_SIZE:
         return False
-    index = OffsetIndex(bytes(data))
+    index = OffsetIndex(data)
     if not len(index):
         return True
     return (

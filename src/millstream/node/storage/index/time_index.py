@@ -26,7 +26,8 @@ class TimeIndex:
 
     def __init__(self, data: bytes | memoryview = b"") -> None:
         # Three columns of 4 bytes, regrouped without touching single entries: a full index has 100,000s of them.
-        words = array("i", data)
+        words = array("i")
+        words.frombytes(data)  # array("i", data) takes each byte of a memoryview for a number
         pairs = array("i", bytes(len(words) // 3 * 8))
         pairs[0::2] = words[0::3]
         pairs[1::2] = words[1::3]

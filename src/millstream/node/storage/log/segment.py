@@ -384,11 +384,28 @@ class Segment:
         except FileNotFoundError:
             entries = memoryview(b"")
         if not self._times_checked:
-            self._times_checked = True
-            if not time_index.is_sound(entries) or (not entries and (self.read_first_timestamp() or 0) >= 0):
+            if not time_index.is_sound(entries) or not self._ends_with_greatest_timestamp(entries):
                 self.rebuild_indexes()
                 entries = self._disk.map(path)
+            self._times_checked = True
         return entries
+
+    def _ends_with_greatest_timestamp(self, entries: memoryview) -> bool:
+        """Whether the last entry of the time index has the greatest timestamp of the segment.
+
+        After a power cut the file may hold zeros, or lack its last entries. Then the segment would look older than it
+        is, and retention would delete it. So the batches from the last entry to the end are compared with it.
+        """
+        timestamp, relative = time_index.last_entry(entries) or (NO_TIMESTAMP, -1)
+        offset = self.base_offset + relative
+        named = relative < 0
+        start = 0 if named else self._start_before(offset, in_thread=True)
+        for _, header in walk_headers(self.file(), start, self.size):
+            if header.max_timestamp > timestamp:
+                return False
+            if header.last_offset == offset:
+                named = header.max_timestamp == timestamp
+        return named
 
     def first_offset_for_time(self, timestamp: int) -> int:
         """An offset before which nothing is as late as `timestamp`."""
