@@ -34,7 +34,8 @@ from millstream.node.transactions.core import transaction_end
 from millstream.node.transactions.core.transaction import Transaction, TransactionState
 from millstream.node.transactions.core.transaction_shard import TransactionShard
 from millstream.node.transactions.transaction_markers import TransactionMarkers
-from millstream.simulator.simulation import Options, Scenario, simulate
+from millstream.simulator.scenarios import Options, Scenario
+from millstream.simulator.simulation import simulate
 
 SEEDS = range(1, 61)
 _OF_RECORDS = {

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from millstream.simulator.scenarios import Options
 from millstream.simulator.sight import Observer, ReplicaSight, Sight
-from millstream.simulator.simulation import Options, simulate
+from millstream.simulator.simulation import simulate
 
 
 def _plain(seen: ReplicaSight) -> tuple[Any, ...]:

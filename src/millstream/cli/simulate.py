@@ -9,7 +9,8 @@ from millstream.cli.options import Json
 from millstream.cli.terminal import CommandFailedError, print_json, progress
 
 if TYPE_CHECKING:
-    from millstream.simulator.simulation import Options, Result
+    from millstream.simulator.scenarios import Options
+    from millstream.simulator.simulation import Result
 
 _SHOWN_FAILURES = 10
 
@@ -50,7 +51,7 @@ def simulate(
     import logging
 
     from millstream.simulator.campaign import run_seeds
-    from millstream.simulator.simulation import Options, Scenario
+    from millstream.simulator.scenarios import Options, Scenario
     from millstream.simulator.simulation import simulate as run_seed
 
     if scenario and scenario not in tuple(Scenario):

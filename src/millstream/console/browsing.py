@@ -11,10 +11,8 @@ from typing import Any
 
 from nicegui import ui
 
-from millstream.console.navigation import BASE
 from millstream.console.tables import DataTable
 
-_STYLE = f'<link rel="stylesheet" href="{BASE}/assets/browsing.css">'
 # Values come into these as data, never as part of the template.
 _PICK_CELL = """
 <q-td :props="props"><a href="#" class="ms-row-link ms-mono"
@@ -23,10 +21,6 @@ _PICK_CELL = """
 _SOFT_CELL = '<q-td :props="props"><div class="ms-wrap-cell">{{ props.value }}</div></q-td>'
 
 _SEND = "(event) => emit(millstreamTyped(event.target))"
-
-
-def use_style() -> None:
-    ui.add_head_html(_STYLE)
 
 
 def let_pick(table: DataTable, column: str, pick: Callable[[str], Any]) -> None:

@@ -5,7 +5,7 @@ from millstream.console.console import Console
 _console: Console | None = None
 
 
-def console() -> Console:
+def current_console() -> Console:
     assert _console is not None, "no page is served before there is a console"
     return _console
 

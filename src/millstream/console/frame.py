@@ -20,8 +20,8 @@ from urllib.parse import urlencode
 from fastapi import Request
 from nicegui import ui
 
-from millstream.console import current
 from millstream.console.console import Console
+from millstream.console.current import current_console
 from millstream.console.errors import UserError
 from millstream.console.formats import clock
 from millstream.console.live.problems import Severity, problems_of
@@ -255,7 +255,7 @@ def console_page(path: str, *, title: str = "", within: str | None = None) -> Ca
         @ui.page(path, title=f"{title or entry.title} · Millstream", response_timeout=15.0)
         def page(request: Request) -> Any:
             parameters = {**request.query_params, **request.path_params}
-            frame = Frame(current.console(), entry, parameters, request.cookies.get(THEME_COOKIE, ""))
+            frame = Frame(current_console(), entry, parameters, request.cookies.get(THEME_COOKIE, ""))
             with ui.element("main").classes("ms-main"):
                 return build(frame)
 

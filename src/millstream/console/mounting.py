@@ -17,8 +17,8 @@ from starlette.datastructures import MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from millstream.console import current
 from millstream.console.console import Console
+from millstream.console.current import set_console
 from millstream.console.live.watcher import Watcher
 from millstream.raw_client import Cluster
 from millstream.registry.registry import Registry
@@ -75,7 +75,7 @@ class ConsoleMount:
     def close(self) -> None:
         self._console.close()
         if self._has_taken:
-            current.set_console(None)
+            set_console(None)
             self._has_taken = False
             _taken.release()
 
@@ -93,7 +93,7 @@ class ConsoleMount:
                 "run each gateway in a process of its own: millstream gateway --bootstrap HOST:PORT",
             )
         self._has_taken = True
-        current.set_console(self._console)
+        set_console(self._console)
         try:
             app, startup = await to_thread.run_sync(_load)
             await startup()

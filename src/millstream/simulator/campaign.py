@@ -4,7 +4,8 @@ import multiprocessing
 from collections.abc import Iterable, Iterator
 from functools import partial
 
-from millstream.simulator.simulation import Options, Result, simulate
+from millstream.simulator.scenarios import Options
+from millstream.simulator.simulation import Result, simulate
 from millstream.simulator.violation import Violation
 
 _RECYCLED_AFTER = 200

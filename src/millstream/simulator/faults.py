@@ -11,159 +11,21 @@ it is synced before it counts.
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING
+
+from millstream.simulator.scenarios import Fault, PlannedFault
 
 if TYPE_CHECKING:
     from millstream.simulator.cluster import Cluster
 
-
-class Fault(StrEnum):
-    KILL = "kill"
-    KILL_IN_WRITE = "kill within a write"
-    KILL_IN_ELECTION = "kill within an election"
-    KILL_IN_CLEANING = "kill within cleaning"
-    KILL_IN_DECISION = "kill within a decision"
-    POWER_LOSS = "power loss"
-    BLACKOUT = "blackout"
-    RESTART = "restart"
-    PAUSE = "pause"
-    SLOW_PROCESSOR = "slow processor"
-    BUSY = "too much to do"
-    HICCUP = "hiccup"
-    ISOLATE = "isolate"
-    CUT_OFF = "cut off"
-    PARTITION = "partition"
-    ONE_WAY_PARTITION = "one-way partition"
-    DELAYS = "delays"
-    RESETS = "resets"
-    DISK_FULL = "disk full"
-    SLOW_DISK = "slow disk"
-    WRITE_ERRORS = "write errors"
-    TORN_WRITES = "torn writes"
-    READ_ERRORS = "read errors"
-    DISK_FAILURE = "disk failure"
-    SYNC_FAILURE = "fsync failure"
-    CLOCK_JUMP = "clock jump"
-
-
-_WEIGHTS = {
-    Fault.KILL: 5,
-    Fault.KILL_IN_WRITE: 4,
-    Fault.KILL_IN_ELECTION: 3,
-    Fault.KILL_IN_CLEANING: 4,
-    Fault.POWER_LOSS: 4,
-    Fault.RESTART: 3,
-    Fault.PAUSE: 4,
-    Fault.SLOW_PROCESSOR: 2,
-    Fault.ISOLATE: 4,
-    Fault.PARTITION: 3,
-    Fault.ONE_WAY_PARTITION: 4,
-    Fault.DELAYS: 4,
-    Fault.RESETS: 4,
-    Fault.DISK_FULL: 2,
-    Fault.SLOW_DISK: 3,
-    Fault.WRITE_ERRORS: 2,
-    Fault.TORN_WRITES: 2,
-    Fault.SYNC_FAILURE: 1,
-    Fault.CLOCK_JUMP: 3,
-}
-FORMING_WEIGHTS = {
-    Fault.KILL: 1,
-    Fault.KILL_IN_WRITE: 1,
-    Fault.PAUSE: 4,
-    Fault.SLOW_PROCESSOR: 6,
-    Fault.ISOLATE: 1,
-    Fault.PARTITION: 2,
-    Fault.ONE_WAY_PARTITION: 2,
-    Fault.DELAYS: 5,
-    Fault.RESETS: 2,
-    Fault.SLOW_DISK: 3,
-    Fault.CLOCK_JUMP: 1,
-}
-"""What meets nodes that start on empty disks: mostly machines with too much to do."""
-TRANSACTION_WEIGHTS = {**_WEIGHTS, Fault.KILL_IN_DECISION: 12}
-"""Coordinators go at the worst moment."""
-FAILOVER_WEIGHTS = {Fault.CUT_OFF: 1}
-"""Leaders that are gone for the others, and not for their clients."""
-BUSY_WEIGHTS = {Fault.BUSY: 1, Fault.HICCUP: 4}
-"""Machines that have more to do than they can, and nothing else."""
-DISK_WEIGHTS = {Fault.DISK_FAILURE: 1}
-"""Disks of leaders that fail, one at a time, while all else is well."""
 _DISK_FAILURES = (("writes_fail",), ("writes_tear",), ("reads_fail",), ("writes_fail", "syncs_fail"))
-BLACKOUT_WEIGHTS = {
-    Fault.BLACKOUT: 6,
-    Fault.KILL: 1,
-    Fault.KILL_IN_ELECTION: 1,
-    Fault.PAUSE: 1,
-    Fault.PARTITION: 1,
-    Fault.ONE_WAY_PARTITION: 1,
-    Fault.DELAYS: 1,
-    Fault.SLOW_DISK: 2,
-}
 _SLOW_DISK_BEFORE_BLACKOUT = 30.0
 _WRONG_CLOCK_MS = 60_000
 _DECISION_SECONDS = 1.5
 _PATIENCE_SECONDS = 15.0
 """A node whose log failed while it was alone leaves when another is back."""
-_READS_OF_ERRORS = 0.5
-"""Of the disks that fail: reads instead of writes."""
 _CLEANED = ".log.cleaned"
 """How the names of segments end that the cleaner is copying."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedFault:
-    at: float
-    fault: Fault
-    seconds: float
-    """How long it lasts, or how long a node that was stopped stays down."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """Seconds of which each plan, or each fault, gets some: between two faults, and how long they last."""
-
-    mean_gaps: tuple[float, ...]
-    durations: tuple[float, ...]
-
-
-USUAL_PACE = Pace((0.5, 1.0, 2.0, 4.0), (0.05, 0.3, 1.0, 2.5, 6.0))
-BUSY_PACE = Pace((0.1, 0.5), (5.0,))
-FAILOVER_PACE = Pace((0.5,), (5.0,))
-"""One after the other, and each until somebody else leads."""
-DISK_PACE = Pace((1.0,), (4.0, 6.0))
-
-
-def make_plan(
-    seed: str,
-    *,
-    begin: float,
-    end: float,
-    likely: dict[Fault, int] | None = None,
-    pace: Pace = USUAL_PACE,
-) -> list[PlannedFault]:
-    """What happens when. Whom it hits is decided when it happens. Some runs have one kind of fault only, so that each
-    kind also meets a cluster that is well otherwise. `likely` says what may happen, and how likely it is."""
-    randomness = random.Random(f"{seed}/plan")
-    kinds = list(likely or _WEIGHTS)
-    if randomness.random() < 0.4 and likely is not BUSY_WEIGHTS:
-        kinds = randomness.sample(kinds, randomness.randint(1, min(3, len(kinds))))
-    weights = [(likely or _WEIGHTS)[kind] for kind in kinds]
-    mean_gap = randomness.choice(pace.mean_gaps)
-    reading = random.Random(f"{seed}/reading")  # of its own, so that what else is planned does not depend on it
-    plan: list[PlannedFault] = []
-    moment = begin
-    while True:
-        moment += min(randomness.expovariate(1 / mean_gap), 3 * mean_gap)
-        if moment >= end:
-            return plan
-        (fault,) = randomness.choices(kinds, weights)
-        if fault is Fault.WRITE_ERRORS and reading.random() < _READS_OF_ERRORS:
-            fault = Fault.READ_ERRORS
-        seconds = randomness.choice(pace.durations) * randomness.uniform(0.5, 1.5)
-        plan.append(PlannedFault(moment, fault, seconds))
 
 
 class Saboteur:

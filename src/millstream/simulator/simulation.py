@@ -22,31 +22,17 @@ import time
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from functools import partial
 from typing import Any
 
 from millstream.formats.model.identifiers import BrokerId, TopicName
 from millstream.node.metadata.image import MetadataImage, PartitionState
 from millstream.node.runtime.node import Node
-from millstream.simulator.cluster import DEFAULT_TIMES, Cluster
+from millstream.simulator.cluster import Cluster
 from millstream.simulator.committed_log import CommittedLogs
 from millstream.simulator.committed_reader import CommittedReader
 from millstream.simulator.compaction_invariants import CleaningKeepsTheLast
-from millstream.simulator.faults import (
-    BLACKOUT_WEIGHTS,
-    BUSY_PACE,
-    BUSY_WEIGHTS,
-    DISK_PACE,
-    DISK_WEIGHTS,
-    FAILOVER_PACE,
-    FAILOVER_WEIGHTS,
-    FORMING_WEIGHTS,
-    TRANSACTION_WEIGHTS,
-    USUAL_PACE,
-    Saboteur,
-    make_plan,
-)
+from millstream.simulator.faults import Saboteur
 from millstream.simulator.group_clients import ClassicMember, ConsumerMember, ShareMember
 from millstream.simulator.history.checker import check
 from millstream.simulator.history.recorder import Recorder
@@ -56,6 +42,14 @@ from millstream.simulator.keeping_topics import SCHEMAS, SHORT, Registrar, Short
 from millstream.simulator.machine import Machine, Process
 from millstream.simulator.pipelining_producer import PipeliningProducer
 from millstream.simulator.power_cuts import PowerCuts
+from millstream.simulator.scenarios import (
+    Options,
+    Scenario,
+    choose_scenario,
+    cluster_settings,
+    flush_settings,
+    make_plan,
+)
 from millstream.simulator.scheduler import Scheduler
 from millstream.simulator.sight import Observer
 from millstream.simulator.trace import Event, LogCapture, Trace
@@ -76,8 +70,6 @@ _QUIET_BEFORE = 1.0
 _QUIET_AFTER = 0.3
 _WITH_TRANSACTIONS = 0.67
 """Of the seeds, where the scenario leaves it open."""
-_WITH_FLUSH = 0.2
-"""Of the clusters in trouble: with `flush.before.ack`."""
 _PASSING = "passing-"
 _KEEPING: dict[str, Callable[..., KeepingClient]] = {
     "classic": ClassicMember,
@@ -88,41 +80,6 @@ _KEEPING: dict[str, Callable[..., KeepingClient]] = {
     "shortener": Shortener,
 }
 """Clients of everything that is acknowledged, where nothing of it may be lost."""
-_POWER_SETTINGS = {"share.coordinator.state.topic.num.partitions": "1"}
-
-
-class Scenario(StrEnum):
-    TROUBLE = "trouble"
-    FORMING = "forming"
-    BLACKOUT = "blackout"
-    TRANSACTIONS = "transactions"
-    FAILOVER = "failover"
-    BUSY = "busy"
-    DISK = "disk"
-    POWER = "power"
-
-
-_LIKELY = {
-    Scenario.FORMING: FORMING_WEIGHTS,
-    Scenario.BLACKOUT: BLACKOUT_WEIGHTS,
-    Scenario.TRANSACTIONS: TRANSACTION_WEIGHTS,
-    Scenario.FAILOVER: FAILOVER_WEIGHTS,
-    Scenario.BUSY: BUSY_WEIGHTS,
-    Scenario.DISK: DISK_WEIGHTS,
-}
-"""Which faults, where not all alike."""
-_PACES = {Scenario.FAILOVER: FAILOVER_PACE, Scenario.BUSY: BUSY_PACE, Scenario.DISK: DISK_PACE}
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    nodes: int = 3
-    trouble_seconds: float = 8.0
-    separate_roles: bool | None = None
-    """Controllers apart from brokers; None leaves it to the seed."""
-    scenario: Scenario | None = None
-    """None leaves it to the seed, too."""
-    log_level: int = logging.WARNING
 
 
 @dataclass(slots=True)
@@ -178,7 +135,7 @@ class Simulation:
         self._scheduler = Scheduler()
         self._trace = Trace(lambda: self._scheduler.now, show)
         self._violation: Violation | None = None
-        self._scenario = options.scenario or _scenario(self._seed, options)
+        self._scenario = options.scenario or choose_scenario(self._seed, options)
         self._is_alone = self._scenario is Scenario.POWER
         nodes = 1 if self._is_alone else options.nodes
         separate = options.separate_roles
@@ -189,7 +146,7 @@ class Simulation:
         self.cluster = Cluster(
             self._seed,
             roles,
-            settings=_settings(randomness, self._scenario) | _flush_settings(self._seed, self._scenario),
+            settings=cluster_settings(randomness, self._scenario) | flush_settings(self._seed, self._scenario),
             clock_rates=[randomness.uniform(0.98, 1.02) for _ in roles],
             trace=self._trace,
             complain=self._complain,
@@ -385,9 +342,7 @@ class Simulation:
         self._result.faults = saboteur.done
 
     def _saboteur(self, begin: float, seconds: float) -> Saboteur:
-        likely = _LIKELY.get(self._scenario)
-        pace = _PACES.get(self._scenario, USUAL_PACE)
-        plan = make_plan(self._seed, begin=begin, end=begin + seconds, likely=likely, pace=pace)
+        plan = make_plan(self._seed, self._scenario, begin=begin, end=begin + seconds)
         return Saboteur(self.cluster, self._seed, plan)
 
     def _repair(self) -> None:
@@ -579,40 +534,6 @@ class Simulation:
 def _is_active(image: MetadataImage, broker_id: int) -> bool:
     broker = image.brokers.get(BrokerId(broker_id))
     return broker is not None and broker.active
-
-
-def _scenario(seed: str, options: Options) -> Scenario:
-    chance = random.Random(f"{seed}/scenario").random()
-    if chance < 0.1:
-        return Scenario.FORMING
-    if chance < 0.2:
-        return Scenario.BLACKOUT
-    # A run that was asked to have five nodes, or controllers apart, has them.
-    is_free = options.nodes == Options().nodes and options.separate_roles is None
-    return Scenario.POWER if chance < 0.3 and is_free else Scenario.TROUBLE
-
-
-def _settings(randomness: random.Random, scenario: Scenario) -> dict[str, str]:
-    """Some settings that change what happens differ from run to run."""
-    usual = DEFAULT_TIMES if scenario is Scenario.FORMING and randomness.random() < 0.5 else {}
-    if scenario is Scenario.BUSY:
-        usual = DEFAULT_TIMES
-    if scenario is Scenario.POWER:
-        usual = _POWER_SETTINGS
-    return {
-        **usual,
-        "log.flush.offset.checkpoint.interval.ms": str(randomness.choice((2_000, 60_000))),
-        "metadata.log.max.record.bytes.between.snapshots": str(randomness.choice((3_000, 20_000, 20_971_520))),
-        "num.replica.fetchers": str(randomness.choice((1, 1, 2))),
-        "log.roll.ms": str(randomness.choice((3_000, 600_000))),
-        "transaction.state.log.num.partitions": str(randomness.choice((1, 1, 2))),
-    }
-
-
-def _flush_settings(seed: str, scenario: Scenario) -> dict[str, str]:
-    """A single node without power, and some clusters, acknowledge what is on the leader's disk."""
-    is_some = scenario is Scenario.TROUBLE and random.Random(f"{seed}/flush").random() < _WITH_FLUSH
-    return {"log.flush.before.ack": "true"} if is_some or scenario is Scenario.POWER else {}
 
 
 def _caused(invariant: str, what: str, error: BaseException | None) -> Violation:

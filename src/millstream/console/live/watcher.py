@@ -13,7 +13,16 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from millstream.console.live import cluster_reading
+from millstream.console.live.cluster_reading import (
+    read_brokers,
+    read_disk,
+    read_ends,
+    read_failed_directories,
+    read_min_in_sync,
+    read_quorum,
+    read_reassignments,
+    read_topics,
+)
 from millstream.console.live.group_reading import SHARE, read_groups
 from millstream.console.live.history import History
 from millstream.console.live.measured import Measured, read_acquired
@@ -114,10 +123,10 @@ class Watcher:
         before = self.snapshot
         now = time.time()
         look = _Look(self._pool, self._running)
-        listed = look.begin("brokers", 0, lambda: cluster_reading.read_brokers(self._cluster))
-        topics = look.begin("topics", 0, lambda: cluster_reading.read_topics(self._cluster))
-        quorum = look.begin("quorum", 0, lambda: cluster_reading.read_quorum(self._cluster))
-        moves = look.begin("moves", 0, lambda: cluster_reading.read_reassignments(self._cluster))
+        listed = look.begin("brokers", 0, lambda: read_brokers(self._cluster))
+        topics = look.begin("topics", 0, lambda: read_topics(self._cluster))
+        quorum = look.begin("quorum", 0, lambda: read_quorum(self._cluster))
+        moves = look.begin("moves", 0, lambda: read_reassignments(self._cluster))
         # Whom to ask is known from the look before: what moved in between is seen by the next.
         probes = {broker.id: self._probe(look, broker, before) for broker in before.brokers}
         metrics = {
@@ -133,20 +142,16 @@ class Watcher:
                 for broker in before.brokers
                 if broker.id in before.metrics
             }
-        disks = self._begin_each(
-            "disks", _DISKS_EVERY_S, look, before, lambda n: cluster_reading.read_disk(self._cluster, n)
-        )
+        disks = self._begin_each("disks", _DISKS_EVERY_S, look, before, lambda n: read_disk(self._cluster, n))
         failing = {
-            each.id: look.begin(
-                "failing", each.id, partial(cluster_reading.read_failed_directories, self._cluster, each)
-            )
+            each.id: look.begin("failing", each.id, partial(read_failed_directories, self._cluster, each))
             for each in before.brokers
             if not each.is_up
         }
         configs = None
         if before.topics and self._is_due("configs", _CONFIGS_EVERY_S, before.topics.keys() - before.min_in_sync):
             names = list(before.topics)
-            configs = look.begin("configs", 0, lambda: cluster_reading.read_min_in_sync(self._cluster, names))
+            configs = look.begin("configs", 0, lambda: read_min_in_sync(self._cluster, names))
         self._waited_in_vain = not look.finish(_LOOK_S)
 
         trouble = self._trouble(look, (listed, topics))
@@ -208,7 +213,7 @@ class Watcher:
     def _probe(self, look: "_Look", broker: Broker, before: Snapshot) -> "Future[dict[TopicPartition, int]]":
         """Asks a broker for the ends of what it leads; one that leads nothing is asked all the same: does it answer?"""
         led: list[Partition] = [each for each in before.partitions if each.leader == broker.id]
-        return look.begin("probe", broker.id, lambda: cluster_reading.read_ends(self._cluster, broker.id, led))
+        return look.begin("probe", broker.id, lambda: read_ends(self._cluster, broker.id, led))
 
     def _begin_each(
         self, what: str, every_s: float, look: "_Look", before: Snapshot, read: Callable[[int], T]

@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from nicegui import ui
 
-from millstream.console.browsing import LiveChoice, Typed, send_form, send_form_on_enter, use_style
+from millstream.console.browsing import LiveChoice, Typed, send_form, send_form_on_enter
 from millstream.console.errors import UserError
 from millstream.console.formats import count, plural
 from millstream.console.frame import Frame, console_page
@@ -38,7 +38,6 @@ _ZONE = "[Intl.DateTimeFormat().resolvedOptions().timeZone, -new Date().getTimez
 
 @console_page("/messages")
 def messages(frame: Frame) -> None:
-    use_style()
     _Messages(frame)
 
 

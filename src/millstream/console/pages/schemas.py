@@ -2,7 +2,7 @@
 
 from nicegui import ui
 
-from millstream.console.browsing import Typed, dialog, use_style
+from millstream.console.browsing import Typed, dialog
 from millstream.console.errors import UserError
 from millstream.console.formats import count
 from millstream.console.frame import Frame, console_page, go
@@ -17,7 +17,6 @@ _EVERY_S = 2.0
 
 @console_page("/schemas")
 def schemas(frame: Frame) -> None:
-    use_style()
     subject = frame.parameters.get("subject", "")
     if subject:
         SubjectDetail(frame, subject)

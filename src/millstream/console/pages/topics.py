@@ -2,7 +2,6 @@
 
 from nicegui import ui
 
-from millstream.console.browsing import use_style
 from millstream.console.formats import count, rate, size
 from millstream.console.frame import Frame, console_page, go
 from millstream.console.live.snapshot import Snapshot
@@ -15,7 +14,6 @@ from millstream.console.topics.rows import topic_rows
 
 @console_page("/topics")
 def topics(frame: Frame) -> None:
-    use_style()
     topic = frame.parameters.get("topic", "")
     if topic:
         TopicDetail(frame, topic)
