@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from millstream.testing.free_ports import free_ports
+from millstream.testing.node_process import free_ports
 
 KAFKA_VERSION = "4.3.1"
 SCALA_VERSION = "2.13"

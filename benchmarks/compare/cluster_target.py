@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from millstream.testing.free_ports import free_ports
+from millstream.testing.node_process import free_ports
 from tools.apache_kafka import ApacheKafkaCluster, KafkaDistribution, answers_api_versions
 
 NODES = 3

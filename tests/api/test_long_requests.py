@@ -17,7 +17,7 @@ from millstream.config.loading import load_broker_config
 from millstream.node.runtime.disk import RealDisk
 from millstream.node.runtime.node import Node
 from millstream.node.runtime.world import real_environment
-from millstream.testing.free_ports import HOST, free_ports
+from millstream.testing.node_process import HOST, free_ports
 from tests import wire
 from tests.api import hostile
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from millstream.testing.free_ports import free_ports
+from millstream.testing.node_process import free_ports
 from tests.failing_disk import FailingDisks, can_be_built
 
 KAFKA_PORT = 9092

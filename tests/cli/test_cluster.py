@@ -15,12 +15,12 @@ from uuid import UUID
 
 import pytest
 
-from millstream.cli import cluster_start
+from millstream.cli.cluster import start as cluster_start
+from millstream.cli.cluster.report import Health, leader_skew, shown_bytes
 from millstream.cli.cluster_reading import Broker, Cluster, Partition, Quorum, QuorumNode
-from millstream.cli.cluster_report import Health, leader_skew, shown_bytes
 from millstream.cli.terminal import CommandFailedError
 from millstream.testing.embedded_cluster import EmbeddedCluster
-from millstream.testing.free_ports import free_stretch
+from millstream.testing.node_process import free_stretch
 from tests import wire as wires
 from tests.topics import await_topic
 from tests.waiting import PATIENCE_S

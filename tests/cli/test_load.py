@@ -2,7 +2,7 @@
 
 import pytest
 
-from millstream.cli.load import Measured, percentile
+from millstream.cli.bench.load import Measured, percentile
 
 
 @pytest.mark.parametrize(

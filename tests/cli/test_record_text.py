@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from millstream.cli.record_text import as_json, from_json, start_of, template
 from millstream.cli.terminal import CommandFailedError
 from millstream.client import Record
-from millstream.client.values import encode_headers, encode_key, encode_value
+from millstream.client.record import encode_headers, encode_key, encode_value
 
 
 def record(

@@ -22,11 +22,11 @@ import pytest
 
 import millstream
 from millstream.cli import http_front
-from millstream.cli.http_front import DEFAULT_HTTP, HttpOptions, named_limits, open_front
+from millstream.cli.gateway_process import DEFAULT_HTTP, HttpOptions, named_limits, open_front
 from millstream.cli.serve import log_to_stderr
 from millstream.gateway.http.limits import Limits
 from millstream.gateway.http.listening import GatewayError, parse_address
-from millstream.testing.free_ports import free_ports, free_stretch
+from millstream.testing.node_process import free_ports, free_stretch
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.timeout(300)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.client import EncodingError
-from millstream.client.values import (
+from millstream.client.record import (
     decode_json,
     decode_text,
     decoder,

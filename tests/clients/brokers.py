@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 import apache_kafka
-from millstream.testing.free_ports import free_ports
+from millstream.testing.node_process import free_ports
 
 REPOSITORY_ROOT = apache_kafka.REPOSITORY_ROOT
 RUNS_ON_APACHE = os.environ.get("MILLSTREAM_TEST_BROKER") == "apache"

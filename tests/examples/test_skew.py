@@ -9,7 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import millstream
-from millstream.cli import exit_codes, pipeline_skew
+from millstream.cli import exit_codes
+from millstream.cli.pipeline import skew as pipeline_skew
 from millstream.client.partitioners import java_partition
 from millstream.pipeline.skew import Counted, Load, Measure, count, report
 from millstream.testing import EmbeddedBroker

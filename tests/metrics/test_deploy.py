@@ -18,7 +18,7 @@ from apache_kafka import ToolchainMissingError
 from install_test_clients import prometheus as installed
 from millstream.node.metrics.catalog import families
 from millstream.testing import EmbeddedBroker
-from millstream.testing.free_ports import free_ports
+from millstream.testing.node_process import free_ports
 from tests.metrics.conftest import Scrape
 from tests.metrics.queries import (
     DEPLOY,

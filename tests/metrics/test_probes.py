@@ -10,8 +10,7 @@ import pytest
 
 from millstream.node.server.plain_http import LARGEST_HEAD_BYTES
 from millstream.testing import EmbeddedBroker, EmbeddedCluster
-from millstream.testing.free_ports import free_ports
-from millstream.testing.node_process import NodeProcess
+from millstream.testing.node_process import NodeProcess, free_ports
 from tests.metrics.conftest import get
 from tests.waiting import PATIENCE_S
 from tests.wire import Wire

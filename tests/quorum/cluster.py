@@ -31,7 +31,7 @@ from millstream.node.server.listener import ConnectionLimits, Listener
 from millstream.node.server.request import api
 from millstream.node.storage.disk import Disk
 from millstream.node.storage.log.log_directory import LogDirectory
-from millstream.testing.free_ports import free_ports
+from millstream.testing.node_process import free_ports
 from tests.waiting import PATIENCE_S
 
 from .conftest import make_environment, topic

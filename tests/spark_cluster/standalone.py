@@ -13,7 +13,7 @@ import psutil
 import pyspark
 
 from millstream.spark.session.java import find_java
-from millstream.testing.free_ports import HOST, free_ports
+from millstream.testing.node_process import HOST, free_ports
 
 _HOME = Path(pyspark.__file__).parent
 _SMALL = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"

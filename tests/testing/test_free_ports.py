@@ -4,9 +4,9 @@ import socket
 import subprocess
 import sys
 
-from millstream.testing.free_ports import free_ports, free_stretch
+from millstream.testing.node_process import free_ports, free_stretch
 
-OTHERS = "from millstream.testing.free_ports import free_ports; print(*free_ports(3), flush=True); input()"
+OTHERS = "from millstream.testing.node_process import free_ports; print(*free_ports(3), flush=True); input()"
 
 
 def test_ports_of_one_process_are_distinct() -> None:

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 
 import apache_kafka
 from millstream.raw_client import Cluster
-from millstream.testing.free_ports import free_ports
+from millstream.testing.node_process import free_ports
 
 LISTENERS = {
     "PLAINTEXT": "PLAINTEXT",

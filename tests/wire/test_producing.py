@@ -10,7 +10,7 @@ import pytest
 from millstream.columnar import ArrowEncoder, stamp
 from millstream.formats.records.compression import Codec
 from millstream.raw_client import Cluster, ErrorCode, RefusedError, TopicPartition, UnreachableError, WireError
-from millstream.raw_client.patience import Patience
+from millstream.raw_client.deadline import Patience
 from millstream.raw_client.producing import Producer, _Batch, _Lane
 from millstream.raw_client.routing import Leader
 from millstream.raw_client.transactions import idempotent_producer

@@ -6,7 +6,7 @@ import pytest
 
 from millstream.formats.protocol.messages import request_schema, response_schema
 from millstream.formats.protocol.primitives import MalformedMessage
-from millstream.raw_client.fetch_codec import fetch_fields, parse_answer
+from millstream.raw_client.fetching import fetch_fields, parse_answer
 
 TOPIC_ID = UUID(int=0x1234 << 64)
 VERSIONS = range(4, 19)

@@ -2,8 +2,8 @@
 
 from uuid import UUID
 
+from millstream.raw_client.model import PartitionInfo, TopicInfo
 from millstream.raw_client.routing import _newest
-from millstream.raw_client.topics import PartitionInfo, TopicInfo
 
 
 def topic(*leaders: tuple[int, int], topic_id: int = 1) -> TopicInfo:

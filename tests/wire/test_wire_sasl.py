@@ -3,7 +3,7 @@
 import pytest
 
 from millstream.raw_client import SetupError
-from millstream.raw_client.sasl import scram
+from millstream.raw_client.security import scram
 
 RFC_7677_NONCE = "rOprNGfwEbeRWgbNEkqO"
 SERVER_FIRST = b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"

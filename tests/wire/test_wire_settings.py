@@ -6,10 +6,8 @@ from pathlib import Path
 import pytest
 
 from millstream.raw_client import Cluster, SetupError
-from millstream.raw_client.addresses import Address, parse_bootstrap
-from millstream.raw_client.ignored_settings import IGNORED
-from millstream.raw_client.jaas import credentials_of
-from millstream.raw_client.settings import USED, SecurityProtocol, WireSettings, parse_settings
+from millstream.raw_client.model import Address, parse_bootstrap
+from millstream.raw_client.settings import IGNORED, USED, SecurityProtocol, WireSettings, credentials_of, parse_settings
 
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 

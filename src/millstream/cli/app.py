@@ -5,17 +5,12 @@ from typing import Annotated
 import typer
 
 from millstream.cli import (
-    bench,
     broker,
-    cluster,
     consume,
     demo,
     exit_codes,
     gateway,
     group,
-    log_compaction,
-    log_dump,
-    pipeline,
     produce,
     schema,
     settings,
@@ -25,8 +20,12 @@ from millstream.cli import (
     topic,
     txn,
 )
-from millstream.cli.http_options import AuthFile, Http, Insecure, NoHttp, TlsCert, TlsKey
-from millstream.cli.options import Json
+from millstream.cli.bench import commands as bench
+from millstream.cli.cluster import commands as cluster
+from millstream.cli.log import commands as log_compaction
+from millstream.cli.log import commands as log_dump
+from millstream.cli.options import AuthFile, Http, Insecure, Json, NoHttp, TlsCert, TlsKey
+from millstream.cli.pipeline import commands as pipeline
 from millstream.cli.serve import ServeOptions
 from millstream.cli.serve import run as run_serve
 from millstream.cli.terminal import CommandFailedError, complain, print_json

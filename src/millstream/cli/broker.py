@@ -6,10 +6,10 @@ from typing import Annotated
 import typer
 
 from millstream.cli import exit_codes
-from millstream.cli.cluster import Throttle
-from millstream.cli.cluster_moves import Mover, loads, places
+from millstream.cli.cluster.commands import Throttle
+from millstream.cli.cluster.moves import Mover, loads, places
+from millstream.cli.cluster.report import broker_rows, plan_document, show_brokers, show_plan
 from millstream.cli.cluster_reading import Cluster, ClusterAdmin, open_admin
-from millstream.cli.cluster_report import broker_rows, plan_document, show_brokers, show_plan
 from millstream.cli.options import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Bootstrap, ClientSettings, Json, Timeout
 from millstream.cli.terminal import CommandFailedError, note, print_json
 from millstream.formats.model.errors import KafkaError

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from millstream.cli.pipeline_files import loaded, needs
+from millstream.cli.pipeline.common import loaded, needs
 from millstream.cli.terminal import CommandFailedError
 
 if TYPE_CHECKING:

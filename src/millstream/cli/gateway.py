@@ -12,14 +12,24 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from millstream.cli import exit_codes
-from millstream.cli.http_front import DEFAULT_HTTP, HOW_TO_INSTALL, LIMITS_VARIABLE, named_credentials, named_limits
-from millstream.cli.http_options import AuthFile, Http, Insecure, TlsCert, TlsKey
+from millstream.cli.gateway_process import (
+    DEFAULT_HTTP,
+    HOW_TO_INSTALL,
+    LIMITS_VARIABLE,
+    named_credentials,
+    named_limits,
+)
 from millstream.cli.options import (
     DEFAULT_BOOTSTRAP,
     DEFAULT_TIMEOUT_S,
+    AuthFile,
     Bootstrap,
     ClientSettings,
+    Http,
+    Insecure,
     Timeout,
+    TlsCert,
+    TlsKey,
     assignments,
 )
 from millstream.cli.terminal import CommandFailedError

@@ -16,7 +16,7 @@ from millstream.cli.terminal import CommandFailedError
 
 if TYPE_CHECKING:
     from millstream.client import Message, Record
-    from millstream.client.position import Start
+    from millstream.client.stream import Start
 
 _UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}

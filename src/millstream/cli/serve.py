@@ -3,20 +3,27 @@
 Promises: exactly one line on stdout, `ready kafka=HOST:PORT http=HOST:PORT`, when connections are accepted; what went
 wrong is one line on stderr. Everything a broker does is in `runtime`; what a setting means is in `config`; HTTP is
 served by a process beside this one (`http_front`).
+
+Lines of the log: one event is one line, whatever others have chosen that is told in it.
+
+The name of a group or topic may hold a line's end and what looks like another event: what cannot be printed is written
+out. The lines of a stack trace, whose last tells an error's words, are indented.
 """
 
+import logging
 import os
 import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from millstream.cli import exit_codes
 
 if TYPE_CHECKING:
-    from millstream.cli.http_front import HttpFront
+    from millstream.cli.gateway_process import HttpFront
     from millstream.config.broker_config import BrokerConfig
+
 
 DEFAULT_PORT = 9092
 FORCED_EXIT_AFTER_S = 10.0
@@ -130,7 +137,7 @@ def _serve(options: ServeOptions) -> int:
 
 def _open_front(options: ServeOptions, config: "BrokerConfig") -> "HttpFront | None":
     """By default beside every broker that is not a child of a test or of a local cluster."""
-    from millstream.cli.http_front import HttpOptions, open_front
+    from millstream.cli.gateway_process import HttpOptions, open_front
     from millstream.gateway.http.listening import GatewayError
 
     if options.http is not None and options.no_http:
@@ -169,7 +176,7 @@ def _announce(address: str, front: "HttpFront | None", *, serves_clients: bool) 
 def log_to_stderr(usual_level: str = "INFO") -> None:
     import logging
 
-    from millstream.cli.serve_log import LineFormatter
+    from millstream.cli.serve import LineFormatter
 
     level = os.environ.get("MILLSTREAM_LOG_LEVEL", usual_level).upper()
     known = logging.getLevelNamesMapping()
@@ -192,3 +199,27 @@ def exit_with_parent() -> None:
         os._exit(exit_codes.FAILED)  # an orphan that cannot stop cleanly must still go
 
     threading.Thread(target=watch, name="stdin-watch", daemon=True).start()
+
+
+class LineFormatter(logging.Formatter):
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # as logging calls it
+        return _printable(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802
+        return _indented(super().formatException(ei))
+
+    def formatStack(self, stack_info: str) -> str:  # noqa: N802
+        return _indented(super().formatStack(stack_info))
+
+
+def _indented(lines: str) -> str:
+    return "\n".join(f"  {_printable(line)}" for line in lines.split("\n"))
+
+
+def _printable(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)

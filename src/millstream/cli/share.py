@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from millstream.cli.group_commands import Kind, make_app
+from millstream.cli.groups.commands import Kind, make_app
 
 if TYPE_CHECKING:
     from millstream.cli.group_admin import Groups

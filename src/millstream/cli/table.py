@@ -1,8 +1,11 @@
-"""`millstream table`: lake tables (Parquet, Delta, Iceberg): look at them, compact them, replay them into topics."""
+"""`millstream table`: lake tables (Parquet, Delta, Iceberg): look at them, compact them, replay them into topics.
 
-from collections.abc import Iterator
+How lake tables are shown: tables for people, documents for scripts.
+"""
+
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,11 +21,12 @@ from millstream.cli.options import (
     assignments,
     complete_topic,
 )
-from millstream.cli.terminal import CommandFailedError, complain, note, print_json, progress
+from millstream.cli.terminal import CommandFailedError, complain, note, print_json, print_table, progress
 
 if TYPE_CHECKING:
     from millstream.lake.options import TableOptions
-    from millstream.lake.table import LakeTable
+    from millstream.lake.table import LakeTable, Rewritten, TableVersion
+
 
 app = typer.Typer(
     help="Lake tables: list and describe them, compact small files, replay them into topics.", no_args_is_help=True
@@ -91,7 +95,7 @@ def list_tables(
       millstream table list s3://lake -o s3.endpoint=http://localhost:9000 --json
     """
     with _plain_errors():
-        from millstream.cli.table_view import show_tables, summary_document
+        from millstream.cli.table import show_tables, summary_document
         from millstream.lake.storage import Storage
         from millstream.lake.table import format_at
 
@@ -114,7 +118,7 @@ def describe(table: TableArgument, json: Json = False, settings: TableSettings =
       millstream table describe /lake/orders --json
     """
     with _plain_errors():
-        from millstream.cli.table_view import description_document, show_description
+        from millstream.cli.table import description_document, show_description
 
         found = _open(table, settings)
         if json:
@@ -137,7 +141,7 @@ def history(
       millstream table history /lake/orders -n 5
     """
     with _plain_errors():
-        from millstream.cli.table_view import show_history, version_document
+        from millstream.cli.table import show_history, version_document
 
         versions = _open(table, settings).history(limit)
         if json:
@@ -178,7 +182,7 @@ def optimize(
       millstream table optimize /lake/orders --vacuum --retain 2d
     """
     with _plain_errors():
-        from millstream.cli.table_view import rewritten_document, show_rewritten
+        from millstream.cli.table import rewritten_document, show_rewritten
         from millstream.lake.options import parse_size
 
         size = parse_size(target_size, "--target-size")
@@ -283,3 +287,108 @@ def backfill(
     else:
         before = f", after {result.rows_before} of an earlier run" if result.rows_before else ""
         print(f"wrote {result.rows} rows to {to} in the order of {result.order}{before}")
+
+
+def summary_document(table: "LakeTable") -> dict[str, Any]:
+    files = table.scan().files
+    return {
+        "table": table.name,
+        "format": table.format,
+        "version": table.version,
+        "rows": sum(file.rows for file in files),
+        "files": len(files),
+        "bytes": sum(file.size for file in files),
+        "partition_by": table.partitioning.text,
+    }
+
+
+def description_document(table: "LakeTable") -> dict[str, Any]:
+    ends = _topic_ends(table)
+    return {
+        **summary_document(table),
+        "columns": {each.name: str(each.type) for each in table.schema},
+        "topics": [{"topic": topic, "partition": partition, "next_offset": end} for (topic, partition), end in ends],
+    }
+
+
+def version_document(version: "TableVersion") -> dict[str, Any]:
+    return {
+        "version": version.version,
+        "time": version.time.isoformat(),
+        "operation": version.operation,
+        "details": version.details,
+    }
+
+
+def rewritten_document(result: "Rewritten") -> dict[str, Any]:
+    return dict(vars(result))
+
+
+def show_tables(tables: Sequence["LakeTable"]) -> None:
+    documents = [summary_document(table) for table in tables]
+    print_table(
+        ["TABLE", "FORMAT", "VERSION", "ROWS", "FILES", "SIZE", "PARTITIONED BY"],
+        [
+            (
+                each["table"],
+                each["format"],
+                each["version"],
+                each["rows"],
+                each["files"],
+                size_text(each["bytes"]),
+                each["partition_by"],
+            )
+            for each in documents
+        ],
+    )
+
+
+def show_description(table: "LakeTable") -> None:
+    document = summary_document(table)
+    partitioned = f", partitioned by {document['partition_by']}" if document["partition_by"] else ""
+    print(f"{document['table']}: {document['format']}, version {document['version']}{partitioned}")
+    print(f"{document['rows']} rows in {document['files']} files, {size_text(document['bytes'])}\n")
+    print_table(["COLUMN", "TYPE"], [(each.name, str(each.type)) for each in table.schema])
+    ends = _topic_ends(table)
+    if ends:
+        print()
+        print_table(["TOPIC", "PARTITION", "TAIL BEGINS AT"], [(topic, number, end) for (topic, number), end in ends])
+
+
+def show_history(versions: Sequence["TableVersion"]) -> None:
+    print_table(
+        ["VERSION", "TIME", "OPERATION", "DETAILS"],
+        [
+            (
+                each.version,
+                each.time.astimezone().isoformat(sep=" ", timespec="seconds"),
+                each.operation,
+                ", ".join(f"{name} {value}" for name, value in each.details.items()),
+            )
+            for each in versions
+        ],
+    )
+
+
+def show_rewritten(result: "Rewritten", *, vacuum: bool) -> None:
+    print(
+        f"files: {result.files_before} -> {result.files_after},"
+        f" {size_text(result.bytes_before)} -> {size_text(result.bytes_after)}"
+    )
+    if vacuum:
+        print(f"deleted {result.deleted} files that nobody needs")
+
+
+def size_text(size: float) -> str:
+    for unit in ("B", "KB", "MB", "GB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TB"
+
+
+def _topic_ends(table: "LakeTable") -> list[tuple[tuple[str, int], int]]:
+    from millstream.lake.ordered_rows import has_positions
+    from millstream.lake.seam import positions_of
+
+    return sorted(positions_of(table).items()) if has_positions(table) else []

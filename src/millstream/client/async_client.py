@@ -20,11 +20,9 @@ from confluent_kafka import Producer
 from millstream.client.client import Client, Partitions
 from millstream.client.errors import MillstreamError
 from millstream.client.partitioners import Partitioner
-from millstream.client.position import Start
-from millstream.client.record import Message, Published, Record
-from millstream.client.stream import RecordStream
+from millstream.client.record import Decode, Headers, Key, Message, Published, Record, Value
+from millstream.client.stream import RecordStream, Start
 from millstream.client.topics import Topic
-from millstream.client.values import Decode, Headers, Key, Value
 
 T = TypeVar("T")
 V = TypeVar("V")

@@ -10,12 +10,10 @@ from typing import Any, Literal, TypeVar, overload
 
 from millstream.client.connection import Connection
 from millstream.client.partitioners import Partitioner
-from millstream.client.position import Start, resolve
 from millstream.client.publisher import Publisher
-from millstream.client.record import Message, Published, Record
-from millstream.client.stream import RecordStream
+from millstream.client.record import Decode, Headers, Key, Message, Published, Record, Value, decoder
+from millstream.client.stream import RecordStream, Start, resolve
 from millstream.client.topics import Topic, Topics
-from millstream.client.values import Decode, Headers, Key, Value, decoder
 
 T = TypeVar("T")
 Partitions = int | Iterable[int] | None

@@ -17,10 +17,11 @@ from confluent_kafka import KafkaException, Producer
 from millstream.client.connection import Connection
 from millstream.client.errors import DeadlineError, DeliveryError, MillstreamError, topic_not_found
 from millstream.client.partitioners import ANY_PARTITION, Partitioner
-from millstream.client.record import Message, Published
-from millstream.client.values import (
+from millstream.client.record import (
     Headers,
     Key,
+    Message,
+    Published,
     Value,
     encode_headers,
     encode_key,

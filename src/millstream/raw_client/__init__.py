@@ -2,7 +2,6 @@
 
 from millstream.formats.model.errors import ErrorCode
 from millstream.raw_client.cluster import Cluster
-from millstream.raw_client.coordinators import CoordinatorKind
 from millstream.raw_client.errors import (
     OffsetOutOfRangeError,
     RefusedError,
@@ -11,9 +10,10 @@ from millstream.raw_client.errors import (
     UnreadableError,
     WireError,
 )
-from millstream.raw_client.fetch_codec import Fetched
-from millstream.raw_client.log_offsets import EARLIEST, LATEST, OffsetAndTime
-from millstream.raw_client.topics import BrokerInfo, PartitionInfo, TopicInfo, TopicPartition
+from millstream.raw_client.fetching import Fetched
+from millstream.raw_client.model import BrokerInfo, PartitionInfo, TopicInfo, TopicPartition
+from millstream.raw_client.offsets import EARLIEST, LATEST, OffsetAndTime
+from millstream.raw_client.routing import CoordinatorKind
 
 __all__ = [
     "EARLIEST",

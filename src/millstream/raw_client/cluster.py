@@ -16,20 +16,15 @@ from uuid import UUID
 
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.protocol.schema import Message
-from millstream.raw_client.addresses import Address, parse_bootstrap
 from millstream.raw_client.connection import Connection
-from millstream.raw_client.coordinators import CoordinatorKind, Coordinators, passing_code
+from millstream.raw_client.deadline import Patience
 from millstream.raw_client.errors import ConnectionLostError, NotYetError, error_code, refusal
-from millstream.raw_client.fetch_codec import Fetched
-from millstream.raw_client.fetching import Fetcher, Wanted
-from millstream.raw_client.group_offsets import commit_offsets, committed_offsets
-from millstream.raw_client.log_offsets import LogOffsets, OffsetAndTime
-from millstream.raw_client.opening import Opener
-from millstream.raw_client.patience import Patience
-from millstream.raw_client.pool import ConnectionPool
-from millstream.raw_client.routing import Leader, Routing
+from millstream.raw_client.fetching import Fetched, Fetcher, Wanted
+from millstream.raw_client.model import Address, BrokerInfo, TopicInfo, TopicPartition, parse_bootstrap
+from millstream.raw_client.offsets import LogOffsets, OffsetAndTime, commit_offsets, committed_offsets
+from millstream.raw_client.pool import ConnectionPool, Opener
+from millstream.raw_client.routing import CoordinatorKind, Coordinators, Leader, Routing, passing_code
 from millstream.raw_client.settings import parse_settings
-from millstream.raw_client.topics import BrokerInfo, TopicInfo, TopicPartition
 
 
 class Cluster:

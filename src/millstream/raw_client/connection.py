@@ -16,8 +16,8 @@ from millstream.formats.model.errors import ErrorCode
 from millstream.formats.protocol.messages import request_schema, response_schema
 from millstream.formats.protocol.primitives import Cursor, MalformedMessage
 from millstream.formats.protocol.schema import Message, Schema
-from millstream.raw_client.addresses import Address
 from millstream.raw_client.errors import ConnectionLostError, SetupError, WireError
+from millstream.raw_client.model import Address
 from millstream.version import VERSION
 
 MAX_ANSWER_BYTES = 300 << 20
@@ -25,7 +25,7 @@ MAX_ANSWER_BYTES = 300 << 20
 _API_VERSIONS = "api_versions"
 _SOFTWARE = {"client_software_name": "millstream", "client_software_version": VERSION.replace("+", "-")}
 _INT32 = struct.Struct(">i")
-_HEAD = struct.Struct(">hhih")
+_REQUEST_HEAD = struct.Struct(">hhih")
 
 
 class Sent(NamedTuple):
@@ -67,7 +67,7 @@ class Connection:
 
     def send_body(self, schema: Schema, version: int, body: bytes | bytearray, timeout_s: float) -> Sent:
         self._last_id = (self._last_id + 1) & 0x7FFFFFFF
-        head = _HEAD.pack(schema.api_key, version, self._last_id, len(self._client_id)) + self._client_id
+        head = _REQUEST_HEAD.pack(schema.api_key, version, self._last_id, len(self._client_id)) + self._client_id
         if schema.is_flexible(version):
             head += b"\x00"
         try:

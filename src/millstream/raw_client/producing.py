@@ -17,6 +17,7 @@ from millstream.formats.model.errors import ErrorCode
 from millstream.formats.protocol.schema import Message
 from millstream.raw_client.cluster import Cluster
 from millstream.raw_client.connection import Connection, Sent
+from millstream.raw_client.deadline import Patience
 from millstream.raw_client.errors import (
     ConnectionLostError,
     RefusedError,
@@ -25,8 +26,7 @@ from millstream.raw_client.errors import (
     advice,
     error_code,
 )
-from millstream.raw_client.patience import Patience
-from millstream.raw_client.topics import TopicPartition
+from millstream.raw_client.model import TopicPartition
 
 MAX_BUFFERED_BYTES = 32 << 20
 MAX_REQUEST_BYTES = 4 << 20

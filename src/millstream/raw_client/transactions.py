@@ -13,10 +13,10 @@ from typing import Any
 
 from millstream.formats.model.errors import ErrorCode
 from millstream.raw_client.cluster import Cluster
-from millstream.raw_client.coordinators import CoordinatorKind
+from millstream.raw_client.deadline import Patience
 from millstream.raw_client.errors import NotYetError, RefusedError, WireError, error_code, refusal
-from millstream.raw_client.patience import Patience
-from millstream.raw_client.topics import TopicPartition
+from millstream.raw_client.model import TopicPartition
+from millstream.raw_client.routing import CoordinatorKind
 
 EPOCH_PER_TRANSACTION = 2
 """The `transaction.version` from which on each transaction has an epoch of its own."""

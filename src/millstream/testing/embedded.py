@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from millstream.testing.free_ports import free_ports
-from millstream.testing.node_process import NodeProcess, NodeProcessError
+from millstream.testing.node_process import NodeProcess, NodeProcessError, free_ports
 
 EmbeddedBrokerError = NodeProcessError
 

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from millstream.testing.embedded import setting_text
-from millstream.testing.free_ports import HOST, free_ports
-from millstream.testing.node_process import NodeProcess
+from millstream.testing.node_process import HOST, NodeProcess, free_ports
 
 
 class EmbeddedCluster:

@@ -31,8 +31,8 @@ from millstream.formats.records.opening import BeyondLimitsError, OpeningLimits,
 from millstream.formats.records.record import Record
 from millstream.raw_client import Cluster, TopicPartition, WireError
 from millstream.raw_client.connection import Connection, Sent
+from millstream.raw_client.deadline import Patience
 from millstream.raw_client.errors import UNREADABLE, ConnectionLostError, UnreadableError, error_code, refusal
-from millstream.raw_client.patience import Patience
 
 Positions = Mapping[TopicPartition, int]
 Answer = TypeVar("Answer")

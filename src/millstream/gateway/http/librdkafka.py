@@ -3,7 +3,7 @@
 from typing import Any
 
 from millstream.raw_client import Cluster
-from millstream.raw_client.tls import TlsSettings
+from millstream.raw_client.security import TlsSettings
 
 
 def librdkafka_settings(cluster: Cluster) -> dict[str, Any]:

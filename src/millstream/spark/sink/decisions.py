@@ -15,7 +15,7 @@ from millstream.columnar import ArrowDecoder
 from millstream.formats.records.compression import Codec
 from millstream.formats.records.record import Record, build_batch
 from millstream.raw_client import EARLIEST, LATEST, Cluster, ErrorCode, RefusedError, TopicPartition
-from millstream.raw_client.patience import Patience
+from millstream.raw_client.deadline import Patience
 from millstream.raw_client.producing import Producer, Written
 from millstream.raw_client.transactions import NO_MORE_SAY, Identity, Transactions
 from millstream.spark.errors import SinkError

@@ -7,9 +7,8 @@ from typing import Annotated
 import typer
 
 from millstream.cli import exit_codes
-from millstream.cli.cluster_moves import Mover, loads, places
-from millstream.cli.cluster_reading import ClusterAdmin, Quorum, QuorumNode, open_admin
-from millstream.cli.cluster_report import (
+from millstream.cli.cluster.moves import Mover, loads, places
+from millstream.cli.cluster.report import (
     Health,
     plan_document,
     quorum_document,
@@ -18,15 +17,21 @@ from millstream.cli.cluster_report import (
     show_status,
     status_document,
 )
-from millstream.cli.http_front import HttpOptions
-from millstream.cli.http_options import AuthFile, Http, Insecure, NoHttp, TlsCert, TlsKey
+from millstream.cli.cluster_reading import ClusterAdmin, Quorum, QuorumNode, open_admin
+from millstream.cli.gateway_process import HttpOptions
 from millstream.cli.options import (
     DEFAULT_BOOTSTRAP,
     DEFAULT_TIMEOUT_S,
+    AuthFile,
     Bootstrap,
     ClientSettings,
+    Http,
+    Insecure,
     Json,
+    NoHttp,
     Timeout,
+    TlsCert,
+    TlsKey,
     assignments,
 )
 from millstream.cli.terminal import CommandFailedError, note, print_json
@@ -82,7 +87,7 @@ def start(
       millstream cluster start --nodes 5 --dir /tmp/five --port 19092
       millstream cluster start --set default.replication.factor=3
     """
-    from millstream.cli.cluster_start import run
+    from millstream.cli.cluster.start import run
 
     options = HttpOptions(http, no_http, auth_file, insecure, tls_cert, tls_key)
     raise typer.Exit(run(directory, nodes, port, assignments(set_, "--set"), options, as_json=json))

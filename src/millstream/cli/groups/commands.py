@@ -8,7 +8,7 @@ import typer
 
 from millstream.cli import exit_codes
 from millstream.cli.group_admin import Group, Groups, no_such_group, still_active
-from millstream.cli.group_view import (
+from millstream.cli.groups.view import (
     group_document,
     lag_document,
     lags_of,

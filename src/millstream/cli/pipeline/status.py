@@ -10,7 +10,7 @@ import typer
 
 from millstream.cli import exit_codes
 from millstream.cli.options import Json
-from millstream.cli.pipeline_files import needs, resolved
+from millstream.cli.pipeline.common import needs, resolved
 from millstream.cli.terminal import CommandFailedError, note, print_json, print_table
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _name(text: str) -> str:
     """The name of a pipeline, of which the file may have been given."""
     path = Path(text)
     if path.suffix in (".yaml", ".yml") or path.is_dir():
-        from millstream.cli.pipeline_files import inspected
+        from millstream.cli.pipeline.common import inspected
 
         found = inspected(path)
         if found.pipeline is None:

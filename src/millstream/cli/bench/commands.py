@@ -20,7 +20,7 @@ from millstream.cli.terminal import CommandFailedError, note, print_json, print_
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from millstream.cli.load import Measured
+    from millstream.cli.bench.load import Measured
 
 LOADS = ("produce", "consume", "latency")
 
@@ -105,7 +105,7 @@ class _Run:
         self.results: list[Measured] = []
 
     def produce(self, records: int, size: int, acks: str, compression: str) -> None:
-        from millstream.cli.load import produce_load
+        from millstream.cli.bench.load import produce_load
 
         self.results.append(
             produce_load(
@@ -120,7 +120,7 @@ class _Run:
         )
 
     def consume(self, records: int) -> None:
-        from millstream.cli.load import consume_load
+        from millstream.cli.bench.load import consume_load
 
         self.results.append(
             consume_load(
@@ -133,7 +133,7 @@ class _Run:
         )
 
     def latency(self, size: int, acks: str, rate: int, seconds: float) -> None:
-        from millstream.cli.load import latency_load
+        from millstream.cli.bench.load import latency_load
 
         self.results.append(
             latency_load(

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 
 from millstream.cli import exit_codes
-from millstream.cli.http_front import HOW_TO_INSTALL, HttpFront, HttpOptions, open_front
+from millstream.cli.gateway_process import HOW_TO_INSTALL, HttpFront, HttpOptions, open_front
 from millstream.cli.serve import log_to_stderr
 from millstream.cli.terminal import CommandFailedError, complain, note, print_json
 from millstream.gateway.http.listening import GatewayError

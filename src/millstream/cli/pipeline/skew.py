@@ -8,8 +8,7 @@ import typer
 
 from millstream.cli import exit_codes
 from millstream.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, ClientSettings, Json, TopicArgument, assignments
-from millstream.cli.pipeline_files import needs
-from millstream.cli.pipeline_spark import short_session
+from millstream.cli.pipeline.common import needs, short_session
 from millstream.cli.terminal import CommandFailedError, print_json, print_table
 
 if TYPE_CHECKING:
