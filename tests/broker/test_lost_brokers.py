@@ -14,7 +14,7 @@ from millstream.formats.protocol.primitives import Cursor
 from millstream.formats.protocol.schema import Message
 from millstream.node.broker.cluster_apis import ClusterHandlers
 from millstream.node.cluster.lost_brokers import LostBrokers
-from millstream.node.metadata.membership import fence_broker
+from millstream.node.metadata.brokers import fence_broker
 from millstream.node.metadata.topics import NewTopic
 from millstream.node.server.request import Context
 from millstream.node.server.service import Peer

@@ -15,9 +15,8 @@ from millstream.formats.protocol.schema import Message
 from millstream.node.controller.active_controller import ActiveController
 from millstream.node.controller.heartbeats import Heartbeats
 from millstream.node.environment import Environment
-from millstream.node.metadata.application import apply
 from millstream.node.metadata.features import SUPPORTED_FEATURES
-from millstream.node.metadata.image import MetadataDelta, MetadataImage
+from millstream.node.metadata.image import MetadataDelta, MetadataImage, apply
 from millstream.node.metadata.records import MetadataRecord
 from millstream.node.server.network import Listening
 from millstream.node.server.request import Context

@@ -13,10 +13,10 @@ from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import TopicId, TopicName
 from millstream.node.controller.batches import MAX_BATCH_RECORDS, cut_into_batches
 from millstream.node.controller.handlers.topics import _in_parts
-from millstream.node.metadata.decision import Decision
 from millstream.node.metadata.image import MetadataImage, ResourceType
 from millstream.node.metadata.records import (
     ConfigRecord,
+    Decision,
     MetadataRecord,
     NoOpRecord,
     PartitionChangeRecord,

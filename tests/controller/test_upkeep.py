@@ -8,8 +8,8 @@ from millstream.formats.model.errors import ErrorCode
 from millstream.formats.model.identifiers import BrokerId, TopicName
 from millstream.node.controller.upkeep import Upkeep
 from millstream.node.metadata.configs import ConfigChange, Operation, incremental_alter_configs
+from millstream.node.metadata.elections import IsrChange, alter_partitions
 from millstream.node.metadata.image import ConfigResource, PartitionState, ResourceType
-from millstream.node.metadata.isr import IsrChange, alter_partitions
 from millstream.node.metadata.topic_names import CONSUMER_OFFSETS_TOPIC
 from millstream.node.metadata.topics import NewTopic, create_topics
 

@@ -7,14 +7,11 @@ from millstream.config.broker_config import BrokerConfig
 from millstream.config.loading import load_broker_config
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.model.identifiers import BrokerId, TopicName
-from millstream.node.metadata.application import apply
-from millstream.node.metadata.decision import Decision
+from millstream.node.metadata.brokers import BrokerIntroduction, admit_broker, fence_broker, unfence_broker
+from millstream.node.metadata.elections import IsrAnswer, IsrChange, alter_partitions
 from millstream.node.metadata.features import missing_features
-from millstream.node.metadata.image import MetadataDelta, MetadataImage, PartitionState
-from millstream.node.metadata.isr import IsrAnswer, IsrChange, alter_partitions
-from millstream.node.metadata.membership import BrokerIntroduction, admit_broker, fence_broker, unfence_broker
-from millstream.node.metadata.record_codec import encode_record
-from millstream.node.metadata.records import Endpoint, FeatureLevelRecord, MetadataRecord
+from millstream.node.metadata.image import MetadataDelta, MetadataImage, PartitionState, apply
+from millstream.node.metadata.records import Decision, Endpoint, FeatureLevelRecord, MetadataRecord, encode_record
 from millstream.node.metadata.topics import NewTopic, create_topics
 
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"

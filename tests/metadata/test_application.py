@@ -5,10 +5,9 @@ from uuid import UUID
 import pytest
 
 from millstream.formats.model.identifiers import BrokerId, TopicId, TopicName, TopicPartition
-from millstream.node.metadata.application import apply
+from millstream.node.metadata.brokers import allocate_producer_ids
 from millstream.node.metadata.features import missing_features
-from millstream.node.metadata.image import ConfigResource, MetadataImage, ResourceType
-from millstream.node.metadata.producer_ids import allocate_producer_ids
+from millstream.node.metadata.image import ConfigResource, MetadataImage, ResourceType, apply
 from millstream.node.metadata.records import (
     BrokerRegistrationChangeRecord,
     ConfigRecord,

@@ -6,12 +6,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.model.identifiers import BrokerId
-from millstream.node.metadata.application import apply, replay
+from millstream.node.metadata.brokers import allocate_producer_ids
 from millstream.node.metadata.configs import ConfigChange, alter_configs, incremental_alter_configs
-from millstream.node.metadata.image import ConfigResource, MetadataImage
-from millstream.node.metadata.producer_ids import allocate_producer_ids
-from millstream.node.metadata.record_codec import decode_record
-from millstream.node.metadata.records import BrokerRegistrationChangeRecord
+from millstream.node.metadata.image import ConfigResource, MetadataImage, apply, replay
+from millstream.node.metadata.records import BrokerRegistrationChangeRecord, decode_record
 from millstream.node.metadata.topic_names import folded
 from millstream.node.metadata.topics import (
     NewPartitions,

@@ -5,7 +5,7 @@ import pytest
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import BrokerId
 from millstream.node.metadata.elections import ElectionType, balance_leaders, elect_leaderless, elect_leaders
-from millstream.node.metadata.partition_change import RECOVERING
+from millstream.node.metadata.partitions import RECOVERING
 from millstream.node.metadata.records import BrokerRegistrationChangeRecord, ConfigRecord
 from millstream.node.metadata.topics import NewTopic
 from tests.metadata.cluster import Cluster

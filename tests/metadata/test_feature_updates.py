@@ -6,10 +6,14 @@ import pytest
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import BrokerId
-from millstream.node.metadata.application import apply
-from millstream.node.metadata.feature_updates import FeatureUpdate, UpgradeType, update_features
-from millstream.node.metadata.features import SUPPORTED_FEATURES, bootstrap_records
-from millstream.node.metadata.image import MetadataImage
+from millstream.node.metadata.features import (
+    SUPPORTED_FEATURES,
+    FeatureUpdate,
+    UpgradeType,
+    bootstrap_records,
+    update_features,
+)
+from millstream.node.metadata.image import MetadataImage, apply
 from millstream.node.metadata.records import ConfigRecord, FeatureLevelRecord, SupportedFeature
 from millstream.node.metadata.topics import NewTopic
 from tests.metadata.cluster import Cluster

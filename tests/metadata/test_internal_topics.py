@@ -1,7 +1,7 @@
 """Internal topics get the replicas they lack when brokers are added."""
 
 from millstream.formats.model.errors import ErrorCode
-from millstream.node.metadata.internal_topics import grow_internal_topics
+from millstream.node.metadata.reassignment import grow_internal_topics
 from millstream.node.metadata.records import ConfigRecord
 from millstream.node.metadata.topics import NewTopic, internal_topic
 from tests.metadata.cluster import Cluster, introduction

@@ -6,9 +6,9 @@ import pytest
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import BrokerId, TopicName
-from millstream.node.metadata.isr import IsrChange, alter_partitions
-from millstream.node.metadata.membership import begin_controlled_shutdown, unregister_broker
-from millstream.node.metadata.partition_change import RECOVERED, RECOVERING
+from millstream.node.metadata.brokers import begin_controlled_shutdown, unregister_broker
+from millstream.node.metadata.elections import IsrChange, alter_partitions
+from millstream.node.metadata.partitions import RECOVERED, RECOVERING
 from millstream.node.metadata.records import PartitionChangeRecord
 from millstream.node.metadata.topics import NewTopic
 from tests.metadata.cluster import Cluster

@@ -7,8 +7,7 @@ import pytest
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import BrokerId, TopicName
-from millstream.node.metadata.application import apply
-from millstream.node.metadata.membership import (
+from millstream.node.metadata.brokers import (
     Heartbeat,
     HeartbeatAnswer,
     admit_broker,
@@ -18,6 +17,7 @@ from millstream.node.metadata.membership import (
     unfence_broker,
     unregister_broker,
 )
+from millstream.node.metadata.image import apply
 from millstream.node.metadata.records import (
     LOST_DIRECTORY,
     NO_LEADER,

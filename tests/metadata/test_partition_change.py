@@ -8,7 +8,7 @@ from millstream.formats.model.errors import ErrorCode
 from millstream.formats.model.identifiers import BrokerId
 from millstream.node.metadata.elections import ElectionType, elect_leaders
 from millstream.node.metadata.image import PartitionState
-from millstream.node.metadata.partition_change import RECOVERED, RECOVERING
+from millstream.node.metadata.partitions import RECOVERED, RECOVERING
 from millstream.node.metadata.records import NO_LEADER, BrokerRegistrationChangeRecord, ConfigRecord
 from millstream.node.metadata.topics import NewTopic
 from tests.metadata.cluster import Cluster

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import NO_TOPIC_ID, BrokerId
+from millstream.node.metadata.brokers import unregister_broker
 from millstream.node.metadata.configs import ConfigChange, Operation, incremental_alter_configs
 from millstream.node.metadata.image import ConfigResource, ResourceType
-from millstream.node.metadata.membership import unregister_broker
-from millstream.node.metadata.placement import check_assignment, interleaved, new_partition, place_replicas
+from millstream.node.metadata.partitions import check_assignment, interleaved, new_partition, place_replicas
 from millstream.node.metadata.reassignment import Reassignment, alter_reassignments
 from millstream.node.metadata.records import UNASSIGNED_DIRECTORY, BrokerRegistrationChangeRecord
 from millstream.node.metadata.topics import NewTopic, internal_topic

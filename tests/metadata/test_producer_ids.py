@@ -4,7 +4,7 @@ import pytest
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import BrokerId
-from millstream.node.metadata.producer_ids import allocate_producer_ids
+from millstream.node.metadata.brokers import allocate_producer_ids
 from tests.metadata.cluster import Cluster
 
 ONE = BrokerId(1)

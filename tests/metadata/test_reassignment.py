@@ -6,8 +6,8 @@ from uuid import UUID
 import pytest
 
 from millstream.formats.model.errors import ErrorCode
-from millstream.node.metadata.membership import admit_broker
-from millstream.node.metadata.partition_change import RECOVERING
+from millstream.node.metadata.brokers import admit_broker
+from millstream.node.metadata.partitions import RECOVERING
 from millstream.node.metadata.reassignment import (
     OngoingReassignment,
     Reassignment,

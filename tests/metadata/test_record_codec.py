@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.formats.model.identifiers import BrokerId, TopicId, TopicName
-from millstream.node.metadata.record_codec import decode_record, encode_record
 from millstream.node.metadata.records import (
     BrokerRegistrationChangeRecord,
     ConfigRecord,
@@ -26,6 +25,8 @@ from millstream.node.metadata.records import (
     SupportedFeature,
     TopicRecord,
     UnregisterBrokerRecord,
+    decode_record,
+    encode_record,
 )
 
 ID = TopicId(UUID(bytes=bytes(range(1, 17))))
@@ -266,6 +267,6 @@ def test_a_partition_written_by_hand_is_as_the_schema_writes_it(
         eligible_leader_replicas=elr,
     )
     by_hand = encode_record(record)
-    monkeypatch.setattr("millstream.node.metadata.record_codec._encode_partition", lambda _: None)
+    monkeypatch.setattr("millstream.node.metadata.records._encode_partition", lambda _: None)
     assert by_hand == encode_record(record)
     assert decode_record(by_hand) == record

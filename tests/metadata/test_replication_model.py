@@ -12,15 +12,13 @@ import pytest
 
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.model.identifiers import BrokerId
-from millstream.node.metadata.application import apply
+from millstream.node.metadata.brokers import Heartbeat, process_heartbeat, unregister_broker
 from millstream.node.metadata.configs import ConfigChange, Operation, incremental_alter_configs
 from millstream.node.metadata.elections import ElectionType, balance_leaders, elect_leaderless, elect_leaders
-from millstream.node.metadata.image import ConfigResource, MetadataImage, PartitionState, ResourceType
-from millstream.node.metadata.membership import Heartbeat, process_heartbeat, unregister_broker
-from millstream.node.metadata.partition_change import RECOVERED, RECOVERING
+from millstream.node.metadata.image import ConfigResource, MetadataImage, PartitionState, ResourceType, apply
+from millstream.node.metadata.partitions import RECOVERED, RECOVERING, ReplicationRules
 from millstream.node.metadata.reassignment import Reassignment, alter_reassignments
 from millstream.node.metadata.records import NO_LEADER
-from millstream.node.metadata.replication_rules import ReplicationRules
 from millstream.node.metadata.snapshot import snapshot_records
 from millstream.node.metadata.topics import NewTopic
 from tests.metadata.cluster import Cluster

@@ -8,11 +8,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.formats.model.identifiers import BrokerId, TopicId, TopicName
-from millstream.node.metadata.application import apply
-from millstream.node.metadata.cluster_id import cluster_id_record
-from millstream.node.metadata.image import BrokerRegistration, ConfigResource, MetadataImage, PartitionState, TopicImage
-from millstream.node.metadata.record_codec import decode_record, encode_record
-from millstream.node.metadata.records import CorruptMetadataError, Endpoint, SupportedFeature
+from millstream.node.metadata.image import (
+    BrokerRegistration,
+    ConfigResource,
+    MetadataImage,
+    PartitionState,
+    TopicImage,
+    apply,
+    cluster_id_record,
+)
+from millstream.node.metadata.records import (
+    CorruptMetadataError,
+    Endpoint,
+    SupportedFeature,
+    decode_record,
+    encode_record,
+)
 from millstream.node.metadata.snapshot import difference, snapshot_records
 from millstream.node.metadata.topic_names import folded
 from millstream.node.metadata.topics import NewTopic, TopicReference, delete_topics

@@ -21,11 +21,9 @@ from millstream.node.controller.batches import cut_into_batches
 from millstream.node.controller.dynamic_config import changes_broker_settings, dynamic_config
 from millstream.node.controller.metadata_source import DecisionLog, ImageSource
 from millstream.node.environment import Environment
-from millstream.node.metadata.application import apply
-from millstream.node.metadata.decision import Decision
 from millstream.node.metadata.features import bootstrap_records
-from millstream.node.metadata.image import MetadataDelta, MetadataImage
-from millstream.node.metadata.records import MetadataRecord
+from millstream.node.metadata.image import MetadataDelta, MetadataImage, apply
+from millstream.node.metadata.records import Decision, MetadataRecord
 
 _PATIENCE_S = 2.0
 """How long a node that leads no more waits to see what became of its last decisions."""

@@ -26,9 +26,7 @@ from millstream.node.controller.attention import STEP_S, Attention
 from millstream.node.controller.broker_sessions import BrokerSession, BrokerSessions, longest_gap_s
 from millstream.node.controller.probes import Finding, probe
 from millstream.node.environment import Environment
-from millstream.node.metadata.decision import Decision
-from millstream.node.metadata.image import BrokerRegistration, MetadataImage
-from millstream.node.metadata.membership import (
+from millstream.node.metadata.brokers import (
     BrokerAdmission,
     BrokerDeparture,
     BrokerIntroduction,
@@ -39,7 +37,8 @@ from millstream.node.metadata.membership import (
     process_heartbeat,
     unregister_broker,
 )
-from millstream.node.metadata.records import Endpoint, SupportedFeature
+from millstream.node.metadata.image import BrokerRegistration, MetadataImage
+from millstream.node.metadata.records import Decision, Endpoint, SupportedFeature
 from millstream.node.server.request import Context, Response
 from millstream.node.server.service import Peer
 

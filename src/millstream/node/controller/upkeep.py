@@ -10,12 +10,11 @@ from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.node.controller.active_controller import ActiveController, Decide
 from millstream.node.controller.metadata_source import ImageSource
 from millstream.node.environment import Environment
-from millstream.node.metadata.decision import Decision
 from millstream.node.metadata.elections import MAX_ELECTIONS_AT_ONCE, ElectionAnswer, balance_leaders, elect_leaderless
 from millstream.node.metadata.features import missing_features
 from millstream.node.metadata.image import MetadataDelta, MetadataImage
-from millstream.node.metadata.internal_topics import grow_internal_topics
-from millstream.node.metadata.reassignment import ReassignmentAnswer
+from millstream.node.metadata.reassignment import ReassignmentAnswer, grow_internal_topics
+from millstream.node.metadata.records import Decision
 
 _LEADERLESS_CHECK_S = 10.0
 _log = logging.getLogger("millstream.controller")

@@ -15,13 +15,17 @@ from millstream.config.table import log
 from millstream.config.topic_config import check_topic_config, topic_setting, value_from_broker
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import TopicName
-from millstream.node.metadata.application import apply
-from millstream.node.metadata.cluster_id import CLUSTER_ID_NAME
-from millstream.node.metadata.decision import Decision, Outcome, refusal
 from millstream.node.metadata.features import eligible_leader_replicas_enabled
-from millstream.node.metadata.image import ALL_BROKERS, ConfigResource, MetadataImage, ResourceType
-from millstream.node.metadata.partition_change import PartitionChanger
-from millstream.node.metadata.records import ConfigRecord, MetadataRecord
+from millstream.node.metadata.image import (
+    ALL_BROKERS,
+    CLUSTER_ID_NAME,
+    ConfigResource,
+    MetadataImage,
+    ResourceType,
+    apply,
+)
+from millstream.node.metadata.partitions import PartitionChanger
+from millstream.node.metadata.records import ConfigRecord, Decision, MetadataRecord, Outcome, refusal
 
 LONGEST_TEXT = (1 << 15) - 1
 """Bytes of a name or a value."""

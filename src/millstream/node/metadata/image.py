@@ -2,18 +2,35 @@
 
 `apply` makes the next image out of records and shares everything that they did not touch: a topic more costs one
 shallow copy of the topic maps, never a copy of partitions. Readers hold an image as long as they like.
+
+Records applied to an image. Within one `apply`, what is touched is copied once and then changed in place.
+
+How the cluster's id is kept in the metadata log: as the value of a setting of all brokers that nobody can alter.
+
+Kafka writes it to each node's disk in a format step. Here the first leader of an empty log decides it, and a record
+that Kafka's tools can read carries it to all others. It is no setting: the image keeps it apart from those.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from millstream.config.table import cluster
 from millstream.formats.model.identifiers import BrokerId, TopicId, TopicName, TopicPartition
-from millstream.node.metadata.records import LOST_DIRECTORY, NO_LEADER, Endpoint, SupportedFeature
+from millstream.node.metadata import records
+from millstream.node.metadata.records import (
+    LOST_DIRECTORY,
+    NO_LEADER,
+    ConfigRecord,
+    CorruptMetadataError,
+    Endpoint,
+    MetadataRecord,
+    SupportedFeature,
+)
+from millstream.node.metadata.topic_names import folded
 
 _EMPTY: Mapping[Any, Any] = MappingProxyType({})
 
@@ -158,3 +175,292 @@ class MetadataDelta:
 class Applied(NamedTuple):
     image: MetadataImage
     delta: MetadataDelta
+
+
+CLUSTER_ID_NAME = "cluster.id"
+
+
+def cluster_id_record(cluster_id: str) -> ConfigRecord:
+    """The record that gives the cluster its id; the bootstrap batch has it."""
+    return ConfigRecord(
+        resource_type=ALL_BROKERS.type, resource_name=ALL_BROKERS.name, name=CLUSTER_ID_NAME, value=cluster_id
+    )
+
+
+def is_cluster_id(record: ConfigRecord) -> bool:
+    return record.name == CLUSTER_ID_NAME and (record.resource_type, record.resource_name) == ALL_BROKERS
+
+
+E = TypeVar("E")
+
+
+def apply(image: MetadataImage, batch: Iterable[MetadataRecord], *, offset: int, epoch: int) -> Applied:
+    """The image after the records, the last of which has `offset` in the metadata log and was written in `epoch`.
+
+    Records that contradict the image (a partition of no topic, a second topic of one name) are CorruptMetadataError.
+    """
+    builder = _Builder(image)
+    for record in batch:
+        builder.take(record)
+    return builder.finish(offset, epoch)
+
+
+def replay(image: MetadataImage, batches: Iterable[tuple[int, int, Iterable[MetadataRecord]]]) -> MetadataImage:
+    """The image after a whole log, given as (last offset, epoch, records) of each batch.
+
+    The same as `apply` for each of them, but maps are copied once and not once per batch: for the start of a node.
+    """
+    builder = _Builder(image)
+    offset, epoch = image.offset, image.epoch
+    for offset, epoch, records_of_batch in batches:  # noqa: B007  # those of the last batch count
+        for record in records_of_batch:
+            builder.take(record)
+    return builder.finish(offset, epoch).image
+
+
+def changed(partition: PartitionState, record: records.PartitionChangeRecord) -> PartitionState:
+    """The partition after one change of it."""
+    new_leader = record.leader != records.NO_LEADER_CHANGE
+    recovery = record.leader_recovery_state
+    # Written out: when a broker dies, this runs for thousands of partitions while their clients wait.
+    return PartitionState(
+        replicas=_or(record.replicas, partition.replicas),
+        isr=_or(record.isr, partition.isr),
+        leader=record.leader if new_leader else partition.leader,
+        leader_epoch=partition.leader_epoch + new_leader,
+        partition_epoch=partition.partition_epoch + 1,
+        removing_replicas=_or(record.removing_replicas, partition.removing_replicas),
+        adding_replicas=_or(record.adding_replicas, partition.adding_replicas),
+        directories=_or(record.directories, partition.directories),
+        leader_recovery_state=recovery if recovery >= 0 else partition.leader_recovery_state,
+        eligible_leader_replicas=_or(record.eligible_leader_replicas, partition.eligible_leader_replicas),
+        last_known_elr=_or(record.last_known_elr, partition.last_known_elr),
+    )
+
+
+def _or(new: tuple[E, ...] | None, old: tuple[E, ...]) -> tuple[E, ...]:
+    return old if new is None else new
+
+
+class _Builder:
+    """The next image in the making. Maps of the old image are copied when they are first changed."""
+
+    def __init__(self, image: MetadataImage) -> None:
+        self._image = image
+        self._changes: dict[str, dict[Any, Any]] = {}
+        self._cluster_id = image.cluster_id
+        self._next_producer_id = image.next_producer_id
+        self._features_off = image.features_off
+        self._partitions: dict[TopicId, list[PartitionState]] = {}
+        self._created: dict[TopicId, TopicName] = {}
+        self._deleted: dict[TopicId, TopicImage] = {}
+        self._configs: set[ConfigResource] = set()
+        self._brokers: set[BrokerId] = set()
+        self._tuples: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+
+    def take(self, record: MetadataRecord) -> None:
+        _APPLIERS[type(record)](self, record)
+
+    def finish(self, offset: int, epoch: int) -> Applied:
+        created: dict[TopicName, TopicImage] = {}
+        changed: dict[TopicName, TopicImage] = {}
+        for topic_id, partitions in self._partitions.items():
+            topics, by_id = self._map("topics"), self._map("topics_by_id")
+            topic: TopicImage = replace(by_id[topic_id], partitions=tuple(partitions))
+            topics[topic.name] = by_id[topic_id] = topic
+            (created if topic_id in self._created else changed)[topic.name] = topic
+        maps: dict[str, Any] = self._changes
+        image = replace(
+            self._image,
+            cluster_id=self._cluster_id,
+            offset=offset,
+            epoch=epoch,
+            next_producer_id=self._next_producer_id,
+            features_off=self._features_off,
+            **maps,
+        )
+        delta = MetadataDelta(
+            deleted=self._deleted,
+            created=created,
+            changed=changed,
+            configs=frozenset(self._configs),
+            brokers=frozenset(self._brokers),
+        )
+        return Applied(image, delta)
+
+    def topic(self, record: records.TopicRecord) -> None:
+        topics, by_id = self._map("topics"), self._map("topics_by_id")
+        if record.name in topics or record.topic_id in by_id:
+            raise CorruptMetadataError(
+                f"the metadata log creates topic {record.name} ({record.topic_id}) a second time"
+            )
+        topics[record.name] = by_id[record.topic_id] = TopicImage(name=record.name, id=record.topic_id, partitions=())
+        self._map("names_by_folded")[folded(record.name)] = record.name
+        self._created[record.topic_id] = record.name
+        self._partitions[record.topic_id] = []
+
+    def partition(self, record: records.PartitionRecord) -> None:
+        partitions = self._partitions_of(record.topic_id)
+        state = PartitionState(
+            replicas=self._shared(record.replicas),
+            isr=self._shared(record.isr),
+            leader=record.leader,
+            leader_epoch=record.leader_epoch,
+            partition_epoch=record.partition_epoch,
+            removing_replicas=record.removing_replicas,
+            adding_replicas=record.adding_replicas,
+            directories=self._shared(record.directories),
+            leader_recovery_state=record.leader_recovery_state,
+            eligible_leader_replicas=record.eligible_leader_replicas or (),
+            last_known_elr=record.last_known_elr or (),
+        )
+        if record.partition_id == len(partitions):
+            partitions.append(state)
+        elif 0 <= record.partition_id < len(partitions):
+            partitions[record.partition_id] = state
+        else:
+            raise CorruptMetadataError(
+                f"the metadata log creates partition {record.partition_id} of topic {record.topic_id}, "
+                f"which has {len(partitions)} partitions"
+            )
+
+    def partition_change(self, record: records.PartitionChangeRecord) -> None:
+        partitions = self._partitions_of(record.topic_id)
+        if not 0 <= record.partition_id < len(partitions):
+            raise CorruptMetadataError(
+                f"the metadata log changes partition {record.partition_id} of topic {record.topic_id}, which has none"
+            )
+        partitions[record.partition_id] = changed(partitions[record.partition_id], record)
+
+    def remove_topic(self, record: records.RemoveTopicRecord) -> None:
+        topics, by_id = self._map("topics"), self._map("topics_by_id")
+        topic = by_id.pop(record.topic_id, None)
+        if topic is None:
+            raise CorruptMetadataError(f"the metadata log removes topic {record.topic_id}, which does not exist")
+        del topics[topic.name]
+        self._map("names_by_folded").pop(folded(topic.name), None)
+        self._partitions.pop(record.topic_id, None)
+        resource = ConfigResource(ResourceType.TOPIC, topic.name)
+        if resource in self._image.configs or resource in self._configs:
+            self._map("configs").pop(resource, None)
+            self._configs.add(resource)
+        if self._created.pop(record.topic_id, None) is None:
+            self._deleted[record.topic_id] = self._image.topics_by_id[record.topic_id]
+
+    def config(self, record: records.ConfigRecord) -> None:
+        if is_cluster_id(record):
+            self._take_cluster_id(record.value or "")
+            return
+        resource = ConfigResource(record.resource_type, record.resource_name)
+        configs = self._map("configs")
+        values = dict(configs.get(resource, {}))
+        if record.value is None:
+            values.pop(record.name, None)
+        else:
+            values[record.name] = record.value
+        if values:
+            configs[resource] = values
+        else:
+            configs.pop(resource, None)
+        self._configs.add(resource)
+
+    def register_broker(self, record: records.RegisterBrokerRecord) -> None:
+        self._map("brokers")[record.broker_id] = BrokerRegistration(
+            id=record.broker_id,
+            epoch=record.broker_epoch,
+            incarnation_id=record.incarnation_id,
+            end_points=record.end_points,
+            features=record.features,
+            rack=record.rack,
+            fenced=record.fenced,
+            in_controlled_shutdown=record.in_controlled_shutdown,
+            log_dirs=record.log_dirs,
+        )
+        self._brokers.add(record.broker_id)
+
+    def unregister_broker(self, record: records.UnregisterBrokerRecord) -> None:
+        self._broker(record.broker_id, record.broker_epoch)
+        del self._map("brokers")[record.broker_id]
+        self._brokers.add(record.broker_id)
+
+    def broker_registration_change(self, record: records.BrokerRegistrationChangeRecord) -> None:
+        broker = self._broker(record.broker_id, record.broker_epoch)
+        self._map("brokers")[record.broker_id] = replace(
+            broker,
+            fenced=broker.fenced if record.fenced == 0 else record.fenced > 0,
+            in_controlled_shutdown=broker.in_controlled_shutdown or record.in_controlled_shutdown > 0,
+            log_dirs=record.log_dirs or broker.log_dirs,
+        )
+        self._brokers.add(record.broker_id)
+
+    def producer_ids(self, record: records.ProducerIdsRecord) -> None:
+        if record.next_producer_id <= self._next_producer_id:
+            raise CorruptMetadataError(
+                f"the metadata log hands out producer ids up to {record.next_producer_id}, "
+                f"but those up to {self._next_producer_id} are taken"
+            )
+        self._next_producer_id = record.next_producer_id
+
+    def feature_level(self, record: records.FeatureLevelRecord) -> None:
+        features = self._map("features")
+        if record.feature_level == 0:
+            features.pop(record.name, None)
+            self._features_off |= {record.name}
+        else:
+            features[record.name] = record.feature_level
+            self._features_off -= {record.name}
+
+    def no_op(self, record: records.NoOpRecord) -> None:
+        """Only the offset moves."""
+
+    def _take_cluster_id(self, cluster_id: str) -> None:
+        if self._cluster_id and self._cluster_id != cluster_id:
+            raise CorruptMetadataError(
+                f"the metadata log belongs to cluster {cluster_id!r}, but this is cluster {self._cluster_id!r}"
+            )
+        self._cluster_id = cluster_id
+
+    def _shared(self, value: tuple[E, ...]) -> tuple[E, ...]:
+        """The same tuple for equal ones: thousands of partitions have one of a few dozen sets of replicas."""
+        return self._tuples.setdefault(value, value)
+
+    def _map(self, name: str) -> dict[Any, Any]:
+        changing = self._changes.get(name)
+        if changing is None:
+            changing = self._changes[name] = dict(getattr(self._image, name))
+        return changing
+
+    def _partitions_of(self, topic_id: UUID) -> list[PartitionState]:
+        known = TopicId(topic_id)
+        partitions = self._partitions.get(known)
+        if partitions is None:
+            topic = self._changes.get("topics_by_id", self._image.topics_by_id).get(known)
+            if topic is None:
+                raise CorruptMetadataError(
+                    f"the metadata log has a partition of topic {topic_id}, which does not exist"
+                )
+            partitions = self._partitions[known] = list(topic.partitions)
+        return partitions
+
+    def _broker(self, broker_id: BrokerId, epoch: int) -> BrokerRegistration:
+        broker: BrokerRegistration | None = self._changes.get("brokers", self._image.brokers).get(broker_id)
+        if broker is None or broker.epoch != epoch:
+            raise CorruptMetadataError(
+                f"the metadata log changes broker {broker_id} in epoch {epoch}, which is not registered"
+            )
+        return broker
+
+
+_APPLIERS: dict[type[Any], Callable[[_Builder, Any], None]] = {
+    records.RegisterBrokerRecord: _Builder.register_broker,
+    records.UnregisterBrokerRecord: _Builder.unregister_broker,
+    records.BrokerRegistrationChangeRecord: _Builder.broker_registration_change,
+    records.TopicRecord: _Builder.topic,
+    records.PartitionRecord: _Builder.partition,
+    records.PartitionChangeRecord: _Builder.partition_change,
+    records.RemoveTopicRecord: _Builder.remove_topic,
+    records.ConfigRecord: _Builder.config,
+    records.ProducerIdsRecord: _Builder.producer_ids,
+    records.FeatureLevelRecord: _Builder.feature_level,
+    records.NoOpRecord: _Builder.no_op,
+}

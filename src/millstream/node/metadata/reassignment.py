@@ -3,20 +3,27 @@
 While it is under way, a partition has the replicas that it shall have and those that it had. Those that are added catch
 up; when all that shall stay are in sync (see `isr`), the others are let go. What is added is kept apart, so that a
 reassignment can be cancelled or replaced by another.
+
+The cluster's own topics follow when brokers are added: those made when there were few get the replicas they lack.
 """
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from millstream.config.broker_config import BrokerConfig
+from millstream.config.table import groups, share, transactions
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.model.identifiers import TopicName
-from millstream.node.metadata.decision import Decision, Outcome, refusal
+from millstream.formats.model.identifiers import BrokerId, TopicName
 from millstream.node.metadata.image import MetadataImage, PartitionState, TopicImage
-from millstream.node.metadata.partition_change import PartitionChanger
-from millstream.node.metadata.placement import check_assignment
-from millstream.node.metadata.records import MetadataRecord, PartitionChangeRecord
-from millstream.node.metadata.replication_rules import ReplicationRules
+from millstream.node.metadata.partitions import PartitionChanger, ReplicationRules, check_assignment, interleaved
+from millstream.node.metadata.records import Decision, MetadataRecord, Outcome, PartitionChangeRecord, refusal
+from millstream.node.metadata.topic_names import (
+    CONSUMER_OFFSETS_TOPIC,
+    INTERNAL_TOPICS,
+    SHARE_GROUP_STATE_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,3 +186,60 @@ def _cancelled(
             "would need an unclean election. Let the reassignment complete, or allow unclean elections for the topic.",
         )
     return changer.change(topic, number, isr=isr, replicas=replicas, adding=(), removing=())
+
+
+INTERNAL_REPLICATION_FACTOR = 3
+"""How many replicas an internal topic shall have that has no setting for it."""
+
+
+def wanted_replication_factors(config: BrokerConfig) -> dict[str, int]:
+    """How many replicas each internal topic shall have where there are brokers enough."""
+    wanted = dict.fromkeys(sorted(INTERNAL_TOPICS), INTERNAL_REPLICATION_FACTOR)
+    wanted[CONSUMER_OFFSETS_TOPIC] = config[groups.OFFSETS_TOPIC_REPLICATION_FACTOR]
+    wanted[SHARE_GROUP_STATE_TOPIC] = config[share.SHARE_COORDINATOR_STATE_TOPIC_REPLICATION_FACTOR]
+    wanted[TRANSACTION_STATE_TOPIC] = config[transactions.TRANSACTION_STATE_LOG_REPLICATION_FACTOR]
+    return wanted
+
+
+def grow_internal_topics(image: MetadataImage, config: BrokerConfig) -> Decision[ReassignmentAnswer]:
+    """Begins the reassignments that internal topics need; replicas are only added.
+
+    Partitions that are being reassigned are left alone: they are looked at again when that is done.
+    """
+    active = [broker for broker in image.brokers.values() if broker.active and not image.cordoned(broker.id)]
+    racks: dict[int, str | None] = {broker.id: broker.rack for broker in active}
+    held: Counter[int] = Counter()
+    preferred: Counter[int] = Counter()
+    asked: list[Reassignment] = []
+    for name, wanted in wanted_replication_factors(config).items():
+        topic = image.topics.get(TopicName(name))
+        for number, partition in enumerate(topic.partitions if topic is not None else ()):
+            held.update(partition.replicas)
+            preferred[partition.replicas[0]] += 1
+            missing = min(wanted, len(active)) - len(partition.replicas)
+            if missing <= 0 or partition.adding_replicas or partition.removing_replicas:
+                continue
+            added = _chosen(image, racks, held, partition.replicas, missing)
+            held.update(added)
+            replicas = [*partition.replicas, *added]
+            # The first of them leads once leaders are balanced: coordinators spread over the brokers, too.
+            preferred[replicas[0]] -= 1
+            first = min(replicas, key=lambda broker: preferred[broker])
+            preferred[first] += 1
+            replicas.remove(first)
+            asked.append(Reassignment(topic=name, partition=number, replicas=(first, *replicas)))
+    return alter_reassignments(image, asked, config)
+
+
+def _chosen(
+    image: MetadataImage, racks: Mapping[int, str | None], held: Counter[int], present: Sequence[int], count: int
+) -> list[int]:
+    used = {image.brokers[BrokerId(broker)].rack for broker in present if BrokerId(broker) in image.brokers}
+    free = [broker for broker in interleaved(racks, racks) if broker not in present]
+    chosen: list[int] = []
+    while free and len(chosen) < count:
+        best = min(free, key=lambda broker: (racks[broker] in used, held[broker]))
+        chosen.append(best)
+        free.remove(best)
+        used.add(racks[best])
+    return chosen

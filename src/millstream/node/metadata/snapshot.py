@@ -7,8 +7,13 @@ from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
 from millstream.formats.model.identifiers import BrokerId, TopicName
-from millstream.node.metadata.cluster_id import cluster_id_record
-from millstream.node.metadata.image import BrokerRegistration, MetadataDelta, MetadataImage, TopicImage
+from millstream.node.metadata.image import (
+    BrokerRegistration,
+    MetadataDelta,
+    MetadataImage,
+    TopicImage,
+    cluster_id_record,
+)
 from millstream.node.metadata.records import (
     ConfigRecord,
     FeatureLevelRecord,

@@ -13,15 +13,17 @@ from millstream.config.topic_config import check_topic_config
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import NO_TOPIC_ID, TopicId, TopicName
 from millstream.node.metadata.configs import check_sizes
-from millstream.node.metadata.decision import Decision, Outcome, refusal
 from millstream.node.metadata.image import MetadataImage, ResourceType, TopicImage
-from millstream.node.metadata.placement import check_assignment, new_partition, place_replicas
+from millstream.node.metadata.partitions import check_assignment, new_partition, place_replicas
 from millstream.node.metadata.records import (
     ConfigRecord,
+    Decision,
     MetadataRecord,
+    Outcome,
     PartitionRecord,
     RemoveTopicRecord,
     TopicRecord,
+    refusal,
 )
 from millstream.node.metadata.topic_names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, check_topic_name, folded
 

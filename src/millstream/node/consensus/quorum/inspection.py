@@ -17,8 +17,7 @@ from millstream.node.consensus.quorum.control_records import decode_control
 from millstream.node.consensus.quorum.metadata_log import unreadable
 from millstream.node.consensus.quorum.quorum_state import QuorumStateFile
 from millstream.node.consensus.quorum.snapshots import Snapshots
-from millstream.node.metadata.record_codec import check_known
-from millstream.node.metadata.records import CorruptMetadataError
+from millstream.node.metadata.records import CorruptMetadataError, check_known
 from millstream.node.metadata.topic_names import CLUSTER_METADATA_TOPIC
 from millstream.node.storage.checkpoint import DamagedFileError, decode_offsets
 from millstream.node.storage.disk import Disk

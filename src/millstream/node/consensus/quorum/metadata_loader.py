@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 
 from millstream.node.consensus.quorum.metadata_quorum import MetadataQuorum
 from millstream.node.environment import Environment
-from millstream.node.metadata.application import apply, replay
-from millstream.node.metadata.image import MetadataDelta, MetadataImage
+from millstream.node.metadata.image import MetadataDelta, MetadataImage, apply, replay
 from millstream.node.metadata.records import MetadataRecord
 from millstream.node.metadata.snapshot import difference
 

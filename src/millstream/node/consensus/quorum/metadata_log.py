@@ -35,8 +35,7 @@ from millstream.node.consensus.raft.log import (
 from millstream.node.consensus.raft.messages import LogPosition
 from millstream.node.consensus.raft.voter_set import ReplicaKey
 from millstream.node.environment import Environment
-from millstream.node.metadata.record_codec import decode_record, encode_record
-from millstream.node.metadata.records import CorruptMetadataError, MetadataRecord
+from millstream.node.metadata.records import CorruptMetadataError, MetadataRecord, decode_record, encode_record
 from millstream.node.metadata.topic_names import CLUSTER_METADATA_TOPIC
 from millstream.node.storage.disk import Disk
 from millstream.node.storage.job import Job

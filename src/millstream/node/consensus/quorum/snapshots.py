@@ -24,8 +24,13 @@ from millstream.node.consensus.quorum.control_records import (
 )
 from millstream.node.consensus.raft.messages import LogPosition
 from millstream.node.consensus.raft.voter_set import VoterSet
-from millstream.node.metadata.record_codec import check_known, decode_record, encode_record
-from millstream.node.metadata.records import CorruptMetadataError, MetadataRecord
+from millstream.node.metadata.records import (
+    CorruptMetadataError,
+    MetadataRecord,
+    check_known,
+    decode_record,
+    encode_record,
+)
 from millstream.node.storage.disk import Disk, File
 from millstream.node.storage.job import Job, removal
 

@@ -7,8 +7,7 @@ from typing import Protocol
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.protocol.schema import Message
 from millstream.node.controller.active_controller import ActiveController
-from millstream.node.metadata.feature_updates import FeatureUpdate, UpgradeType, update_features
-from millstream.node.metadata.features import SUPPORTED_FEATURES
+from millstream.node.metadata.features import SUPPORTED_FEATURES, FeatureUpdate, UpgradeType, update_features
 from millstream.node.metadata.image import MetadataImage
 from millstream.node.server.request import Context, Response
 

@@ -7,8 +7,14 @@ from millstream.formats.model.errors import ErrorCode
 from millstream.formats.model.identifiers import BrokerId
 from millstream.formats.protocol.schema import Message
 from millstream.node.controller.active_controller import ActiveController
-from millstream.node.metadata.elections import ElectionType, elect_leaders
-from millstream.node.metadata.isr import ANY_EPOCH, IsrAnswer, IsrChange, alter_partitions
+from millstream.node.metadata.elections import (
+    ANY_EPOCH,
+    ElectionType,
+    IsrAnswer,
+    IsrChange,
+    alter_partitions,
+    elect_leaders,
+)
 from millstream.node.server.request import Context, Response
 
 

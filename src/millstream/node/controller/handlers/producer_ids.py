@@ -2,7 +2,7 @@
 
 from millstream.formats.protocol.schema import Message
 from millstream.node.controller.active_controller import ActiveController
-from millstream.node.metadata.producer_ids import allocate_producer_ids
+from millstream.node.metadata.brokers import allocate_producer_ids
 from millstream.node.server.request import Context, Response
 
 

@@ -4,6 +4,8 @@ Each says what it means for the partitions on the broker. The records are in an 
 in several batches: whoever takes over in between finds a state from which the next decision goes on. A broker is
 fenced only after its partitions were given to others; one that is unfenced, before it gets any (what is then still
 without a leader, `elect_leaderless` of `elections` finds).
+
+AllocateProducerIds (67): blocks of producer ids for brokers to hand out, none of them twice.
 """
 
 from collections.abc import Iterator
@@ -13,18 +15,20 @@ from uuid import UUID
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.table import cluster
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.model.identifiers import BrokerId
-from millstream.node.metadata.decision import Decision, Outcome
+from millstream.formats.model.identifiers import BrokerId, ProducerId
 from millstream.node.metadata.features import SUPPORTED_FEATURES, check_feature_support
 from millstream.node.metadata.image import BrokerRegistration, MetadataImage, ResourceType, TopicImage
-from millstream.node.metadata.partition_change import PartitionChanger
+from millstream.node.metadata.partitions import PartitionChanger
 from millstream.node.metadata.records import (
     LOST_DIRECTORY,
     NO_LEADER,
     BrokerRegistrationChangeRecord,
     ConfigRecord,
+    Decision,
     Endpoint,
     MetadataRecord,
+    Outcome,
+    ProducerIdsRecord,
     RegisterBrokerRecord,
     SupportedFeature,
     UnregisterBrokerRecord,
@@ -340,3 +344,30 @@ def _check_introduction(image: MetadataImage, broker: BrokerIntroduction) -> Non
                 f"{broker.broker_id} on an empty directory.",
             )
     check_feature_support(image, broker.broker_id, broker.features)
+
+
+PRODUCER_ID_BLOCK_SIZE = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerIdBlock(Outcome):
+    first: ProducerId
+    size: int = PRODUCER_ID_BLOCK_SIZE
+
+
+def allocate_producer_ids(image: MetadataImage, broker_id: BrokerId, broker_epoch: int) -> Decision[ProducerIdBlock]:
+    """Hands a broker a block of producer ids that nobody had before."""
+    broker = image.brokers.get(broker_id)
+    if broker is None:
+        raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker {broker_id} is not registered.")
+    if broker.epoch != broker_epoch:
+        raise KafkaError(
+            ErrorCode.STALE_BROKER_EPOCH, f"Broker {broker_id} is in epoch {broker.epoch}, not {broker_epoch}."
+        )
+    first = image.next_producer_id
+    if first > (1 << 63) - 1 - PRODUCER_ID_BLOCK_SIZE:
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "All producer ids are taken.")
+    record = ProducerIdsRecord(
+        broker_id=broker_id, broker_epoch=broker_epoch, next_producer_id=first + PRODUCER_ID_BLOCK_SIZE
+    )
+    return Decision((record,), (ProducerIdBlock(first=ProducerId(first)),))

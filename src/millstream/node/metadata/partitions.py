@@ -1,0 +1,411 @@
+"""What becomes of a partition when its replicas, its ISR or brokers change: who leads, who is in sync, who may lead.
+
+The rules are Kafka's (KRaft with KIP-966):
+- A member of the ISR on an active broker leads; the present leader stays if it can, else the first in the order of
+  replicas.
+- Members that leave an ISR which is then smaller than `min.insync.replicas` stay eligible to lead (ELR): while the ISR
+  was too small nothing was acknowledged that they lack. A large enough ISR ends this. An ISR may so become empty, and
+  the leader it had is remembered.
+- With an empty ISR, one of the ELR leads. With an empty ELR too (its members crashed), the remembered leader does, once
+  it is back; other replicas only where unclean elections are allowed. Such a leader may lack records: it recovers.
+- Without the ELR feature the last member never leaves the ISR.
+
+What settings and features say about the replicas of a topic, looked up once per decision.
+
+The controller decides for all brokers alike: what counts is the topic's setting, else the one of all brokers, else the
+one in the controller's own file. What a single broker was told alone does not.
+
+Which brokers hold the replicas of new partitions.
+
+Leaders go round the brokers from a random start; followers follow at a distance that grows each round, so that the
+partitions of a failed broker find leaders on all others. Where brokers are in racks, a round goes from rack to rack,
+and the replicas of a partition are on as many racks as there are; among the brokers that will do, the one with the
+fewest new replicas gets the next.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from enum import Enum, auto
+from itertools import zip_longest
+from random import Random
+from typing import Any
+from uuid import UUID
+
+from millstream.config.broker_config import BrokerConfig, ConfigSource
+from millstream.config.errors import ConfigError
+from millstream.config.setting import Setting
+from millstream.config.table import log
+from millstream.config.table import topic as topic_settings
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.identifiers import BrokerId, TopicId
+from millstream.node.metadata.features import eligible_leader_replicas_enabled
+from millstream.node.metadata.image import MetadataImage, PartitionState, ResourceType, TopicImage
+from millstream.node.metadata.records import NO_LEADER, UNASSIGNED_DIRECTORY, PartitionChangeRecord, PartitionRecord
+
+
+class ReplicationRules:
+    def __init__(self, image: MetadataImage, config: BrokerConfig) -> None:
+        self._image = image
+        self._with_settings = {name for kind, name in image.configs if kind == ResourceType.TOPIC}
+        self.eligible_leader_replicas = eligible_leader_replicas_enabled(image)
+        """Whether members that leave a too small ISR are remembered (KIP-966), so that the ISR may become empty."""
+        self._min_insync_replicas: int = _for_all_brokers(log.MIN_INSYNC_REPLICAS, image, config)
+        self._unclean_elections: bool = _for_all_brokers(log.UNCLEAN_LEADER_ELECTION_ENABLE, image, config)
+
+    def min_insync_replicas(self, topic: str) -> int:
+        """How many replicas must be in sync for a write to be acknowledged; there may be fewer in all."""
+        value: int = self._min_insync_replicas
+        if self._with_settings and topic in self._with_settings:
+            value = self._own(topic_settings.MIN_INSYNC_REPLICAS, topic, value)
+        return value
+
+    def unclean_elections(self, topic: str) -> bool:
+        """Whether a replica that may lack records can lead when nobody else is left."""
+        value: bool = self._unclean_elections
+        if self._with_settings and topic in self._with_settings:
+            value = self._own(topic_settings.UNCLEAN_LEADER_ELECTION_ENABLE, topic, value)
+        return value
+
+    def _own(self, setting: Setting[Any], topic: str, otherwise: Any) -> Any:
+        text = self._image.topic_config(topic).get(setting.name)
+        return otherwise if text is None else _parsed(setting, text, otherwise)
+
+
+def _for_all_brokers(setting: Setting[Any], image: MetadataImage, config: BrokerConfig) -> Any:
+    value = setting.default
+    for text in (
+        config.layers[ConfigSource.STATIC_BROKER_CONFIG].get(setting.name),
+        image.default_broker_config.get(setting.name),
+    ):
+        if text is not None:
+            value = _parsed(setting, text, value)
+    return value
+
+
+def _parsed(setting: Setting[Any], text: str, otherwise: Any) -> Any:
+    """A stored value that this version does not take is passed over, as everywhere."""
+    try:
+        return setting.parse(text)
+    except ConfigError:
+        return otherwise
+
+
+RECOVERED = 0
+RECOVERING = 1
+"""The leader was elected although it may lack records."""
+
+
+class Election(Enum):
+    ONLINE = auto()
+    """The present leader stays if it can."""
+    PREFERRED = auto()
+    """The first of the replicas leads if it can."""
+    UNCLEAN = auto()
+    """Anyone leads rather than nobody."""
+
+
+class PartitionChanger:
+    """Makes the changes of partitions that one decision asks for.
+
+    `leaving` can no longer lead (though the image has it active), `arriving` can (though the image has it fenced),
+    `crashed` came back after an unclean stop: its log may have lost records that it acknowledged.
+    """
+
+    def __init__(
+        self,
+        image: MetadataImage,
+        config: BrokerConfig,
+        *,
+        leaving: BrokerId | None = None,
+        arriving: BrokerId | None = None,
+        crashed: BrokerId | None = None,
+    ) -> None:
+        self._image = image
+        self._rules = ReplicationRules(image, config)
+        active: set[int] = {broker.id for broker in image.brokers.values() if broker.active}
+        if arriving is not None:
+            active.add(arriving)
+        active -= {leaving, crashed}
+        self._active = active
+        self._gone = {broker for broker in (leaving, crashed) if broker is not None}
+        self._crashed = crashed
+
+    def without_the_gone(self, partitions: Iterable[tuple[TopicImage, int]]) -> list[PartitionChangeRecord]:
+        """The changes of these partitions when brokers that leave or crashed leave the ISR, and a leader is wanted."""
+        changes = []
+        for topic, number in partitions:
+            old_isr = topic.partitions[number].isr
+            isr = tuple(replica for replica in old_isr if replica not in self._gone)
+            change = self.change(topic, number, isr=isr)
+            if change is not None:
+                changes.append(change)
+        return changes
+
+    def change(
+        self,
+        topic: TopicImage,
+        number: int,
+        *,
+        election: Election | None = None,
+        isr: Sequence[int] | None = None,
+        replicas: Sequence[int] | None = None,
+        adding: Sequence[int] | None = None,
+        removing: Sequence[int] | None = None,
+        leader_recovery_state: int | None = None,
+    ) -> PartitionChangeRecord | None:
+        """The change that gives a partition what is named, with all that follows from it; None if nothing does."""
+        old = topic.partitions[number]
+        rules = self._rules
+        new_isr = old.isr if isr is None else tuple(isr)
+        new_replicas = old.replicas if replicas is None else tuple(replicas)
+        new_adding = old.adding_replicas if adding is None else tuple(adding)
+        new_removing = old.removing_replicas if removing is None else tuple(removing)
+        recovery = old.leader_recovery_state if leader_recovery_state is None else leader_recovery_state
+        if election is None:
+            election = Election.UNCLEAN if rules.unclean_elections(topic.name) else Election.ONLINE
+
+        if (new_adding or new_removing) and (done := _completed(new_replicas, new_removing, new_isr)) is not None:
+            new_replicas, new_isr = done
+            new_adding = new_removing = ()
+
+        minimum = min(rules.min_insync_replicas(topic.name), len(new_replicas))
+        eligible: tuple[int, ...] = ()
+        if rules.eligible_leader_replicas and len(new_isr) < minimum:
+            eligible = self._eligible(old, new_isr, new_replicas)
+
+        leader, unclean = self._elect(old, new_replicas, new_isr, eligible, election)
+        if leader != old.leader:
+            if unclean:
+                # All that is known to be complete is given up: the new leader alone is in sync, with itself.
+                new_isr, eligible, recovery = (leader,), (), RECOVERING
+            elif leader in eligible:
+                new_isr = (leader,)
+                # If it is enough by itself, it acknowledges from now on what the others do not have.
+                eligible = tuple(each for each in eligible if each != leader) if minimum > 1 else ()
+        if not new_isr and not rules.eligible_leader_replicas:
+            new_isr = tuple(each for each in old.isr if each in new_replicas)
+            if not new_isr:
+                # Its reassignment was cancelled, which only unclean elections allow: the first replica has to do.
+                new_isr, recovery = new_replicas[:1], RECOVERING
+
+        new_epoch = leader != old.leader or (
+            new_replicas is not old.replicas and not set(old.replicas) <= set(new_replicas)
+        )
+        wanted = {
+            "isr": new_isr,
+            "replicas": new_replicas,
+            "adding_replicas": new_adding,
+            "removing_replicas": new_removing,
+            "directories": self._directories(old, new_replicas, new_isr),
+            "leader_recovery_state": recovery,
+            "eligible_leader_replicas": eligible,
+            "last_known_elr": self._last_known_leader(old, new_isr, leader),
+        }
+        changes: dict[str, Any] = {name: value for name, value in wanted.items() if value != getattr(old, name)}
+        if new_epoch:
+            changes["leader"] = leader
+        return PartitionChangeRecord(partition_id=number, topic_id=topic.id, **changes) if changes else None
+
+    def _eligible(self, old: PartitionState, isr: Collection[int], replicas: Collection[int]) -> tuple[int, ...]:
+        candidates = dict.fromkeys((*old.eligible_leader_replicas, *old.isr))
+        return tuple(each for each in candidates if each not in isr and each != self._crashed and each in replicas)
+
+    def _elect(
+        self,
+        old: PartitionState,
+        replicas: Sequence[int],
+        isr: Collection[int],
+        eligible: Collection[int],
+        election: Election,
+    ) -> tuple[int, bool]:
+        """Who leads, and whether it may lack records."""
+        active = self._active
+        complete = isr or eligible
+        first = (replicas[0], old.leader) if election is Election.PREFERRED and replicas else (old.leader,)
+        for replica in (*first, *replicas):
+            if replica in complete and replica in active:
+                return replica, False
+        if self._rules.eligible_leader_replicas and not complete and len(old.last_known_elr) == 1:
+            last = old.last_known_elr[0]
+            if last in active and last in replicas and self._has_kept_its_disk(old, last):
+                return last, True
+        if election is Election.UNCLEAN:
+            for replica in sorted(replicas, key=lambda each: not self._has_kept_its_disk(old, each)):
+                if replica in active:
+                    return replica, True
+        return NO_LEADER, False
+
+    def _last_known_leader(self, old: PartitionState, isr: Sequence[int], leader: int) -> tuple[int, ...]:
+        """Kafka keeps the last leader of a partition that has nobody left in the field of the last known ELR."""
+        if not self._rules.eligible_leader_replicas:
+            return old.last_known_elr
+        if leader != NO_LEADER:
+            return ()
+        if not isr and old.isr:
+            # An ISR of one that has no leader is what the time without the ELR feature left: that one led last.
+            return (old.leader if old.has_leader else old.isr[-1],)
+        return old.last_known_elr
+
+    def _directories(self, old: PartitionState, replicas: tuple[int, ...], isr: Collection[int]) -> tuple[UUID, ...]:
+        """Where each replica is; one that has caught up may have done so on another disk than it had before."""
+        joined = set(isr) - set(old.isr)
+        if replicas == old.replicas and not joined:
+            return old.directories
+        known = dict(zip(old.replicas, old.directories, strict=False))
+        return tuple(
+            directory_of(self._image, replica) if replica in joined or replica not in known else known[replica]
+            for replica in replicas
+        )
+
+    def _has_kept_its_disk(self, partition: PartitionState, replica: int) -> bool:
+        """A broker that came back with an empty disk must not lead: others may have what it had."""
+        broker = self._image.brokers.get(BrokerId(replica))
+        at = dict(zip(partition.replicas, partition.directories, strict=False)).get(replica, UNASSIGNED_DIRECTORY)
+        return broker is None or not broker.log_dirs or at == UNASSIGNED_DIRECTORY or at in broker.log_dirs
+
+
+def directory_of(image: MetadataImage, broker_id: int) -> UUID:
+    """The directory of a new replica: the broker's one, or left to it if it has several."""
+    broker = image.brokers.get(BrokerId(broker_id))
+    if broker is None or len(broker.log_dirs) != 1 or broker.has_lost_its_disk:
+        return UNASSIGNED_DIRECTORY
+    return broker.log_dirs[0]
+
+
+def _completed(
+    replicas: Sequence[int], removing: Collection[int], isr: Sequence[int]
+) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Replicas and ISR after a reassignment, if all that shall stay are in sync; else None."""
+    staying = tuple(replica for replica in replicas if replica not in removing)
+    if not staying or not set(staying) <= set(isr):
+        return None
+    return staying, tuple(replica for replica in isr if replica not in removing)
+
+
+def place_replicas(
+    image: MetadataImage, partition_count: int, replication_factor: int, random: Random
+) -> list[tuple[int, ...]]:
+    """Replicas for each new partition, the preferred leader first; INVALID_REPLICATION_FACTOR if it cannot be."""
+    brokers = [broker for broker in image.brokers.values() if not image.cordoned(broker.id)]
+    if replication_factor > len(brokers):
+        cordoned = "" if len(brokers) == len(image.brokers) else " and may get new replicas (cordoned.log.dirs)"
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"Unable to replicate the partition {replication_factor} time(s): only {len(brokers)} broker(s) are "
+            f"registered{cordoned}. Ask for a replication factor of at most {len(brokers)}.",
+        )
+    active = sorted(broker.id for broker in brokers if broker.active)
+    if not active:
+        raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, "All brokers are currently fenced. Try again later.")
+    # Brokers that are away get replicas only where the others are too few, and never lead at first.
+    away = sorted({broker.id for broker in brokers} - set(active))
+    near = min(replication_factor, len(active))
+    start, distance = random.randrange(len(active)), random.randrange(len(active))
+    racks: dict[int, str | None] = {broker.id: broker.rack for broker in brokers}
+    if len(set(racks.values())) > 1:
+        return _placed_by_rack(racks, active, away, partition_count, replication_factor, start, distance)
+    placements = []
+    for partition in range(partition_count):
+        round_number = partition // len(active)
+        replicas = _striped(active, start + partition, distance + round_number, near)
+        if near < replication_factor:
+            replicas += _striped(away, start + partition, distance + round_number, replication_factor - near)
+        placements.append(replicas)
+    return placements
+
+
+def interleaved(racks: Mapping[int, str | None], brokers: Iterable[int]) -> list[int]:
+    """The brokers so that each follows one of another rack, as far as the racks go."""
+    by_rack: dict[str | None, list[int]] = {}
+    for broker in sorted(brokers):
+        by_rack.setdefault(racks[broker], []).append(broker)
+    largest_first = sorted(by_rack.values(), key=lambda members: (-len(members), members))
+    return [broker for row in zip_longest(*largest_first) for broker in row if broker is not None]
+
+
+def _placed_by_rack(
+    racks: Mapping[int, str | None],
+    active: Sequence[int],
+    away: Sequence[int],
+    partition_count: int,
+    replication_factor: int,
+    start: int,
+    distance: int,
+) -> list[tuple[int, ...]]:
+    leaders = interleaved(racks, active)
+    others = interleaved(racks, away)
+    held: Counter[int] = Counter()
+    placements = []
+    for partition in range(partition_count):
+        first = (start + partition) % len(leaders)
+        replicas = [leaders[first]]
+        shift = first + 1 + distance + partition // len(leaders)
+        near, far = _rotated(leaders, shift), _rotated(others, shift)
+        used = {racks[replicas[0]]: 1}
+        while len(replicas) < replication_factor:
+            # Active brokers are taken before others even if that costs a rack: a replica that is away protects nothing.
+            candidates = near if len(replicas) < len(leaders) else far
+            free = [broker for broker in candidates if broker not in replicas]
+            chosen = min(free, key=lambda broker: (used.get(racks[broker], 0), held[broker]))
+            replicas.append(chosen)
+            used[racks[chosen]] = used.get(racks[chosen], 0) + 1
+        held.update(replicas)
+        placements.append(tuple(replicas))
+    return placements
+
+
+def _rotated(brokers: list[int], by: int) -> list[int]:
+    cut = by % len(brokers) if brokers else 0
+    return brokers[cut:] + brokers[:cut]
+
+
+def _striped(brokers: Sequence[int], first: int, distance: int, count: int) -> tuple[int, ...]:
+    """`count` different brokers: the one at `first`, then those that follow it at the distance."""
+    size = len(brokers)
+    followers = ((first + 1 + (distance + follower) % (size - 1)) % size for follower in range(count - 1))
+    return (brokers[first % size], *(brokers[index] for index in followers))
+
+
+def check_assignment(
+    image: MetadataImage, replicas: Sequence[int], replication_factor: int | None, present: Collection[int] = ()
+) -> None:
+    """Refuses, with INVALID_REPLICA_ASSIGNMENT, replicas that a person chose and that cannot be.
+
+    Those at `present` are there already.
+    """
+    problem = None
+    if not replicas:
+        problem = "The manual partition assignment includes an empty replica list."
+    elif len(set(replicas)) != len(replicas):
+        problem = f"The manual partition assignment includes a broker more than once: {list(replicas)}."
+    elif unknown := [broker for broker in replicas if broker not in image.brokers]:
+        problem = f"The manual partition assignment includes broker {unknown[0]}, but no such broker is registered."
+    elif cordoned := [broker for broker in replicas if broker not in present and image.cordoned(broker)]:
+        problem = f"Broker {cordoned[0]} gets no new replicas: it is cordoned (cordoned.log.dirs)."
+    elif replication_factor is not None and len(replicas) != replication_factor:
+        problem = (
+            f"The manual partition assignment includes a partition with {len(replicas)} replica(s), but this is not "
+            f"consistent with previous partitions, which have {replication_factor} replica(s)."
+        )
+    if problem is not None:
+        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
+
+
+def new_partition(
+    image: MetadataImage, topic_id: TopicId, partition: int, replicas: tuple[int, ...]
+) -> PartitionRecord:
+    """The record of a new partition: every active replica is in sync with an empty log, the first of them leads."""
+    isr = tuple(broker for broker in replicas if image.brokers[BrokerId(broker)].active)
+    if not isr:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"All brokers of the assignment for partition {partition}, {list(replicas)}, are fenced or shutting down.",
+        )
+    return PartitionRecord(
+        partition_id=partition,
+        topic_id=topic_id,
+        replicas=replicas,
+        isr=isr,
+        leader=isr[0],
+        directories=tuple(directory_of(image, broker) for broker in replicas),
+    )
