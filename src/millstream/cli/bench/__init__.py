@@ -1,1 +1,1 @@
-"""TODO: bench."""
+"""Commands that put load on a broker and measure it."""

@@ -1,1 +1,1 @@
-"""TODO: groups."""
+"""Commands on consumer groups and share groups."""

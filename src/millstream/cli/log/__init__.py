@@ -1,1 +1,1 @@
-"""TODO: log."""
+"""Commands on log files: dump them, estimate compaction."""

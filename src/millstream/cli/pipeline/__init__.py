@@ -1,1 +1,1 @@
-"""TODO: pipeline."""
+"""Commands on pipelines: create, check, run, watch, analyse."""

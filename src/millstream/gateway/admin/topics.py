@@ -7,7 +7,6 @@ from typing import Any
 
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.protocol.schema import Message
-from millstream.gateway.http.errors import BadRequestError
 from millstream.raw_client import BrokerInfo, Cluster, RefusedError, TopicInfo
 from millstream.raw_client.errors import error_code, refusal
 
@@ -140,11 +139,10 @@ class TopicAdmin:
         return sorted((_setting(row) for row in answer.results[0].configs), key=lambda row: row.name)
 
     def setting(self, resource: Resource, name: str, key: str) -> Setting:
-        """404 if the topic or broker has no such setting."""
+        """RESOURCE_NOT_FOUND if the topic or broker has no such setting."""
         found = next((row for row in self.settings(resource, name) if row.name == key), None)
         if found is None:
-            message = f"{_called(resource, name)} has no setting {key!r}"
-            raise BadRequestError(404, message, "GET the configs to see those there are", code=40403)
+            raise refusal(_called(resource, name), ErrorCode.RESOURCE_NOT_FOUND, f"there is no setting {key!r}")
         return found
 
     def change(self, resource: Resource, name: str, changes: Sequence[Change], *, validate_only: bool = False) -> None:
@@ -162,7 +160,7 @@ class TopicAdmin:
         """A broker's settings are its own to tell."""
         if resource is Resource.BROKER and name:
             if int(name) not in {row.node_id for row in self._cluster.brokers()}:
-                raise BadRequestError(404, f"there is no broker {name}", "GET the brokers lists them", code=40401)
+                raise refusal(f"broker {name}", ErrorCode.RESOURCE_NOT_FOUND, "there is no such broker")
             return self._cluster.call(api, node=int(name), **fields)
         return self._cluster.call(api, **fields)
 
