@@ -12,7 +12,7 @@ from kio.index import load_payload_module
 from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
 
-from millstream.formats.protocol import messages
+from millstream.formats.protocol.messages import _entries, request_schema, response_schema
 from millstream.formats.protocol.primitives import MalformedMessage
 from millstream.formats.protocol.schema import Field, Message, Schema, Structure
 
@@ -20,7 +20,7 @@ LIMITS = {"int8": 7, "int16": 15, "uint16": 16, "int32": 31, "uint32": 32, "int6
 
 
 def all_schemas() -> list[Schema]:
-    return [Schema(entry) for entry in messages._entries().values()]
+    return [Schema(entry) for entry in _entries().values()]
 
 
 def random_value(each: Field, kind: str, version: int, rng: random.Random) -> Any:
@@ -112,24 +112,24 @@ def test_random_bytes_are_read_or_refused_and_nothing_else(data: bytes, case: Sc
 
 
 def test_an_array_that_claims_more_items_than_bytes_is_refused_before_any_memory_is_taken() -> None:
-    schema = messages.request_schema("metadata")
+    schema = request_schema("metadata")
     with pytest.raises(MalformedMessage, match="array of 2147483647 items"):
         schema.decode(b"\x7f\xff\xff\xff" + bytes(8), 8)
 
 
 def test_fields_that_a_version_does_not_send_have_their_defaults() -> None:
-    message = messages.request_schema("metadata").decode(b"\x00\x00\x00\x00", 0)
+    message = request_schema("metadata").decode(b"\x00\x00\x00\x00", 0)
     assert message.topics == []
     assert message.allow_auto_topic_creation is True
 
 
 def test_a_field_no_version_knows_is_a_programming_error() -> None:
     with pytest.raises(KeyError, match="no field"):
-        messages.response_schema("metadata").encode({"topcis": []}, 12)
+        response_schema("metadata").encode({"topcis": []}, 12)
 
 
 def test_unknown_tagged_fields_are_skipped() -> None:
-    schema = messages.request_schema("api_versions")
+    schema = request_schema("api_versions")
     encoded = bytearray(schema.encode({"client_software_name": "a", "client_software_version": "b"}, 3))
     assert encoded[-1] == 0
     encoded[-1:] = b"\x01\x63\x03xyz"
