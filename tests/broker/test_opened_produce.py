@@ -17,7 +17,6 @@ from millstream.formats.records.batch import read_header
 from millstream.formats.records.compression import Codec
 from millstream.formats.records.opening import OpeningLimits
 from millstream.formats.records.record import Record, build_batch
-from millstream.node.data import opened_produce
 from millstream.node.data.batch_opening import open_batch, wanted_of
 from millstream.node.data.opened_produce import OpenedBatches, OpenedProduce
 from millstream.node.data.schema_guard import SchemaGuard, UnknownSchemaError
@@ -318,7 +317,7 @@ def test_the_end_and_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene() -> None:
         stage = Stage(image_of(value="true"))
         stage.send("held", (b"t", 0, value(NEW)))
-        monkeypatch.setattr(opened_produce, "MOST_HELD_BYTES", 10)
+        monkeypatch.setattr("millstream.node.data.opened_produce.MOST_HELD_BYTES", 10)
         stage.send("too much", (b"t", 0, value(NEW)))
         assert stage.answers["too much"][0][0] == ErrorCode.NOT_ENOUGH_REPLICAS
         await asyncio.sleep(0)
