@@ -24,8 +24,7 @@ import millstream
 from millstream.cli import http_front
 from millstream.cli.gateway_process import DEFAULT_HTTP, HttpOptions, named_limits, open_front
 from millstream.cli.serve import log_to_stderr
-from millstream.gateway.http.limits import Limits
-from millstream.gateway.http.listening import GatewayError, parse_address
+from millstream.gateway.http.configuration import GatewayError, Limits, parse_address
 from millstream.testing.node_process import free_ports, free_stretch
 from tests.waiting import PATIENCE_S
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from millstream.gateway.http.access import Access
-from millstream.gateway.http.credentials import Credentials
+from millstream.gateway.http.configuration import Credentials
 
 PEOPLE = Credentials((("ann", "secret"),), ("token-1",))
 BASIC = "Basic " + base64.b64encode(b"ann:secret").decode()

@@ -10,7 +10,7 @@ import pytest
 from millstream.console.messages.reading import Range, RecordReader
 from millstream.formats.records.compression import Codec
 from millstream.formats.records.record import Record, build_batch
-from millstream.gateway.http.limits import Limits
+from millstream.gateway.http.configuration import Limits
 from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.raw_client import Cluster
 from millstream.testing import EmbeddedBroker

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.formats.records.record import Record
-from millstream.gateway.consumers.flights import Part
+from millstream.gateway.consumers.fetches import Part
 from millstream.gateway.consumers.progress import Progress
 from millstream.raw_client import TopicPartition
 

@@ -11,7 +11,7 @@ from anyio import CapacityLimiter
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.records.opening import WIDEST
 from millstream.formats.records.record import Record
-from millstream.gateway.consumers.flights import Part
+from millstream.gateway.consumers.fetches import Part
 from millstream.gateway.consumers.member import GroupMember, Owner
 from millstream.gateway.consumers.session import Session, Tools
 from millstream.gateway.consumers.sessions import Sessions

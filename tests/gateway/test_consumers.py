@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 
-from millstream.gateway.http.limits import Limits
+from millstream.gateway.http.configuration import Limits
 from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.raw_client import Cluster, CoordinatorKind, TopicPartition
 from millstream.testing import EmbeddedBroker

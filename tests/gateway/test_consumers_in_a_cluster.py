@@ -11,7 +11,7 @@ import httpx
 import pytest
 from confluent_kafka import Message, Producer
 
-from millstream.gateway.consumers.flights import Flights
+from millstream.gateway.consumers.fetches import Flights
 from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.raw_client import Cluster, CoordinatorKind, TopicPartition
 from millstream.testing import EmbeddedCluster

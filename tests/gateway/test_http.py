@@ -13,9 +13,8 @@ import pytest
 
 from millstream.cli import exit_codes
 from millstream.cli.app import run_app
-from millstream.gateway.http import careful_http
-from millstream.gateway.http.credentials import Credentials, CredentialsError, read_credentials
-from millstream.gateway.http.listening import GatewayError
+from millstream.gateway.http import protocol as careful_http
+from millstream.gateway.http.configuration import Credentials, CredentialsError, GatewayError, read_credentials
 from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.testing import EmbeddedBroker
 from tests.gateway.conftest import Caller

@@ -4,9 +4,8 @@ from dataclasses import fields, replace
 
 import pytest
 
-from millstream.gateway.http import limits
-from millstream.gateway.http.limits import Limits, read_limits
-from millstream.gateway.http.listening import GatewayError
+from millstream.gateway.http import configuration as limits
+from millstream.gateway.http.configuration import GatewayError, Limits, read_limits
 
 
 def test_what_is_said_counts_and_the_rest_stays() -> None:

@@ -20,9 +20,9 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from millstream.gateway import app as gateway_app
-from millstream.gateway.http.answers import JSON
-from millstream.gateway.http.described import TEXT
+from millstream.gateway.http.errors import JSON
 from millstream.gateway.http.openapi import undescribed
+from millstream.gateway.http.routes import TEXT
 from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.testing import EmbeddedBroker
 

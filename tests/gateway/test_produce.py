@@ -17,8 +17,8 @@ from confluent_kafka.cimpl import NewTopic
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 
-from millstream.gateway.http.limits import Limits
-from millstream.gateway.produce import publishing
+from millstream.gateway.http.configuration import Limits
+from millstream.gateway.produce import publisher as publishing
 from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.raw_client import Cluster
 from millstream.testing import EmbeddedBroker

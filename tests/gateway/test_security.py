@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from millstream.gateway.http.credentials import read_credentials
-from millstream.gateway.http.listening import GatewayError, check_certificate
+from millstream.gateway.http.configuration import GatewayError, check_certificate, read_credentials
 from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.testing import EmbeddedBroker
 

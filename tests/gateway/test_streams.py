@@ -18,10 +18,10 @@ import httpx
 import pytest
 from confluent_kafka import Producer
 
+from millstream.gateway.http.configuration import Limits
 from millstream.gateway.http.errors import BadRequestError
-from millstream.gateway.http.limits import Limits
 from millstream.gateway.server import Gateway, GatewayOptions
-from millstream.gateway.streams import events as stream_events
+from millstream.gateway.streams import routes as stream_events
 from millstream.gateway.streams import tail as stream_tail
 from millstream.gateway.streams.positions import Id, read_id, read_start, spelled
 from millstream.gateway.streams.routes import StreamRoutes

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 
-from millstream.gateway.http.json_splitter import BrokenStreamError, JsonSplitter, split
+from millstream.gateway.http.request import BrokenStreamError, JsonSplitter, split
 from millstream.gateway.server import Gateway
 from millstream.testing import EmbeddedBroker
 from tests.gateway.test_produce import make_topic, read_all

@@ -17,7 +17,7 @@ from typing import Any
 
 from jsonschema import Draft7Validator, Draft202012Validator
 
-from millstream.registry.formats.table import FORMATS
+from millstream.registry.registering import FORMATS
 
 NEWEST, SEVENTH = "https://json-schema.org/draft/2020-12/schema", "http://json-schema.org/draft-07/schema#"
 VALIDATORS = {NEWEST: (Draft202012Validator,), SEVENTH: (Draft7Validator,), "": (Draft7Validator, Draft202012Validator)}

@@ -13,10 +13,9 @@ from millstream.raw_client.producing import Producer
 from millstream.raw_client.transactions import Transactions
 from millstream.registry import log as schema_log
 from millstream.registry.errors import RegistryError
-from millstream.registry.records import Entry, Key, Kind
+from millstream.registry.records import Entry, Key, Kind, parse_subject
 from millstream.registry.registering import SchemaRequest
 from millstream.registry.registry import Registry
-from millstream.registry.subjects import parse_subject
 
 pytestmark = pytest.mark.timeout(300)
 THREADS_EACH, ROUNDS = 3, 6

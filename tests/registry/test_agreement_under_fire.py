@@ -11,9 +11,9 @@ import pytest
 from millstream.raw_client import Cluster, TopicPartition
 from millstream.registry.errors import RegistryError
 from millstream.registry.log import SchemaLog
+from millstream.registry.records import parse_subject
 from millstream.registry.registering import SchemaRequest
 from millstream.registry.registry import Registry
-from millstream.registry.subjects import parse_subject
 from millstream.testing import EmbeddedCluster
 from tests.waiting import PATIENCE_S
 

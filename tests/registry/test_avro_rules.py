@@ -12,14 +12,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from millstream.registry.decoding import payload_reader
 from millstream.registry.errors import RegistryError
-from millstream.registry.formats.schema import InvalidSchemaError
-from millstream.registry.formats.table import FORMATS
-from millstream.registry.payloads import payload_reader
-from millstream.registry.records import StoredSchema, schema_entry
-from millstream.registry.registering import SchemaRequest
+from millstream.registry.formats import InvalidSchemaError
+from millstream.registry.records import StoredSchema, parse_subject, schema_entry
+from millstream.registry.registering import FORMATS, SchemaRequest
 from millstream.registry.registry import Registry
-from millstream.registry.subjects import parse_subject
 from millstream.schemas import make_format
 
 AVRO = FORMATS["AVRO"]

@@ -12,8 +12,8 @@ import yaml
 from google.protobuf import descriptor_pb2
 from grpc_tools import protoc
 
-from millstream.registry.formats.schema import ParsedSchema
-from millstream.registry.formats.table import FORMATS
+from millstream.registry.formats import ParsedSchema
+from millstream.registry.registering import FORMATS
 
 TABLE: dict[str, list[dict[str, Any]]] = yaml.safe_load(
     (Path(__file__).parent / "compatibility_cases.yaml").read_text()

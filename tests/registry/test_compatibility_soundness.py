@@ -10,9 +10,9 @@ from fastavro.schema import parse_schema
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream.registry.formats.json_drafts import SAYING
-from millstream.registry.formats.schema import Dependency
-from millstream.registry.formats.table import FORMATS
+from millstream.registry.formats import Dependency
+from millstream.registry.json_schema.documents import SAYING
+from millstream.registry.registering import FORMATS
 from tests.registry.json_pairs import UnjudgedError, at, first_witness, pair, places, verdict
 
 AVRO = FORMATS["AVRO"]

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from millstream.gateway.server import Gateway
 from millstream.registry.decoding import Decoded, Decoder, guessed
+from millstream.registry.records import Subject, parse_subject
 from millstream.registry.registering import SchemaRequest
 from millstream.registry.registry import Registry
-from millstream.registry.subjects import Subject, parse_subject
 from millstream.schemas import framing, make_format
 
 pytestmark = pytest.mark.timeout(300)

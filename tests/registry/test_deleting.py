@@ -3,10 +3,9 @@
 import pytest
 
 from millstream.registry.errors import RegistryError
-from millstream.registry.records import Reference
+from millstream.registry.records import Reference, parse_subject
 from millstream.registry.registering import SchemaRequest
 from millstream.registry.registry import Registry
-from millstream.registry.subjects import parse_subject
 
 USED, USER = parse_subject("used"), parse_subject("user")
 PART = '{"type":"record","name":"Part","fields":[]}'

@@ -9,11 +9,20 @@ from hypothesis import strategies as st
 
 from millstream.registry.errors import RegistryError
 from millstream.registry.log import noop
-from millstream.registry.records import Entry, Key, Kind, Reference, decode, encode_key, encode_value
+from millstream.registry.records import (
+    Entry,
+    Key,
+    Kind,
+    Reference,
+    Subject,
+    decode,
+    encode_key,
+    encode_value,
+    parse_subject,
+)
 from millstream.registry.registering import SchemaRequest
 from millstream.registry.registry import Registry
 from millstream.registry.state import RegistryState
-from millstream.registry.subjects import Subject, parse_subject
 
 SUBJECTS = ("a", "b", ":.team:a")
 SCHEMAS = (

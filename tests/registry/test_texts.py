@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from google.protobuf import descriptor_pb2
 
-from millstream.registry.formats.schema import Dependency, InvalidSchemaError
-from millstream.registry.formats.table import FORMATS
+from millstream.registry.formats import Dependency, InvalidSchemaError
+from millstream.registry.registering import FORMATS
 
 AVRO, JSON, PROTOBUF = FORMATS["AVRO"], FORMATS["JSON"], FORMATS["PROTOBUF"]
 

@@ -10,12 +10,11 @@ from millstream.formats.records.record import Record, build_batch, read_batches
 from millstream.raw_client import Cluster, TopicPartition
 from millstream.raw_client.producing import Producer
 from millstream.registry.errors import RegistryError
-from millstream.registry.levels import Level, Mode
-from millstream.registry.records import Reference
+from millstream.registry.log import prepare_topic
+from millstream.registry.records import Reference, Subject, parse_subject
 from millstream.registry.registering import SchemaRequest
 from millstream.registry.registry import Registry
-from millstream.registry.subjects import Subject, parse_subject
-from millstream.registry.topic import prepare_topic
+from millstream.registry.state import Level, Mode
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -33,7 +33,7 @@ from millstream.cli.options import (
     assignments,
 )
 from millstream.cli.terminal import CommandFailedError
-from millstream.gateway.http.listening import GatewayError, parse_address
+from millstream.gateway.http.configuration import GatewayError, parse_address
 
 if TYPE_CHECKING:
     from millstream.gateway.server import Gateway, GatewayOptions

@@ -14,15 +14,18 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from millstream.gateway.http.credentials import Credentials, CredentialsError, read_credentials
-from millstream.gateway.http.limits import Limits, read_limits
-from millstream.gateway.http.listening import (
+from millstream.gateway.http.configuration import (
+    Credentials,
+    CredentialsError,
     GatewayError,
+    Limits,
     address_of,
     check_certificate,
     check_exposure,
     listen,
     parse_address,
+    read_credentials,
+    read_limits,
 )
 from millstream.node.runtime.supervised_process import SupervisedProcess
 

@@ -84,7 +84,7 @@ def run(options: ServeOptions) -> int:
     """Serve until SIGTERM or SIGINT."""
     from millstream.config.errors import ConfigError
     from millstream.formats.model.errors import KafkaError
-    from millstream.gateway.http.listening import GatewayError
+    from millstream.gateway.http.configuration import GatewayError
 
     try:
         return _serve(options)
@@ -138,7 +138,7 @@ def _serve(options: ServeOptions) -> int:
 def _open_front(options: ServeOptions, config: "BrokerConfig") -> "HttpFront | None":
     """By default beside every broker that is not a child of a test or of a local cluster."""
     from millstream.cli.gateway_process import HttpOptions, open_front
-    from millstream.gateway.http.listening import GatewayError
+    from millstream.gateway.http.configuration import GatewayError
 
     if options.http is not None and options.no_http:
         raise GatewayError("--http and --no-http contradict each other: leave one of them out")

@@ -1,23 +1,43 @@
-"""The gateway's ASGI app, put together from families of routes."""
+"""The gateway's ASGI app, put together from families of routes.
+
+The families of routes that every gateway serves, in the order in which they are matched.
+
+The web console, mounted at /console.
+
+Confluent's REST Proxy, version 3, at /v3: clusters, brokers, topics, settings, consumer groups, and records.
+"""
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from starlette.applications import Starlette
-from starlette.responses import RedirectResponse
+from starlette.datastructures import Headers
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from millstream.gateway.http.access import Access
-from millstream.gateway.http.asked import Asked
-from millstream.gateway.http.credentials import Credentials
-from millstream.gateway.http.described import TEXT, Doc, mapping
-from millstream.gateway.http.endpoints import Threads, endpoint
-from millstream.gateway.http.errors import HANDLERS
-from millstream.gateway.http.health import health_routes
-from millstream.gateway.http.openapi_routes import openapi_routes
-from millstream.gateway.http.parts import Lifespan
-from millstream.gateway.schemas.context_paths import ContextPaths
+from millstream.console.mounting import ConsoleMount
+from millstream.console.navigation import BASE
+from millstream.gateway.admin.group_routes import group_family
+from millstream.gateway.admin.groups import GroupAdmin
+from millstream.gateway.admin.topic_routes import topic_family
+from millstream.gateway.admin.topics import TopicAdmin
+from millstream.gateway.consumers.routes import consumer_family
+from millstream.gateway.context import Family, GatewayParts, Lifespan
+from millstream.gateway.http.access import Access, health_routes
+from millstream.gateway.http.configuration import Credentials
+from millstream.gateway.http.errors import HANDLERS, error_answer
+from millstream.gateway.http.openapi import openapi_routes
+from millstream.gateway.http.request import Asked
+from millstream.gateway.http.routes import TEXT, Doc, Threads, endpoint, mapping
+from millstream.gateway.produce.routes import ProduceRoutes, Producing
+from millstream.gateway.rest_v3.configs import ConfigRoutes
+from millstream.gateway.rest_v3.groups import GroupRoutes
+from millstream.gateway.rest_v3.records import RecordRoutes
+from millstream.gateway.rest_v3.resources import Links, not_found
+from millstream.gateway.rest_v3.topics import ReplicaRoutes, TopicRoutes
+from millstream.gateway.schemas.routes import ContextPaths, SchemaRoutes, SchemaSettingRoutes
+from millstream.gateway.streams.routes import stream_family
 
 CONSOLE = "/console"
 
@@ -84,3 +104,95 @@ class _Mounts:
                     await mount.handle(scope, receive, send)
                     return
         await self._app(scope, receive, send)
+
+
+_NOT_FOUND = f"""<!doctype html>
+<html lang="en"><title>Not found · Millstream</title>
+<h1>There is no such page</h1>
+<p>Go on from the <a href="{BASE}">console's overview</a>; <a href="/docs">/docs</a> lists what there is besides.</p>
+</html>
+"""
+_NO_SCRIPTS = {"Content-Security-Policy": "default-src 'none'", "X-Content-Type-Options": "nosniff"}
+
+
+def console_family(parts: GatewayParts) -> Sequence[BaseRoute]:
+    """No routes: a whole app below a prefix."""
+    console = ConsoleMount(parts.cluster, parts.registry)
+    parts.closing.callback(console.close)
+    parts.lifespans.append(console.lifespan)
+    parts.mounts[BASE] = _Signposted(console)
+    return ()
+
+
+class _Signposted:
+    """Who asks for a page that there is not is shown the way, which NiceGUI does not."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_missing = False
+
+        async def sending(message: Message) -> None:
+            nonlocal is_missing
+            if message["type"] == "http.response.start":
+                is_missing = message["status"] == 404
+            if not is_missing:
+                await send(message)
+
+        await self._app(scope, receive, sending)
+        if is_missing:
+            await _not_found(scope)(scope, receive, send)
+
+
+def _not_found(scope: Scope) -> Response:
+    if "text/html" in Headers(scope=scope).get("accept", ""):
+        return HTMLResponse(_NOT_FOUND, 404, _NO_SCRIPTS)
+    return error_answer(scope["path"], 404, 404, "the console has no such page", f"GET {BASE} is its overview")
+
+
+def v3_routes(parts: GatewayParts, producing: Producing) -> list[BaseRoute]:
+    admin = TopicAdmin(parts.cluster)
+    links = _links(admin)
+    return [
+        *ConfigRoutes(admin, links).routes(),
+        *ReplicaRoutes(parts.cluster, admin, links).routes(),
+        *TopicRoutes(admin, links).routes(),
+        *GroupRoutes(GroupAdmin(parts.cluster), links).routes(),
+        *RecordRoutes(producing, parts.registry, links).routes(),
+    ]
+
+
+def _links(admin: TopicAdmin) -> Callable[[Asked], Links]:
+    known: list[str] = []
+
+    def links(asked: Asked) -> Links:
+        """Of the cluster that the path names, which must be ours: it has one id for ever, so it is asked once."""
+        if not known:
+            known.append(admin.cluster().cluster_id)
+        if asked.path("cluster_id") != known[0]:
+            raise not_found(f"Cluster {asked.path('cluster_id')}", f"GET /v3/clusters: it is {known[0]}")
+        return Links(asked, known[0])
+
+    return links
+
+
+def registry_family(parts: GatewayParts) -> Sequence[BaseRoute]:
+    return [*SchemaRoutes(parts.registry).routes(), *SchemaSettingRoutes(parts.registry).routes()]
+
+
+def produce_family(parts: GatewayParts) -> Sequence[BaseRoute]:
+    """Our own routes and Confluent's, which share one producer."""
+    producing = Producing(parts)
+    return [*ProduceRoutes(producing).routes(), *v3_routes(parts, producing)]
+
+
+FAMILIES: tuple[Family, ...] = (
+    registry_family,
+    topic_family,
+    group_family,
+    produce_family,
+    consumer_family,
+    stream_family,
+    console_family,
+)

@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 import uvicorn
 from starlette.types import ASGIApp
 
-from millstream.gateway.app import make_app
-from millstream.gateway.families import FAMILIES
-from millstream.gateway.http.careful_http import CarefulHttp
-from millstream.gateway.http.listening import (
+from millstream.gateway.app import FAMILIES, make_app
+from millstream.gateway.context import GatewayOptions, GatewayParts
+from millstream.gateway.http.configuration import (
     GatewayError,
     address_of,
     check_certificate,
@@ -21,7 +20,7 @@ from millstream.gateway.http.listening import (
     is_loopback,
     listen,
 )
-from millstream.gateway.http.parts import GatewayOptions, GatewayParts
+from millstream.gateway.http.protocol import CarefulHttp
 from millstream.raw_client import Cluster
 from millstream.registry.log import SchemaLog
 from millstream.registry.registry import Registry

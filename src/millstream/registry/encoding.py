@@ -18,13 +18,12 @@ from jsonschema import Draft7Validator
 from jsonschema.validators import validator_for
 from referencing.jsonschema import DRAFT7
 
-from millstream.registry.formats.avro import AvroSchema
-from millstream.registry.formats.json_schema import JsonSchema
-from millstream.registry.formats.protobuf import ProtobufSchema
-from millstream.registry.formats.schema import ParsedSchema
-from millstream.registry.records import StoredSchema
+from millstream.registry.avro.schema import AvroSchema
+from millstream.registry.formats import ParsedSchema
+from millstream.registry.json_schema.schema import JsonSchema
+from millstream.registry.protobuf.schema import ProtobufSchema
+from millstream.registry.records import StoredSchema, Subject
 from millstream.registry.registry import Registry
-from millstream.registry.subjects import Subject
 from millstream.schemas import framing
 
 _KEPT = 1_000

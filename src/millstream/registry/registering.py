@@ -1,20 +1,243 @@
-"""Registering schemas: what is there already, what may follow it, and which version and id a new one gets."""
+"""Registering schemas: what is there already, what may follow it, and which version and id a new one gets.
 
+Which stored schemas are the same as one that is sent, though their texts differ.
+
+Other registries write canonical texts of their own. A schema that came from one of them keeps its id: it is found by
+what it says, not by its letters. Parsing every stored schema would take long, so only those are parsed that have the
+same words.
+
+Whether a schema may follow those before it, at a level of compatibility; the reasons if not.
+
+From the text of a schema and its references to a schema that was understood; what was parsed once is kept.
+
+The formats that the registry knows, by the names that requests use.
+"""
+
+import difflib
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
-from millstream.registry.compatibility import obstacles, those_that_count
-from millstream.registry.equivalence import Equivalence
-from millstream.registry.errors import id_taken, incompatible, invalid_schema, not_permitted, replaces_referenced
-from millstream.registry.formats.schema import ParsedSchema
-from millstream.registry.formats.table import format_named
-from millstream.registry.levels import Mode
+from millstream.registry.avro.schema import AvroFormat
+from millstream.registry.errors import (
+    RegistryError,
+    id_taken,
+    incompatible,
+    invalid_schema,
+    not_permitted,
+    replaces_referenced,
+)
+from millstream.registry.formats import Dependency, InvalidSchemaError, ParsedSchema, SchemaFormat
+from millstream.registry.json_schema.schema import JsonSchemaFormat
 from millstream.registry.log import SchemaLog
-from millstream.registry.parsing import SchemaParser, referred_to
-from millstream.registry.records import Content, Entry, Key, Kind, Reference, StoredSchema, content_of, schema_entry
-from millstream.registry.scope import NORMALIZE, level_of, mode_of, setting
-from millstream.registry.state import RegistryState
-from millstream.registry.subjects import Subject
+from millstream.registry.protobuf.schema import ProtobufFormat
+from millstream.registry.records import (
+    Content,
+    Entry,
+    Key,
+    Kind,
+    Reference,
+    StoredSchema,
+    Subject,
+    content_of,
+    schema_entry,
+)
+from millstream.registry.state import (
+    LATEST,
+    NORMALIZE,
+    Level,
+    Mode,
+    RegistryState,
+    level_of,
+    mode_of,
+    reference_place,
+    setting,
+)
+
+FORMATS: dict[str, SchemaFormat] = {
+    "JSON": JsonSchemaFormat(),
+    "PROTOBUF": ProtobufFormat(),
+    "AVRO": AvroFormat(),
+}
+
+
+def format_named(name: str) -> SchemaFormat:
+    """By its name in any case; a refusal that names the nearest otherwise."""
+    found = FORMATS.get(name.upper())
+    if found is None:
+        near = difflib.get_close_matches(name.upper(), FORMATS, n=1, cutoff=0.4)
+        hint = f"did you mean {near[0]}?" if near else f"give one of {', '.join(FORMATS)}"
+        raise invalid_schema(f"there is no schema type {name!r}: {hint}")
+    return found
+
+
+_KEPT = 1_000
+
+
+class SchemaParser:
+    """Thread safe."""
+
+    def __init__(self, log: SchemaLog) -> None:
+        self._log = log
+        self._parsed: OrderedDict[tuple[str, str, tuple[Dependency, ...]], ParsedSchema] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def parse(self, subject: Subject, type_: str, text: str, references: Sequence[Reference]) -> ParsedSchema:
+        """RegistryError 42201 if the schema or one that it refers to cannot be understood or is not there."""
+        dependencies: dict[str, str] = {}
+        self._collect(subject, type_, references, dependencies, ())
+        wanted = (type_, text, tuple(Dependency(*row) for row in dependencies.items()))
+        with self._lock:
+            if wanted in self._parsed:
+                self._parsed.move_to_end(wanted)
+                return self._parsed[wanted]
+        try:
+            parsed = format_named(type_).parse(text, wanted[2])
+        except InvalidSchemaError as error:
+            raise invalid_schema(str(error)) from error
+        with self._lock:
+            self._parsed[wanted] = parsed
+            while len(self._parsed) > _KEPT:
+                self._parsed.popitem(last=False)
+        return parsed
+
+    def pinned(self, user: Subject, references: Sequence[Reference]) -> tuple[Reference, ...]:
+        """The references with a number for "latest": what a schema means must not change with a schema it refers to."""
+        with self._log.lock:
+            return tuple(
+                reference._replace(version=referred_to(self._log.state, user, reference).version)
+                if reference.version == LATEST
+                else reference
+                for reference in references
+            )
+
+    def parse_stored(self, schema: StoredSchema) -> ParsedSchema:
+        return self.parse(schema.subject, schema.type, schema.text, schema.references)
+
+    def understands(self, schema: StoredSchema) -> str | None:
+        """None, or why not: other registries may know formats that this one does not."""
+        try:
+            self.parse_stored(schema)
+        except RegistryError as error:
+            return error.message
+        return None
+
+    def _collect(
+        self, user: Subject, type_: str, references: Sequence[Reference], found: dict[str, str], path: tuple[str, ...]
+    ) -> None:
+        """Those that are referred to, and what they refer to before them."""
+        for reference in references:
+            if reference.name in found:
+                continue
+            if reference.name in path:
+                raise invalid_schema(f"references go in a circle: {' → '.join((*path, reference.name))}")
+            with self._log.lock:
+                stored = referred_to(self._log.state, user, reference)
+            if stored.type != type_:
+                raise invalid_schema(
+                    f"reference {reference.name!r} leads to a schema of type {stored.type}, not {type_}"
+                )
+            self._collect(stored.subject, type_, stored.references, found, (*path, reference.name))
+            found[reference.name] = stored.text
+
+
+def referred_to(state: RegistryState, user: Subject, reference: Reference) -> StoredSchema:
+    """The version that a reference leads to; RegistryError 42201 if it is not there."""
+    stored = state.referred_to(user, reference)
+    if stored is None:
+        subject, version = reference_place(user, reference.subject, reference.version)
+        raise invalid_schema(
+            f"reference {reference.name!r} leads to subject {str(subject)!r} version {version}, "
+            "which is not there: register it first"
+        )
+    return stored
+
+
+def obstacles(
+    parser: SchemaParser, level: Level, type_: str, candidate: ParsedSchema, earlier: Sequence[StoredSchema]
+) -> list[str]:
+    """`earlier` in the order of versions. Without a transitive level only the last of them counts."""
+    for version in those_that_count(level, earlier):
+        found = _obstacles_of_one(parser, level, type_, candidate, version)
+        if found:
+            return [*found, f"compared with version {version.version} of {version.subject} at level {level}"]
+    return []
+
+
+def those_that_count(level: Level, earlier: Sequence[StoredSchema]) -> list[StoredSchema]:
+    """The versions that a new one is compared with, the newest first."""
+    if level is Level.NONE:
+        return []
+    return list(reversed(earlier if level.transitive else earlier[-1:]))
+
+
+def _obstacles_of_one(
+    parser: SchemaParser, level: Level, type_: str, candidate: ParsedSchema, version: StoredSchema
+) -> list[str]:
+    if version.type != type_:
+        return [
+            f"TYPE_CHANGED at /: version {version.version} is {version.type}, the new schema is {type_}: "
+            "use another subject"
+        ]
+    try:
+        before = parser.parse_stored(version)
+    except RegistryError as error:
+        return [f"UNREADABLE at /: version {version.version} cannot be compared with: {error.message}"]
+    messages = []
+    if level.new_reads_old:
+        messages += [f"the new schema cannot read old data: {row}" for row in candidate.problems_reading(before)]
+    if level.old_reads_new:
+        messages += [f"the old schema cannot read new data: {row}" for row in before.problems_reading(candidate)]
+    return messages
+
+
+_WORD = re.compile(r"\w+")
+_NUMBERED = re.compile(r"(\w+)\s*=\s*(-?\d+)")
+
+
+@lru_cache(maxsize=20_000)
+def _words(type_: str, text: str) -> int:
+    """The same for texts that differ in layout alone: of Protobuf the numbered names, of the others all words."""
+    if type_ == "PROTOBUF":
+        return hash(tuple(sorted(_NUMBERED.findall(text))))
+    return hash(frozenset(_WORD.findall(text)))
+
+
+class Equivalence:
+    """One schema that is sent, and the question whether others are the same."""
+
+    def __init__(self, parser: SchemaParser, subject: Subject, parsed: ParsedSchema, content: Content, normalize: bool):
+        self._parser = parser
+        self._subject = subject
+        self._parsed = parsed
+        self._content = content
+        self._normalize = normalize
+
+    def first(self, contents: Iterable[tuple[int, Content]]) -> int | None:
+        """The first of these ids whose content is the same."""
+        return next((schema_id for schema_id, content in contents if self.holds(content)), None)
+
+    def holds(self, stored: Content) -> bool:
+        mine = self._content
+        if stored == mine:
+            return True
+        if stored._replace(text="") != mine._replace(text=""):
+            return False
+        # The author's words, not those of the normal form, which may have left some out.
+        texts = {mine.text, self._parsed.canonical}
+        if _words(stored.type, stored.text) not in {_words(mine.type, text) for text in texts}:
+            return False
+        try:
+            other = self._parser.parse(self._subject, stored.type, stored.text, stored.references)
+        except RegistryError:
+            return False
+        if self._normalize:
+            return other.normalized() == self._parsed.normalized()
+        return other.canonical == self._parsed.canonical
 
 
 @dataclass(frozen=True, slots=True)

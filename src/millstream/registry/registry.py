@@ -1,20 +1,239 @@
-"""The registry as its callers see it: the answers to every question about subjects, versions, ids and compatibility."""
+"""The registry as its callers see it: the answers to every question about subjects, versions, ids and compatibility.
 
-from collections.abc import Callable
+Deleting versions and subjects: softly first, so that data can still be read by id, then for good.
+
+Config and mode, global, of a context and of a subject.
+"""
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from millstream.registry import errors
-from millstream.registry.compatibility import obstacles
-from millstream.registry.deleting import Deleter
 from millstream.registry.errors import NotFoundError
-from millstream.registry.levels import Level
-from millstream.registry.log import SchemaLog
-from millstream.registry.parsing import SchemaParser
-from millstream.registry.records import StoredSchema
-from millstream.registry.registering import Registrar, SchemaRequest, check_rules
-from millstream.registry.scope import level_of
-from millstream.registry.settings import Settings
-from millstream.registry.subjects import DEFAULT_CONTEXT, Subject, split_context
+from millstream.registry.log import SchemaLog, noop
+from millstream.registry.records import (
+    DEFAULT_CONTEXT,
+    Entry,
+    Key,
+    Kind,
+    StoredSchema,
+    Subject,
+    schema_entry,
+    split_context,
+)
+from millstream.registry.registering import Registrar, SchemaParser, SchemaRequest, check_rules, obstacles
+from millstream.registry.state import LEVEL, NORMALIZE, Level, Mode, RegistryState, level_of, mode_of, scopes, setting
+
+
+class Deleter:
+    def __init__(self, log: SchemaLog) -> None:
+        self._log = log
+
+    def delete_subject(self, subject: Subject, *, permanent: bool) -> list[int]:
+        """The versions that were deleted."""
+        gone: list[int] = []
+
+        def decide(state: RegistryState) -> list[Entry]:
+            gone.clear()
+            _check_mode(state, subject)
+            every, live = state.versions(subject, deleted=True), state.versions(subject)
+            if not every:
+                raise errors.subject_not_found(str(subject))
+            if permanent and live:
+                raise errors.subject_not_soft_deleted(str(subject))
+            if not permanent and not live:
+                raise errors.subject_soft_deleted(str(subject))
+            going = every if permanent else live
+            for version in going:
+                _check_references(state, version, permanent=permanent, others_than=subject)
+            gone.extend(version.version for version in going)
+            if permanent:
+                return _tombstones(state, going)
+            value = {"subject": str(subject), "version": live[-1].version}
+            return [Entry(Key(Kind.DELETE_SUBJECT, subject), value), *_forget_settings(state, subject)]
+
+        self._log.write(decide)
+        return gone
+
+    def delete_version(self, subject: Subject, version: int | None, *, permanent: bool) -> int:
+        """The version that was deleted; None is the latest."""
+        gone: list[int] = []
+
+        def decide(state: RegistryState) -> list[Entry]:
+            gone.clear()
+            _check_mode(state, subject)
+            every, live = state.versions(subject, deleted=True), state.versions(subject)
+            if not every or (version is None and not live):
+                raise errors.subject_not_found(str(subject))
+            found = live[-1] if version is None else state.version(subject, version)
+            if found is None:
+                raise errors.version_not_found(version)
+            if permanent and not found.deleted:
+                raise errors.version_not_soft_deleted(str(subject), found.version)
+            if not permanent and found.deleted:
+                raise errors.version_soft_deleted(str(subject), found.version)
+            _check_references(state, found, permanent=permanent)
+            gone.append(found.version)
+            if permanent:
+                return _tombstones(state, [found])
+            entries = [schema_entry(replace(found, deleted=True))]
+            return entries + (_forget_settings(state, subject) if live == [found] else [])
+
+        self._log.write(decide)
+        return gone[0]
+
+
+def _check_mode(state: RegistryState, subject: Subject) -> None:
+    mode = mode_of(state, subject)
+    if mode.read_only:
+        raise errors.not_permitted(f"subject {str(subject)!r} is in mode {mode}: PUT /mode/SUBJECT sets another")
+
+
+def _check_references(
+    state: RegistryState, version: StoredSchema, *, permanent: bool, others_than: Subject | None = None
+) -> None:
+    """A schema that is soft deleted still serves requests by id, so what it refers to is not deleted for good."""
+    users = state.referencing(version.subject, version.version, deleted=permanent)
+    users = [user for user in users if user.subject != others_than]
+    live, gone = (sorted({user.id for user in users if user.deleted is deleted}) for deleted in (False, True))
+    if live:
+        raise errors.referenced(str(version.subject), version.version, live)
+    if gone:
+        raise errors.referenced_by_deleted(str(version.subject), version.version, gone)
+
+
+def _tombstones(state: RegistryState, going: Iterable[StoredSchema]) -> list[Entry]:
+    """With them the highest ids: compaction removes the records, and their ids must not come again."""
+    return [noop(state), *(Entry(Key(Kind.SCHEMA, row.subject, row.version), None) for row in going)]
+
+
+def _forget_settings(state: RegistryState, subject: Subject) -> list[Entry]:
+    tables = ((Kind.CONFIG, state.configs), (Kind.MODE, state.modes))
+    return [Entry(Key(kind, subject), None) for kind, table in tables if subject in table]
+
+
+_SETTABLE = {"compatibility", LEVEL, NORMALIZE}
+
+
+class Settings:
+    def __init__(self, log: SchemaLog) -> None:
+        self._log = log
+
+    def config(self, subject: Subject | None, *, default_to_global: bool) -> dict[str, Any]:
+        with self._log.lock:
+            state = self._log.state
+            if subject is not None and not default_to_global and subject not in state.configs:
+                raise errors.no_config_of_its_own(str(subject))
+            normalize = setting(state, subject, NORMALIZE)
+            level = {LEVEL: str(level_of(state, subject))}
+        return level if normalize is None else level | {NORMALIZE: bool(normalize)}
+
+    def set_config(self, subject: Subject | None, wanted: Mapping[str, Any]) -> dict[str, Any]:
+        """Fields that are not given stay as they are; what is set now is returned."""
+        changes = _checked(wanted)
+
+        def decide(state: RegistryState) -> list[Entry]:
+            _check_not_overridden(state, subject)
+            named = {} if subject is None else {"subject": str(subject)}
+            return [Entry(Key(Kind.CONFIG, subject), named | state.configs.get(subject, {}) | changes)]
+
+        self._log.write(decide)
+        return dict(wanted)
+
+    def delete_config(self, subject: Subject | None) -> dict[str, Any]:
+        """What was set until now."""
+        before: list[dict[str, Any]] = []
+
+        def decide(state: RegistryState) -> list[Entry]:
+            _check_not_overridden(state, subject)
+            if subject is not None and subject not in state.configs:
+                raise errors.subject_not_found(str(subject))
+            level = state.configs.get(subject, {}).get(LEVEL) or str(level_of(state, subject))
+            before[:] = [{LEVEL: level}]
+            return [Entry(Key(Kind.CONFIG, subject), None)] if subject in state.configs else []
+
+        self._log.write(decide)
+        return before[0]
+
+    def mode(self, subject: Subject | None, *, default_to_global: bool) -> Mode:
+        with self._log.lock:
+            if subject is not None and not default_to_global and subject not in self._log.state.modes:
+                raise errors.no_mode_of_its_own(str(subject))
+            return mode_of(self._log.state, subject)
+
+    def set_mode(self, subject: Subject | None, wanted: str, *, force: bool) -> Mode:
+        mode: Mode = _named(Mode, wanted, errors.invalid_mode)
+
+        def decide(state: RegistryState) -> list[Entry]:
+            _check_not_overridden(state, subject, lifting=mode)
+            if mode is Mode.IMPORT and not force and mode_of(state, subject) is not Mode.IMPORT:
+                _check_nothing_there(state, subject)
+            named = {} if subject is None else {"subject": str(subject)}
+            return [Entry(Key(Kind.MODE, subject), named | {"mode": str(mode)})]
+
+        self._log.write(decide)
+        return mode
+
+    def delete_mode(self, subject: Subject | None) -> Mode:
+        """The mode until now."""
+        before: list[Mode] = []
+
+        def decide(state: RegistryState) -> list[Entry]:
+            if subject is not None and subject not in state.modes:
+                raise errors.subject_not_found(str(subject))
+            before[:] = [mode_of(state, subject)]
+            return [Entry(Key(Kind.MODE, subject), None)] if subject in state.modes else []
+
+        self._log.write(decide)
+        return before[0]
+
+
+def _checked(wanted: Mapping[str, Any]) -> dict[str, Any]:
+    for name in wanted:
+        if name not in _SETTABLE:
+            raise errors.invalid_level(f"there is no setting {name!r} here: {_nearest(name, _SETTABLE)}")
+    changes: dict[str, Any] = {}
+    for name in ("compatibility", LEVEL):  # clients use both
+        if wanted.get(name) is not None:
+            changes[LEVEL] = str(_named(Level, wanted[name], errors.invalid_level))
+    if wanted.get(NORMALIZE) is not None:
+        if not isinstance(wanted[NORMALIZE], bool):
+            raise errors.invalid_level("'normalize' must be true or false")
+        changes[NORMALIZE] = wanted[NORMALIZE]
+    if not changes:
+        raise errors.invalid_level('nothing is to be set: send {"compatibility": "BACKWARD"} or another level')
+    return changes
+
+
+def _named(kind: Any, text: Any, refusal: Any) -> Any:
+    name = str(text).upper()
+    if name not in kind.__members__:
+        raise refusal(f"{text!r} is none: {_nearest(name, kind.__members__)}")
+    return kind[name]
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"did you mean {near[0]}?" if near else f"give one of {', '.join(sorted(known))}"
+
+
+def _check_not_overridden(state: RegistryState, subject: Subject | None, lifting: Mode | None = None) -> None:
+    """READONLY_OVERRIDE locks the settings as well, until it is itself replaced where it was set."""
+    holders = [place for place in scopes(subject) if state.modes.get(place) == Mode.READONLY_OVERRIDE]
+    if holders and not (lifting is not None and holders == [subject]):
+        raise errors.not_permitted("mode READONLY_OVERRIDE is set: PUT /mode with another mode first")
+
+
+def _check_nothing_there(state: RegistryState, subject: Subject | None) -> None:
+    for there in state.subjects():
+        concerned = subject is None or there == subject or (not subject.name and there.context == subject.context)
+        if concerned and state.versions(there):
+            raise errors.not_permitted(
+                f"cannot import: subject {str(there)!r} has schemas already: delete them, or add ?force=true"
+            )
+
 
 Answer = TypeVar("Answer")
 

@@ -3,14 +3,27 @@
 Promises: an id stands for one content in its context for good: a record that says otherwise is not taken, as in other
 registries. An id is never given twice, not even after its schema was deleted for good: `highest_id` only grows, and
 NOOP records carry it through compaction.
+
+Which config and mode apply to a subject: its own, its context's, the global ones, or the defaults.
+
+What a subject may be set to: compatibility levels and modes.
 """
 
 from collections.abc import Iterator
 from dataclasses import replace
+from enum import StrEnum
 from typing import Any
 
-from millstream.registry.records import Content, Entry, Kind, Reference, StoredSchema, read_schema
-from millstream.registry.subjects import DEFAULT_CONTEXT, Subject
+from millstream.registry.records import (
+    DEFAULT_CONTEXT,
+    Content,
+    Entry,
+    Kind,
+    Reference,
+    StoredSchema,
+    Subject,
+    read_schema,
+)
 
 HIGHEST_IDS = "millstream.highest.ids"
 """Field of a NOOP record: the highest id of each context so far."""
@@ -172,3 +185,80 @@ def reference_place(user: Subject, subject: str, version: int) -> tuple[Subject,
         context, _, name = subject[1:].partition(":")
         return Subject(context, name), version
     return Subject(user.context, subject), version
+
+
+class Level(StrEnum):
+    """Who must be able to read what: the new schema old data, an old schema new data, or both."""
+
+    NONE = "NONE"
+    BACKWARD = "BACKWARD"
+    BACKWARD_TRANSITIVE = "BACKWARD_TRANSITIVE"
+    FORWARD = "FORWARD"
+    FORWARD_TRANSITIVE = "FORWARD_TRANSITIVE"
+    FULL = "FULL"
+    FULL_TRANSITIVE = "FULL_TRANSITIVE"
+
+    @property
+    def new_reads_old(self) -> bool:
+        return self.value.startswith(("BACKWARD", "FULL"))
+
+    @property
+    def old_reads_new(self) -> bool:
+        return self.value.startswith(("FORWARD", "FULL"))
+
+    @property
+    def transitive(self) -> bool:
+        """All earlier versions count, not only the last."""
+        return self.value.endswith("_TRANSITIVE")
+
+
+class Mode(StrEnum):
+    """Who may write: everybody, nobody, or an import that brings its own ids."""
+
+    READWRITE = "READWRITE"
+    READONLY = "READONLY"
+    READONLY_OVERRIDE = "READONLY_OVERRIDE"
+    IMPORT = "IMPORT"
+
+    @property
+    def read_only(self) -> bool:
+        return self in (Mode.READONLY, Mode.READONLY_OVERRIDE)
+
+
+DEFAULT_LEVEL = Level.BACKWARD
+DEFAULT_MODE = Mode.READWRITE
+
+
+LEVEL = "compatibilityLevel"
+NORMALIZE = "normalize"
+
+
+def scopes(subject: Subject | None) -> Iterator[Subject | None]:
+    """From near to far; None is global."""
+    if subject is not None:
+        yield subject
+        if subject.name and subject.context != DEFAULT_CONTEXT:
+            yield subject.whole_context
+    yield None
+
+
+def setting(state: RegistryState, subject: Subject | None, name: str) -> Any:
+    """The nearest value of one field of the configs; None if nobody set it."""
+    for place in scopes(subject):
+        value = state.configs.get(place, {}).get(name)
+        if value is not None:
+            return value
+    return None
+
+
+def level_of(state: RegistryState, subject: Subject | None) -> Level:
+    found = setting(state, subject, LEVEL)
+    return Level(found) if found in Level.__members__ else DEFAULT_LEVEL
+
+
+def mode_of(state: RegistryState, subject: Subject | None) -> Mode:
+    """READONLY_OVERRIDE of a wider scope is stronger than what is nearer."""
+    found = [state.modes[place] for place in scopes(subject) if place in state.modes]
+    if Mode.READONLY_OVERRIDE in found:
+        return Mode.READONLY_OVERRIDE
+    return Mode(found[0]) if found and found[0] in Mode.__members__ else DEFAULT_MODE

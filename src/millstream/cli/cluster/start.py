@@ -19,7 +19,7 @@ from millstream.cli import exit_codes
 from millstream.cli.gateway_process import HOW_TO_INSTALL, HttpFront, HttpOptions, open_front
 from millstream.cli.serve import log_to_stderr
 from millstream.cli.terminal import CommandFailedError, complain, note, print_json
-from millstream.gateway.http.listening import GatewayError
+from millstream.gateway.http.configuration import GatewayError
 from millstream.testing.embedded_cluster import EmbeddedCluster
 from millstream.testing.node_process import NodeProcessError
 

@@ -5,11 +5,10 @@ from typing import Any
 
 from millstream.console.frame import href
 from millstream.registry.errors import RegistryError
-from millstream.registry.levels import Level
-from millstream.registry.records import StoredSchema
+from millstream.registry.records import StoredSchema, Subject, parse_subject
 from millstream.registry.registering import SchemaRequest
 from millstream.registry.registry import Registry
-from millstream.registry.subjects import Subject, parse_subject
+from millstream.registry.state import Level
 
 TYPES = ("AVRO", "JSON", "PROTOBUF")
 LEVEL_HELP = {

@@ -1,6 +1,6 @@
 """Topics and groups, described."""
 
-from millstream.gateway.http.described import (
+from millstream.gateway.http.routes import (
     FLAG,
     INT32,
     INT64,

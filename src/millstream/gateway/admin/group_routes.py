@@ -9,10 +9,10 @@ from millstream.formats.model.errors import ErrorCode
 from millstream.gateway.admin.docs import group_docs
 from millstream.gateway.admin.groups import GroupAdmin, GroupDetail, Progress
 from millstream.gateway.admin.topic_routes import known, number_in
-from millstream.gateway.http.asked import Asked
-from millstream.gateway.http.endpoints import endpoint
+from millstream.gateway.context import GatewayParts
 from millstream.gateway.http.errors import BadRequestError
-from millstream.gateway.http.parts import GatewayParts
+from millstream.gateway.http.request import Asked
+from millstream.gateway.http.routes import endpoint
 from millstream.raw_client import EARLIEST, LATEST, Cluster, TopicPartition
 from millstream.raw_client.errors import refusal
 

@@ -16,10 +16,10 @@ from millstream.gateway.admin.docs import (
     TOPIC_CONFIGS,
 )
 from millstream.gateway.admin.topics import Change, Operation, Resource, Setting, TopicAdmin
-from millstream.gateway.http.asked import Asked
-from millstream.gateway.http.endpoints import endpoint
+from millstream.gateway.context import GatewayParts
 from millstream.gateway.http.errors import BadRequestError
-from millstream.gateway.http.parts import GatewayParts
+from millstream.gateway.http.request import Asked
+from millstream.gateway.http.routes import endpoint
 from millstream.raw_client import EARLIEST, LATEST, Cluster, TopicInfo, TopicPartition
 
 _MAX_INT32 = 2**31 - 1

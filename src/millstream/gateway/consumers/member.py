@@ -16,8 +16,7 @@ from anyio import CapacityLimiter, to_thread
 
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.protocol.schema import Message
-from millstream.gateway.http.errors import BadRequestError
-from millstream.gateway.http.kafka_errors import trouble_with
+from millstream.gateway.http.errors import BadRequestError, trouble_with
 from millstream.raw_client import Cluster, CoordinatorKind, SetupError, TopicPartition, WireError
 from millstream.raw_client.errors import error_code
 

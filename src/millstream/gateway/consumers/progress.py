@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from millstream.formats.records.record import Record
-from millstream.gateway.consumers.flights import Part
+from millstream.gateway.consumers.fetches import Part
 from millstream.raw_client import TopicPartition
 
 _RECORD_OVERHEAD = 64

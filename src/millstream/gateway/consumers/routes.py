@@ -12,25 +12,25 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from millstream.formats.records.opening import OpeningLimits
-from millstream.gateway.consumers import docs as docs
+from millstream.gateway.consumers import bodies as docs
 from millstream.gateway.consumers.bodies import (
     MAX_POLL_BYTES,
     MAX_POLL_MS,
     MAX_POLL_RECORDS,
+    RecordView,
+    read_format,
     read_offsets,
     read_seek,
     read_subscription,
     within,
 )
 from millstream.gateway.consumers.progress import Batch
-from millstream.gateway.consumers.records import RecordView, read_format
 from millstream.gateway.consumers.session import Session
 from millstream.gateway.consumers.sessions import Sessions
-from millstream.gateway.http.answers import JSON, json_bytes
-from millstream.gateway.http.asked import Asked
-from millstream.gateway.http.endpoints import endpoint
-from millstream.gateway.http.errors import BadRequestError
-from millstream.gateway.http.parts import GatewayParts
+from millstream.gateway.context import GatewayParts
+from millstream.gateway.http.errors import JSON, BadRequestError, json_bytes
+from millstream.gateway.http.request import Asked
+from millstream.gateway.http.routes import endpoint
 from millstream.raw_client import TopicPartition
 from millstream.registry.decoding import Decoder
 

@@ -12,11 +12,10 @@ from anyio import CapacityLimiter, to_thread
 
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.records.opening import OpeningLimits
-from millstream.gateway.consumers.flights import Flights, Part
+from millstream.gateway.consumers.fetches import Flights, Part
 from millstream.gateway.consumers.member import FencedError, GroupMember
 from millstream.gateway.consumers.progress import Batch, Held, Progress
-from millstream.gateway.http.errors import BadRequestError
-from millstream.gateway.http.kafka_errors import trouble_of, trouble_with
+from millstream.gateway.http.errors import BadRequestError, trouble_of, trouble_with
 from millstream.raw_client import EARLIEST, LATEST, Cluster, TopicPartition, UnreadableError, WireError
 from millstream.raw_client.errors import UNREADABLE
 

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from anyio import CapacityLimiter
 
 from millstream.formats.records.opening import OpeningLimits
-from millstream.gateway.consumers.flights import fair_share
+from millstream.gateway.consumers.fetches import fair_share
 from millstream.gateway.consumers.session import Session, Tools
 from millstream.gateway.http.errors import BadRequestError
 from millstream.raw_client import Cluster

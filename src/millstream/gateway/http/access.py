@@ -4,17 +4,43 @@ A browser sends a page's requests to whatever address the page names, this gatew
 something must not carry another site's `Origin`, and on loopback the `Host` must be a name of this machine, or else
 another site's name could have been pointed here. A websocket can change things, and a browser opens it to any site
 without asking: it is held to the same, at its handshake.
+
+`/livez`: this process answers. `/readyz`: it is up to date with the cluster.
 """
 
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from millstream.gateway.http.credentials import Credentials
-from millstream.gateway.http.errors import error_answer
-from millstream.gateway.http.health import OPEN_PATHS
-from millstream.gateway.http.listening import is_loopback
+from millstream.gateway.http.configuration import Credentials, is_loopback
+from millstream.gateway.http.errors import BadRequestError, error_answer
+from millstream.gateway.http.request import Asked
+from millstream.gateway.http.routes import Doc, endpoint, record, text
+
+OPEN_PATHS = frozenset({"/livez", "/readyz"})
+"""Answered without credentials: probes have none, and learn nothing but yes or no."""
+
+
+def health_routes(trouble: Callable[[], str | None]) -> list[BaseRoute]:
+    def ready(asked: Asked) -> object:
+        reason = trouble()
+        if reason:
+            raise BadRequestError(503, f"not ready: {reason}")
+        return {"status": "ready"}
+
+    def doc(summary: str) -> Doc:
+        return Doc(tag="Health", summary=summary, answer=record({"status": text("It is so.")}))
+
+    return [
+        endpoint(
+            "GET", "/livez", lambda asked: {"status": "live"}, doc=doc("Whether this process answers"), at_once=True
+        ),
+        endpoint("GET", "/readyz", ready, doc=doc("Whether this gateway is up to date with the cluster"), at_once=True),
+    ]
+
 
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 

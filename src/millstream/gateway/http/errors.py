@@ -1,18 +1,109 @@
 """Errors as callers see them: JSON with a code, what happened and what to do; never a stack trace.
 
 The paths that speak as Confluent's services do have no field for the hint, so there the message ends with it.
+
+JSON answers.
+
+What the cluster said no to, as HTTP: a status, a code of Confluent's REST API where it has one, and what to do.
 """
 
-from typing import Any
+import json
+from typing import Any, NamedTuple
 
+import orjson
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from millstream.gateway.http.answers import json_answer
-from millstream.gateway.http.kafka_errors import Trouble, trouble_of
-from millstream.raw_client import WireError
+from millstream.formats.model.errors import ErrorCode
+from millstream.raw_client import RefusedError, SetupError, UnreachableError, UnreadableError, WireError
 from millstream.registry.errors import RegistryError
+
+JSON = "application/json"
+
+
+def json_bytes(document: Any) -> bytes:
+    try:
+        return orjson.dumps(document)
+    except TypeError:  # numbers beyond 64 bits and halves of surrogate pairs, which JSON can hold all the same
+        return json.dumps(document, separators=(",", ":")).encode()
+
+
+def json_answer(
+    document: Any, *, status: int = 200, media_type: str = JSON, headers: dict[str, str] | None = None
+) -> Response:
+    return Response(json_bytes(document), status, headers, media_type)
+
+
+UNREACHABLE_HINT = "ask again in a moment; if it stays, see whether the brokers run and --bootstrap names them"
+
+
+class Trouble(NamedTuple):
+    status: int
+    code: int
+    message: str
+    hint: str
+
+
+_TABLE: dict[ErrorCode, tuple[int, int, str]] = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: (404, 40403, "create the topic first, or look at its name and partition"),
+    ErrorCode.UNKNOWN_TOPIC_ID: (404, 40403, "the topic was deleted: create it again"),
+    ErrorCode.GROUP_ID_NOT_FOUND: (404, 40403, "GET /groups lists the groups there are"),
+    ErrorCode.RESOURCE_NOT_FOUND: (404, 40403, "look at the name"),
+    ErrorCode.TOPIC_ALREADY_EXISTS: (409, 40902, "choose another name, or use the topic as it is"),
+    ErrorCode.NON_EMPTY_GROUP: (409, 40903, "stop the members of the group first"),
+    ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: (409, 40903, "stop the members that read the topic first"),
+    ErrorCode.UNKNOWN_MEMBER_ID: (409, 40904, "stop the members of the group first, or begin anew"),
+    ErrorCode.ILLEGAL_GENERATION: (409, 40904, "stop the members of the group first, or begin anew"),
+    ErrorCode.REBALANCE_IN_PROGRESS: (409, 40904, "ask again once the group has settled"),
+    ErrorCode.FENCED_INSTANCE_ID: (409, 40904, "another member has this instance id: give each its own"),
+    ErrorCode.OFFSET_OUT_OF_RANGE: (416, 41601, "ask for an offset between the log's start and its end"),
+    ErrorCode.INVALID_TOPIC_EXCEPTION: (400, 40002, "use letters, digits, '.', '_' and '-', at most 249 of them"),
+    ErrorCode.INVALID_PARTITIONS: (400, 40002, "give at least 1, and more than there are"),
+    ErrorCode.INVALID_REPLICATION_FACTOR: (400, 40002, "give at least 1 and no more than there are brokers"),
+    ErrorCode.INVALID_REPLICA_ASSIGNMENT: (400, 40002, "name brokers that there are, each once"),
+    ErrorCode.INVALID_CONFIG: (400, 40002, "look at the settings' names and values: GET the configs lists them"),
+    ErrorCode.INVALID_REQUEST: (400, 40002, "look at what was sent"),
+    ErrorCode.INVALID_GROUP_ID: (400, 40002, "give a group id that is not empty"),
+    ErrorCode.POLICY_VIOLATION: (400, 40002, "the cluster's policy forbids it: ask whoever runs it"),
+    ErrorCode.TOPIC_DELETION_DISABLED: (403, 40301, "set delete.topic.enable on the brokers"),
+    ErrorCode.MESSAGE_TOO_LARGE: (413, 41301, "send smaller records, or raise max.message.bytes of the topic"),
+    ErrorCode.RECORD_LIST_TOO_LARGE: (413, 41301, "send fewer records at once"),
+    ErrorCode.INVALID_RECORD: (422, 42206, "look at what the topic demands of its records"),
+    ErrorCode.INVALID_TIMESTAMP: (422, 42206, "give a time that the topic's limits allow"),
+    ErrorCode.UNSUPPORTED_VERSION: (501, 50101, "this cluster is too old for it"),
+    ErrorCode.REQUEST_TIMED_OUT: (504, 50401, "ask again in a moment; it may have been done all the same"),
+}
+_CLOSED_HINT = "ask whoever runs the cluster to grant the gateway's user this operation"
+
+
+def trouble_with(code: ErrorCode, message: str) -> Trouble:
+    """What a Kafka error code means to a caller; codes that pass by themselves are 503."""
+    if code.name.endswith("AUTHORIZATION_FAILED"):
+        return Trouble(403, 40301, message, _CLOSED_HINT)
+    status, number, hint = _TABLE.get(code, (0, 0, ""))
+    if status:
+        return Trouble(status, number, message, hint)
+    if code.retriable:
+        return Trouble(503, 50301, message, UNREACHABLE_HINT)
+    return Trouble(502, 50201, message, "this is the cluster's own word; its brokers' logs may say more")
+
+
+def trouble_of(error: WireError) -> Trouble:
+    if isinstance(error, UnreadableError):
+        return Trouble(502, 50203, str(error), "seek behind the batch")
+    if isinstance(error, RefusedError):
+        return trouble_with(error.code, str(error))
+    if isinstance(error, UnreachableError):
+        return Trouble(504, 50401, str(error), UNREACHABLE_HINT) if error.late else _away(error)
+    if isinstance(error, SetupError):
+        return Trouble(502, 50202, str(error), "the gateway's settings do not fit the cluster: start it with others")
+    return _away(error)
+
+
+def _away(error: WireError) -> Trouble:
+    return Trouble(503, 50301, str(error), UNREACHABLE_HINT)
+
 
 _CONFLUENT_PATHS = frozenset({"subjects", "schemas", "contexts", "config", "mode", "compatibility", "v3", "kafka"})
 _NOTHING_HERE = "there is nothing at this path", "GET /docs lists what there is"

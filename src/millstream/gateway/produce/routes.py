@@ -1,26 +1,154 @@
-"""Produce: `POST /topics/{topic}/messages`, its batch, and `POST /v1/topics/{topic}/produce`."""
+"""Produce: `POST /topics/{topic}/messages`, its batch, and `POST /v1/topics/{topic}/produce`.
+
+How much of what producers sent is not answered yet: more than the limit is refused, so that memory has a bound.
+
+Which topics can be written to, and how many partitions they have: asked once in a while, not for every request.
+"""
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
+import threading
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
 
 from anyio import CapacityLimiter, to_thread
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from millstream.gateway.http.answers import json_answer
-from millstream.gateway.http.asked import Asked
-from millstream.gateway.http.endpoints import endpoint
-from millstream.gateway.http.errors import BadRequestError, error_document
-from millstream.gateway.http.kafka_errors import Trouble
-from millstream.gateway.http.parts import GatewayParts
-from millstream.gateway.produce.bodies import Encode, Form, Message, Messages, Records, outgoing, read_body
-from millstream.gateway.produce.docs import BATCH, ONE, RECORDS
-from millstream.gateway.produce.in_flight import InFlight
-from millstream.gateway.produce.publishing import Outcome, Outgoing, Publisher, Stored
-from millstream.gateway.produce.topics import WritableTopics
+from millstream.formats.model.errors import ErrorCode
+from millstream.gateway.context import GatewayParts
+from millstream.gateway.http.errors import BadRequestError, Trouble, error_document, json_answer
+from millstream.gateway.http.request import Asked, body_pieces
+from millstream.gateway.http.routes import endpoint
+from millstream.gateway.produce.bodies import (
+    BATCH,
+    ONE,
+    RECORDS,
+    Encode,
+    Form,
+    Message,
+    Messages,
+    Records,
+    outgoing,
+    read_body,
+)
+from millstream.gateway.produce.publisher import Outcome, Outgoing, Publisher, Stored
+from millstream.raw_client import Cluster
+from millstream.raw_client.errors import error_code, refusal
 from millstream.registry.encoding import Encoders, UnfitValueError
-from millstream.registry.subjects import parse_subject
+from millstream.registry.records import parse_subject
+
+_ENOUGH = 64 << 10
+"""A stretch of a body whose length was not announced; counted before it is read."""
+
+
+class InFlight:
+    """Used from one event loop."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+
+    def take(self, size: int) -> None:
+        """429 if it would be too much; otherwise `give_back` must follow."""
+        if self._bytes and self._bytes + size > self._max_bytes:
+            raise BadRequestError(
+                429,
+                f"{self._bytes} bytes of other requests wait to be written already",
+                "send it again in a second",
+                code=42901,
+                headers={"Retry-After": "1"},
+            )
+        self._bytes += size
+
+    def give_back(self, size: int) -> None:
+        self._bytes -= size
+
+    @asynccontextmanager
+    async def body(self, request: Request, max_bytes: int, within_s: float) -> AsyncIterator[bytes]:
+        """The whole body, counted from before it is read until it has been dealt with."""
+        refusal = BadRequestError(413, f"the body is larger than {max_bytes} bytes", "send less at once")
+        announced = request.headers.get("content-length", "")
+        taken = 0
+        try:
+            if announced.isdigit():
+                if int(announced) > max_bytes:
+                    raise refusal
+                self.take(int(announced))
+                taken = int(announced)
+            chunks, size = [], 0
+            async for chunk in body_pieces(request, within_s):
+                size += len(chunk)
+                if size > max_bytes:
+                    raise refusal
+                if size > taken:
+                    more = max(size - taken, _ENOUGH)
+                    self.take(more)
+                    taken += more
+                chunks.append(chunk)
+            yield b"".join(chunks)
+        finally:
+            self.give_back(taken)
+
+
+_BELIEVED_S = 30.0
+"""Partitions that were added meanwhile are used after this time."""
+_APPEARS_S = 5.0
+"""How long a topic that the cluster creates at the asking may take to have a leader."""
+_PAUSE_S = 0.05
+_KEPT = 10_000
+
+
+class _Known(NamedTuple):
+    partitions: int
+    until: float
+
+
+class WritableTopics:
+    """Thread safe. A topic that does not exist is created where the brokers do so (auto.create.topics.enable)."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._known: dict[str, _Known] = {}
+        self._lock = threading.Lock()
+
+    def known_partitions(self, topic: str) -> int | None:
+        """How many partitions it has, if that was heard lately; asks nobody."""
+        found = self._known.get(topic)
+        return found.partitions if found is not None and found.until > time.monotonic() else None
+
+    def partitions(self, topic: str) -> int:
+        """Asks the cluster; 404 if there is no such topic."""
+        deadline = time.monotonic() + _APPEARS_S
+        while True:
+            count, code = self._ask(topic)
+            if count:
+                with self._lock:
+                    if len(self._known) >= _KEPT:
+                        self._known.clear()
+                    self._known[topic] = _Known(count, time.monotonic() + _BELIEVED_S)
+                return count
+            if not code.retriable:
+                raise refusal(f"topic {topic!r}", code)
+            if time.monotonic() > deadline:
+                hint = 'create it: POST /topics with {"name": …}'
+                raise BadRequestError(404, f"there is no topic {topic!r}", hint, code=40403)
+            time.sleep(_PAUSE_S)
+
+    def forget(self, topic: str) -> None:
+        with self._lock:
+            self._known.pop(topic, None)
+
+    def _ask(self, topic: str) -> tuple[int, ErrorCode]:
+        answer = self._cluster.call("metadata", topics=[{"name": topic}], allow_auto_topic_creation=True)
+        (row,) = answer.topics
+        code = error_code(row.error_code)
+        if row.is_internal:
+            raise BadRequestError(403, f"topic {topic!r} is the cluster's own", "write to another", code=40301)
+        return (0 if code is not ErrorCode.NONE else len(row.partitions)), code
+
 
 _THREADS = 32
 

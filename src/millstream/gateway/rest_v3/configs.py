@@ -7,11 +7,10 @@ from typing import Any
 from starlette.routing import BaseRoute
 
 from millstream.gateway.admin.topics import Change, Operation, Resource, Setting, TopicAdmin
-from millstream.gateway.http.asked import Asked
-from millstream.gateway.http.endpoints import endpoint
 from millstream.gateway.http.errors import BadRequestError
-from millstream.gateway.rest_v3.docs import CONFIG_DOCS
-from millstream.gateway.rest_v3.resources import BASE, Links, number_from_path, read_fields
+from millstream.gateway.http.request import Asked
+from millstream.gateway.http.routes import endpoint
+from millstream.gateway.rest_v3.resources import BASE, CONFIG_DOCS, Links, number_from_path, read_fields
 
 _MAX_CHANGES = 1_000
 

@@ -7,10 +7,9 @@ from typing import Any
 from starlette.routing import BaseRoute
 
 from millstream.gateway.admin.groups import GroupAdmin, GroupDetail, GroupMember, ListedGroup, Progress
-from millstream.gateway.http.asked import Asked
-from millstream.gateway.http.endpoints import endpoint
-from millstream.gateway.rest_v3.docs import GROUP_DOCS
-from millstream.gateway.rest_v3.resources import BASE, Links, not_found, number_from_path
+from millstream.gateway.http.request import Asked
+from millstream.gateway.http.routes import endpoint
+from millstream.gateway.rest_v3.resources import BASE, GROUP_DOCS, Links, not_found, number_from_path
 from millstream.raw_client import TopicPartition
 
 _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")

@@ -1,25 +1,32 @@
-"""Schemas by id, subjects and their versions: Confluent's API."""
+"""Schemas by id, subjects and their versions: Confluent's API.
+
+Compatibility checks, config and mode: Confluent's API.
+
+`/contexts/{context}/subjects/…`: the same API for one context, so that a client only needs another base address.
+"""
 
 from typing import Any
+from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from millstream.gateway.http.asked import Asked
-from millstream.gateway.http.endpoints import endpoint
-from millstream.gateway.schemas.docs import SCHEMA_DOCS
+from millstream.gateway.http.request import Asked
+from millstream.gateway.http.routes import endpoint
 from millstream.gateway.schemas.documents import (
     MEDIA_TYPE,
+    SCHEMA_DOCS,
     read_request,
     read_subject,
     read_version,
     shown_content,
     shown_version,
 )
-from millstream.registry.formats.table import FORMATS
-from millstream.registry.records import StoredSchema
+from millstream.registry.errors import invalid_mode
+from millstream.registry.records import EVERY_CONTEXT, StoredSchema, Subject, parse_subject, split_context
+from millstream.registry.registering import FORMATS
 from millstream.registry.registry import Registry
-from millstream.registry.subjects import EVERY_CONTEXT, Subject, split_context
 
 
 class SchemaRoutes:
@@ -149,3 +156,120 @@ class SchemaRoutes:
     def _version(self, asked: Asked) -> StoredSchema:
         subject, version, deleted = read_subject(asked), read_version(asked), asked.flag("deleted")
         return self._registry.fresh(lambda: self._registry.version(subject, version, deleted=deleted))
+
+
+class SchemaSettingRoutes:
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    def routes(self) -> list[BaseRoute]:
+        checks = "/compatibility/subjects/{subject}/versions"
+        table: list[tuple[str, str, Any]] = [
+            ("POST", checks, self.check_all),
+            ("POST", f"{checks}/{{version}}", self.check_one),
+        ]
+        for path in ("/config", "/config/{subject}"):
+            table += [("GET", path, self.config), ("PUT", path, self.set_config), ("DELETE", path, self.delete_config)]
+        for path in ("/mode", "/mode/{subject}"):
+            table += [("GET", path, self.mode), ("PUT", path, self.set_mode), ("DELETE", path, self.delete_mode)]
+        return [
+            endpoint(method, path, handler, doc=SCHEMA_DOCS[method, path], media_type=MEDIA_TYPE)
+            for method, path, handler in table
+        ]
+
+    def check_all(self, asked: Asked) -> Any:
+        return self._check(asked, "all")
+
+    def check_one(self, asked: Asked) -> Any:
+        return self._check(asked, read_version(asked))
+
+    def _check(self, asked: Asked, version: int | str | None) -> Any:
+        subject, request, normalize = read_subject(asked), read_request(asked), asked.flag("normalize")
+        registry = self._registry
+        found = registry.fresh(lambda: registry.check(subject, request, version, normalize=normalize))
+        verdict: dict[str, Any] = {"is_compatible": not found}
+        return verdict | {"messages": found} if asked.flag("verbose") else verdict
+
+    def config(self, asked: Asked) -> Any:
+        subject, default = _scope(asked), asked.flag("defaultToGlobal")
+        settings = self._registry.settings
+        return self._registry.fresh(lambda: settings.config(subject, default_to_global=default))
+
+    def set_config(self, asked: Asked) -> Any:
+        return self._registry.settings.set_config(_scope(asked), asked.document())
+
+    def delete_config(self, asked: Asked) -> Any:
+        return self._registry.settings.delete_config(_scope(asked))
+
+    def mode(self, asked: Asked) -> Any:
+        subject, default = _scope(asked), asked.flag("defaultToGlobal")
+        settings = self._registry.settings
+        return {"mode": self._registry.fresh(lambda: settings.mode(subject, default_to_global=default))}
+
+    def set_mode(self, asked: Asked) -> Any:
+        wanted = asked.document().get("mode")
+        if not isinstance(wanted, str):
+            raise invalid_mode('send {"mode": "READWRITE"}, READONLY, READONLY_OVERRIDE or IMPORT')
+        return {"mode": self._registry.settings.set_mode(_scope(asked), wanted, force=asked.flag("force"))}
+
+    def delete_mode(self, asked: Asked) -> Any:
+        return {"mode": self._registry.settings.delete_mode(_scope(asked))}
+
+
+def _scope(asked: Asked) -> Subject | None:
+    """None is global: no subject in the path, or the default context as a whole."""
+    try:
+        text = asked.path("subject")
+    except KeyError:
+        return None
+    subject = parse_subject(text, may_be_context=True)
+    return None if subject == Subject(".", "") else subject
+
+
+_BEFORE_SUBJECT = {
+    ("subjects",): 1,
+    ("config",): 1,
+    ("mode",): 1,
+    ("compatibility", "subjects"): 2,
+}
+
+
+class ContextPaths:
+    """Rewrites a request for a context into one whose subjects name it. Paths stay encoded for the routes behind."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            raw = scope.get("raw_path") or quote(scope["path"]).encode()
+            parts = raw.decode("latin-1").partition("?")[0].split("/")
+            query = scope.get("query_string", b"")
+            if len(parts) > 3 and parts[1] == "contexts":
+                parts, query = _qualified(unquote(parts[2]), parts[3:], query)
+            path = "/".join(parts)
+            scope = dict(scope) | {"path": path.rstrip("/") or "/", "query_string": query}
+        await self._app(scope, receive, send)
+
+
+def _qualified(context: str, rest: list[str], query: bytes) -> tuple[list[str], bytes]:
+    prefix = f":{context if context.startswith('.') else '.' + context}:"
+    for before, count in _BEFORE_SUBJECT.items():
+        if tuple(rest[:count]) == before:
+            if len(rest) > count:
+                name = unquote(rest[count])
+                rest = [
+                    *rest[:count],
+                    quote(name if name.startswith(":.") else prefix + name, safe=""),
+                    *rest[count + 1 :],
+                ]
+            elif before in (("config",), ("mode",)):
+                rest = [*rest, quote(prefix, safe="")]
+            break
+    pairs = dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True))
+    name = (
+        "subjectPrefix" if rest in (["subjects"], ["schemas"]) else "subject" if rest[:2] == ["schemas", "ids"] else ""
+    )
+    if name and not pairs.get(name, "").startswith(":."):
+        query = urlencode(pairs | {name: prefix + pairs.get(name, "")}).encode()
+    return ["", *rest], query

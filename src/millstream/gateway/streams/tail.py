@@ -19,9 +19,9 @@ from anyio import CapacityLimiter, to_thread
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.records.opening import OpeningLimits
 from millstream.formats.records.record import Record
-from millstream.gateway.consumers.flights import Flights, Part, fair_share
-from millstream.gateway.consumers.records import RecordView
-from millstream.gateway.http.answers import json_bytes
+from millstream.gateway.consumers.bodies import RecordView
+from millstream.gateway.consumers.fetches import Flights, Part, fair_share
+from millstream.gateway.http.errors import json_bytes
 from millstream.gateway.streams.positions import Positions
 from millstream.raw_client import EARLIEST, LATEST, Cluster, TopicPartition, UnreadableError, WireError
 from millstream.raw_client.errors import UNREADABLE

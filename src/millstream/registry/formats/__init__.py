@@ -1,1 +1,0 @@
-"""Avro, JSON Schema and Protobuf: schemas parsed, written canonically, and compared."""
