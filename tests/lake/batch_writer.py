@@ -7,7 +7,7 @@ import pyarrow as pa
 from pyspark.sql.types import LongType, StructType
 
 from millstream.lake.options import parse_options
-from millstream.lake.spark_writer import StreamTableWriter
+from millstream.lake.spark_source import StreamTableWriter
 
 
 def main(path: str, table_format: str, last: str) -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-import millstream.lake.ordered_rows as ordered_rows
+import millstream.lake.ordered_records as ordered_rows
 from millstream.client import connect
 from millstream.client.errors import MillstreamError
 from millstream.lake import backfill

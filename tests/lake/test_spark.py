@@ -23,8 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, Not
 from pyspark.sql.types import LongType, StructType, TimestampType
 
-from millstream.lake.spark_reader import PruningTableReader
-from millstream.lake.spark_writer import BatchTableWriter, StreamTableWriter
+from millstream.lake.spark_source import BatchTableWriter, PruningTableReader, StreamTableWriter
 
 pytestmark = [
     pytest.mark.timeout(900),

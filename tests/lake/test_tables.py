@@ -9,9 +9,9 @@ import pytest
 from pyspark.sql.datasource import GreaterThan
 
 from millstream.lake import parquet_log
-from millstream.lake.conditions import Condition, from_spark
 from millstream.lake.errors import LakeOptionError, NoTableError, SchemaChangeError, StaleWriteError
 from millstream.lake.options import HELP, parse_options
+from millstream.lake.scan import Condition, from_spark
 from millstream.lake.table import AppTransaction, open_table
 from millstream.spark.sink.batch_input import BatchInput
 from tests.lake.conftest import RECORDS, opened, records, rows_of, written

@@ -29,8 +29,8 @@ from millstream.pipeline.model import (
     Window,
     WindowKind,
 )
-from millstream.pipeline.naming import checkpoint_location, consumer_group, query_name
 from millstream.pipeline.problems import InvalidPipelineError
+from millstream.pipeline.state import checkpoint_location, consumer_group, query_name
 
 from .definitions import PAYMENTS, SINK, SOURCE, documented, look_at, messages, pipeline_text
 

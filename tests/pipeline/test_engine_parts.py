@@ -13,16 +13,15 @@ import pytest
 from rich.console import Console
 
 from millstream.pipeline.definition import load
+from millstream.pipeline.engine.decoding import columns_to_read
 from millstream.pipeline.engine.failures import Part, PartFailedError, spark_reason
-from millstream.pipeline.engine.joins import _columns as joined_columns
 from millstream.pipeline.engine.live_view import LiveView
-from millstream.pipeline.engine.metrics import MetricsBoard, MetricsServer
-from millstream.pipeline.engine.progress import ProgressBook
+from millstream.pipeline.engine.progress import MetricsBoard, MetricsServer, ProgressBook
 from millstream.pipeline.engine.queries import PlannedQuery, StartedQuery, planned_queries
-from millstream.pipeline.engine.record_use import columns_to_read
-from millstream.pipeline.engine.static_tables import NO_ANSWER, StaticTable
+from millstream.pipeline.engine.run import NoBrokerError, prepare_topics
+from millstream.pipeline.engine.sources import NO_ANSWER, StaticTable
+from millstream.pipeline.engine.steps import _columns as joined_columns
 from millstream.pipeline.engine.supervision import Ending, StopSignal, Supervisor, Watched
-from millstream.pipeline.engine.topics import NoBrokerError, prepare_topics
 from millstream.pipeline.model import ConsoleSink, Join, JoinKey, JoinType, OutputMode, Pipeline, TopicSource, Trigger
 from millstream.pipeline.state import QueryProgress, SourceProgress
 

@@ -8,11 +8,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from millstream.pipeline.drawing.bars import Series, bar_text, bars_svg
-from millstream.pipeline.drawing.graph import Arrow, Box, Graph, graph_of
-from millstream.pipeline.drawing.layout import lay_out
+from millstream.pipeline.drawing.graph import Arrow, Box, Graph, graph_of, lay_out
 from millstream.pipeline.drawing.svg import to_svg
 from millstream.pipeline.drawing.text import to_text
+from millstream.pipeline.skew import Series, bar_text, bars_svg
 
 from .definitions import DOCS, PAYMENTS, SOURCE, documented, look_at, messages, pipeline_text
 

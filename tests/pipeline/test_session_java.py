@@ -11,8 +11,7 @@ import pytest
 from millstream.spark.session import class_archive
 from millstream.spark.session.class_archive import ClassArchive
 from millstream.spark.session.java import JavaNotFoundError, JavaRuntime, find_java
-from millstream.spark.session.session import SparkStartError, is_local_path, start_session
-from millstream.spark.session.start_failures import reason_of
+from millstream.spark.session.session import SparkStartError, is_local_path, reason_of, start_session
 
 
 @pytest.fixture(autouse=True)

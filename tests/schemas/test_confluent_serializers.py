@@ -14,8 +14,8 @@ from google.protobuf import message_factory
 
 from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.schemas import Reference, RegistryClient, RegistryError, Schema, make_format
+from millstream.schemas.formats import ResolvedSchema
 from millstream.schemas.protobuf_schema import load_file, message_type
-from millstream.schemas.schema_choice import ResolvedSchema
 from millstream.testing import EmbeddedBroker
 
 with warnings.catch_warnings():

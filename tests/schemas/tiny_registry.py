@@ -12,8 +12,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from google.protobuf import descriptor_pb2
 
+from millstream.schemas.formats import ResolvedSchema
 from millstream.schemas.protobuf_schema import MAIN_FILE, load_file
-from millstream.schemas.schema_choice import ResolvedSchema
 
 
 class TinyRegistry:

@@ -9,7 +9,7 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from millstream.spark.session.spark_home import quick_spark_home
+from millstream.spark.session.java import quick_spark_home
 from millstream.testing import EmbeddedBroker
 
 # Two cores and many neighbours: no UI, no second compiler, one collector thread. Unix sockets save 40 ms per task, and

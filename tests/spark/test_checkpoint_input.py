@@ -8,8 +8,7 @@ import pytest
 
 from millstream.spark.errors import SinkError
 from millstream.spark.sink.batch_input import BatchInput
-from millstream.spark.sink.checkpoint_input import CheckpointOffsets, input_of_rows
-from millstream.spark.sink.row_digest import RowDigest
+from millstream.spark.sink.input_identity import CheckpointOffsets, RowDigest, input_of_rows
 
 
 def ours(offset: int, **note: Any) -> dict[str, Any]:

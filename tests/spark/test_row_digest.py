@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from millstream.spark.sink.row_digest import Digesting, RowDigest, digest_of
+from millstream.spark.sink.input_identity import Digesting, RowDigest, digest_of
 
 SCHEMA = pa.schema(
     [

@@ -16,8 +16,8 @@ from pyspark.sql.types import (
 
 from millstream.formats.records.compression import Codec
 from millstream.spark.errors import OptionError, SinkError
-from millstream.spark.sink.columns import shape_of
 from millstream.spark.sink.options import WRITE_OPTIONS, WriteOptions, parse_write_options
+from millstream.spark.sink.rows import shape_of
 from millstream.spark.sink.sink import BatchWriter, StreamWriter
 
 GIVEN = {"kafka.bootstrap.servers": "localhost:9092", "topic": "orders"}

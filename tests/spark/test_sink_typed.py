@@ -9,8 +9,8 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
 from millstream.schemas import make_format
 from millstream.spark.errors import OptionError, SinkError
-from millstream.spark.sink.columns import shape_of
 from millstream.spark.sink.options import WriteOptions, parse_write_options
+from millstream.spark.sink.rows import shape_of
 from tests.schemas.tiny_registry import running
 
 GIVEN = {"kafka.bootstrap.servers": "localhost:9092", "topic": "orders"}

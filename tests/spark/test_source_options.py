@@ -13,12 +13,10 @@ from hypothesis import strategies as st
 from millstream.raw_client import EARLIEST, LATEST, TopicPartition
 from millstream.spark.errors import CheckpointError, DataLossError, OptionError
 from millstream.spark.options import READ_OPTIONS, ReadOptions, parse_read_options
-from millstream.spark.source.admission import at_most_bytes, at_most_offsets, waiting
-from millstream.spark.source.data_loss import go_on
-from millstream.spark.source.log_view import Topics
+from millstream.spark.source.limits import Range, at_most_bytes, at_most_offsets, split_ranges, waiting
+from millstream.spark.source.log_view import Topics, go_on
 from millstream.spark.source.offsets import StreamOffset, positions_of
 from millstream.spark.source.positions import AtTime, Committed, Everywhere, Given
-from millstream.spark.source.ranges import Range, split_ranges
 
 BASE = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "orders"}
 P0, P1, P2 = (TopicPartition("orders", number) for number in range(3))

@@ -34,13 +34,12 @@ from millstream.spark.errors import (
     SourceError,
 )
 from millstream.spark.options import ReadOptions, parse_read_options
-from millstream.spark.source.batch_planner import plan_batch, plan_with_history
-from millstream.spark.source.history import HistoryPart, HistoryPlanner
+from millstream.spark.source.limits import Range
+from millstream.spark.source.offsets import HistoryPart, HistoryPlanner
+from millstream.spark.source.planner import StreamPlanner, plan_batch, plan_with_history
 from millstream.spark.source.positions import FromTable
 from millstream.spark.source.range_reader import RangeReader
-from millstream.spark.source.ranges import Range
-from millstream.spark.source.rows import Rows
-from millstream.spark.source.stream_planner import StreamPlanner
+from millstream.spark.source.source import Rows
 from millstream.testing import EmbeddedBroker, EmbeddedCluster
 from pyspark_millstream import DefaultSource
 from tests.waiting import until

@@ -14,7 +14,7 @@ from pathlib import Path
 import pyspark
 from pyspark.sql import SparkSession
 
-from millstream.spark.session.spark_home import quick_spark_home
+from millstream.spark.session.java import quick_spark_home
 from tests.spark.conftest import SETTINGS
 from tests.spark_exactly_once import dying
 

@@ -21,10 +21,9 @@ from millstream.spark.connections import cluster_of
 from millstream.spark.errors import SinkError
 from millstream.spark.sink.batch_input import BatchInput
 from millstream.spark.sink.decisions import Decider, Decision, FencedError, task_prefix
-from millstream.spark.sink.messages import TaskWrite
 from millstream.spark.sink.options import WriteOptions, parse_write_options
-from millstream.spark.sink.settling import SinkSettler
-from millstream.spark.sink.task import TaskPlace, write_open
+from millstream.spark.sink.sink import SinkSettler
+from millstream.spark.sink.task import TaskPlace, TaskWrite, write_open
 from millstream.testing import EmbeddedBroker
 from tests.spark_exactly_once.committed import committed_values, hidden
 from tests.waiting import PATIENCE_S

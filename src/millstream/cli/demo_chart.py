@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from millstream.pipeline.drawing.bars import bar_text
+from millstream.pipeline.skew import bar_text
 
 _COLOURS = ("#2563eb", "#f59e0b", "#15803d", "#be185d", "#6d28d9", "#0369a1")
 

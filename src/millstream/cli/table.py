@@ -388,7 +388,7 @@ def size_text(size: float) -> str:
 
 
 def _topic_ends(table: "LakeTable") -> list[tuple[tuple[str, int], int]]:
-    from millstream.lake.ordered_rows import has_positions
+    from millstream.lake.ordered_records import has_positions
     from millstream.lake.seam import positions_of
 
     return sorted(positions_of(table).items()) if has_positions(table) else []

@@ -1,11 +1,16 @@
-"""Arrow rows to record batches, ready but for the producer's fields, which `stamp` fills in."""
+"""Arrow rows to record batches, ready but for the producer's fields, which `stamp` fills in.
+
+Which partition a key belongs to, for whole columns of keys: murmur2, as Java's producer.
+"""
 
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from struct import Struct
 from types import ModuleType
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from millstream.columnar.compiled import implementation
@@ -146,3 +151,16 @@ def _cast(column: pa.Array, wanted: pa.DataType, what: str, allowed: str) -> pa.
         return column.cast(wanted)
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
         raise ValueError(f"{what[0].upper()}{what[1:]} is {column.type}; it must be {allowed}.") from None
+
+
+NO_KEY = -1
+
+
+def partition_by_key(keys: pa.Array, count: int) -> "np.ndarray[Any, np.dtype[np.int32]]":
+    """The partition of each key out of `count`; -1 for null, which may go anywhere."""
+    if count < 1:
+        raise ValueError(f"A topic has at least one partition, not {count}.")
+    if keys.type != pa.binary():
+        keys = keys.cast(pa.binary())
+    found: np.ndarray[Any, np.dtype[np.int32]] = implementation.partition_by_key(keys, count)
+    return found

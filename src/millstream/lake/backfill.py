@@ -16,12 +16,10 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from millstream.client.connection import Connection
 from millstream.client.topics import Topics
-from millstream.lake.conditions import Condition
 from millstream.lake.errors import LakeError, LakeOptionError, NoTableError
 from millstream.lake.options import TableOptions
-from millstream.lake.ordered_rows import Place, Window, has_positions, read_in_order
-from millstream.lake.row_records import RecordMaker, record_maker
-from millstream.lake.scan import TableFile
+from millstream.lake.ordered_records import Place, RecordMaker, Window, has_positions, read_in_order, record_maker
+from millstream.lake.scan import Condition, TableFile
 from millstream.lake.seam import TIMESTAMP
 from millstream.lake.table import LakeTable, open_table
 

@@ -1,10 +1,12 @@
 """Tasks write data files: Parquet, one open file per partition of the table, closed at a target size.
 
 Rows are gathered until they make a row group worth reading, so that small Arrow batches do not become small row groups.
+
+Which small files to rewrite into one, and the rewriting: for the formats whose library has none of its own.
 """
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,6 +15,7 @@ import pyarrow.parquet as pq
 
 from millstream.lake.errors import SchemaChangeError
 from millstream.lake.partitioning import Partitioning, PartitionValue
+from millstream.lake.scan import Scan, TableFile
 from millstream.lake.schema_evolution import conform
 from millstream.lake.storage import Storage
 
@@ -152,3 +155,48 @@ def write_files(batches: Iterable[pa.RecordBatch], layout: FileLayout, label: st
             layout.storage.delete(written.path)
         raise
     return done
+
+
+SMALL: Final = 0.75
+"""A file below this share of the target size is worth rewriting together with others."""
+
+
+@dataclass(frozen=True)
+class RewriteGroup:
+    """Files of one partition that become one file (or a few)."""
+
+    files: tuple[TableFile, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+
+def plan_rewrites(files: Sequence[TableFile], target_size: int, *, all_files: bool) -> list[RewriteGroup]:
+    """Groups of files, each of one partition and of about the target size, in the order in which the files are.
+
+    Files that are large enough stay, unless all are wanted (because they are to be sorted).
+    """
+    by_partition: dict[tuple[tuple[str, object], ...], list[TableFile]] = {}
+    for file in files:
+        if all_files or file.size < target_size * SMALL:
+            by_partition.setdefault(tuple(sorted(file.partition.items())), []).append(file)
+    groups = []
+    for members in by_partition.values():
+        gathered: list[TableFile] = []
+        for file in members:
+            if gathered and sum(each.size for each in gathered) + file.size > target_size * 1.25:
+                groups.append(RewriteGroup(tuple(gathered)))
+                gathered = []
+            gathered.append(file)
+        groups.append(RewriteGroup(tuple(gathered)))
+    return [group for group in groups if all_files or len(group.files) > 1]
+
+
+def rewrite(scan: Scan, group: RewriteGroup, layout: FileLayout, sort: Sequence[str]) -> list[WrittenFile]:
+    """New files with the rows of the group, sorted if wanted; a group is held in memory only to be sorted."""
+    batches: Iterator[pa.RecordBatch] = scan.read(group.files)
+    if sort:
+        rows = pa.Table.from_batches(list(batches), schema=scan.schema)
+        batches = iter(rows.sort_by([(column, "ascending") for column in sort]).to_batches(65_536))
+    return write_files(batches, layout, "optimized")

@@ -18,13 +18,11 @@ from deltalake import Field as DeltaField
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from millstream.lake.column_ranges import delta_statistics, statistics
-from millstream.lake.conditions import Condition
 from millstream.lake.data_files import FileLayout, WrittenFile
 from millstream.lake.errors import CommitConflictError, LakeError, NoTableError
 from millstream.lake.options import TableOptions
 from millstream.lake.partitioning import Partitioning, value_text
-from millstream.lake.scan import FileScan, Scan, TableFile
+from millstream.lake.scan import Condition, FileScan, Scan, TableFile, delta_statistics, statistics
 from millstream.lake.schema_evolution import never, storable
 from millstream.lake.storage import Storage, delta_storage_options
 from millstream.lake.table import AppTransaction, LakeTable, Progress, Rewritten, TableVersion

@@ -28,10 +28,10 @@ from pyiceberg.types import (
 )
 from pyiceberg.utils.datetime import micros_to_timestamp, micros_to_timestamptz
 
-from millstream.lake.column_ranges import EXACT_TEXT
 from millstream.lake.data_files import WrittenFile
 from millstream.lake.errors import LakeError
 from millstream.lake.partitioning import Partitioning, PartitionValue, Term
+from millstream.lake.scan import EXACT_TEXT
 
 _TRANSFORMS: Final[dict[str | None, Transform[Any, Any]]] = {
     None: IdentityTransform(),

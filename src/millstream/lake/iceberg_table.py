@@ -3,9 +3,15 @@
 A write sets the table property `millstream.batch.<query id>` in the same commit that adds its files, so a batch that is
 there is recognised whatever became of its snapshot. The library's own retries are switched off: they would not look at
 that property again, and of two drivers with the same batch both would win.
+
+The catalog an Iceberg table is found in: by default a SQLite file beside the table, or any that pyiceberg knows.
+
+`path=/lake/orders` alone means the table `default.orders` in `/lake/millstream-catalog.db`, so all tables of one
+directory share a catalog. `catalog.*` options name another one (REST, SQL, Glue, …).
 """
 
 import json
+import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,24 +19,97 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import pyarrow as pa
-from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError, ValidationException
+from pyiceberg.catalog import load_catalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+    ValidationException,
+)
 from pyiceberg.io import load_file_io
 from pyiceberg.io.pyarrow import ArrowScan
 from sqlalchemy.exc import OperationalError
 
-from millstream.lake.compaction import plan_rewrites, rewrite
-from millstream.lake.conditions import Condition, all_may_hold, iceberg_expression
-from millstream.lake.data_files import FileLayout, WrittenFile
-from millstream.lake.errors import CommitConflictError, NoTableError
-from millstream.lake.iceberg_catalog import catalog_place, load, prepare
+from millstream.lake.data_files import FileLayout, WrittenFile, plan_rewrites, rewrite
+from millstream.lake.errors import CommitConflictError, LakeError, LakeOptionError, NoTableError
 from millstream.lake.iceberg_files import add_terms, file_schema, from_spec, ranges, to_data_file
 from millstream.lake.options import TableOptions
 from millstream.lake.partitioning import Partitioning
-from millstream.lake.scan import BATCH_ROWS, Scan, TableFile
+from millstream.lake.scan import BATCH_ROWS, Condition, Scan, TableFile, all_may_hold, iceberg_expression
 from millstream.lake.schema_evolution import can_hold, conform, storable
-from millstream.lake.storage import Storage
+from millstream.lake.storage import Storage, iceberg_properties
 from millstream.lake.table import AppTransaction, LakeTable, Progress, Rewritten, TableVersion
 from millstream.spark.sink.batch_input import BatchInput, WrittenBatch
+
+CATALOG_FILE: Final = "millstream-catalog.db"
+CATALOG_NAME: Final = "millstream"
+DEFAULT_NAMESPACE: Final = "default"
+
+
+@dataclass(frozen=True)
+class CatalogPlace:
+    """Which catalog, and what the table is called in it."""
+
+    properties: dict[str, str]
+    identifier: tuple[str, ...]
+    location: str | None
+    database: str | None
+    """The SQLite file of the default catalog."""
+
+    def connect(self) -> Any:
+        try:
+            return load_catalog(CATALOG_NAME, **self.properties)
+        except Exception as error:  # each kind of catalog has its own exceptions
+            where = self.properties.get("uri", "?")
+            raise LakeError(f"the Iceberg catalog at {where} cannot be opened: {error}") from error
+
+
+def catalog_place(options: TableOptions) -> CatalogPlace:
+    """Where the options point."""
+    storage = None if options.path is None else Storage.at(options.path, options.s3)
+    region = (storage or Storage("s3://any", options.s3)).region
+    if options.table is not None:
+        identifier = tuple(options.table.split("."))
+        if len(identifier) < 2 or not all(identifier):
+            raise LakeOptionError(f"table={options.table}: write NAMESPACE.NAME")
+    else:
+        assert storage is not None
+        identifier = (DEFAULT_NAMESPACE, os.path.basename(storage.url))
+    location = None if storage is None else storage.uri
+    if options.catalog:
+        properties = {**iceberg_properties(options.s3, region), **dict(options.catalog)}
+        return CatalogPlace(properties, identifier, location, None)
+    assert storage is not None
+    if not storage.is_local:
+        raise LakeOptionError(
+            f"{options.path}: an Iceberg table in an object store needs a catalog that all its users can reach:"
+            " catalog.type=rest with catalog.uri=https://…, or catalog.uri=postgresql://… (catalog.type=sql)"
+        )
+    directory = os.path.dirname(storage.url)
+    database = os.path.join(directory, CATALOG_FILE)
+    properties = {"type": "sql", "uri": f"sqlite:///{database}", "warehouse": f"file://{directory}"}
+    return CatalogPlace(properties, identifier, location, database)
+
+
+def find_table(place: CatalogPlace) -> Any:
+    """The table, or None if the catalog has none of that name."""
+    if place.database is not None and not os.path.exists(place.database):
+        return None
+    try:
+        return place.connect().load_table(place.identifier)
+    except (NoSuchTableError, NoSuchNamespaceError):
+        return None
+
+
+def prepare(place: CatalogPlace) -> Any:
+    """The catalog, with the table's namespace in it."""
+    if place.database is not None:
+        os.makedirs(os.path.dirname(place.database), exist_ok=True)
+    catalog = place.connect()
+    catalog.create_namespace_if_not_exists(place.identifier[:-1])
+    return catalog
+
 
 BATCH_PROPERTY: Final = "millstream.batch."
 INPUT_PROPERTY: Final = "millstream.input."
@@ -89,7 +168,7 @@ class IcebergLakeTable(LakeTable):
 
     @staticmethod
     def open(options: TableOptions) -> "IcebergLakeTable | None":
-        iceberg = load(catalog_place(options))
+        iceberg = find_table(catalog_place(options))
         return None if iceberg is None else IcebergLakeTable(options, iceberg)
 
     @staticmethod
@@ -103,7 +182,7 @@ class IcebergLakeTable(LakeTable):
                 add_terms(change, partitioning)
         except (TableAlreadyExistsError, CommitFailedException):
             pass  # made by somebody else in this moment; `accept` sees whether it fits
-        return IcebergLakeTable(options, load(place))
+        return IcebergLakeTable(options, find_table(place))
 
     @property
     def name(self) -> str:

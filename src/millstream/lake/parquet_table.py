@@ -15,15 +15,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from millstream.lake.column_ranges import statistics, to_json_value
-from millstream.lake.compaction import plan_rewrites, rewrite
-from millstream.lake.conditions import Condition
-from millstream.lake.data_files import FileLayout, WrittenFile
+from millstream.lake.data_files import FileLayout, WrittenFile, plan_rewrites, rewrite
 from millstream.lake.errors import CommitConflictError, NoTableError
 from millstream.lake.options import TableOptions
 from millstream.lake.parquet_log import LOG_DIRECTORY, LogEntry, LoggedFile, LogState, ParquetLog, now
 from millstream.lake.partitioning import Partitioning, value_from_text, value_text
-from millstream.lake.scan import FileScan, Scan, TableFile
+from millstream.lake.scan import Condition, FileScan, Scan, TableFile, statistics, to_json_value
 from millstream.lake.schema_evolution import can_hold
 from millstream.lake.storage import Storage
 from millstream.lake.table import AppTransaction, LakeTable, Progress, Rewritten, TableVersion

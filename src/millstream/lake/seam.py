@@ -13,11 +13,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from millstream.lake.column_ranges import EXACT_TEXT
-from millstream.lake.conditions import Condition
 from millstream.lake.errors import LakeError
 from millstream.lake.options import parse_options
-from millstream.lake.scan import Scan, TableFile
+from millstream.lake.scan import EXACT_TEXT, Condition, Scan, TableFile
 from millstream.lake.schema_evolution import can_hold, conform, storable
 from millstream.lake.table import LakeTable, open_table
 

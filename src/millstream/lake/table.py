@@ -9,12 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from millstream.lake.conditions import Condition
 from millstream.lake.data_files import FileLayout, WrittenFile
 from millstream.lake.errors import LakeOptionError, NoTableError, SchemaChangeError, StaleWriteError
 from millstream.lake.options import TableOptions
 from millstream.lake.partitioning import Partitioning
-from millstream.lake.scan import Scan
+from millstream.lake.scan import Condition, Scan
 from millstream.lake.schema_evolution import Widening, evolve, storable
 from millstream.lake.storage import Storage
 from millstream.spark.sink.batch_input import BatchInput, WrittenBatch, refusal, refusal_of_write

@@ -9,10 +9,9 @@ from typing import Generic, TypeVar
 from yaml.nodes import MappingNode, Node, ScalarNode
 
 from millstream.pipeline.ddl import DdlColumn, DdlError, parse_columns
-from millstream.pipeline.document import Document, Section, Word, describe, entries, place_of
+from millstream.pipeline.document import Document, Section, Word, describe, entries, parse_duration, place_of
 from millstream.pipeline.model import Column, Duration, Sink, Source, Step, Trigger, TriggerKind, Watermark
 from millstream.pipeline.problems import Place, nearest
-from millstream.pipeline.quantities import parse_duration
 from millstream.pipeline.sql_names import SqlError, check_expression, plain_column
 
 TABLE_NAME = re.compile(r"[a-z_][a-z0-9_]*")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from yaml.nodes import MappingNode, Node, ScalarNode
 
-from millstream.pipeline.document import Document, Section, Word, entries, place_of
+from millstream.pipeline.document import Document, Section, Word, entries, parse_timestamp_ms, place_of
 from millstream.pipeline.model import BadRecords, Format, Source, Start, TableFormat, TableSource, TopicSource
 from millstream.pipeline.parts import (
     TABLE_NAME,
@@ -17,7 +17,6 @@ from millstream.pipeline.parts import (
     read_topic,
     read_watermark,
 )
-from millstream.pipeline.quantities import parse_timestamp_ms
 
 _KINDS = ("topic", "topics", "pattern", "table")
 _TOPIC_KEYS = (

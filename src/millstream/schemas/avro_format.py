@@ -9,7 +9,7 @@ from fastavro import schemaless_reader, schemaless_writer
 from millstream.schemas import avro_schema, framing
 from millstream.schemas.assembly import Row, assemble, binary_values, rows_of
 from millstream.schemas.errors import EncodingError, SchemaError, SchemaNotFoundError
-from millstream.schemas.schema_choice import ResolvedSchema, SchemaChoice
+from millstream.schemas.formats import ResolvedSchema, SchemaChoice
 from millstream.schemas.spark_types import struct_of
 
 _MAX_ERROR = 300

@@ -14,7 +14,7 @@ from fastavro.schema import SchemaParseException, UnknownType, parse_schema
 
 from millstream.schemas import avro_decimal
 from millstream.schemas.errors import SchemaError
-from millstream.schemas.schema_choice import ResolvedSchema
+from millstream.schemas.formats import ResolvedSchema
 from millstream.schemas.spark_types import TIMESTAMP, TIMESTAMP_NTZ, list_of, struct_of
 
 _PRIMITIVES = {

@@ -14,7 +14,7 @@ from millstream.schemas import framing
 from millstream.schemas import protobuf_schema as proto
 from millstream.schemas.assembly import Row, assemble, binary_values, rows_of, with_times
 from millstream.schemas.errors import EncodingError, SchemaError, SchemaNotFoundError
-from millstream.schemas.schema_choice import ResolvedSchema, SchemaChoice
+from millstream.schemas.formats import ResolvedSchema, SchemaChoice
 
 Read = Callable[[Any], Any]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

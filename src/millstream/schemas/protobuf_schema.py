@@ -19,7 +19,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescript
 from google.protobuf.message import DecodeError
 
 from millstream.schemas.errors import SchemaError
-from millstream.schemas.schema_choice import ResolvedSchema
+from millstream.schemas.formats import ResolvedSchema
 from millstream.schemas.spark_types import TIMESTAMP, list_of, struct_of
 
 MAIN_FILE = "millstream_main.proto"

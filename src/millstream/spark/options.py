@@ -30,12 +30,13 @@ from millstream.spark.source.positions import (
     FromTable,
     Given,
     Position,
+    Subscription,
     parse_headers,
     parse_offsets,
+    parse_subscription,
     parse_timestamp,
     parse_timestamps,
 )
-from millstream.spark.source.subscription import Subscription, parse_subscription
 
 log = logging.getLogger("millstream.spark")
 

@@ -74,7 +74,7 @@ def skew(
 def _since_ms(text: str) -> int:
     import time
 
-    from millstream.pipeline.quantities import parse_duration, parse_timestamp_ms
+    from millstream.pipeline.document import parse_duration, parse_timestamp_ms
 
     try:
         return int(time.time() * 1000) - parse_duration(text).milliseconds
@@ -154,7 +154,7 @@ def _key_text(key: "HotKey") -> str:
 
 
 def _show(found: "SkewReport") -> None:
-    from millstream.pipeline.drawing.bars import bar_text
+    from millstream.pipeline.skew import bar_text
 
     print(
         f"{found.topic}  {found.total.records:,} records  {found.total.bytes:,} bytes  {found.distinct_keys:,} keys  "
@@ -200,7 +200,7 @@ def _best(found: "SkewReport") -> Any:
 
 
 def _picture(found: "SkewReport") -> str:
-    from millstream.pipeline.drawing.bars import Series, bars_svg
+    from millstream.pipeline.skew import Series, bars_svg
 
     best = _best(found)
     series = [Series("as it is", list(found.shares.values()))]

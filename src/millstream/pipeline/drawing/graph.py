@@ -1,6 +1,14 @@
-"""A pipeline as boxes and arrows: sources on the left, sinks on the right, dead letters below."""
+"""A pipeline as boxes and arrows: sources on the left, sinks on the right, dead letters below.
 
+Where the boxes of a graph go: columns from left to right, few crossings, long arrows led through free places.
+
+The usual layered drawing (Sugiyama): a column for each box, bends where an arrow passes a column, an order within the
+columns by the middle of the neighbours. Rows are numbers without a unit; who draws chooses how far apart they are.
+"""
+
+from collections import defaultdict
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from millstream.pipeline.model import (
@@ -138,3 +146,165 @@ def _short(path: str, directory: Path) -> str:
     if Path(path).is_relative_to(directory):
         return str(Path(path).relative_to(directory))
     return "/".join(Path(path).parts[-2:])
+
+
+_SWEEPS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class ArrowPath:
+    """An arrow and the places it goes through, from box to box; those between are bends in free places."""
+
+    arrow: Arrow
+    points: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    columns: tuple[tuple[str, ...], ...]
+    """Boxes and bends of each column, from top to bottom."""
+    column_of: dict[str, int]
+    row_of: dict[str, float]
+    routes: tuple[ArrowPath, ...]
+    bends: frozenset[str]
+
+
+def lay_out(graph: Graph) -> Layout:
+    column_of = _columns(graph)
+    routes, bends = _with_bends(graph, column_of)
+    order = _ordered(graph, column_of, routes)
+    row_of = _rows(order, routes, bends)
+    return Layout(tuple(map(tuple, order)), column_of, row_of, tuple(routes), frozenset(bends))
+
+
+def _columns(graph: Graph) -> dict[str, int]:
+    """Each box right of all it takes from; sinks and dead letters in the last column."""
+    before: dict[str, list[str]] = defaultdict(list)
+    for arrow in graph.arrows:
+        before[arrow.end].append(arrow.begin)
+    column_of: dict[str, int] = {}
+
+    def column(box: str) -> int:
+        if box not in column_of:
+            column_of[box] = max((column(other) + 1 for other in before[box]), default=0)
+        return column_of[box]
+
+    for box in graph.boxes:
+        column(box.id)
+    last = max(column_of.values(), default=0)
+    for box in graph.boxes:
+        if box.id.startswith("sink:") or box.id == DEAD_LETTERS:
+            column_of[box.id] = max(last, 1)
+    # A source that is first needed far to the right goes near its use: a shorter arrow says the same.
+    for box in graph.boxes:
+        uses = [column_of[arrow.end] for arrow in graph.arrows if arrow.begin == box.id and arrow.end != DEAD_LETTERS]
+        if box.id.startswith("step:") and not before[box.id] and uses:
+            column_of[box.id] = min(uses) - 1
+    return column_of
+
+
+def _with_bends(graph: Graph, column_of: dict[str, int]) -> tuple[list[ArrowPath], list[str]]:
+    routes: list[ArrowPath] = []
+    bends: list[str] = []
+    for index, arrow in enumerate(graph.arrows):
+        between = []
+        for column in range(column_of[arrow.begin] + 1, column_of[arrow.end]):
+            # Arrows to the dead letters share their way: they are told apart by where they begin.
+            bend = f"bend:{DEAD_LETTERS}:{column}" if arrow.end == DEAD_LETTERS else f"bend:{index}:{column}"
+            if bend not in column_of:
+                column_of[bend] = column
+                bends.append(bend)
+            between.append(bend)
+        routes.append(ArrowPath(arrow, (arrow.begin, *between, arrow.end)))
+    return routes, bends
+
+
+def _ordered(graph: Graph, column_of: dict[str, int], routes: list[ArrowPath]) -> list[list[str]]:
+    columns: list[list[str]] = [[] for _ in range(max(column_of.values(), default=0) + 1)]
+    for name in [box.id for box in graph.boxes] + [name for name in column_of if name.startswith("bend:")]:
+        columns[column_of[name]].append(name)
+    left, right = _neighbours(routes)
+    best, fewest = [list(column) for column in columns], _crossings(columns, routes)
+    for sweep in range(_SWEEPS):
+        forward = sweep % 2 == 0
+        sides = left if forward else right
+        indices = range(1, len(columns)) if forward else range(len(columns) - 2, -1, -1)
+        for index in indices:
+            beside = columns[index - 1 if forward else index + 1]
+            place = {name: float(at) for at, name in enumerate(beside)}
+            here = {name: float(at) for at, name in enumerate(columns[index])}
+            columns[index].sort(key=lambda name: (_is_dead(name), _middle(sides[name], place, here[name])))
+        crossings = _crossings(columns, routes)
+        if crossings < fewest:
+            best, fewest = [list(column) for column in columns], crossings
+    for column in best:
+        column.sort(key=_is_dead)
+    return best
+
+
+def _is_dead(name: str) -> bool:
+    """Dead letters and the way to them are always at the bottom."""
+    return DEAD_LETTERS in name
+
+
+def _middle(neighbours: list[str], place: dict[str, float], otherwise: float) -> float:
+    known = [place[name] for name in neighbours if name in place]
+    return sum(known) / len(known) if known else otherwise
+
+
+def _neighbours(routes: list[ArrowPath]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    left: dict[str, list[str]] = defaultdict(list)
+    right: dict[str, list[str]] = defaultdict(list)
+    for route in routes:
+        for begin, end in pairwise(route.points):
+            left[end].append(begin)
+            right[begin].append(end)
+    return left, right
+
+
+def _crossings(columns: list[list[str]], routes: list[ArrowPath]) -> int:
+    place = {name: at for column in columns for at, name in enumerate(column)}
+    column_of = {name: index for index, column in enumerate(columns) for name in column}
+    pieces: dict[int, set[tuple[int, int]]] = defaultdict(set)
+    for route in routes:
+        for begin, end in pairwise(route.points):
+            pieces[column_of[begin]].add((place[begin], place[end]))
+    return sum(
+        1
+        for between in pieces.values()
+        for one in between
+        for other in between
+        if one[0] < other[0] and one[1] > other[1]
+    )
+
+
+def _rows(columns: list[list[str]], routes: list[ArrowPath], bends: list[str]) -> dict[str, float]:
+    """Each box near the middle of its neighbours, and none nearer than a row (bends: half a row) to the next."""
+    left, right = _neighbours(routes)
+    thin = set(bends)
+    row_of = {name: float(at) for column in columns for at, name in enumerate(column)}
+    for sweep in range(_SWEEPS):
+        indices = range(len(columns)) if sweep % 2 == 0 else range(len(columns) - 1, -1, -1)
+        for index in indices:
+            sides = left if sweep % 2 == 0 else right
+            wanted = [_middle(sides[name], row_of, row_of[name]) for name in columns[index]]
+            for name, row in zip(columns[index], _apart(columns[index], wanted, thin), strict=True):
+                row_of[name] = row
+    top = min(row_of.values(), default=0.0)
+    return {name: row - top for name, row in row_of.items()}
+
+
+def _apart(column: list[str], wanted: list[float], thin: set[str]) -> list[float]:
+    """Rows as near to `wanted` as the distances allow: neighbours that are too close move as one group."""
+    gaps = [0.0]
+    for pair in pairwise(column):
+        gaps.append(gaps[-1] + (1.0, 0.75, 0.5)[sum(name in thin for name in pair)])
+    groups: list[tuple[float, int]] = []
+    for target, gap in zip(wanted, gaps, strict=True):
+        mean, count = target - gap, 1
+        while groups and groups[-1][0] > mean:
+            other, members = groups.pop()
+            mean, count = (mean * count + other * members) / (count + members), count + members
+        groups.append((mean, count))
+    means = [mean for mean, count in groups for _ in range(count)]
+    return [mean + gap for mean, gap in zip(means, gaps, strict=True)]

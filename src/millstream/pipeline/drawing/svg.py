@@ -3,8 +3,7 @@
 from html import escape
 from itertools import pairwise
 
-from millstream.pipeline.drawing.graph import Box, Graph
-from millstream.pipeline.drawing.layout import Layout, lay_out
+from millstream.pipeline.drawing.graph import Box, Graph, Layout, lay_out
 
 _WIDTH_PER_LETTER = 7.3
 _DETAIL_PER_LETTER = 6.1

@@ -3,8 +3,7 @@
 from collections import defaultdict
 from itertools import pairwise
 
-from millstream.pipeline.drawing.graph import Graph
-from millstream.pipeline.drawing.layout import lay_out
+from millstream.pipeline.drawing.graph import Graph, lay_out
 
 _UP, _DOWN, _LEFT, _RIGHT = 1, 2, 4, 8
 _LINES = {

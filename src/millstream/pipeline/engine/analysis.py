@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING
 
 from millstream.pipeline.engine.decoding import decode, decoded_by_source, good_rows, key_decoded_by_source
 from millstream.pipeline.engine.failures import PartFailedError, blamed_on
-from millstream.pipeline.engine.frames import Frames
-from millstream.pipeline.engine.queries import BuiltQuery, PlannedQuery, build, planned_queries
+from millstream.pipeline.engine.queries import BuiltQuery, Frames, PlannedQuery, build, planned_queries
 from millstream.pipeline.engine.run import ENGINE_SETTINGS, own_session
-from millstream.pipeline.engine.sources import topic_contents, with_watermark
-from millstream.pipeline.engine.static_tables import latest_rows
+from millstream.pipeline.engine.sources import latest_rows, topic_contents, with_watermark
 from millstream.pipeline.model import Latest, Pipeline, TableFormat, TableSource, TopicSource
 from millstream.spark.session.session import is_remote, start_session
 

@@ -1,10 +1,38 @@
-"""Dead letters as records: what could not be read or routed, with headers that say of what, from where and why."""
+"""Dead letters as records: what could not be read or routed, with headers that say of what, from where and why.
 
-from typing import TYPE_CHECKING
+Which query sends the dead letters of a source: exactly one, however many sinks read it.
 
-from millstream.pipeline.engine.decoding import RAW_KEY, RAW_VALUE
-from millstream.pipeline.engine.record_columns import ERROR, HEADERS, KEY, OFFSET, PARTITION, TOPIC, quoted
-from millstream.pipeline.model import Pipeline, Route, TopicSource
+Sources that decode by themselves send bad records while they are read. Each sink reads its sources on its own, so all
+but one of them leave the bad records out.
+
+Counts the dead letters of a running pipeline, by reading their topic: whoever sent them, source or query.
+
+Records of the pipeline are known by their headers. A watch that cannot read (no permission, a broker away) is silent
+and tries again: it must never be the reason for which a pipeline ends.
+"""
+
+import re
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from millstream.columnar import ArrowDecoder, CorruptBatchError
+from millstream.pipeline.engine.decoding import (
+    ERROR,
+    HEADERS,
+    KEY,
+    OFFSET,
+    PARTITION,
+    RAW_KEY,
+    RAW_VALUE,
+    TOPIC,
+    decoded_by_source,
+    key_decoded_by_source,
+    quoted,
+)
+from millstream.pipeline.model import BadRecords, ConsoleSink, Latest, Pipeline, Route, Sink, Sql, Step, TopicSource
+from millstream.raw_client import LATEST, Cluster, TopicPartition, WireError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -44,3 +72,149 @@ def _headers(frame: "DataFrame", pipeline: str, step: str, reason: "Column") -> 
             told[name] = col(column).cast("string")
     entries = [struct(lit(name).alias("key"), value.cast("binary").alias("value")) for name, value in told.items()]
     return filter(array(*entries), lambda entry: entry["value"].isNotNull())
+
+
+def letter_writers(pipeline: Pipeline, readers: Sequence[Sink | Route]) -> list[frozenset[str]]:
+    """For each reader the sources whose dead letters it sends.
+
+    Of the readers, in their order, the first that reads the source just once, since a source that is read on two ways
+    in a query (joined with itself, say) sends twice. Consoles come and go, so they are taken only if there is no other.
+    """
+    steps: dict[str, Step] = {name: step for step in pipeline.steps for name in step.gives}
+    found: list[set[str]] = [set() for _ in readers]
+    for source in pipeline.sources:
+        if not isinstance(source, TopicSource) or not _sends_letters(source):
+            continue
+        ranks = []
+        for index, reader in enumerate(readers):
+            if ways := _ways_from(reader, source.name, steps):
+                ranks.append((isinstance(reader, ConsoleSink), ways > 1, index))
+        if ranks:
+            found[min(ranks)[-1]].add(source.name)
+    return [frozenset(sources) for sources in found]
+
+
+def _sends_letters(source: TopicSource) -> bool:
+    decodes = decoded_by_source(source) or key_decoded_by_source(source)
+    return decodes and source.bad_records is BadRecords.DEAD_LETTERS
+
+
+def _ways_from(reader: Sink | Route, source: str, steps: Mapping[str, Step]) -> int:
+    """On how many ways a query comes to the source's stream; what `latest` reads is no stream."""
+    if isinstance(reader, Route):
+        return _ways(reader.reads[0], source, steps)
+    return _ways(reader.reads, source, steps)
+
+
+def _ways(name: str, source: str, steps: Mapping[str, Step]) -> int:
+    if name == source:
+        return 1
+    step = steps.get(name)
+    if step is None or isinstance(step, Latest):
+        return 0
+    return sum(_mentions(step, each) * _ways(each, source, steps) for each in step.reads)
+
+
+def _mentions(step: Step, name: str) -> int:
+    """How often a step reads one name: SQL may do so several times."""
+    if not isinstance(step, Sql):
+        return 1
+    tables = re.findall(rf"(?:\b(?:from|join)|,)\s+[`]?{re.escape(name)}\b", step.query, re.IGNORECASE)
+    return max(1, len(tables))
+
+
+_EVERY_S = 1.0
+_FETCH_BYTES = 1 << 20
+
+
+class DeadLetterWatch:
+    """Follows the dead-letter topic from where it ends when the watch begins."""
+
+    def __init__(self, pipeline: Pipeline, bootstrap: str | None = None) -> None:
+        self._pipeline = pipeline.name
+        self._topic = pipeline.dead_letters.topic
+        self._cluster = Cluster(bootstrap or pipeline.bootstrap, pipeline.connection, timeout_s=10.0)
+        self._positions: dict[TopicPartition, int] = {}
+        self._by_step: Counter[str] = Counter()
+        self._last_reason: str | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="dead-letter-watch", daemon=True)
+
+    def start(self) -> None:
+        """Notes where the topic ends now, so that nothing that comes is missed; then follows in a thread."""
+        try:
+            self._note_ends()
+        except WireError:
+            pass
+        self._thread.start()
+
+    def close(self) -> None:
+        """Takes a last look, so that the final numbers are right."""
+        self._ended.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout=15.0)
+        self._cluster.close()
+
+    @property
+    def by_step(self) -> Mapping[str, int]:
+        return dict(self._by_step)
+
+    @property
+    def total(self) -> int:
+        return sum(self._by_step.values())
+
+    @property
+    def last_reason(self) -> str | None:
+        return self._last_reason
+
+    def _run(self) -> None:
+        while not self._ended.wait(_EVERY_S):
+            self._look_quietly()
+        self._look_quietly()
+
+    def _look_quietly(self) -> None:
+        try:
+            if not self._positions:
+                self._note_ends()
+            for partition in list(self._positions):
+                self._look(partition)
+        except (WireError, CorruptBatchError):
+            pass
+
+    def _note_ends(self) -> None:
+        info = self._cluster.topics([self._topic]).get(self._topic)
+        if info is None:
+            return
+        partitions = {TopicPartition(self._topic, each.index): LATEST for each in info.partitions}
+        self._positions = {each: found.offset for each, found in self._cluster.offsets(partitions).items()}
+
+    def _look(self, partition: TopicPartition) -> None:
+        decoder = ArrowDecoder(["headers"])
+        while True:
+            position = self._positions[partition]
+            fetched = self._cluster.fetch(partition, position, max_bytes=_FETCH_BYTES, max_wait_ms=1)
+            if not fetched.data:
+                return
+            batches, following = decoder.decode(
+                fetched.data,
+                topic=self._topic,
+                partition=partition.partition,
+                start=position,
+                stop=fetched.last_stable_offset,
+                aborted=fetched.aborted,
+            )
+            for batch in batches:
+                for headers in batch.column("headers").to_pylist():
+                    self._take(headers)
+            if following <= position:
+                return
+            self._positions[partition] = following
+
+    def _take(self, headers: list[dict[str, Any]] | None) -> None:
+        told = {each["key"]: each["value"] for each in headers or []}
+        if told.get("millstream.pipeline") != self._pipeline.encode():
+            return
+        self._by_step[(told.get("millstream.step") or b"").decode(errors="replace")] += 1
+        reason = told.get("millstream.reason")
+        if reason:
+            self._last_reason = reason.decode(errors="replace")

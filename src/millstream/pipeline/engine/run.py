@@ -2,6 +2,8 @@
 
 Progress goes to the live view (or as JSON lines to stdout), to the state files that `pipeline status` reads, and to the
 Prometheus page if there is one.
+
+What a pipeline needs of the brokers before it starts: they answer, and its topics are there.
 """
 
 import json
@@ -9,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
@@ -17,22 +19,82 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from millstream.pipeline.engine.dead_letter_watch import DeadLetterWatch
-from millstream.pipeline.engine.failures import PipelineFailedError
+from millstream.pipeline.engine.dead_letters import DeadLetterWatch
+from millstream.pipeline.engine.failures import Part, PartFailedError, PipelineFailedError
 from millstream.pipeline.engine.live_view import LiveView
-from millstream.pipeline.engine.metrics import MetricsBoard, MetricsServer
-from millstream.pipeline.engine.progress import ProgressBook, Report
+from millstream.pipeline.engine.progress import MetricsBoard, MetricsServer, ProgressBook, Report
 from millstream.pipeline.engine.supervision import Ending, StopSignal, Supervisor, Watched
-from millstream.pipeline.engine.topics import prepare_topics
-from millstream.pipeline.model import Pipeline, TriggerKind
-from millstream.pipeline.naming import checkpoint_location, state_directory
-from millstream.pipeline.state import Phase, QueryProgress, Running
+from millstream.pipeline.model import Pipeline, TopicSink, TopicSource, TriggerKind
+from millstream.pipeline.problems import nearest
+from millstream.pipeline.state import Phase, QueryProgress, Running, checkpoint_location, state_directory
+from millstream.raw_client import Cluster, ErrorCode, RefusedError, WireError
 from millstream.spark.session.session import STREAM_SETTINGS, SparkStartError, is_remote, start_in_background
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from millstream.pipeline.engine.queries import BuiltQuery, PlannedQuery, StartedQuery
+
+
+_ANSWER_WITHIN_S = 15.0
+
+
+class NoBrokerError(PipelineFailedError):
+    """Nobody answers at the pipeline's bootstrap address, or those who do refuse us."""
+
+    exit_code = 3
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsReady:
+    """What was made on the way."""
+
+    created: tuple[str, ...]
+
+
+def prepare_topics(pipeline: Pipeline, *, bootstrap: str | None = None) -> TopicsReady:
+    """Topics that are read must be there; those that are written to are made, with the brokers' defaults."""
+    where = bootstrap or pipeline.bootstrap
+    try:
+        with Cluster(
+            where, pipeline.connection, client_id=f"pipeline-{pipeline.name}", timeout_s=_ANSWER_WITHIN_S
+        ) as cluster:
+            there = set(cluster.topics())
+            _check_sources(pipeline, there, where)
+            return TopicsReady(tuple(_create_missing(cluster, pipeline, there)))
+    except WireError as error:
+        raise NoBrokerError(f"the brokers at {where}: {error}") from error
+
+
+def _check_sources(pipeline: Pipeline, there: set[str], where: str) -> None:
+    for source in pipeline.sources:
+        if not isinstance(source, TopicSource):
+            continue
+        for topic in source.topics:
+            if topic not in there:
+                raise PartFailedError(
+                    Part("source", source.name, source.line),
+                    f"there is no topic {topic!r} at {where}; {nearest(topic, there, noun='there are')} "
+                    f"(`millstream topic create {topic}` makes it)",
+                )
+
+
+def written_topics(pipeline: Pipeline) -> Iterable[str]:
+    yield from (sink.topic for sink in pipeline.sinks if isinstance(sink, TopicSink))
+    yield pipeline.dead_letters.topic
+
+
+def _create_missing(cluster: Cluster, pipeline: Pipeline, there: set[str]) -> Iterable[str]:
+    for topic in dict.fromkeys(written_topics(pipeline)):
+        if topic in there:
+            continue
+        try:
+            cluster.create_topic(topic, -1, -1, {})
+        except RefusedError as error:
+            if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise
+        yield topic
+
 
 DEFAULT_MASTER = "local[*]"
 

@@ -4,8 +4,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from millstream.pipeline.engine.decoding import registry_options, value_columns
-from millstream.pipeline.engine.record_columns import KEY, quoted
+from millstream.pipeline.engine.decoding import KEY, quoted, registry_options, value_columns
 from millstream.pipeline.engine.sources import connection_options
 from millstream.pipeline.model import ConsoleSink, Format, Pipeline, TableSink, TopicSink
 

@@ -1,15 +1,44 @@
-"""Sources of a pipeline as DataFrames: topics as streams or as bounded reads, and tables."""
+"""Sources of a pipeline as DataFrames: topics as streams or as bounded reads, and tables.
+
+Tables beside streams: `latest` and table sources, cached in Spark, and read again when they have changed.
+
+Spark plans the reading of a table once for the life of a streaming query: later batches read the same stretch of the
+topic, or the same files. So the table is cached, and when it is time and it has changed, its query is ended between two
+batches, built anew and goes on from its checkpoint; that takes a few seconds, and only when there is something new.
+
+A batch that is run again after a failure may see a newer table than the first time: that is how every join of a stream
+with a table is, in Spark as elsewhere.
+"""
 
 import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
-from millstream.pipeline.engine.decoding import decode, good_rows, source_options
-from millstream.pipeline.engine.record_columns import ERROR
-from millstream.pipeline.engine.record_use import columns_to_read
-from millstream.pipeline.model import Format, Pipeline, Start, TableFormat, TableSource, TopicSource
+from millstream.pipeline.engine.decoding import (
+    ERROR,
+    KEY,
+    OFFSET,
+    PARTITION,
+    RAW_VALUE,
+    TIMESTAMP,
+    TOPIC,
+    columns_to_read,
+    decode,
+    good_rows,
+    quoted,
+    source_options,
+)
+from millstream.pipeline.model import Format, Latest, Pipeline, Start, TableFormat, TableSource, TopicSource
+from millstream.raw_client import LATEST, Cluster, TopicPartition, WireError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
 
 ALL_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp")
 _SPARK_FORMATS = (TableFormat.PARQUET, TableFormat.CSV, TableFormat.JSON)
@@ -110,3 +139,146 @@ def table(session: "SparkSession", source: TableSource) -> "DataFrame":
         .options(**source.options)
         .load(source.path)
     )
+
+
+_FILES_EVERY_S = 1.0
+_UNSEEN_EVERY_S = 60.0
+"""For tables in stores whose changes cannot be seen from here: these are read again after so long."""
+
+NO_ANSWER = object()
+
+
+@dataclass
+class StaticTable:
+    """One cached table, and what was seen of it when it was read.
+
+    `look` gives None where nobody can tell, and NO_ANSWER where somebody can but does not answer now: a query must not
+    be built anew while the brokers are away.
+    """
+
+    frame: "DataFrame"
+    refresh_s: float
+    look: Callable[[], object]
+    clock: Callable[[], float] = time.monotonic
+    looked_at: float = 0.0
+    seen: object = None
+
+    def __post_init__(self) -> None:
+        self.looked_at = self.clock()
+        self.seen = self.look()
+        self.frame.persist()
+
+    def is_outdated(self) -> bool:
+        """Whether it is time to look, and there is something new."""
+        if self.clock() - self.looked_at < self.refresh_s:
+            return False
+        self.looked_at = self.clock()
+        now = self.look()
+        return now is not NO_ANSWER and (now is None or now != self.seen)
+
+    def forget(self) -> None:
+        self.frame.unpersist()
+
+
+@dataclass
+class StaticTables:
+    """All tables of one query."""
+
+    tables: list[StaticTable] = field(default_factory=list)
+    outdated: bool = False
+
+    def latest(self, session: "SparkSession", pipeline: Pipeline, step: Latest, source: TopicSource) -> "DataFrame":
+        # Looked at before it is read: what comes in between is seen as new, not missed.
+        ends = partial(_ends, pipeline, source)
+        before = ends()
+        frame = latest_rows(topic_contents(session, pipeline, source), step, source)
+        self.tables.append(StaticTable(frame, step.refresh.seconds, ends))
+        self.tables[-1].seen = before
+        return frame
+
+    def table(self, session: "SparkSession", source: TableSource) -> "DataFrame":
+        look = partial(_fingerprint, source.path)
+        before = look()
+        frame = table(session, source)
+        self.tables.append(StaticTable(frame, _UNSEEN_EVERY_S if before is None else _FILES_EVERY_S, look))
+        self.tables[-1].seen = before
+        return frame
+
+    def are_outdated(self) -> bool:
+        self.outdated = self.outdated or any(each.is_outdated() for each in self.tables)
+        return self.outdated
+
+    def forget(self) -> None:
+        for each in self.tables:
+            each.forget()
+
+
+def _ends(pipeline: Pipeline, source: TopicSource) -> object:
+    """Where the topics of a source end."""
+    try:
+        with Cluster(pipeline.bootstrap, pipeline.connection, timeout_s=10.0) as cluster:
+            topics = cluster.topics(source.topics) if source.topics else cluster.topics()
+            if source.pattern:
+                topics = {name: each for name, each in topics.items() if re.fullmatch(source.pattern, name)}
+            wanted = {
+                TopicPartition(name, each.index): LATEST for name, topic in topics.items() for each in topic.partitions
+            }
+            return tuple(sorted((at.topic, at.partition, end.offset) for at, end in cluster.offsets(wanted).items()))
+    except WireError:
+        return NO_ANSWER
+
+
+def latest_rows(contents: "DataFrame", step: Latest, source: TopicSource) -> "DataFrame":
+    """Of each key the newest record, none where that is a tombstone.
+
+    In a partition the offset says which is newer; between partitions (after their number was raised, or with keys that
+    are columns of the value) only the time can. A record without a key is never replaced by another one's key.
+    """
+    raw = source.format is Format.RAW
+    names = {
+        "key": "key" if raw else KEY,
+        "topic": "topic" if raw else TOPIC,
+        "partition": "partition" if raw else PARTITION,
+        "offset": "offset" if raw else OFFSET,
+        "timestamp": "timestamp" if raw else TIMESTAMP,
+        "value": "value" if raw else RAW_VALUE,
+    }
+    of = {name: quoted(column) for name, column in names.items()}
+    own = f"CASE WHEN {of['key']} IS NULL THEN {of['offset']} END"
+    newest = _newest(contents, [of["topic"], of["partition"], of["key"], own], of["offset"])
+    when = f"struct({of['timestamp']}, {of['offset']})"
+    alive = f"{of['value']} IS NOT NULL"
+    if step.key:
+        rows = _newest(newest.where(alive), [quoted(name) for name in step.key], when)
+    else:
+        rows = _newest(newest.where(f"{of['key']} IS NOT NULL"), [of["key"]], when).where(alive)
+    return rows if raw else rows.drop("__value", "__key")
+
+
+def _newest(frame: "DataFrame", keys: list[str], order: str) -> "DataFrame":
+    from pyspark.sql.functions import expr
+
+    grouped = frame.groupBy(*[expr(key).alias(f"__g{index}") for index, key in enumerate(keys)])
+    everything = ", ".join(quoted(name) for name in frame.columns)
+    return grouped.agg(expr(f"max_by(struct({everything}), {order})").alias("__row")).select("__row.*")
+
+
+def _fingerprint(path: str) -> object:
+    """Names, sizes and times of the files below a local path; None where only Spark can tell."""
+    if "://" in path:
+        return None
+    return tuple(sorted(_files(path.removeprefix("file:"))))
+
+
+def _files(path: str) -> Iterator[tuple[str, int, int]]:
+    if os.path.isfile(path):
+        found = os.stat(path)
+        yield path, found.st_size, found.st_mtime_ns
+        return
+    for directory, _, names in os.walk(path):
+        for name in names:
+            try:
+                found = os.stat(os.path.join(directory, name))
+            except FileNotFoundError:
+                continue
+            yield os.path.join(directory, name), found.st_size, found.st_mtime_ns

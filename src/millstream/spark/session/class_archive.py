@@ -13,8 +13,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from millstream.spark.session.java import JavaRuntime
-from millstream.spark.session.user_cache import cache_directory
+from millstream.spark.session.java import JavaRuntime, cache_directory
 
 _LOCK_IS_STALE_AFTER_S = 900.0
 _AWAIT_JVM_S = 120.0

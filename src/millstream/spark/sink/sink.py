@@ -3,30 +3,179 @@
 Spark makes a stream writer anew for each micro-batch on the driver and sends it to the tasks; and another one, in yet
 another process of the driver's host, to commit or abort. They share nothing but the messages of the tasks. If `commit`
 fails, `abort` is called with the same messages: a batch may be decided by then.
+
+The driver's part of exactly once: decide a batch, end its transactions, and clear away what attempts left behind.
+
+Whatever fails here can be repeated by anybody: a batch is decided once at most, and what was decided is only finished.
+The argument is in docs/spark-sink.md.
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from uuid import uuid4
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from millstream.raw_client import WireError
-from millstream.raw_client.transactions import Ended, Transactions
+from millstream.raw_client import Cluster, RefusedError, WireError
+from millstream.raw_client.transactions import NO_MORE_SAY, Ended, Identity, Transactions
 from millstream.spark.connections import cluster_of
 from millstream.spark.errors import OptionError, SinkError
-from millstream.spark.sink.batch_input import BatchInput
-from millstream.spark.sink.checkpoint_input import CheckpointOffsets, input_of_rows
-from millstream.spark.sink.columns import Shape, shape_of
-from millstream.spark.sink.decisions import over_id, task_prefix
-from millstream.spark.sink.messages import TaskWrite
-from millstream.spark.sink.options import parse_write_options
-from millstream.spark.sink.settling import settler_of
-from millstream.spark.sink.task import write_at_least_once, write_for_batch_query, write_in_transaction
+from millstream.spark.sink.batch_input import BatchInput, refusal
+from millstream.spark.sink.decisions import (
+    Decider,
+    Decision,
+    Fate,
+    FencedError,
+    TaskTransaction,
+    fate_of,
+    over_id,
+    task_prefix,
+    write_again,
+)
+from millstream.spark.sink.input_identity import CheckpointOffsets, input_of_rows
+from millstream.spark.sink.options import WriteOptions, parse_write_options
+from millstream.spark.sink.rows import Shape, shape_of
+from millstream.spark.sink.task import TaskWrite, write_at_least_once, write_for_batch_query, write_in_transaction
 
 log = logging.getLogger("millstream.spark")
+
+_TRIES = 5
+
+
+class SinkSettler:
+    """Decides for one sink, in one process; keeps the right to decide from batch to batch."""
+
+    def __init__(self, cluster: Cluster, sink: str, options: WriteOptions) -> None:
+        self._cluster = cluster
+        self._sink = sink
+        self._decider = Decider(cluster, sink)
+        self._transactions = Transactions(cluster, timeout_ms=options.transaction_timeout_ms)
+
+    def commit(self, batch: int, writes: Sequence[TaskWrite], given: BatchInput | None = None) -> None:
+        """Makes the batch committed: with these writes, or as it was decided before with the same input."""
+        attempt = writes[0].attempt
+        transactions = tuple(each.transaction for each in writes if each.transaction is not None)
+        decision = self._decide(Decision(batch, attempt, transactions, given))
+        self._finish(decision)
+        if (why := refusal(self._sink, batch, given, decision.written)) is not None:
+            raise SinkError(why)  # what was decided is finished all the same: it would hold up readers
+        if given is not None and decision.input is None:
+            log.warning(
+                "batch %d of query %s: an earlier version decided it, its input is not compared", batch, self._sink
+            )
+        if decision.attempt != attempt:
+            self._abort(_own(writes) - _ids(decision))
+        self._sweep(set())  # all that was decided is ended, so whatever is open now is of no use
+
+    def abort(self, batch: int, writes: Sequence[TaskWrite]) -> None:
+        """The batch failed: what it wrote is aborted, unless it was decided before it failed."""
+        self._decider.take_over()
+        decision = self._decider.log.decision
+        kept = _ids(decision) if decision is not None else set()  # also of a later batch: another run's, not yet ended
+        self._abort(_own(writes) - kept)
+        self._sweep(kept)
+
+    def _decide(self, wanted: Decision) -> Decision:
+        """Records what is wanted, unless this batch or a later one is decided: then that decision."""
+        batch = wanted.batch
+        known = self._decider.log.decision
+        looked = False
+        for _ in range(_TRIES):
+            # Who decided this batch before may have been replaced since, and not have noticed yet.
+            if not self._decider.in_charge or (not looked and known is not None and known.batch >= batch):
+                self._decider.take_over()
+                looked = True
+            known = self._decider.log.decision
+            if known is not None and known.batch >= batch:
+                return known
+            try:
+                self._decider.record(wanted)
+            except FencedError as error:
+                log.warning("somebody else decides for query %s (%s); looking again", self._sink, error)
+                continue
+            return wanted
+        raise SinkError(f"other runs of query {self._sink} keep taking it over: stop all but one")
+
+    def _finish(self, decision: Decision) -> None:
+        """Commits what was decided; again is as good as once."""
+        while True:
+            pending = {each.identity: each for each in decision.transactions}
+            lost = []
+            for ended in self._transactions.end_all(list(pending), commit=True):
+                if ended.refused is None:
+                    continue
+                if not isinstance(ended.refused, RefusedError) or ended.refused.code not in NO_MORE_SAY:
+                    raise ended.refused
+                if fate_of(self._cluster, pending[ended.identity]) is Fate.ABORTED:
+                    lost.append(pending[ended.identity])
+            if not lost:
+                return
+            decision = self._replace(decision, lost)
+
+    def _replace(self, decision: Decision, lost: Collection[TaskTransaction]) -> Decision:
+        """The rows of decided transactions that were aborted, in new ones, which are decided in their place."""
+        log.warning(
+            "batch %d of query %s: %d of its transactions were aborted after the decision (time-out?); their rows are "
+            "written again from the log",
+            decision.batch,
+            self._sink,
+            len(lost),
+        )
+        restored = []
+        for number, each in enumerate(lost):
+            identity = self._transactions.take(f"{task_prefix(self._sink)}restored-{number}")
+            restored.append(write_again(self._cluster, self._transactions, each, identity))
+        replaced = replace(decision, transactions=tuple(restored))
+        try:
+            if not self._decider.in_charge:
+                self._decider.take_over()
+                if self._decider.log.decision != decision:
+                    raise FencedError("another run has gone on with it")
+            self._decider.record(replaced)
+        except FencedError as error:
+            self._abort({each.identity for each in restored})
+            raise SinkError(f"batch {decision.batch} of query {self._sink}: {error}; start the query again") from error
+        return replaced
+
+    def _abort(self, identities: Iterable[Identity]) -> None:
+        for ended in self._transactions.end_all(list(identities), commit=False):
+            if ended.refused is not None and not (
+                isinstance(ended.refused, RefusedError) and ended.refused.code in NO_MORE_SAY
+            ):
+                log.warning("a transaction could not be aborted, the next batch will: %s", ended.refused)
+
+    def _sweep(self, kept: set[Identity]) -> None:
+        """Aborts and fences what attempts left open that are dead, or lost against others."""
+        try:
+            left = self._transactions.ids_in_use(task_prefix(self._sink)) - {each.transactional_id for each in kept}
+            if left:
+                log.warning("query %s: aborting %d transactions that attempts left open", self._sink, len(left))
+            self._transactions.take_all(sorted(left))
+        except WireError as error:  # the batch itself is done
+            log.warning("query %s: what was left open will be aborted with the next batch (%s)", self._sink, error)
+
+
+def _own(writes: Sequence[TaskWrite]) -> set[Identity]:
+    return {each.transaction.identity for each in writes if each.transaction is not None}
+
+
+def _ids(decision: Decision) -> set[Identity]:
+    return {each.identity for each in decision.transactions}
+
+
+_kept: dict[tuple[int, WriteOptions, str], SinkSettler] = {}
+
+
+def settler_of(options: WriteOptions, sink: str) -> SinkSettler:
+    """The settler of this sink in this process: Spark uses the process again for the next batch."""
+    key = (os.getpid(), options, sink)
+    if key not in _kept:
+        _kept[key] = SinkSettler(cluster_of(options.connection), sink, options)
+    return _kept[key]
 
 
 class _Writer:

@@ -1,4 +1,7 @@
-"""A task's part: its rows written, in a transaction of its own that it leaves open for the driver to end."""
+"""A task's part: its rows written, in a transaction of its own that it leaves open for the driver to end.
+
+What a task tells the driver when it has written.
+"""
 
 import os
 from collections.abc import Callable, Iterator
@@ -8,6 +11,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.sql.datasource import WriterCommitMessage
 
 from millstream.columnar import stamp
 from millstream.raw_client import Cluster, TopicPartition, WireError
@@ -16,10 +20,23 @@ from millstream.raw_client.transactions import Identity, Transactions, idempoten
 from millstream.spark.connections import cluster_of
 from millstream.spark.errors import SinkError
 from millstream.spark.sink.decisions import DecisionLog, TaskTransaction, over_id, task_prefix
-from millstream.spark.sink.messages import TaskWrite
+from millstream.spark.sink.input_identity import Digesting, RowDigest
 from millstream.spark.sink.options import WriteOptions
-from millstream.spark.sink.row_digest import Digesting
 from millstream.spark.sink.rows import RowRouter
+
+
+@dataclass
+class TaskWrite(WriterCommitMessage):
+    """One task's work. Without rows there is no transaction; nor is there at least once."""
+
+    sink: str
+    batch: int
+    attempt: str
+    rows: int
+    transaction: TaskTransaction | None
+    digest: RowDigest | None = None
+    """Of the rows that Spark gave, where nothing else says which input they are."""
+
 
 MAX_SEQUENCE = 0x7FFFFFFF
 _LOG_WAIT_S = 60.0

@@ -3,15 +3,150 @@
 The note (`$millstream`, which no topic can be called) says which topics these were by their ids, so that a topic that
 was deleted and created anew is not mistaken for the same; and where partitions begin that are new in this batch, so
 that a batch is the same when it is run again. Offsets of spark-sql-kafka, which have no note, can be read as well.
+
+Streams that begin in a table: `startingOffsets=table:<path>` reads history there and the tail from the brokers.
+
+The table says at which offset of each partition the brokers take over (the seam), so nothing is missing or double
+there. Which version of the table it was, and which of its files a batch has read, is noted in the offsets, so that a
+batch is the same when it is run again. How tables are read is the lake's to know: it is handed in as `OpenHistory`.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+import copy
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
 
 from millstream.raw_client import TopicPartition
-from millstream.spark.errors import CheckpointError
-from millstream.spark.source.history import HistoryNote
+from millstream.spark.errors import CheckpointError, OptionError
+
+
+class Unit(Protocol):
+    """What one task reads of a table."""
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def bytes(self) -> int: ...
+
+
+class History(Protocol):
+    """A table at one version; can be pickled."""
+
+    version: str
+    units: list[Any]
+
+    @property
+    def seam(self) -> Mapping[tuple[str, int], int]: ...
+
+    def check(self, schema: pa.Schema) -> None: ...
+
+    def read(self, unit: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]: ...
+
+
+class OpenHistory(Protocol):
+    def __call__(
+        self, location: str, options: Mapping[str, str], *, version: str | None, topics: frozenset[str]
+    ) -> History: ...
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryNote:
+    """Where in a table a query is: the batch that ends here has the units from `first` up to `following`."""
+
+    version: str
+    topics: tuple[str, ...]
+    first: int
+    following: int
+    count: int
+
+    @property
+    def is_done(self) -> bool:
+        return self.following >= self.count
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "version": self.version,
+            "topics": list(self.topics),
+            "first": self.first,
+            "next": self.following,
+            "units": self.count,
+        }
+
+    @classmethod
+    def from_json(cls, note: Mapping[str, Any]) -> "HistoryNote":
+        return cls(note["version"], tuple(note["topics"]), note["first"], note["next"], note["units"])
+
+
+@dataclass(frozen=True)
+class HistoryPart(InputPartition):
+    """One unit of a table, for a task."""
+
+    history: History
+    unit: Any
+
+    def read(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        return self.history.read(self.unit, schema)
+
+
+class HistoryPlanner:
+    """Plans the part of a query that comes from a table. `schema`: the rows that the query wants."""
+
+    def __init__(
+        self, location: str, options: Mapping[str, str], opener: OpenHistory | None, schema: pa.Schema
+    ) -> None:
+        if opener is None:
+            raise OptionError("startingOffsets=table:… works with format('millstream') only; it is what knows tables")
+        self._location = location
+        self._options = options
+        self._open = opener
+        self._schema = schema
+        self._opened: dict[tuple[str, tuple[str, ...]], History] = {}
+
+    def begin(self, topics: Collection[str]) -> tuple[HistoryNote, Mapping[tuple[str, int], int]]:
+        """The table as it is now, and where the brokers take over."""
+        wanted = tuple(sorted(topics))
+        history = self._open(self._location, self._options, version=None, topics=frozenset(wanted))
+        history.check(self._schema)
+        self._opened[history.version, wanted] = history
+        return HistoryNote(history.version, wanted, 0, 0, len(history.units)), history.seam
+
+    def advance(self, note: HistoryNote, max_rows: int | None, max_bytes: int | None) -> HistoryNote:
+        """The next units, as many as the limits allow, and one at least."""
+        units = self._history(note).units
+        rows = size = 0
+        following = note.following
+        while following < note.count:
+            rows, size = rows + units[following].rows, size + units[following].bytes
+            too_much = (max_rows is not None and rows > max_rows) or (max_bytes is not None and size > max_bytes)
+            if too_much and following > note.following:
+                break
+            following += 1
+        return replace(note, first=note.following, following=following)
+
+    def parts(self, note: HistoryNote) -> list[HistoryPart]:
+        """The tasks of the batch that ends at this note."""
+        history = self._history(note)
+        alone = copy.copy(history)
+        alone.units = []  # a task gets its own
+        return [HistoryPart(alone, unit) for unit in history.units[note.first : note.following]]
+
+    def _history(self, note: HistoryNote) -> History:
+        key = (note.version, note.topics)
+        if key not in self._opened:
+            made = self._open(self._location, self._options, version=note.version, topics=frozenset(note.topics))
+            if len(made.units) != note.count:
+                raise CheckpointError(
+                    f"the table at {self._location} had {note.count} files in version {note.version} when the query "
+                    f"began, and has {len(made.units)} now: it was vacuumed or replaced. Start with a new "
+                    "checkpointLocation"
+                )
+            self._opened[key] = made
+        return self._opened[key]
+
 
 NOTE = "$millstream"
 

@@ -19,9 +19,8 @@ from millstream.raw_client import Cluster, Fetched, OffsetOutOfRangeError, Refus
 from millstream.spark.connections import GONE, cluster_of, may_pass
 from millstream.spark.errors import SourceError
 from millstream.spark.options import ReadOptions
-from millstream.spark.source.byte_rates import frames
-from millstream.spark.source.data_loss import Losses, overtaken
-from millstream.spark.source.ranges import Range
+from millstream.spark.source.limits import Range, frames
+from millstream.spark.source.log_view import Losses, overtaken
 
 _AHEAD = 2
 """Fetches that wait to be decoded; one more is on its way, and one is being decoded."""

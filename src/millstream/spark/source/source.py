@@ -2,23 +2,111 @@
 
 Spark makes this object in one process, plans in another and reads in many more, so readers hold options, and make what
 cannot be pickled when it is first needed.
+
+From ranges to the rows that Spark asked for: records, typed columns where formats say so, and the exact schema.
+
+The columns of the source as Spark sees them: the row of spark-sql-kafka, with typed columns where formats say so.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
-from millstream.spark.options import ReadOptions, parse_read_options
-from millstream.spark.source.batch_planner import plan_batch, plan_with_history
-from millstream.spark.source.history import HistoryPart, HistoryPlanner, OpenHistory
+from millstream.columnar import ArrowDecoder
+from millstream.spark.errors import OptionError
+from millstream.spark.options import ERROR_COLUMN, ReadOptions, parse_read_options
+from millstream.spark.source.limits import Range
+from millstream.spark.source.offsets import HistoryPart, HistoryPlanner, OpenHistory
+from millstream.spark.source.planner import StreamPlanner, plan_batch, plan_with_history
 from millstream.spark.source.positions import FromTable
-from millstream.spark.source.ranges import Range
-from millstream.spark.source.rows import Rows
-from millstream.spark.source.stream_planner import StreamPlanner
+from millstream.spark.source.range_reader import RangeReader
+
+if TYPE_CHECKING:
+    from millstream.spark.source.typed_columns import Format
+
+
+_TYPES: dict[str, DataType] = {
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "timestampType": IntegerType(),
+    "headers": ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
+    ERROR_COLUMN: StringType(),
+}
+
+
+def spark_schema(options: ReadOptions, typed: dict[str, DataType]) -> StructType:
+    """`typed`: the types of `key` and `value` where they are not bytes."""
+    return StructType([StructField(name, typed.get(name, _TYPES[name])) for name in options.columns])
+
+
+def must_match(given: StructType, options: ReadOptions) -> None:
+    """A schema of the user's own cannot be had; what Spark got from this source fits, whatever typed columns are."""
+    sides = {"key": options.key, "value": options.value}
+    typed = {side: given[side].dataType for side, each in sides.items() if each.format != "raw" and side in given.names}
+    own = spark_schema(options, typed)
+    if given.simpleString() != own.simpleString():
+        raise OptionError(
+            f"the source has a schema of its own, {own.simpleString()}, and cannot take {given.simpleString()}; leave "
+            ".schema(…) out, and use the option columns, or valueFormat and valueSchema"
+        )
+
+
+class Rows:
+    """What a query's rows look like, and how tasks make them. Tasks get it pickled.
+
+    What typed columns need is imported only by queries that have some: every task's process pays for imports.
+    """
+
+    def __init__(self, options: ReadOptions, given: StructType | None = None) -> None:
+        """`given`: the schema that Spark has of this query already."""
+        self._options = options
+        self._formats: dict[str, Format] = {}
+        types = {}
+        if options.typed:
+            from millstream.spark.source.typed_columns import formats_of, spark_types
+
+            self._formats = formats_of(options)
+            types = spark_types(self._formats)
+        if given is not None:
+            must_match(given, options)
+        self.spark_schema: StructType = given or spark_schema(options, types)
+
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        """Exactly what Spark wants of a record batch."""
+        return to_arrow_schema(self.spark_schema, timezone="UTC")
+
+    def read(self, wanted: Range) -> Iterator[pa.RecordBatch]:
+        """All records of a range that there are."""
+        expected = self.arrow_schema
+        reader = RangeReader(self._options, wanted)
+        if self._options.typed:
+            from millstream.spark.source.typed_columns import TypedColumns, raw_columns
+
+            typed = TypedColumns(self._options, expected, self._formats)
+            yield from typed.convert(reader.batches(ArrowDecoder(raw_columns(self._options))), wanted.topic)
+            return
+        for batch in reader.batches(ArrowDecoder(self._options.columns)):
+            yield batch if batch.schema == expected else pa.RecordBatch.from_arrays(batch.columns, schema=expected)
 
 
 class MillstreamSource(DataSource):

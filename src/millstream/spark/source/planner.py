@@ -2,6 +2,8 @@
 
 Lives in the one process that Spark keeps per source of a running query. Every answer is a function of the offsets in
 the checkpoint and of what the cluster has; what is kept here only saves questions.
+
+One read between two sets of offsets, planned on the driver: both are resolved once, so every task agrees on them.
 """
 
 import logging
@@ -10,19 +12,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from millstream.raw_client import LATEST, Cluster, TopicPartition, WireError
+from millstream.raw_client import EARLIEST, LATEST, Cluster, TopicPartition, WireError
 from millstream.spark.connections import cluster_of, may_pass
 from millstream.spark.errors import CheckpointError
 from millstream.spark.options import ReadOptions
-from millstream.spark.source.admission import at_most_bytes, at_most_offsets, waiting
-from millstream.spark.source.byte_rates import ByteRates
-from millstream.spark.source.data_loss import Continuation, Losses, created_anew, go_on, left_behind, overtaken
-from millstream.spark.source.group_progress import GroupProgress
-from millstream.spark.source.history import HistoryNote, HistoryPart, HistoryPlanner
-from millstream.spark.source.log_view import LogView
-from millstream.spark.source.offsets import StreamOffset
+from millstream.spark.progress_listener import GroupProgress
+from millstream.spark.source.limits import ByteRates, Range, at_most_bytes, at_most_offsets, split_ranges, waiting
+from millstream.spark.source.log_view import Continuation, LogView, Losses, created_anew, go_on, left_behind, overtaken
+from millstream.spark.source.offsets import HistoryNote, HistoryPart, HistoryPlanner, StreamOffset
 from millstream.spark.source.positions import Everywhere, FromTable
-from millstream.spark.source.ranges import Range, split_ranges
 
 log = logging.getLogger("millstream.spark")
 
@@ -314,3 +312,42 @@ class StreamPlanner:
 def begin_matters(begin: Mapping[TopicPartition, int], before: StreamOffset) -> bool:
     """Whether where partitions begin differs from where the query was, though no offset moved."""
     return any(before.positions.get(each) != offset for each, offset in begin.items())
+
+
+def plan_with_history(
+    options: ReadOptions, history: HistoryPlanner, cluster: Cluster | None = None
+) -> list[HistoryPart | Range]:
+    """All of a table, and what the brokers have after it."""
+    note, seam = history.begin(LogView(options, cluster or cluster_of(options.connection)).existing().ids)
+    return [*history.parts(history.advance(note, None, None)), *plan_batch(options, cluster, seam)]
+
+
+def plan_batch(
+    options: ReadOptions, cluster: Cluster | None = None, seam: Mapping[tuple[str, int], int] | None = None
+) -> list[Range]:
+    """The ranges to read; `latest` is the last stable offset, unless transactions are to be read uncommitted."""
+    view = LogView(options, cluster or cluster_of(options.connection))
+    topics = view.existing()
+    resolver = view.resolver()
+    if seam is not None:
+        starts = resolver.after(seam, topics.partitions)
+    else:
+        starts = resolver.start(options.starting_option, options.starting or Everywhere(EARLIEST), topics.partitions)
+    stops = resolver.end(options.ending_option, options.ending, topics.partitions)
+    earliest, written = view.earliest(topics.partitions), view.written(topics.partitions)
+    losses = Losses()
+    ranges = []
+    for partition in sorted(topics.partitions):
+        start, stop = starts[partition], stops[partition]
+        name = f"{partition.topic}-{partition.partition}"
+        if stop > written[partition]:
+            losses.add(
+                f"{name} ends at {written[partition]}, before the offset {stop} that {options.ending_option} asks for"
+            )
+            stop = written[partition]
+        if start < earliest[partition] and start < stop:
+            losses.add(overtaken(partition, start, earliest[partition], stop))
+            start = earliest[partition]
+        ranges.append(Range(partition.topic, partition.partition, start, stop, topics.ids[partition.topic]))
+    losses.settle(fail=options.fail_on_data_loss)
+    return split_ranges(ranges, min_partitions=options.min_partitions, max_records=options.max_records_per_partition)
