@@ -14,10 +14,10 @@ from millstream.node.cluster.controller_link import ControllerLink
 from millstream.node.cluster.forwarding import Forwarding
 from millstream.node.cluster.lifecycle import BrokerLifecycle
 from millstream.node.controller.active_controller import ActiveController
+from millstream.node.controller.cluster_handlers import ProducerIdHandlers
 from millstream.node.controller.controller_apis import ControllerApis
-from millstream.node.controller.handlers.producer_ids import ProducerIdHandlers
-from millstream.node.controller.handlers.topics import TopicHandlers
 from millstream.node.controller.heartbeats import Heartbeats
+from millstream.node.controller.topic_handlers import TopicHandlers
 from millstream.node.environment import Environment
 from millstream.node.metadata.records import Endpoint
 from millstream.node.server.api_versions import ApiVersions

@@ -11,8 +11,8 @@ from millstream.config.broker_config import BrokerConfig
 from millstream.config.loading import load_broker_config
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import TopicId, TopicName
-from millstream.node.controller.batches import MAX_BATCH_RECORDS, cut_into_batches
-from millstream.node.controller.handlers.topics import _in_parts
+from millstream.node.controller.active_controller import MAX_BATCH_RECORDS, cut_into_batches
+from millstream.node.controller.topic_handlers import _in_parts
 from millstream.node.metadata.image import MetadataImage, ResourceType
 from millstream.node.metadata.records import (
     ConfigRecord,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from millstream.node.controller.attention import STEP_S, Attention
+from millstream.node.controller.broker_sessions import STEP_S, Attention
 
 
 def test_time_passes_as_long_as_the_process_runs() -> None:

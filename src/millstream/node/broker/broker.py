@@ -16,8 +16,8 @@ from millstream.node.cluster.internal_topics import InternalTopics
 from millstream.node.cluster.peer_requests import PeerRequests
 from millstream.node.cluster.topic_creation import TopicCreator
 from millstream.node.consensus.quorum.metadata_log import METADATA_PARTITION
-from millstream.node.controller.handlers.described_configs import DescribedConfigs
-from millstream.node.controller.handlers.features import features_to_tell
+from millstream.node.controller.cluster_handlers import features_to_tell
+from millstream.node.controller.config_handlers import DescribedConfigs
 from millstream.node.coordination.known_epochs import KnownEpochs
 from millstream.node.data.fetch import FetchHandler
 from millstream.node.data.log_dirs import LogDirHandlers

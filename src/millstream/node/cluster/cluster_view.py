@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 from millstream.config.broker_config import BrokerConfig
 from millstream.formats.model.identifiers import BrokerId
-from millstream.node.controller.dynamic_config import changes_broker_settings, dynamic_config
-from millstream.node.controller.metadata_source import ImageSource
+from millstream.node.controller.active_controller import ImageSource, changes_broker_settings, dynamic_config
 from millstream.node.metadata.image import MetadataDelta, MetadataImage
 
 

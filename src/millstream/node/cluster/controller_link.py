@@ -15,8 +15,8 @@ from millstream.formats.model.identifiers import TopicId, TopicName
 from millstream.formats.protocol.messages import request_schema, response_schema
 from millstream.formats.protocol.primitives import MalformedMessage
 from millstream.formats.protocol.schema import Message
-from millstream.node.controller.metadata_source import ImageSource, Leadership
-from millstream.node.controller.refusals import names_error, refuse
+from millstream.node.controller.active_controller import ImageSource, Leadership
+from millstream.node.controller.controller_apis import names_error, refuse
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import MetadataDelta
 from millstream.node.metadata.topics import NewTopic, TopicCreation

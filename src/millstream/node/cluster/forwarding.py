@@ -3,8 +3,7 @@
 from millstream.formats.model.errors import KafkaError
 from millstream.formats.protocol.schema import Message
 from millstream.node.cluster.controller_link import DEFAULT_TIMEOUT_S, ControllerLink
-from millstream.node.controller.controller_apis import FORWARDED_APIS
-from millstream.node.controller.refusals import refuse
+from millstream.node.controller.controller_apis import FORWARDED_APIS, refuse
 from millstream.node.server.request import Api, Context, Response, api
 
 _SLACK_S = 0.5

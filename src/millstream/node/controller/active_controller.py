@@ -6,24 +6,126 @@ counts for nobody else until the quorum has committed it and this node's own ima
 that a client finds here what it was told. When the quorum chooses another leader, `decided` is dropped. A decision that
 waits is answered if the next leader keeps it; otherwise it fails with NOT_CONTROLLER, and may or may not come into
 force, as with any database that dies between writing and answering.
+
+How the records of a decision are cut into batches of the metadata log, each of which is in force as a whole.
+
+A node's settings as they are now: those it was started with, under those that the metadata holds for brokers.
+
+What controller and broker need of the quorum: a log to append decisions to, and the image of what is committed.
 """
 
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from millstream.config.broker_config import BrokerConfig
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.node.controller.batches import cut_into_batches
-from millstream.node.controller.dynamic_config import changes_broker_settings, dynamic_config
-from millstream.node.controller.metadata_source import DecisionLog, ImageSource
 from millstream.node.environment import Environment
 from millstream.node.metadata.features import bootstrap_records
-from millstream.node.metadata.image import MetadataDelta, MetadataImage, apply
-from millstream.node.metadata.records import Decision, MetadataRecord
+from millstream.node.metadata.image import MetadataDelta, MetadataImage, ResourceType, apply
+from millstream.node.metadata.records import ConfigRecord, Decision, MetadataRecord, PartitionRecord, TopicRecord
+
+MAX_BATCH_RECORDS = 10_000
+MAX_BATCH_BYTES = 8 << 20
+"""Kafka's bounds: followers fetch whole batches."""
+_FIXED_BYTES = 128
+_BYTES_PER_REPLICA = 32
+
+
+def cut_into_batches(records: Sequence[MetadataRecord]) -> Iterator[Sequence[MetadataRecord]]:
+    """A topic stays in one batch with its partitions and settings, whatever its size: half a topic must never be."""
+    if len(records) <= MAX_BATCH_RECORDS and _size(records) <= MAX_BATCH_BYTES:
+        yield records
+        return
+    batch: list[MetadataRecord] = []
+    size = 0
+    for group in _groups(records):
+        more = _size(group)
+        if batch and (len(batch) + len(group) > MAX_BATCH_RECORDS or size + more > MAX_BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch += group
+        size += more
+    if batch:
+        yield batch
+
+
+def _groups(records: Iterable[MetadataRecord]) -> Iterator[list[MetadataRecord]]:
+    group: list[MetadataRecord] = []
+    for record in records:
+        belongs = group and isinstance(group[0], TopicRecord) and isinstance(record, PartitionRecord | ConfigRecord)
+        if group and not belongs:
+            yield group
+            group = []
+        group.append(record)
+    if group:
+        yield group
+
+
+def _size(records: Iterable[MetadataRecord]) -> int:
+    """About how many bytes they take."""
+    total = 0
+    for record in records:
+        total += _FIXED_BYTES
+        if isinstance(record, PartitionRecord):
+            total += _BYTES_PER_REPLICA * len(record.replicas)
+        elif isinstance(record, ConfigRecord):
+            total += len(record.resource_name) + len(record.name) + 3 * len(record.value or "")
+    return total
+
+
+def dynamic_config(static: BrokerConfig, image: MetadataImage) -> BrokerConfig:
+    own = image.broker_config(static.node_id)
+    if not own and not image.default_broker_config:
+        return static
+    return static.with_dynamic(default=image.default_broker_config, own=own)
+
+
+def changes_broker_settings(delta: MetadataDelta) -> bool:
+    return any(resource.type == ResourceType.BROKER for resource in delta.configs)
+
+
+class ImageSource(Protocol):
+    """The node's copy of the committed metadata."""
+
+    @property
+    def image(self) -> MetadataImage: ...
+
+    def subscribe(self, on_change: Callable[[MetadataDelta], None]) -> None:
+        """Calls back, in the order of subscription, each time after `image` was replaced."""
+        ...
+
+
+class DecisionLog(Protocol):
+    """The metadata log as its leader sees it."""
+
+    @property
+    def epoch(self) -> int: ...
+
+    @property
+    def is_leader(self) -> bool: ...
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset that the next record will get."""
+        ...
+
+    def append(self, records: Sequence[MetadataRecord]) -> int:
+        """Appends one batch in the leader's epoch; its last offset. NOT_CONTROLLER when this node does not lead."""
+        ...
+
+
+class Leadership(Protocol):
+    """Who leads the quorum, as far as this node knows."""
+
+    @property
+    def leader_id(self) -> int | None: ...
+
+    def leader_address(self) -> tuple[str, int] | None: ...
+
 
 _PATIENCE_S = 2.0
 """How long a node that leads no more waits to see what became of its last decisions."""

@@ -7,16 +7,16 @@ from millstream.node.consensus.quorum.handlers import QuorumHandlers
 from millstream.node.consensus.quorum.metadata_loader import MetadataLoader
 from millstream.node.consensus.quorum.metadata_quorum import MetadataQuorum
 from millstream.node.controller.active_controller import ActiveController
+from millstream.node.controller.cluster_handlers import (
+    ControllerClusterHandlers,
+    FeatureHandlers,
+    ProducerIdHandlers,
+    features_to_tell,
+)
+from millstream.node.controller.config_handlers import ConfigHandlers, DescribedConfigs
 from millstream.node.controller.controller_apis import ControllerApis
-from millstream.node.controller.handlers.cluster import ControllerClusterHandlers
-from millstream.node.controller.handlers.configs import ConfigHandlers
-from millstream.node.controller.handlers.described_configs import DescribedConfigs
-from millstream.node.controller.handlers.features import FeatureHandlers, features_to_tell
-from millstream.node.controller.handlers.partitions import PartitionHandlers
-from millstream.node.controller.handlers.producer_ids import ProducerIdHandlers
-from millstream.node.controller.handlers.reassignments import ReassignmentHandlers
-from millstream.node.controller.handlers.topics import TopicHandlers
 from millstream.node.controller.heartbeats import Heartbeats
+from millstream.node.controller.topic_handlers import PartitionHandlers, ReassignmentHandlers, TopicHandlers
 from millstream.node.controller.upkeep import Upkeep
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import MetadataImage

@@ -6,6 +6,8 @@ and it is fenced at once. If it responds, it lives, and the session decides. If 
 off, and it is fenced after `millstream.broker.suspect.after.ms` (ADR 23). A controller that takes over knows of no
 contacts: all sessions start again, and every address is probed. Of the node that led before it knows when it was last
 heard of, and a follower that does not hear its leader probes it already: if it has to take over, it knows the result.
+
+Asking a broker whether it is there: a new connection, and one request that every broker responds to at once.
 """
 
 import asyncio
@@ -13,6 +15,7 @@ import logging
 import math
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, NamedTuple
 
 from millstream.config.broker_config import BrokerConfig
@@ -22,9 +25,7 @@ from millstream.formats.model.errors import KafkaError
 from millstream.formats.model.identifiers import BrokerId
 from millstream.formats.protocol.schema import Message
 from millstream.node.controller.active_controller import ActiveController
-from millstream.node.controller.attention import STEP_S, Attention
-from millstream.node.controller.broker_sessions import BrokerSession, BrokerSessions, longest_gap_s
-from millstream.node.controller.probes import Finding, probe
+from millstream.node.controller.broker_sessions import STEP_S, Attention, BrokerSession, BrokerSessions, longest_gap_s
 from millstream.node.environment import Environment
 from millstream.node.metadata.brokers import (
     BrokerAdmission,
@@ -39,8 +40,33 @@ from millstream.node.metadata.brokers import (
 )
 from millstream.node.metadata.image import BrokerRegistration, MetadataImage
 from millstream.node.metadata.records import Decision, Endpoint, SupportedFeature
+from millstream.node.server.channel import Channel
 from millstream.node.server.request import Context, Response
 from millstream.node.server.service import Peer
+
+_PROBE_TIMEOUT_S = 2.0
+"""Of the response. A broker that is only slow should have the time to give it."""
+
+
+class Finding(Enum):
+    RESPONDS = "the process runs, and bytes get there and back"
+    REFUSES = "nothing listens at its address: the process is gone"
+    SILENT = "it hangs, it is cut off, or it is only slow"
+
+
+async def probe(endpoint: Endpoint, environment: Environment, *, client_id: str) -> Finding:
+    """A connection alone proves little: the kernel accepts it for a process that is stopped."""
+    channel = Channel(endpoint.host, endpoint.port, environment.network, environment.loop, client_id=client_id)
+    try:
+        await channel.best_version("api_versions", timeout_s=_PROBE_TIMEOUT_S)
+    except ConnectionRefusedError:
+        return Finding.REFUSES
+    except OSError:
+        return Finding.SILENT
+    finally:
+        channel.close()
+    return Finding.RESPONDS
+
 
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0

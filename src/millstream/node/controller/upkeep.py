@@ -7,8 +7,7 @@ from typing import Any
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.table import cluster
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.node.controller.active_controller import ActiveController, Decide
-from millstream.node.controller.metadata_source import ImageSource
+from millstream.node.controller.active_controller import ActiveController, Decide, ImageSource
 from millstream.node.environment import Environment
 from millstream.node.metadata.elections import MAX_ELECTIONS_AT_ONCE, ElectionAnswer, balance_leaders, elect_leaderless
 from millstream.node.metadata.features import missing_features

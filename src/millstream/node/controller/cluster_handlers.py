@@ -1,15 +1,76 @@
-"""UpdateFeatures (57): the levels of the cluster's features; `kraft.version`, which is the quorum's own, among them."""
+"""DescribeCluster (60) on the controller's listener: the controllers and their addresses, or the brokers.
+
+UpdateFeatures (57): the levels of the cluster's features; `kraft.version`, which is the quorum's own, among them.
+
+AllocateProducerIds (67): blocks of producer ids for brokers to hand out.
+"""
 
 import asyncio
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.protocol.schema import Message
-from millstream.node.controller.active_controller import ActiveController
+from millstream.node.controller.active_controller import ActiveController, ImageSource, Leadership
+from millstream.node.metadata.brokers import allocate_producer_ids
 from millstream.node.metadata.features import SUPPORTED_FEATURES, FeatureUpdate, UpgradeType, update_features
 from millstream.node.metadata.image import MetadataImage
 from millstream.node.server.request import Context, Response
+
+BROKER_ENDPOINTS, CONTROLLER_ENDPOINTS = 1, 2
+NOT_ASKED = -(1 << 31)
+ALL_CLUSTER_OPERATIONS = 0b1111110100000
+"""Bits of AclOperation for one who may do everything: there are no ACLs, so everyone may."""
+
+ControllerAddresses = Callable[[], Sequence[tuple[int, str, int]]]
+"""Id, host and port of every voter whose address is known."""
+
+
+class ControllerClusterHandlers:
+    """Answered by every node with the controller role, from what it knows: it is how a client finds the active one."""
+
+    def __init__(self, source: ImageSource, leadership: Leadership, controllers: ControllerAddresses) -> None:
+        self._source = source
+        self._leadership = leadership
+        self._controllers = controllers
+
+    def describe_cluster(self, request: Message, context: Context) -> Response:
+        image = self._source.image
+        leader_id = self._leadership.leader_id
+        answer: dict[str, Any] = {
+            "endpoint_type": request.endpoint_type,
+            "cluster_id": image.cluster_id,
+            "controller_id": -1 if leader_id is None else leader_id,
+            "cluster_authorized_operations": (
+                ALL_CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+            ),
+        }
+        if request.endpoint_type == CONTROLLER_ENDPOINTS:
+            rows = [{"broker_id": id_, "host": host, "port": port} for id_, host, port in self._controllers()]
+        elif request.endpoint_type == BROKER_ENDPOINTS and context.version == 0:
+            rows = _brokers(image)
+        elif request.endpoint_type == BROKER_ENDPOINTS:
+            return answer | {
+                "error_code": ErrorCode.MISMATCHED_ENDPOINT_TYPE,
+                "error_message": "this is a controller's listener: ask it for endpoints of controllers",
+            }
+        else:
+            return answer | {
+                "error_code": ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+                "error_message": f"there are no endpoints of type {request.endpoint_type}",
+            }
+        return answer | {"brokers": rows}
+
+
+def _brokers(image: MetadataImage) -> list[dict[str, Any]]:
+    """For version 0, which cannot ask for controllers."""
+    return [
+        {"broker_id": broker.id, "host": at.host, "port": at.port, "rack": broker.rack}
+        for broker in image.brokers.values()
+        if not broker.fenced
+        for at in broker.end_points[:1]
+    ]
+
 
 KRAFT_VERSION = "kraft.version"
 _KRAFT_VERSIONS = (0, 1)
@@ -90,3 +151,14 @@ def _upgrade_type(row: Message, context: Context) -> int:
     if context.version == 0:
         return UpgradeType.SAFE_DOWNGRADE if row.allow_downgrade else UpgradeType.UPGRADE
     return int(row.upgrade_type)
+
+
+class ProducerIdHandlers:
+    def __init__(self, controller: ActiveController) -> None:
+        self._controller = controller
+
+    async def allocate_producer_ids(self, request: Message, context: Context) -> Response:
+        (block,) = await self._controller.decide(
+            lambda image, config, randomness: allocate_producer_ids(image, request.broker_id, request.broker_epoch)
+        )
+        return {"producer_id_start": block.first, "producer_id_len": block.size}

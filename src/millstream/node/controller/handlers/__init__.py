@@ -1,1 +1,0 @@
-"""Handlers of the APIs that only the active controller answers."""

@@ -1,0 +1,291 @@
+"""CreateTopics (19), DeleteTopics (20), CreatePartitions (37): what the controller decides, put on the wire.
+
+AlterPartition (56), ElectLeaders (43): who is in sync, and who leads.
+
+AlterPartitionReassignments (45), ListPartitionReassignments (46): replicas move to other brokers.
+"""
+
+import asyncio
+from itertools import groupby
+from typing import Any
+
+from millstream.config.broker_config import BrokerConfig
+from millstream.config.describe import describe_topic
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.identifiers import BrokerId
+from millstream.formats.protocol.schema import Message
+from millstream.node.controller.active_controller import ActiveController
+from millstream.node.controller.controller_apis import refuse
+from millstream.node.metadata.elections import (
+    ANY_EPOCH,
+    ElectionType,
+    IsrAnswer,
+    IsrChange,
+    alter_partitions,
+    elect_leaders,
+)
+from millstream.node.metadata.reassignment import Reassignment, alter_reassignments, list_reassignments
+from millstream.node.metadata.topics import (
+    MAX_PARTITIONS_PER_REQUEST,
+    NewPartitions,
+    NewTopic,
+    TopicCreation,
+    TopicReference,
+    check_request_size,
+    create_partitions,
+    create_topics,
+    delete_topics,
+    partitions_asked_for,
+)
+from millstream.node.server.request import Context, Response
+
+_PARTITIONS_PER_DECISION = 500
+_TOPICS_PER_DECISION = 20
+
+
+class TopicHandlers:
+    def __init__(self, controller: ActiveController) -> None:
+        self._controller = controller
+
+    async def create_topics(self, request: Message, context: Context) -> Response:
+        rows: list[dict[str, Any]] = []
+        try:
+            topics = _new_topics(request)
+            await asyncio.sleep(0)  # there can be thousands; others have their turn
+            check_request_size(sum(partitions_asked_for(topic, self._controller.config) for topic in topics))
+        except KafkaError as error:
+            return refuse("create_topics", request, error)
+        for part in _in_parts(topics, self._controller.config):
+            await asyncio.sleep(0)
+            results = await self._create(part, validate_only=request.validate_only)
+            await asyncio.sleep(0)
+            rows += [self._created(result) for result in results]
+        return {"topics": rows}
+
+    async def _create(self, topics: list[NewTopic], *, validate_only: bool) -> tuple[TopicCreation, ...]:
+        return await self._controller.decide(
+            lambda image, config, randomness: create_topics(
+                image, topics, config, randomness, validate_only=validate_only
+            )
+        )
+
+    def _created(self, result: TopicCreation) -> dict[str, Any]:
+        row: dict[str, Any] = {
+            "name": result.name,
+            "topic_id": result.topic_id,
+            "error_code": result.error,
+            "error_message": result.message,
+            "num_partitions": result.partition_count,
+            "replication_factor": result.replication_factor,
+        }
+        if not result.error:
+            row["configs"] = [
+                {
+                    "name": entry.name,
+                    "value": entry.value,
+                    "read_only": entry.read_only,
+                    "config_source": entry.source,
+                    "is_sensitive": entry.sensitive,
+                }
+                for entry in describe_topic(result.configs, self._controller.config)
+            ]
+        return row
+
+    async def delete_topics(self, request: Message, context: Context) -> Response:
+        if context.version >= 6:
+            references = [TopicReference(name=topic.name, topic_id=topic.topic_id) for topic in request.topics]
+        else:
+            references = [TopicReference(name=name) for name in request.topic_names]
+        results = await self._controller.decide(
+            lambda image, config, randomness: delete_topics(image, references, config)
+        )
+        return {
+            "responses": [
+                {
+                    "name": result.name,
+                    "topic_id": result.topic_id,
+                    "error_code": result.error,
+                    "error_message": result.message,
+                }
+                for result in results
+            ]
+        }
+
+    async def create_partitions(self, request: Message, context: Context) -> Response:
+        wanted = [
+            NewPartitions(
+                name=topic.name,
+                count=topic.count,
+                assignments=None if topic.assignments is None else [row.broker_ids for row in topic.assignments],
+            )
+            for topic in request.topics
+        ]
+        results = await self._controller.decide(
+            lambda image, config, randomness: create_partitions(
+                image, wanted, config, randomness, validate_only=request.validate_only
+            )
+        )
+        return {
+            "results": [
+                {"name": result.name, "error_code": result.error, "error_message": result.message} for result in results
+            ]
+        }
+
+
+def _in_parts(topics: list[NewTopic], config: BrokerConfig) -> list[list[NewTopic]]:
+    """Topics in parts of some hundred partitions: ten thousand at once would keep the quorum's leader from leading.
+
+    Topics with the same name, which is an error, stay together: the decision sees it.
+    """
+    by_name: dict[str, list[NewTopic]] = {}
+    for topic in topics:
+        by_name.setdefault(topic.name, []).append(topic)
+    parts: list[list[NewTopic]] = [[]]
+    partitions = 0
+    for same in by_name.values():
+        count = sum(partitions_asked_for(topic, config) for topic in same)
+        is_full = partitions + count > _PARTITIONS_PER_DECISION or len(parts[-1]) + len(same) > _TOPICS_PER_DECISION
+        if parts[-1] and is_full:
+            parts.append([])
+            partitions = 0
+        parts[-1] += same
+        partitions += count
+    return parts
+
+
+def _new_topics(request: Message) -> list[NewTopic]:
+    if len(request.topics) > MAX_PARTITIONS_PER_REQUEST:  # each has a partition at least
+        check_request_size(len(request.topics))
+    return [_new_topic(topic) for topic in request.topics]
+
+
+def _new_topic(topic: Message) -> NewTopic:
+    return NewTopic(
+        name=topic.name,
+        partition_count=topic.num_partitions,
+        replication_factor=topic.replication_factor,
+        assignments=[(row.partition_index, row.broker_ids) for row in topic.assignments],
+        configs={row.name: row.value for row in topic.configs},
+    )
+
+
+class PartitionHandlers:
+    def __init__(self, controller: ActiveController) -> None:
+        self._controller = controller
+
+    async def alter_partition(self, request: Message, context: Context) -> Response:
+        changes = [
+            IsrChange(
+                topic_id=topic.topic_id,
+                partition=row.partition_index,
+                leader_epoch=row.leader_epoch,
+                partition_epoch=row.partition_epoch,
+                new_isr=[(each.broker_id, each.broker_epoch) for each in row.new_isr_with_epochs]
+                if context.version >= 3
+                else [(member, ANY_EPOCH) for member in row.new_isr],
+                leader_recovery_state=row.leader_recovery_state,
+            )
+            for topic in request.topics
+            for row in topic.partitions
+        ]
+        broker_id = BrokerId(request.broker_id)
+        results = await self._controller.decide(
+            lambda image, config, randomness: alter_partitions(image, broker_id, request.broker_epoch, changes, config)
+        )
+        return {
+            "topics": [
+                {"topic_id": topic_id, "partitions": [_altered_partition(result) for result in rows]}
+                for topic_id, rows in groupby(results, key=lambda result: result.topic_id)
+            ]
+        }
+
+    async def elect_leaders(self, request: Message, context: Context) -> Response:
+        wanted = (
+            None
+            if request.topic_partitions is None
+            else [(topic.topic, number) for topic in request.topic_partitions for number in topic.partitions]
+        )
+        # Version 0 knows only elections of preferred leaders.
+        kind = request.election_type if context.version >= 1 else ElectionType.PREFERRED
+        results = await self._controller.decide(
+            lambda image, config, randomness: elect_leaders(image, kind, wanted, config)
+        )
+        return {
+            "replica_election_results": [
+                {
+                    "topic": topic,
+                    "partition_result": [
+                        {"partition_id": row.partition, "error_code": row.error, "error_message": row.message}
+                        for row in rows
+                    ],
+                }
+                for topic, rows in groupby(sorted(results, key=lambda row: row.topic), key=lambda row: row.topic)
+            ]
+        }
+
+
+def _altered_partition(result: IsrAnswer) -> dict[str, Any]:
+    row: dict[str, Any] = {"partition_index": result.partition, "error_code": result.error}
+    if result.state is not None and result.error is ErrorCode.NONE:
+        row |= {
+            "leader_id": result.state.leader,
+            "leader_epoch": result.state.leader_epoch,
+            "isr": list(result.state.isr),
+            "leader_recovery_state": result.state.leader_recovery_state,
+            "partition_epoch": result.state.partition_epoch,
+        }
+    return row
+
+
+class ReassignmentHandlers:
+    def __init__(self, controller: ActiveController) -> None:
+        self._controller = controller
+
+    async def alter_partition_reassignments(self, request: Message, context: Context) -> Response:
+        asked = [
+            Reassignment(topic=topic.name, partition=row.partition_index, replicas=row.replicas)
+            for topic in request.topics
+            for row in topic.partitions
+        ]
+        factor_may_change = request.allow_replication_factor_change
+        results = await self._controller.decide(
+            lambda image, config, randomness: alter_reassignments(
+                image, asked, config, allow_replication_factor_change=factor_may_change
+            )
+        )
+        return {
+            "allow_replication_factor_change": factor_may_change,
+            "responses": [
+                {
+                    "name": name,
+                    "partitions": [
+                        {"partition_index": row.partition, "error_code": row.error, "error_message": row.message}
+                        for row in rows
+                    ],
+                }
+                for name, rows in groupby(results, key=lambda row: row.topic)
+            ],
+        }
+
+    async def list_partition_reassignments(self, request: Message, context: Context) -> Response:
+        image = await self._controller.read()
+        wanted = None
+        if request.topics is not None:
+            wanted = [(topic.name, topic.partition_indexes) for topic in request.topics]
+        return {
+            "topics": [
+                {
+                    "name": name,
+                    "partitions": [
+                        {
+                            "partition_index": row.partition,
+                            "replicas": list(row.replicas),
+                            "adding_replicas": list(row.adding_replicas),
+                            "removing_replicas": list(row.removing_replicas),
+                        }
+                        for row in rows
+                    ],
+                }
+                for name, rows in groupby(list_reassignments(image, wanted), key=lambda row: row.topic)
+            ]
+        }
