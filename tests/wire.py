@@ -12,9 +12,8 @@ from importlib.resources import files
 from types import TracebackType
 from typing import Any
 
-from millstream.formats.protocol.messages import request_schema, response_schema
 from millstream.formats.protocol.primitives import Cursor
-from millstream.formats.protocol.schema import Message, split_entries
+from millstream.formats.protocol.schema import Message, request_schema, response_schema, split_entries
 from millstream.formats.records.record import Record, build_batch, read_batches
 
 API_VERSIONS_KEY = 18

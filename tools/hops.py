@@ -25,8 +25,7 @@ from typing import Any
 import millstream
 from millstream.config.loading import load_broker_config
 from millstream.formats.model.errors import ErrorCode
-from millstream.formats.protocol.messages import request_schema, response_schema
-from millstream.formats.protocol.schema import Message
+from millstream.formats.protocol.schema import Message, request_schema, response_schema
 from millstream.formats.records.record import Record, build_batch
 from millstream.node.runtime.disk import RealDisk
 from millstream.node.runtime.node import Node

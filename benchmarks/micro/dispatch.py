@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from millstream.config.loading import load_broker_config
-from millstream.formats.protocol.messages import request_schema
+from millstream.formats.protocol.schema import request_schema
 from millstream.formats.records.record import Record, build_batch
 from millstream.node.broker.broker import Broker
 from millstream.node.metadata.topics import NewTopic

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
-from millstream.formats.protocol.messages import request_schema
-from millstream.formats.protocol.schema import Field, Structure
+from millstream.formats.protocol.schema import Field, Structure, request_schema
 
 TOPIC = "known"
 Path = tuple[str, ...]

@@ -12,8 +12,8 @@ from benchmarks.compare import cluster_wire
 from benchmarks.compare.cluster_target import ClusterFactory, ClusterTarget
 from benchmarks.compare.loads import CLUSTER_LOAD_NAMES, build_cluster_loads
 from benchmarks.compare.measure import Measure, Scale
-from millstream.formats.protocol.messages import request_schema, response_schema
 from millstream.formats.protocol.primitives import Cursor
+from millstream.formats.protocol.schema import request_schema, response_schema
 from tools import apache_kafka
 
 _TINY = Scale(0.0005)

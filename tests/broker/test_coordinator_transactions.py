@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.model.transactions import Marker, Origin, ProducerIdentity, VerificationGuard
+from millstream.formats.model.identifiers import Marker, Origin, ProducerIdentity, VerificationGuard
 from millstream.formats.records.batch import HEADER as HEADER_LAYOUT
 from millstream.formats.records.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC_V2, NO_SEQUENCE, BatchHeader, read_header
 from millstream.formats.records.compression import Codec

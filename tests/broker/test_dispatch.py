@@ -6,8 +6,8 @@ from uuid import UUID
 import pytest
 
 from millstream.formats.model.errors import ErrorCode
-from millstream.formats.protocol.compact import MOST_FETCHED
-from millstream.formats.protocol.messages import request_schema
+from millstream.formats.protocol.primitives import MOST_FETCHED
+from millstream.formats.protocol.schema import request_schema
 from millstream.node.broker.cluster_apis import MOST_TOPICS
 from millstream.testing import EmbeddedBroker
 from tests.wire import Closed, Wire, batch, decode, fetch_fields, framed, header, request_names

@@ -15,7 +15,7 @@ from uuid import UUID
 import pytest
 
 from millstream.formats.model.errors import ErrorCode
-from millstream.formats.protocol.messages import request_schema
+from millstream.formats.protocol.schema import request_schema
 from millstream.testing.embedded import EmbeddedBroker
 from tests.wire import Wire
 

@@ -12,7 +12,7 @@ import pytest
 from millstream.config.loading import load_broker_config
 from millstream.formats.records.record import Record, build_batch, read_batches
 from millstream.node.broker.broker import Broker
-from millstream.node.data.own_records import OwnRecords
+from millstream.node.data.internal_client import InternalProducer
 from millstream.node.environment import Environment
 from millstream.node.hot_keys import hot_keys
 from millstream.node.hot_keys.hot_keys import FOLLOWED_TOPICS, REPORT_TOPIC, HotKeys
@@ -46,7 +46,7 @@ class Bench:
     def begin(self) -> None:
         """As after a start: nothing is known of any topic."""
         broker, started = self.broker, self.broker.hot_keys
-        writer = OwnRecords(broker.view, broker.partitions, broker.peers, self._environment)
+        writer = InternalProducer(broker.view, broker.partitions, broker.peers, self._environment)
         broker.hot_keys = HotKeys(broker.view, broker.partitions, started._internal_topics, writer, self._environment)
         broker.replicas.roles.on_opened = broker.hot_keys.opened
 

@@ -9,9 +9,8 @@ import pytest
 
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.model.identifiers import BrokerId
-from millstream.formats.protocol.messages import request_schema, response_schema
 from millstream.formats.protocol.primitives import Cursor
-from millstream.formats.protocol.schema import Message
+from millstream.formats.protocol.schema import Message, request_schema, response_schema
 from millstream.node.broker.cluster_apis import ClusterHandlers
 from millstream.node.cluster.lost_brokers import LostBrokers
 from millstream.node.metadata.brokers import fence_broker

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.model.identifiers import TopicName, TopicPartition
-from millstream.formats.model.transactions import Marker
+from millstream.formats.model.identifiers import Marker, TopicName, TopicPartition
 from millstream.node.transactions import marker_writer
 from millstream.node.transactions.marker_writer import MarkerWriter
 

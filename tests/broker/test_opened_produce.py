@@ -17,9 +17,8 @@ from millstream.formats.records.batch import read_header
 from millstream.formats.records.compression import Codec
 from millstream.formats.records.opening import OpeningLimits
 from millstream.formats.records.record import Record, build_batch
-from millstream.node.data.batch_opening import open_batch, wanted_of
-from millstream.node.data.opened_produce import OpenedBatches, OpenedProduce
-from millstream.node.data.schema_guard import SchemaGuard, UnknownSchemaError
+from millstream.node.data.batch_opening import OpenedBatches, OpenedProduce, open_batch, wanted_of
+from millstream.node.data.schema_validation import SchemaGuard, UnknownSchemaError
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import ConfigResource, MetadataDelta, MetadataImage, ResourceType, TopicImage
 
@@ -317,7 +316,7 @@ def test_the_end_and_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene() -> None:
         stage = Stage(image_of(value="true"))
         stage.send("held", (b"t", 0, value(NEW)))
-        monkeypatch.setattr("millstream.node.data.opened_produce.MOST_HELD_BYTES", 10)
+        monkeypatch.setattr("millstream.node.data.batch_opening.MOST_HELD_BYTES", 10)
         stage.send("too much", (b"t", 0, value(NEW)))
         assert stage.answers["too much"][0][0] == ErrorCode.NOT_ENOUGH_REPLICAS
         await asyncio.sleep(0)

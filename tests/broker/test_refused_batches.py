@@ -16,15 +16,15 @@ from millstream.formats.model.identifiers import TopicName, TopicPartition
 from millstream.formats.protocol.produce import PartitionData, ProduceRequest
 from millstream.formats.records.batch import MAX_SEQUENCE, is_behind
 from millstream.formats.records.opening import OpeningLimits
-from millstream.node.data.opened_produce import OpenedProduce
+from millstream.node.data.batch_opening import OpenedProduce
 from millstream.node.data.produce import ProduceHandler
-from millstream.node.data.schema_guard import SchemaGuard
+from millstream.node.data.schema_validation import SchemaGuard
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import MetadataImage, PartitionState
 from millstream.node.replicas import refused_batches, sequence_gaps
 from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.partition_table import PartitionTable
-from millstream.node.replicas.refused_batches import REMEMBERED_S, RefusedBatches
+from millstream.node.replicas.refused_batches import REMEMBERED_S, RetryOrderGuard
 from millstream.node.runtime.disk import RealDisk
 from millstream.node.server.network import SocketNetwork
 from millstream.node.storage.log.log_directory import LogDirectory
@@ -203,7 +203,7 @@ def test_a_topic_that_comes_into_being_between_two_batches(wire: Wire, new_name:
 class Memory:
     def __init__(self) -> None:
         self.now = 100.0
-        self.refused = RefusedBatches(lambda: self.now)
+        self.refused = RetryOrderGuard(lambda: self.now)
         self.producers = ProducerState()
 
     def note(self, data: bytes, code: ErrorCode = NOT_LEADER, index: int = 0) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from millstream.node.data.schema_ids import SchemaIds
+from millstream.node.data.schema_validation import SchemaIds
 
 
 def key(kind: str, subject: str, **more: object) -> bytes:

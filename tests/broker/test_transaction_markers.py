@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from millstream.formats.model.errors import ErrorCode
-from millstream.formats.model.identifiers import TopicPartition
-from millstream.formats.model.transactions import Marker
+from millstream.formats.model.identifiers import Marker, TopicPartition
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import MetadataDelta
 from millstream.node.server.network import SocketNetwork

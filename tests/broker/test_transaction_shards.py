@@ -13,8 +13,7 @@ import pytest
 from millstream.config.loading import load_broker_config
 from millstream.config.log_config import LogConfig
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.model.identifiers import TopicPartition
-from millstream.formats.model.transactions import ProducerIdentity
+from millstream.formats.model.identifiers import ProducerIdentity, TopicPartition
 from millstream.node.coordination import coordinator_shards
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import PartitionState

@@ -13,13 +13,12 @@ import pytest
 
 from millstream.config.log_config import LogConfig
 from millstream.formats.model.errors import ErrorCode
-from millstream.formats.model.identifiers import TopicName, TopicPartition
-from millstream.formats.model.transactions import Marker
+from millstream.formats.model.identifiers import Marker, TopicName, TopicPartition
 from millstream.formats.protocol.produce import PartitionData, ProduceRequest
 from millstream.formats.records.opening import OpeningLimits
-from millstream.node.data.opened_produce import OpenedProduce
+from millstream.node.data.batch_opening import OpenedProduce
 from millstream.node.data.produce import ProduceHandler
-from millstream.node.data.schema_guard import SchemaGuard
+from millstream.node.data.schema_validation import SchemaGuard
 from millstream.node.environment import Environment
 from millstream.node.groups.transactional_offsets import for_offset_commit
 from millstream.node.metadata.image import MetadataImage, PartitionState

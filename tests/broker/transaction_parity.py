@@ -12,8 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from millstream.formats.model.errors import ErrorCode
-from millstream.formats.protocol.messages import response_schema
-from millstream.formats.protocol.schema import Message, Structure
+from millstream.formats.protocol.schema import Message, Structure, response_schema
 from millstream.formats.records.record import read_batches
 from tests import wire as wires
 from tests.waiting import PATIENCE_S

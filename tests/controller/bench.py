@@ -10,18 +10,16 @@ from uuid import UUID
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.loading import load_broker_config
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.protocol.messages import request_schema, response_schema
-from millstream.formats.protocol.schema import Message
+from millstream.formats.protocol.schema import Message, request_schema, response_schema
 from millstream.node.controller.active_controller import ActiveController
 from millstream.node.controller.heartbeats import Heartbeats
 from millstream.node.environment import Environment
 from millstream.node.metadata.features import SUPPORTED_FEATURES
 from millstream.node.metadata.image import MetadataDelta, MetadataImage, apply
 from millstream.node.metadata.records import MetadataRecord
-from millstream.node.server.network import Listening
+from millstream.node.server.network import Listening, Transport
 from millstream.node.server.request import Context
 from millstream.node.server.service import Peer
-from millstream.node.server.transport import Transport
 
 T = TypeVar("T")
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"

@@ -20,12 +20,11 @@ from millstream.node.controller.heartbeats import Heartbeats
 from millstream.node.controller.topic_handlers import TopicHandlers
 from millstream.node.environment import Environment
 from millstream.node.metadata.records import Endpoint
-from millstream.node.server.api_versions import ApiVersions
 from millstream.node.server.channel import Channel
 from millstream.node.server.dispatch import Dispatcher
 from millstream.node.server.listener import ConnectionLimits, Listener
 from millstream.node.server.network import SocketNetwork
-from millstream.node.server.request import Api, Context, Response, api
+from millstream.node.server.request import Api, ApiVersions, Context, Response, api
 from tests.waiting import PATIENCE_S
 
 from .bench import CLUSTER_ID, FakeQuorum, environment

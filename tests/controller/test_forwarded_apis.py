@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from millstream.formats.model.errors import ErrorCode
-from millstream.formats.protocol.messages import request_schema
+from millstream.formats.protocol.schema import request_schema
 from millstream.node.controller.controller_apis import FORWARDED_APIS
 from millstream.testing import EmbeddedBroker
 from tests.wire import Wire

@@ -6,7 +6,7 @@ import pytest
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import BrokerId, TopicName
-from millstream.formats.protocol.messages import request_schema
+from millstream.formats.protocol.schema import request_schema
 from millstream.node.metadata.topics import NewTopic, create_topics
 from millstream.node.server.service import Peer
 

@@ -8,8 +8,7 @@ from typing import Any
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.loading import load_broker_config
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.protocol.messages import request_schema
-from millstream.formats.protocol.schema import Message, Structure
+from millstream.formats.protocol.schema import Message, Structure, request_schema
 from millstream.node.coordination.core.outcome import CoordinatorRecord, Outcome, Reply
 from millstream.node.coordination.core.topic_catalog import FixedTopics
 from millstream.node.groups.core.classic.member import Client

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.model.transactions import ProducerIdentity
+from millstream.formats.model.identifiers import ProducerIdentity
 from millstream.node.transactions.core.transaction import LARGEST_EPOCH, TransactionState
 from millstream.node.transactions.core.transaction_records import encode
 from tests.coordinator.transaction_run import TransactionRun, partition

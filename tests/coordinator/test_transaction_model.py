@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.model.identifiers import TopicPartition
-from millstream.formats.model.transactions import ProducerIdentity
+from millstream.formats.model.identifiers import ProducerIdentity, TopicPartition
 from millstream.node.transactions.core.transaction import LARGEST_EPOCH, NO_TIMEOUT_MS, Transaction, TransactionState
 from millstream.node.transactions.core.transaction_records import encode
 from tests.coordinator.transaction_run import TransactionRun, partition

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.model.transactions import Marker, ProducerIdentity
+from millstream.formats.model.identifiers import Marker, ProducerIdentity
 from millstream.node.coordination.core.expression import Expression
 from millstream.node.transactions.core.transaction import LARGEST_EPOCH, TransactionState
 from millstream.node.transactions.core.transaction_list import TransactionFilter

@@ -5,8 +5,7 @@ from itertools import count
 from typing import Any, TypeVar
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.model.identifiers import TopicName, TopicPartition
-from millstream.formats.model.transactions import ProducerIdentity
+from millstream.formats.model.identifiers import ProducerIdentity, TopicName, TopicPartition
 from millstream.node.coordination.core.outcome import CoordinatorRecord, Outcome, Reply
 from millstream.node.transactions.core.producer_start import ProducerIdNeeded, ProducerStart, StartedProducer
 from millstream.node.transactions.core.transaction import NO_TIMEOUT_MS, Transaction

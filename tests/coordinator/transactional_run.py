@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from millstream.formats.model.transactions import ProducerIdentity
+from millstream.formats.model.identifiers import ProducerIdentity
 from millstream.formats.records.batch import (
     CONTROL_BIT,
     HEADER,

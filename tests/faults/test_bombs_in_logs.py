@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from millstream.formats.model.errors import ErrorCode
-from millstream.formats.protocol.messages import request_schema
+from millstream.formats.protocol.schema import request_schema
 from millstream.formats.records.record import Record, build_batch
 from millstream.raw_client import Cluster
 from millstream.registry.log import SchemaLog

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from millstream.formats.protocol.messages import request_schema
+from millstream.formats.protocol.schema import request_schema
 from millstream.formats.records.record import Record, build_batch
 from millstream.node.server.request import BROKER_CLIENT_ID
 from millstream.testing import EmbeddedBroker

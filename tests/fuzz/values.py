@@ -4,8 +4,7 @@ import random
 from typing import Any
 from uuid import UUID
 
-from millstream.formats.protocol.messages import request_schema
-from millstream.formats.protocol.schema import Field, Structure
+from millstream.formats.protocol.schema import Field, Structure, request_schema
 from tests.fuzz import batches
 from tests.wire import framed, request
 

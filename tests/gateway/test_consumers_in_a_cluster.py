@@ -11,7 +11,7 @@ import httpx
 import pytest
 from confluent_kafka import Message, Producer
 
-from millstream.gateway.consumers.fetches import Flights
+from millstream.gateway.consumers.fetches import PendingFetches
 from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.raw_client import Cluster, CoordinatorKind, TopicPartition
 from millstream.testing import EmbeddedCluster
@@ -128,7 +128,7 @@ def test_after_a_leader_died_waiting_costs_nothing_again(
     """Nothing is written, so the fetch at the new leader waits: there must be no turning round meanwhile."""
     topic, group = "quiet-after-fire", "quiet-group"
     rounds = 0
-    original = Flights._wait
+    original = PendingFetches._wait
 
     async def counted(*given: Any) -> None:
         nonlocal rounds
@@ -152,7 +152,7 @@ def test_after_a_leader_died_waiting_costs_nothing_again(
         nodes.kill(victim)
         try:
             settle()
-            monkeypatch.setattr(Flights, "_wait", counted)
+            monkeypatch.setattr(PendingFetches, "_wait", counted)
             found = []
             for _ in range(5):  # the cluster may not be at rest yet
                 rounds = 0

@@ -10,7 +10,7 @@ import pytest
 from millstream.node.metrics import endpoints
 from millstream.node.metrics.exposition import Page, gauge
 from millstream.node.metrics.subject import ObservedNode, Subject, Turns
-from millstream.node.server.plain_http import HttpAnswer, HttpRequest
+from millstream.node.server.plain_http import HttpRequest, HttpResponse
 from tests.metrics.conftest import Scraped
 
 KNOWN = gauge("known", "What can be told.")
@@ -26,12 +26,12 @@ async def fail(node: ObservedNode, page: Page, turns: Turns) -> None:
 
 def test_the_others_are_told_of(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(endpoints, "SUBJECTS", (Subject("broken", (), fail), Subject("whole", (KNOWN,), tell)))
-    answers: list[HttpAnswer] = []
+    answers: list[HttpResponse] = []
 
     async def ask() -> None:
         environment = SimpleNamespace(stopwatch=None, loop=asyncio.get_running_loop())
         node = endpoints.NodeEndpoints(cast(Any, SimpleNamespace(environment=environment)))
-        second: asyncio.Future[HttpAnswer] = asyncio.get_running_loop().create_future()
+        second: asyncio.Future[HttpResponse] = asyncio.get_running_loop().create_future()
         node.answer(HttpRequest("/metrics", {}), answers.append)
         node.answer(HttpRequest("/metrics", {}), second.set_result)  # who asks meanwhile gets the same page
         answers.append(await second)

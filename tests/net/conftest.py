@@ -57,7 +57,7 @@ class Words:
                 self.waiting[rest] = pending
                 return pending
             case b"file":
-                return (struct.pack(">i", self.file_length), FileStretch(self.file, 0, self.file_length))
+                return (struct.pack(">i", self.file_length), FileRange(self.file, 0, self.file_length))
             case b"turn":
                 pending = Pending()
                 pending.turn = self.turns[rest] = Turn()
@@ -68,7 +68,7 @@ class Words:
 
 
 @dataclass
-class FileStretch:
+class FileRange:
     file: object
     position: int
     length: int

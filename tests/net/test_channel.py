@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from millstream.formats.protocol.schema import Message
-from millstream.node.server.api_versions import ApiVersions
 from millstream.node.server.channel import Channel
 from millstream.node.server.dispatch import Dispatcher
 from millstream.node.server.listener import ConnectionLimits, Listener
 from millstream.node.server.network import SocketNetwork
-from millstream.node.server.request import Api, Context, Response, api
+from millstream.node.server.request import Api, ApiVersions, Context, Response, api
 from tests.waiting import PATIENCE_S, until_async
 
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from millstream.node.server.held_requests import HeldRequests
-from millstream.node.server.service import Parts, Peer, Pending, Refused
+from millstream.node.server.service import HeldRequests, Parts, Peer, Pending, Refused
 
 
 class Echo:

@@ -2,7 +2,7 @@
 
 import logging
 
-from millstream.node.server.log_throttle import LogThrottle
+from millstream.node.server.limits import LogThrottle
 
 
 def record(second: float) -> logging.LogRecord:

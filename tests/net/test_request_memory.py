@@ -2,7 +2,7 @@
 
 import struct
 
-from millstream.node.server.request_memory import RequestMemory
+from millstream.node.server.limits import RequestMemory
 from tests.net.conftest import NUMBER, Start
 
 MB = 1 << 20

@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from millstream.node.server.service import Peer
-from millstream.node.server.turn_watch import TurnWatch
+from millstream.node.server.turns import TurnWatch
 
 PEER = Peer("10.0.0.9", 1234, "PLAINTEXT", client_id="slow")
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from millstream.formats.protocol import fetch
 from millstream.formats.protocol.fetch import PartitionResult, ResponseParts
-from millstream.formats.protocol.messages import request_schema, response_schema
-from millstream.formats.protocol.node_endpoints import NodeEndpoint
-from millstream.formats.protocol.primitives import MalformedMessage
+from millstream.formats.protocol.primitives import MalformedMessage, NodeEndpoint
+from millstream.formats.protocol.schema import request_schema, response_schema
 
 VERSIONS = range(fetch.FIRST_VERSION, fetch.LAST_VERSION + 1)
 

@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.formats.protocol import produce
-from millstream.formats.protocol.messages import request_schema, response_schema
-from millstream.formats.protocol.node_endpoints import NodeEndpoint
-from millstream.formats.protocol.primitives import MalformedMessage
+from millstream.formats.protocol.primitives import MalformedMessage, NodeEndpoint
 from millstream.formats.protocol.produce import PartitionResult
+from millstream.formats.protocol.schema import request_schema, response_schema
 
 VERSIONS = range(produce.FIRST_VERSION, produce.LAST_VERSION + 1)
 names = st.text("abc-é", min_size=1, max_size=20)

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from millstream.formats.protocol import fetch, replica_fetch
 from millstream.formats.protocol.fetch import PartitionResult, ResponseParts
-from millstream.formats.protocol.messages import request_schema
 from millstream.formats.protocol.primitives import MalformedMessage
 from millstream.formats.protocol.replica_fetch import FetchHead
+from millstream.formats.protocol.schema import request_schema
 from tests.protocol.test_fetch import Stretch
 
 VERSIONS = range(replica_fetch.FIRST_VERSION, fetch.LAST_VERSION + 1)

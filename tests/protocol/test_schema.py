@@ -12,9 +12,16 @@ from kio.index import load_payload_module
 from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
 
-from millstream.formats.protocol.messages import _entries, request_schema, response_schema
 from millstream.formats.protocol.primitives import MalformedMessage
-from millstream.formats.protocol.schema import Field, Message, Schema, Structure
+from millstream.formats.protocol.schema import (
+    Field,
+    Message,
+    Schema,
+    Structure,
+    _entries,
+    request_schema,
+    response_schema,
+)
 
 LIMITS = {"int8": 7, "int16": 15, "uint16": 16, "int32": 31, "uint32": 32, "int64": 63}
 

@@ -5,8 +5,8 @@ from typing import TypeVar
 
 import pytest
 
-from millstream.formats.protocol.messages import request_schema
 from millstream.formats.protocol.primitives import Cursor, MalformedMessage
+from millstream.formats.protocol.schema import request_schema
 from millstream.formats.protocol.steps import ITEMS_PER_STEP, is_long, read_in_steps, write_in_steps
 from tests import wire
 from tests.api import hostile

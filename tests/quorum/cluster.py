@@ -24,11 +24,10 @@ from millstream.node.consensus.raft.voter_set import Endpoint, ReplicaKey, Voter
 from millstream.node.environment import Environment
 from millstream.node.metadata.records import MetadataRecord
 from millstream.node.runtime.disk import RealDisk
-from millstream.node.server.api_versions import ApiVersions
 from millstream.node.server.channel import Channel
 from millstream.node.server.dispatch import Dispatcher
 from millstream.node.server.listener import ConnectionLimits, Listener
-from millstream.node.server.request import api
+from millstream.node.server.request import ApiVersions, api
 from millstream.node.storage.disk import Disk
 from millstream.node.storage.log.log_directory import LogDirectory
 from millstream.testing.node_process import free_ports

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from millstream.formats.model.errors import ErrorCode
-from millstream.formats.protocol.messages import request_schema
+from millstream.formats.protocol.schema import request_schema
 from millstream.formats.records.record import read_batches
 from millstream.node.metadata.topic_names import CLUSTER_METADATA_TOPIC
 

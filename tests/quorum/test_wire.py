@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from millstream.formats.model.errors import ErrorCode
-from millstream.formats.protocol.messages import request_schema, response_schema
+from millstream.formats.protocol.schema import request_schema, response_schema
 from millstream.node.consensus.quorum import wire
 from millstream.node.consensus.raft.messages import (
     BeginQuorumEpoch,

@@ -5,8 +5,7 @@ from hypothesis import strategies as st
 
 from millstream.formats.records.batch import iterate_headers
 from millstream.formats.records.compression import Codec
-from millstream.formats.records.key_values import iterate_key_values
-from millstream.formats.records.opening import WIDEST
+from millstream.formats.records.opening import WIDEST, iterate_key_values
 from millstream.formats.records.record import Record, build_batch
 
 BYTES = st.none() | st.binary(max_size=70) | st.binary(min_size=60, max_size=300)

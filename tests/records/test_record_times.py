@@ -5,8 +5,7 @@ from hypothesis import strategies as st
 from millstream.formats.model.errors import KafkaError
 from millstream.formats.records.batch import HEADER, HEADER_SIZE, BatchHeader
 from millstream.formats.records.compression import Codec, compress
-from millstream.formats.records.opening import WIDEST, BeyondLimitsError, OpeningLimits
-from millstream.formats.records.record_times import first_record_at, latest_record
+from millstream.formats.records.opening import WIDEST, BeyondLimitsError, OpeningLimits, first_record_at, latest_record
 
 
 def varint(value: int) -> bytes:

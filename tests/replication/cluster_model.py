@@ -360,10 +360,10 @@ class ClusterModel:
             return
         if queue is self.fetches:
             broker, epoch, leader, position = message
-            is_of_the_past = any(
+            has_stale_epoch = any(
                 member == broker.id and registered > epoch for member, registered in self.registered_as_seen_by(leader)
             )
-            if leader.is_up and not is_of_the_past:
+            if leader.is_up and not has_stale_epoch:
                 self.answers.append((broker, epoch, leader.serve(broker.id, epoch, position), leader))
         else:
             broker, epoch, answer, leader = message

@@ -14,9 +14,8 @@ from millstream.config.loading import load_broker_config
 from millstream.config.log_config import LogConfig
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.model.identifiers import TopicPartition
-from millstream.formats.protocol.messages import request_schema, response_schema
 from millstream.formats.protocol.primitives import Cursor
-from millstream.formats.protocol.schema import Message
+from millstream.formats.protocol.schema import Message, request_schema, response_schema
 from millstream.formats.records.batch import iterate_headers
 from millstream.formats.records.record import Record, build_batch
 from millstream.node.environment import Environment

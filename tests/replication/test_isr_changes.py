@@ -9,8 +9,7 @@ import pytest
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import TopicPartition
-from millstream.formats.protocol.messages import response_schema
-from millstream.formats.protocol.schema import Message
+from millstream.formats.protocol.schema import Message, response_schema
 from millstream.node.replicas import isr_changes
 from millstream.node.replicas.core.leader import Confirmed, NextStep, Proposal
 from millstream.node.replicas.isr_changes import IsrChanges

@@ -7,7 +7,7 @@ import pytest
 
 from millstream.config.log_config import LogConfig
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.model.transactions import Marker
+from millstream.formats.model.identifiers import Marker
 from millstream.formats.records.batch import HEADER_SIZE, BatchHeader
 from millstream.node.cluster.controller_contact import ControllerContact
 from millstream.node.consensus.quorum.metadata_log import MetadataLog
@@ -18,10 +18,10 @@ from millstream.node.groups.core.group_shard import GroupShard
 from millstream.node.metadata.topic_names import INTERNAL_TOPICS
 from millstream.node.replicas.core.follower import PartitionFollower
 from millstream.node.replicas.partition import Partition
-from millstream.node.replicas.refused_batches import RefusedBatches
+from millstream.node.replicas.refused_batches import RetryOrderGuard
 from millstream.node.replicas.replica_roles import ReplicaRoles
 from millstream.node.replicas.replica_surroundings import Surroundings
-from millstream.node.replicas.sequence_gaps import SequenceGaps
+from millstream.node.replicas.sequence_gaps import LeaderChangeGapGuard
 from millstream.node.runtime.node import Node
 from millstream.node.storage.cleaner.transactions import CleanedTransactions
 from millstream.node.storage.disk import File
@@ -71,13 +71,13 @@ def _count_unsynced_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _let_batches_overtake(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it was once, and is in Kafka. Alone it is rarely found, for most gaps come with a new leader."""
-    monkeypatch.setattr(RefusedBatches, "check", lambda self, *batch: None)
+    monkeypatch.setattr(RetryOrderGuard, "check", lambda self, *batch: None)
     _take_gaps(monkeypatch)
 
 
 def _take_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it was once, and is in Kafka."""
-    monkeypatch.setattr(SequenceGaps, "check", lambda self, *batch: None)
+    monkeypatch.setattr(LeaderChangeGapGuard, "check", lambda self, *batch: None)
 
 
 def _never_doubt(monkeypatch: pytest.MonkeyPatch) -> None:

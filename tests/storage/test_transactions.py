@@ -7,7 +7,7 @@ import pytest
 
 from millstream.config.log_config import LogConfig
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.model.transactions import Origin, VerificationGuard
+from millstream.formats.model.identifiers import Origin, VerificationGuard
 from millstream.formats.records.batch import read_header
 from millstream.node.storage.log.retention import retain
 

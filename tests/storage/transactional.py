@@ -1,6 +1,6 @@
 """Batches of transactions and their markers, as a producer and a coordinator write them to a log."""
 
-from millstream.formats.model.transactions import Origin, VerificationGuard
+from millstream.formats.model.identifiers import Origin, VerificationGuard
 from millstream.formats.records.batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, BatchHeader, seal
 from millstream.node.storage.log.partition_log import PartitionLog
 

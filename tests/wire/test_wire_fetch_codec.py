@@ -4,8 +4,8 @@ from uuid import UUID
 
 import pytest
 
-from millstream.formats.protocol.messages import request_schema, response_schema
 from millstream.formats.protocol.primitives import MalformedMessage
+from millstream.formats.protocol.schema import request_schema, response_schema
 from millstream.raw_client.fetching import fetch_fields, parse_answer
 
 TOPIC_ID = UUID(int=0x1234 << 64)

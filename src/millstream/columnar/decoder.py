@@ -7,9 +7,9 @@ from typing import Any
 import cramjam
 import pyarrow as pa
 
-from millstream.columnar.aborted import AbortedTransactions
 from millstream.columnar.compiled import implementation
 from millstream.columnar.schema import record_schema
+from millstream.formats.records.aborted import AbortedTransactions
 from millstream.formats.records.batch import (
     HEADER_SIZE,
     LOG_OVERHEAD,

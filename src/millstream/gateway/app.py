@@ -28,7 +28,7 @@ from millstream.gateway.http.access import Access, health_routes
 from millstream.gateway.http.configuration import Credentials
 from millstream.gateway.http.errors import HANDLERS, error_answer
 from millstream.gateway.http.openapi import openapi_routes
-from millstream.gateway.http.request import Asked
+from millstream.gateway.http.request import ApiRequest
 from millstream.gateway.http.routes import TEXT, Doc, Threads, endpoint, mapping
 from millstream.gateway.produce.routes import ProduceRoutes, Producing
 from millstream.gateway.rest_v3.configs import ConfigRoutes
@@ -66,7 +66,7 @@ def make_app(
 def _front_door(has_console: bool) -> BaseRoute:
     """An object, as clients of a registry expect it; a person with a browser sees the console."""
 
-    def serve(asked: Asked) -> object:
+    def serve(asked: ApiRequest) -> object:
         if has_console and "text/html" in asked.accepts:
             return RedirectResponse(CONSOLE)
         return {"docs": "/docs"} | ({"console": CONSOLE} if has_console else {})
@@ -163,10 +163,10 @@ def v3_routes(parts: GatewayParts, producing: Producing) -> list[BaseRoute]:
     ]
 
 
-def _links(admin: TopicAdmin) -> Callable[[Asked], Links]:
+def _links(admin: TopicAdmin) -> Callable[[ApiRequest], Links]:
     known: list[str] = []
 
-    def links(asked: Asked) -> Links:
+    def links(asked: ApiRequest) -> Links:
         """Of the cluster that the path names, which must be ours: it has one id for ever, so it is asked once."""
         if not known:
             known.append(admin.cluster().cluster_id)

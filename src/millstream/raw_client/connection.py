@@ -13,9 +13,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from millstream.formats.model.errors import ErrorCode
-from millstream.formats.protocol.messages import request_schema, response_schema
 from millstream.formats.protocol.primitives import Cursor, MalformedMessage
-from millstream.formats.protocol.schema import Message, Schema
+from millstream.formats.protocol.schema import Message, Schema, request_schema, response_schema
 from millstream.raw_client.errors import ConnectionLostError, SetupError, WireError
 from millstream.raw_client.model import Address
 from millstream.version import VERSION

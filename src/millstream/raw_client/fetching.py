@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from millstream.formats.model.errors import ErrorCode
-from millstream.formats.protocol.compact import read_varint, skip_tags
-from millstream.formats.protocol.messages import request_schema, response_schema
-from millstream.formats.protocol.primitives import Cursor, MalformedMessage
+from millstream.formats.protocol.primitives import Cursor, MalformedMessage, read_varint, skip_tags
+from millstream.formats.protocol.schema import request_schema, response_schema
 from millstream.raw_client.deadline import Patience
 from millstream.raw_client.errors import (
     UNREADABLE,

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from millstream.formats.model.errors import ErrorCode
-from millstream.formats.protocol.messages import request_schema, response_schema
 from millstream.formats.protocol.primitives import Cursor
+from millstream.formats.protocol.schema import request_schema, response_schema
 from millstream.formats.records.record import Record, build_batch
 from millstream.node.server.channel import Channel
 from millstream.simulator.client import Leader, SimulatedClient

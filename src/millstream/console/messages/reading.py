@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from millstream.columnar.aborted import AbortedTransactions
 from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.records.aborted import AbortedTransactions
 from millstream.formats.records.batch import BatchHeader, has_valid_checksum, iterate_headers
 from millstream.formats.records.opening import BeyondLimitsError, OpeningLimits, records_between
 from millstream.formats.records.record import Header

@@ -14,14 +14,15 @@ from functools import lru_cache
 from typing import Any, NoReturn
 from uuid import UUID
 
-from millstream.formats.protocol.compact import append_varint, read_varint
 from millstream.formats.protocol.primitives import (
     Cursor,
     MalformedMessage,
     Reader,
     Writer,
+    append_varint,
     read_tag,
     read_tag_count,
+    read_varint,
     write_unsigned_varint,
 )
 from millstream.formats.protocol.structure import Field, Message, Structure

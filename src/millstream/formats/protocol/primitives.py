@@ -2,11 +2,15 @@
 
 A `Cursor` walks over bytes that a stranger sent: it never reads past the end, and never lets a length or a count that
 cannot be true turn into memory. What is wrong with the bytes is a `MalformedMessage`; nothing else escapes.
+
+Compact lengths and tagged fields over a buffer and a position, for the codecs that are written by hand.
+
+Where nodes listen, as the answers to Produce and Fetch tell it to clients that came to the wrong one (KIP-951).
 """
 
 import struct
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 from uuid import UUID
 
 ITEM_BUDGET = 1_000_000
@@ -244,3 +248,99 @@ def array_writer(write_length: Callable[[bytearray, int], None], write_item: Wri
             write_item(out, item)
 
     return write
+
+
+def read_varint(buffer: bytes | bytearray, position: int) -> tuple[int, int]:
+    """An unsigned varint and the position after it; an IndexError means that the buffer ended."""
+    byte = buffer[position]
+    position += 1
+    if byte < 0x80:
+        return byte, position
+    value, shift = byte & 0x7F, 7
+    while shift <= 28:
+        byte = buffer[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+    raise MalformedMessage("varint longer than five bytes")
+
+
+def append_varint(out: bytearray, value: int) -> None:
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def skip_tags(buffer: bytes | bytearray, position: int, end: int) -> int:
+    """The position after a section of tagged fields."""
+    count, position = read_varint(buffer, position)
+    if count > MOST_TAGS:
+        raise MalformedMessage(f"{count} tagged fields in one structure; the limit is {MOST_TAGS}")
+    for _ in range(count):
+        _, position = read_varint(buffer, position)
+        size, position = read_varint(buffer, position)
+        position += size
+        if position > end:
+            raise MalformedMessage("tagged field runs past the end")
+    return position
+
+
+MOST_PRODUCED = 10_000
+MOST_FETCHED = 20_000
+"""How many partitions one produce or fetch may speak of. They are handled in one turn of the event loop. A request of a
+Java producer (1 MB) has no room for more; a fetch session can grow by several requests."""
+MAX_PARTITIONS = 100_000
+"""The same for the response to a follower."""
+
+
+def plausible_partitions(count: int, position: int, end: int, budget: int) -> int:
+    """What is left of the budget after an array of partitions, refused if it cannot be true or is too much."""
+    left = budget - plausible_count(count, position, end)
+    if left < 0:
+        raise MalformedMessage(f"{-left} partitions more than one request may have; send several")
+    return left
+
+
+def plausible_count(count: int, position: int, end: int) -> int:
+    """An array's length, refused if the bytes that are left could not hold it."""
+    if count < 0 or count > end - position:
+        raise MalformedMessage(f"array of {count} items in {end - position} bytes")
+    return count
+
+
+class NodeEndpoint(NamedTuple):
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+Locate = Callable[[Iterable[int], str], Sequence[NodeEndpoint]]
+"""Where nodes listen, for clients that came by the listener of this name."""
+
+
+def append_endpoints(out: bytearray, endpoints: Sequence[NodeEndpoint]) -> None:
+    """Appends a section of tagged fields that holds the endpoints and nothing else."""
+    content = bytearray()
+    append_varint(content, len(endpoints) + 1)
+    for endpoint in endpoints:
+        content += endpoint.node_id.to_bytes(4, "big", signed=True)
+        append_text(content, endpoint.host)
+        content += endpoint.port.to_bytes(4, "big", signed=True)
+        append_text(content, endpoint.rack)
+        content.append(0)
+    out += b"\x01\x00"
+    append_varint(out, len(content))
+    out += content
+
+
+def append_text(out: bytearray, text: str | None) -> None:
+    if text is None:
+        out.append(0)
+        return
+    encoded = text.encode()
+    append_varint(out, len(encoded) + 1)
+    out += encoded

@@ -9,15 +9,16 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from millstream.formats.model.errors import ErrorCode
-from millstream.formats.protocol.compact import (
+from millstream.formats.protocol.primitives import (
     MOST_PRODUCED,
+    Locate,
+    MalformedMessage,
+    append_endpoints,
     append_varint,
     plausible_partitions,
     read_varint,
     skip_tags,
 )
-from millstream.formats.protocol.node_endpoints import Locate, append_endpoints
-from millstream.formats.protocol.primitives import MalformedMessage
 
 FIRST_VERSION = 3
 FIRST_FLEXIBLE = 9

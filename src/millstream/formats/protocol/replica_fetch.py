@@ -8,14 +8,14 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from millstream.formats.protocol.compact import (
+from millstream.formats.protocol.primitives import (
     MAX_PARTITIONS,
+    MalformedMessage,
     append_varint,
     plausible_partitions,
     read_varint,
     skip_tags,
 )
-from millstream.formats.protocol.primitives import MalformedMessage
 
 FIRST_VERSION = 15
 
@@ -55,7 +55,7 @@ class Fetched(NamedTuple):
     records: memoryview
 
 
-class FetchAnswer(NamedTuple):
+class ReplicaFetchResponse(NamedTuple):
     error: int
     session_id: int
     topics: list[tuple[bytes, list[Fetched]]]
@@ -106,7 +106,7 @@ def _tail(cluster_id: str | None, replica_id: int, replica_epoch: int) -> bytes:
     return bytes(out)
 
 
-def parse_response(frame: bytearray, position: int) -> FetchAnswer:
+def parse_response(frame: bytearray, position: int) -> ReplicaFetchResponse:
     """Reads a response body; the records stay where they are in the frame."""
     try:
         return _parse(frame, position)
@@ -114,7 +114,7 @@ def parse_response(frame: bytearray, position: int) -> FetchAnswer:
         raise MalformedMessage("fetch response ends in the middle") from None
 
 
-def _parse(frame: bytearray, position: int) -> FetchAnswer:
+def _parse(frame: bytearray, position: int) -> ReplicaFetchResponse:
     end = len(frame)
     whole = memoryview(frame)
     _, error, session_id = _RESPONSE_HEAD.unpack_from(frame, position)
@@ -146,7 +146,7 @@ def _parse(frame: bytearray, position: int) -> FetchAnswer:
         topics.append((topic_id, rows))
         position = position + 1 if not frame[position] else skip_tags(frame, position, end)
     skip_tags(frame, position, end)
-    return FetchAnswer(error, session_id, topics)
+    return ReplicaFetchResponse(error, session_id, topics)
 
 
 def _diverging(frame: bytearray, position: int, end: int) -> tuple[tuple[int, int] | None, int]:

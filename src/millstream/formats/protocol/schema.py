@@ -6,10 +6,14 @@ lengths are compact varints and every structure ends in its tagged fields.
 Decoding gives an object that has the fields of *all* versions, those that were not sent at their defaults; encoding
 takes a dictionary and sends the fields that the version has. So a handler is written once, for every version.
 Codecs are compiled from the text when a version is first used.
+
+The messages of Kafka's wire, by API: their schemas, and which versions this broker speaks of each.
 """
 
 import struct
 from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
 from millstream.formats.protocol.codec import compile_reader, compile_writer
@@ -76,3 +80,18 @@ def split_entries(text: str) -> dict[tuple[str, str], str]:
             kind, _, name, _ = entry.split(None, 3)
             entries[kind, name] = entry
     return entries
+
+
+@cache
+def _entries() -> dict[tuple[str, str], str]:
+    return split_entries(files("millstream.formats.protocol").joinpath("wire.schema").read_text())
+
+
+@cache
+def request_schema(name: str) -> Schema:
+    return Schema(_entries()["request", name])
+
+
+@cache
+def response_schema(name: str) -> Schema:
+    return Schema(_entries()["response", name])

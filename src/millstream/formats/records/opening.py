@@ -3,6 +3,15 @@
 All code that looks into a batch does it here. The header's record count is held against the bytes and the limits first,
 decompression stops at its limit, and the walk over the records is compiled where that was built. Small batches may be
 opened on the event loop; everything else belongs into a thread.
+
+Records of one batch by their time, for ListOffsets: nothing else of them is looked at.
+
+For a thread. The walk over the records is compiled where that was built.
+
+Only the keys and values of a batch, quickly: to rebuild the state of a coordinator from its log.
+
+The CRC was checked when the bytes were read from the disk. Lengths in the records are not checked: wrong ones give
+wrong keys, or an IndexError. What a batch may become when it is opened is bounded.
 """
 
 import time
@@ -11,8 +20,8 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.records.batch import HEADER_SIZE, BatchHeader, Bytes
-from millstream.formats.records.compiled import IS_COMPILED, check_records, seek_offset
+from millstream.formats.records.batch import HEADER_SIZE, NO_TIMESTAMP, BatchHeader, Bytes
+from millstream.formats.records.compiled import IS_COMPILED, check_records, find_time, latest_time, seek_offset
 from millstream.formats.records.compression import (
     MAX_DECOMPRESSED_BYTES,
     MOST_GROWTH,
@@ -22,7 +31,7 @@ from millstream.formats.records.compression import (
     decompressed,
 )
 from millstream.formats.records.record import Record, read_record
-from millstream.formats.records.varint import MalformedRecordError, read_varint
+from millstream.formats.records.varint import MAX_LONG_BYTES, MalformedRecordError, read_varint
 
 MINIMUM_RECORD_BYTES = 7
 """A length, attributes, and deltas of one byte each; no key, no value, no headers."""
@@ -128,3 +137,123 @@ def check(header: BatchHeader, records: memoryview, *, needs_keys: bool = False,
         return check_records(records, 0, len(records), header.record_count, header.last_offset_delta, needs_keys, most)
     except MalformedRecordError as error:
         raise KafkaError(ErrorCode.INVALID_RECORD, f"the records are not what their batch says: {error}") from None
+
+
+_LEAST, _MOST = -(1 << 63), (1 << 63) - 1
+
+
+def first_record_at(
+    header: BatchHeader, batch: Bytes, timestamp: int, least_offset: int, limits: OpeningLimits
+) -> tuple[int, int] | None:
+    """Offset and timestamp of the first record that is neither before `timestamp` nor below `least_offset`.
+
+    `batch` begins with the header. Raises as `opened` does, and INVALID_RECORD.
+    """
+    if header.has_log_append_time:
+        if header.max_timestamp < timestamp:
+            return None
+        least_time = _LEAST
+    else:
+        least_time = max(_LEAST, min(_MOST, timestamp - header.base_timestamp))
+    least_delta = max(_LEAST, least_offset - header.base_offset)
+    try:
+        with opened(header, batch, limits) as content:
+            found = find_time(content, 0, len(content), header.record_count, least_time, least_delta)
+    except MalformedRecordError as error:
+        raise _malformed(error) from None
+    return None if found is None else _absolute(header, *found)
+
+
+def latest_record(header: BatchHeader, batch: Bytes, limits: OpeningLimits) -> tuple[int, int] | None:
+    """Offset and timestamp of the first record that has the greatest timestamp; None if there is no record."""
+    if header.has_log_append_time:
+        return first_record_at(header, batch, header.max_timestamp, header.base_offset, limits)
+    try:
+        with opened(header, batch, limits) as content:
+            found = latest_time(content, 0, len(content), header.record_count)
+    except MalformedRecordError as error:
+        raise _malformed(error) from None
+    return None if found is None else _absolute(header, *found)
+
+
+def records_outside(
+    header: BatchHeader, batch: Bytes, earliest: int, latest: int, limits: OpeningLimits
+) -> list[tuple[int, int]]:
+    """Number and timestamp of each record whose timestamp is outside of these two; -1 is no timestamp, and never is.
+
+    In plain Python: for batches that are refused, and with limits that suit it. Raises as `opened` does, and
+    INVALID_RECORD.
+    """
+    found = []
+    position = 0
+    try:
+        with opened(header, batch, limits) as content:
+            for number in range(header.record_count):
+                size, body = read_varint(content, position)
+                if size < 1 or body + size > len(content):
+                    raise MalformedRecordError(f"record {number} of {size} bytes does not fit into its batch")
+                timestamp = header.base_timestamp + read_varint(content, body + 1, MAX_LONG_BYTES)[0]
+                if timestamp != NO_TIMESTAMP and not earliest <= timestamp <= latest:
+                    found.append((number, timestamp))
+                position = body + size
+    except MalformedRecordError as error:
+        raise _malformed(error) from None
+    return found
+
+
+def _absolute(header: BatchHeader, offset_delta: int, time_delta: int) -> tuple[int, int]:
+    timestamp = header.max_timestamp if header.has_log_append_time else header.base_timestamp + time_delta
+    return header.base_offset + offset_delta, timestamp
+
+
+def _malformed(error: MalformedRecordError) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_RECORD, f"the records are not what their batch says: {error}")
+
+
+KeyValue = tuple[bytes | None, bytes | None]
+_MOST_COPIED = 1 << 20
+"""Bytes are read more quickly than a view of them, but copying many of them holds the interpreter's lock for long."""
+
+
+def iterate_key_values(header: BatchHeader, batch: Bytes, limits: OpeningLimits) -> Iterator[KeyValue]:
+    """Key and value of each record, in order; `batch` begins with the header. Raises as `opened` does."""
+    with opened(header, batch, limits) as content:
+        yield from _key_values(bytes(content) if len(content) <= _MOST_COPIED else content, header.record_count)
+
+
+def _key_values(data: Bytes, count: int) -> Iterator[KeyValue]:
+    position = 0
+    for _ in range(count):
+        # Lengths of one byte are written out: most are, and the calls would cost more than all the rest.
+        byte = data[position]
+        if byte < 0x80:
+            end = position + 1 + (byte >> 1)
+            position += 2
+        else:
+            size, position = read_varint(data, position)
+            end = position + size
+            position += 1
+        while data[position] >= 0x80:  # the time
+            position += 1
+        position += 1
+        while data[position] >= 0x80:  # the offset
+            position += 1
+        position += 1
+        byte = data[position]
+        if byte < 0x80 and not byte & 1:
+            position += 1
+            size = byte >> 1
+        else:
+            size, position = read_varint(data, position)
+        key: bytes | None = None
+        if size >= 0:
+            key = bytes(data[position : position + size])
+            position += size
+        byte = data[position]
+        if byte < 0x80 and not byte & 1:
+            position += 1
+            size = byte >> 1
+        else:
+            size, position = read_varint(data, position)
+        yield key, (bytes(data[position : position + size]) if size >= 0 else None)
+        position = end

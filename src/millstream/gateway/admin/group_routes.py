@@ -11,7 +11,7 @@ from millstream.gateway.admin.groups import GroupAdmin, GroupDetail, Progress
 from millstream.gateway.admin.topic_routes import known, number_in
 from millstream.gateway.context import GatewayParts
 from millstream.gateway.http.errors import BadRequestError
-from millstream.gateway.http.request import Asked
+from millstream.gateway.http.request import ApiRequest
 from millstream.gateway.http.routes import endpoint
 from millstream.raw_client import EARLIEST, LATEST, Cluster, TopicPartition
 from millstream.raw_client.errors import refusal
@@ -41,12 +41,12 @@ class GroupRoutes:
         ]
         return [endpoint(method, base + path, handler, doc=docs[method, path]) for method, path, handler in table]
 
-    def every(self, asked: Asked) -> Any:
+    def every(self, asked: ApiRequest) -> Any:
         prefix = asked.text("prefix")
         found = [row for row in self._admin.groups(share=self._share) if row.name.startswith(prefix)]
         return {"groups": [{"group": row.name, "type": row.type, "state": row.state} for row in asked.page(found)]}
 
-    def describe(self, asked: Asked) -> Any:
+    def describe(self, asked: ApiRequest) -> Any:
         group = self._admin.group(asked.path("group"), share=self._share)
         return {
             "group": group.name,
@@ -58,15 +58,15 @@ class GroupRoutes:
             "offsets": _shown(self._admin.progress(group.name, share=self._share)),
         }
 
-    def delete(self, asked: Asked) -> None:
+    def delete(self, asked: ApiRequest) -> None:
         self._admin.delete(asked.path("group"))
 
-    def offsets(self, asked: Asked) -> Any:
+    def offsets(self, asked: ApiRequest) -> Any:
         name = asked.path("group")
         self._admin.group(name, share=self._share)  # so that one that is not there is said to be so
         return {"offsets": _shown(self._admin.progress(name, share=self._share))}
 
-    def reset(self, asked: Asked) -> Any:
+    def reset(self, asked: ApiRequest) -> Any:
         """Where the group would be, and is unless it was only asked."""
         document, name = asked.document(), asked.path("group")
         known(document, "topic", "partitions", "to", "dry_run")

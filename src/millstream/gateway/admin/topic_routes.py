@@ -18,7 +18,7 @@ from millstream.gateway.admin.docs import (
 from millstream.gateway.admin.topics import Change, Operation, Resource, Setting, TopicAdmin
 from millstream.gateway.context import GatewayParts
 from millstream.gateway.http.errors import BadRequestError
-from millstream.gateway.http.request import Asked
+from millstream.gateway.http.request import ApiRequest
 from millstream.gateway.http.routes import endpoint
 from millstream.raw_client import EARLIEST, LATEST, Cluster, TopicInfo, TopicPartition
 
@@ -43,19 +43,19 @@ class TopicRoutes:
             endpoint("PATCH", "/topics/{topic}/configs", self.set_configs, doc=SET_TOPIC_CONFIGS),
         ]
 
-    def cluster(self, asked: Asked) -> Any:
+    def cluster(self, asked: ApiRequest) -> Any:
         found = self._admin.cluster()
         brokers = [{"id": row.node_id, "host": row.host, "port": row.port, "rack": row.rack} for row in found.brokers]
         return {"cluster_id": found.cluster_id, "controller": found.controller_id, "brokers": brokers}
 
-    def every(self, asked: Asked) -> Any:
+    def every(self, asked: ApiRequest) -> Any:
         internal, prefix = asked.flag("internal"), asked.text("prefix")
         found = [
             row for row in self._admin.topics() if row.name.startswith(prefix) and (internal or not row.is_internal)
         ]
         return {"topics": [_summary(row) for row in asked.page(found)]}
 
-    def create(self, asked: Asked) -> Any:
+    def create(self, asked: ApiRequest) -> Any:
         document = asked.document()
         known(document, "name", "partitions", "replication_factor", "configs")
         name = document.get("name")
@@ -67,7 +67,7 @@ class TopicRoutes:
         self._admin.create(name, partitions, replication, configs)
         return _summary(self._admin.topic(name))
 
-    def describe(self, asked: Asked) -> Any:
+    def describe(self, asked: ApiRequest) -> Any:
         topic = self._admin.topic(asked.path("topic"))
         led = [TopicPartition(topic.name, row.index) for row in topic.partitions if row.leader >= 0]
         starts = self._cluster.offsets(dict.fromkeys(led, EARLIEST))
@@ -92,10 +92,10 @@ class TopicRoutes:
             "configs": {row.name: row.value for row in settings if row.is_own},
         }
 
-    def delete(self, asked: Asked) -> None:
+    def delete(self, asked: ApiRequest) -> None:
         self._admin.delete(asked.path("topic"))
 
-    def add_partitions(self, asked: Asked) -> Any:
+    def add_partitions(self, asked: ApiRequest) -> Any:
         document, name = asked.document(), asked.path("topic")
         known(document, "count")
         if "count" not in document:
@@ -103,10 +103,10 @@ class TopicRoutes:
         self._admin.add_partitions(name, number_in(document, "count", 1, _MAX_INT32, -1))
         return {"name": name, "partitions": document["count"]}
 
-    def configs(self, asked: Asked) -> Any:
+    def configs(self, asked: ApiRequest) -> Any:
         return {"configs": [_shown(row) for row in self._admin.settings(Resource.TOPIC, asked.path("topic"))]}
 
-    def set_configs(self, asked: Asked) -> Any:
+    def set_configs(self, asked: ApiRequest) -> Any:
         document, name = asked.document(), asked.path("topic")
         known(document, "configs")
         changes = [

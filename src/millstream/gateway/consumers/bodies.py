@@ -18,7 +18,7 @@ from typing import Any
 from millstream.formats.records.record import Header, Record
 from millstream.gateway.consumers.session import RESETS
 from millstream.gateway.http.errors import BadRequestError
-from millstream.gateway.http.request import Asked
+from millstream.gateway.http.request import ApiRequest
 from millstream.gateway.http.routes import (
     ANYTHING,
     FLAG,
@@ -110,7 +110,7 @@ def read_seek(document: dict[str, Any]) -> tuple[TopicPartition, int | str]:
     return TopicPartition(topic, partition), offset
 
 
-def within(asked: Asked, name: str, default: int, low: int, high: int) -> int:
+def within(asked: ApiRequest, name: str, default: int, low: int, high: int) -> int:
     """A number of the query between these."""
     number = asked.number(name, default)
     if not low <= number <= high:

@@ -1,7 +1,7 @@
 """Fetches that wait for records without a thread: each is a request on a connection of its own, and an entry in the
 event loop's epoll until the broker answers. Threads are used only to send, and to read what has come.
 
-One `Flights` belongs to one reader, an HTTP consumer or a stream. It keeps a fetch in the air for every position that
+One `PendingFetches` belongs to one reader, an HTTP consumer or a stream. It keeps a fetch in the air for every position that
 is asked for; a position that changes (seek, rebalance) makes the old fetch void, and a new one is sent at once, on
 another connection, since a broker answers a connection's requests in order.
 """
@@ -16,9 +16,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from anyio import CapacityLimiter, to_thread
 
-from millstream.columnar.aborted import AbortedTransactions
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.protocol.schema import Message
+from millstream.formats.records.aborted import AbortedTransactions
 from millstream.formats.records.batch import (
     HEADER_SIZE,
     BatchHeader,
@@ -94,7 +94,7 @@ class _Trouble:
 
 
 @dataclass(slots=True)
-class Flights:
+class PendingFetches:
     cluster: Cluster
     threads: CapacityLimiter
     max_bytes: Callable[[], int]

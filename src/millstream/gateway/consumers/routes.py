@@ -29,7 +29,7 @@ from millstream.gateway.consumers.session import Session
 from millstream.gateway.consumers.sessions import Sessions
 from millstream.gateway.context import GatewayParts
 from millstream.gateway.http.errors import JSON, BadRequestError, json_bytes
-from millstream.gateway.http.request import Asked
+from millstream.gateway.http.request import ApiRequest
 from millstream.gateway.http.routes import endpoint
 from millstream.raw_client import TopicPartition
 from millstream.registry.decoding import Decoder
@@ -64,14 +64,14 @@ class ConsumerRoutes:
             endpoint("DELETE", _GROUP, self.leave, doc=docs.LEAVE),
         ]
 
-    async def subscribe(self, asked: Asked) -> Any:
+    async def subscribe(self, asked: ApiRequest) -> Any:
         wanted = read_subscription(asked.document())
         session, _ = await self._sessions.subscribe(
             _group(asked), _instance(asked, wanted.instance), wanted.topics, wanted.reset, wanted.idle_s
         )
         return _shown(session)
 
-    async def poll(self, asked: Asked) -> Any:
+    async def poll(self, asked: ApiRequest) -> Any:
         _refuse_others(asked.request)
         max_records = within(asked, "max_records", _DEFAULT_RECORDS, 1, MAX_POLL_RECORDS)
         timeout_ms = within(asked, "timeout_ms", _DEFAULT_MS, 0, MAX_POLL_MS)
@@ -127,14 +127,14 @@ class ConsumerRoutes:
         finally:
             task.cancel()
 
-    async def commit(self, asked: Asked) -> Any:
+    async def commit(self, asked: ApiRequest) -> Any:
         offsets = read_offsets(asked.document() if asked.body.strip() else {})
         session = self._find(asked)
         committed = await session.commit(offsets)
         self._sessions.used(session)
         return {"offsets": _by_topic(committed)}
 
-    async def seek(self, asked: Asked) -> Any:
+    async def seek(self, asked: ApiRequest) -> Any:
         place, target = read_seek(asked.document())
         session = self._find(asked)
         if session.polling:
@@ -145,20 +145,20 @@ class ConsumerRoutes:
         self._sessions.used(session)
         return {"topic": place.topic, "partition": place.partition, "offset": offset}
 
-    async def show(self, asked: Asked) -> Any:
+    async def show(self, asked: ApiRequest) -> Any:
         group, instance = _group(asked), _instance(asked)
         found = [self._sessions.find(group, instance)] if instance else self._sessions.of_group(group)
         if not found:
             self._sessions.find(group, instance)  # which says why
         return {"group": group, "consumers": [_shown(session) for session in found]}
 
-    async def show_all(self, asked: Asked) -> Any:
+    async def show_all(self, asked: ApiRequest) -> Any:
         return {"consumers": [_shown(session) for session in asked.page(self._sessions.all())]}
 
-    async def leave(self, asked: Asked) -> None:
+    async def leave(self, asked: ApiRequest) -> None:
         await self._sessions.close(self._find(asked))
 
-    def _find(self, asked: Asked) -> Session:
+    def _find(self, asked: ApiRequest) -> Session:
         session = self._sessions.find(_group(asked), _instance(asked))
         self._sessions.used(session)
         return session
@@ -207,11 +207,11 @@ def _rendered(batch: Batch, view: RecordView) -> bytes:
     return json_bytes({"messages": [view.shown(place, record) for place, record in batch.records]})
 
 
-def _group(asked: Asked) -> str:
+def _group(asked: ApiRequest) -> str:
     return asked.path("group")
 
 
-def _instance(asked: Asked, named: str = "") -> str:
+def _instance(asked: ApiRequest, named: str = "") -> str:
     """In the query, the header or the body."""
     return asked.text("instance_id") or asked.request.headers.get("consumer-instance-id", "") or named
 

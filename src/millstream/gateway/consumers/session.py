@@ -12,7 +12,7 @@ from anyio import CapacityLimiter, to_thread
 
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.records.opening import OpeningLimits
-from millstream.gateway.consumers.fetches import Flights, Part
+from millstream.gateway.consumers.fetches import Part, PendingFetches
 from millstream.gateway.consumers.member import FencedError, GroupMember
 from millstream.gateway.consumers.progress import Batch, Held, Progress
 from millstream.gateway.http.errors import BadRequestError, trouble_of, trouble_with
@@ -67,7 +67,7 @@ class Session:
         self.used_at = time.monotonic()
         self._tools = tools
         self._member = GroupMember(tools.cluster, tools.heartbeats, group, self)
-        self._flights = Flights(tools.cluster, tools.reads, tools.fetch_bytes, tools.opening)
+        self._flights = PendingFetches(tools.cluster, tools.reads, tools.fetch_bytes, tools.opening)
         self._progress = Progress()
         self._rounds: dict[TopicPartition, int] = {}
         """For each partition which assignment gave it to us: a look-up for an earlier one is void."""

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from millstream.gateway.http.configuration import Credentials, is_loopback
 from millstream.gateway.http.errors import BadRequestError, error_answer
-from millstream.gateway.http.request import Asked
+from millstream.gateway.http.request import ApiRequest
 from millstream.gateway.http.routes import Doc, endpoint, record, text
 
 OPEN_PATHS = frozenset({"/livez", "/readyz"})
@@ -25,7 +25,7 @@ OPEN_PATHS = frozenset({"/livez", "/readyz"})
 
 
 def health_routes(trouble: Callable[[], str | None]) -> list[BaseRoute]:
-    def ready(asked: Asked) -> object:
+    def ready(asked: ApiRequest) -> object:
         reason = trouble()
         if reason:
             raise BadRequestError(503, f"not ready: {reason}")

@@ -38,7 +38,7 @@ def json_answer(
 UNREACHABLE_HINT = "ask again in a moment; if it stays, see whether the brokers run and --bootstrap names them"
 
 
-class Trouble(NamedTuple):
+class ApiError(NamedTuple):
     status: int
     code: int
     message: str
@@ -77,32 +77,32 @@ _TABLE: dict[ErrorCode, tuple[int, int, str]] = {
 _CLOSED_HINT = "ask whoever runs the cluster to grant the gateway's user this operation"
 
 
-def trouble_with(code: ErrorCode, message: str) -> Trouble:
+def trouble_with(code: ErrorCode, message: str) -> ApiError:
     """What a Kafka error code means to a caller; codes that pass by themselves are 503."""
     if code.name.endswith("AUTHORIZATION_FAILED"):
-        return Trouble(403, 40301, message, _CLOSED_HINT)
+        return ApiError(403, 40301, message, _CLOSED_HINT)
     status, number, hint = _TABLE.get(code, (0, 0, ""))
     if status:
-        return Trouble(status, number, message, hint)
+        return ApiError(status, number, message, hint)
     if code.retriable:
-        return Trouble(503, 50301, message, UNREACHABLE_HINT)
-    return Trouble(502, 50201, message, "this is the cluster's own word; its brokers' logs may say more")
+        return ApiError(503, 50301, message, UNREACHABLE_HINT)
+    return ApiError(502, 50201, message, "this is the cluster's own word; its brokers' logs may say more")
 
 
-def trouble_of(error: WireError) -> Trouble:
+def trouble_of(error: WireError) -> ApiError:
     if isinstance(error, UnreadableError):
-        return Trouble(502, 50203, str(error), "seek behind the batch")
+        return ApiError(502, 50203, str(error), "seek behind the batch")
     if isinstance(error, RefusedError):
         return trouble_with(error.code, str(error))
     if isinstance(error, UnreachableError):
-        return Trouble(504, 50401, str(error), UNREACHABLE_HINT) if error.late else _away(error)
+        return ApiError(504, 50401, str(error), UNREACHABLE_HINT) if error.late else _away(error)
     if isinstance(error, SetupError):
-        return Trouble(502, 50202, str(error), "the gateway's settings do not fit the cluster: start it with others")
+        return ApiError(502, 50202, str(error), "the gateway's settings do not fit the cluster: start it with others")
     return _away(error)
 
 
-def _away(error: WireError) -> Trouble:
-    return Trouble(503, 50301, str(error), UNREACHABLE_HINT)
+def _away(error: WireError) -> ApiError:
+    return ApiError(503, 50301, str(error), UNREACHABLE_HINT)
 
 
 _CONFLUENT_PATHS = frozenset({"subjects", "schemas", "contexts", "config", "mode", "compatibility", "v3", "kafka"})
@@ -180,7 +180,7 @@ async def on_registry_error(request: Request, error: Exception) -> Response:
 
 async def on_wire_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, WireError)
-    found: Trouble = trouble_of(error)
+    found: ApiError = trouble_of(error)
     return error_answer(request.scope["path"], found.status, found.code, found.message, found.hint)
 
 

@@ -19,7 +19,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute
 
 from millstream.gateway.http.errors import is_confluent
-from millstream.gateway.http.request import Asked
+from millstream.gateway.http.request import ApiRequest
 from millstream.gateway.http.routes import (
     ANYTHING,
     CONFLUENT_ERROR,
@@ -242,7 +242,7 @@ _PAGE = Doc(tag=_TAG, summary="This description, for people", answer=text("A pag
 def openapi_routes(routes: Sequence[BaseRoute]) -> list[BaseRoute]:
     """For these routes and themselves."""
 
-    def page_of(asked: Asked) -> Response:
+    def page_of(asked: ApiRequest) -> Response:
         base_url = str(asked.request.base_url).rstrip("/")
         return HTMLResponse(page(document, base_url), headers={"Content-Security-Policy": _POLICY})
 

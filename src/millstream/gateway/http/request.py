@@ -22,7 +22,7 @@ from millstream.gateway.http.errors import BadRequestError
 _TRUE, _FALSE = frozenset({"true", "1", "yes", ""}), frozenset({"false", "0", "no"})
 
 
-class Asked:
+class ApiRequest:
     def __init__(self, request: Request, body: bytes) -> None:
         self.request = request
         self.body = body

@@ -16,7 +16,7 @@ from starlette.routing import Match, Route
 from starlette.types import Scope
 
 from millstream.gateway.http.errors import JSON, BadRequestError, json_answer
-from millstream.gateway.http.request import Asked, body_pieces
+from millstream.gateway.http.request import ApiRequest, body_pieces
 
 JsonSchema = Mapping[str, Any]
 
@@ -112,7 +112,7 @@ CONFLUENT_ERROR: JsonSchema = record(
 """Of the paths that speak as Confluent's services do (see errors.is_confluent)."""
 
 
-Handler = Callable[[Asked], Any]
+Handler = Callable[[ApiRequest], Any]
 """Returns what becomes the JSON of the answer, or an answer of its own; None is 204, no content. A plain function runs
 in a thread and may block; a coroutine function runs in the event loop and must not."""
 
@@ -159,7 +159,7 @@ def endpoint(
     in_loop = at_once or inspect.iscoroutinefunction(handler)
 
     async def serve(request: Request) -> Response:
-        asked = Asked(request, await read_body(request, max_bytes) if reads_body else b"")
+        asked = ApiRequest(request, await read_body(request, max_bytes) if reads_body else b"")
         try:
             if in_loop:
                 result = handler(asked)

@@ -19,8 +19,8 @@ from starlette.routing import BaseRoute
 
 from millstream.formats.model.errors import ErrorCode
 from millstream.gateway.context import GatewayParts
-from millstream.gateway.http.errors import BadRequestError, Trouble, error_document, json_answer
-from millstream.gateway.http.request import Asked, body_pieces
+from millstream.gateway.http.errors import ApiError, BadRequestError, error_document, json_answer
+from millstream.gateway.http.request import ApiRequest, body_pieces
 from millstream.gateway.http.routes import endpoint
 from millstream.gateway.produce.bodies import (
     BATCH,
@@ -198,7 +198,7 @@ class Producing:
                 )
         outcomes = await self.publisher.publish(topic, records)
         for outcome in outcomes:
-            if isinstance(outcome, Trouble) and outcome.status == 404:
+            if isinstance(outcome, ApiError) and outcome.status == 404:
                 self.topics.forget(topic)
                 break
         return outcomes
@@ -215,33 +215,33 @@ class ProduceRoutes:
             endpoint("POST", "/v1/topics/{topic}/produce", self.records, doc=RECORDS, reads_body=False),
         ]
 
-    async def one(self, asked: Asked) -> Response:
+    async def one(self, asked: ApiRequest) -> Response:
         topic, forms = asked.path("topic"), _forms(asked, Form.TEXT, Form.BASE64)
         async with self._body(asked) as body:
             message = read_body(Message, body, *forms)
             (outcome,) = await self._publish(asked, topic, [message], forms)
-        if isinstance(outcome, Trouble):
+        if isinstance(outcome, ApiError):
             raise _refusal(outcome)
         return json_answer({"topic": topic, **outcome._asdict()})
 
-    async def batch(self, asked: Asked) -> Response:
+    async def batch(self, asked: ApiRequest) -> Response:
         topic, forms = asked.path("topic"), _forms(asked, Form.TEXT, Form.BASE64)
         async with self._body(asked) as body:
             outcomes = await self._publish(asked, topic, read_body(Messages, body, *forms).messages, forms)
         return _answer(asked, outcomes, {})
 
-    async def records(self, asked: Asked) -> Response:
+    async def records(self, asked: ApiRequest) -> Response:
         topic, forms = asked.path("topic"), _forms(asked, Form.TEXT, Form.JSON)
         async with self._body(asked) as body:
             outcomes = await self._publish(asked, topic, read_body(Records, body, *forms).records, forms)
         return _answer(asked, outcomes, {"topic": topic})
 
-    def _body(self, asked: Asked) -> Any:
+    def _body(self, asked: ApiRequest) -> Any:
         limits = self._producing.limits
         return self._producing.in_flight.body(asked.request, limits.max_body_bytes, limits.body_timeout_s)
 
     async def _publish(
-        self, asked: Asked, topic: str, messages: list[Message[Any, Any]], forms: tuple[Form, Form]
+        self, asked: ApiRequest, topic: str, messages: list[Message[Any, Any]], forms: tuple[Form, Form]
     ) -> list[Outcome]:
         most = self._producing.limits.max_records
         if not 0 < len(messages) <= most:
@@ -254,7 +254,7 @@ class ProduceRoutes:
         return await self._producing.publish(topic, records)
 
     def _encoded(
-        self, asked: Asked, topic: str, messages: list[Message[Any, Any]], forms: tuple[Form, Form]
+        self, asked: ApiRequest, topic: str, messages: list[Message[Any, Any]], forms: tuple[Form, Form]
     ) -> list[Outgoing]:
         """May ask the cluster for the schema, and take a while."""
         key_of, value_of = (
@@ -263,7 +263,7 @@ class ProduceRoutes:
         )
         return outgoing(messages, *forms, key_of, value_of)
 
-    def _schema(self, asked: Asked, topic: str, part: str) -> Encode:
+    def _schema(self, asked: ApiRequest, topic: str, part: str) -> Encode:
         number = asked.number(f"{part}_schema_id", 0)
         encoders = self._producing.encoders
         try:
@@ -278,11 +278,11 @@ def _no_schema(value: Any) -> bytes:
     raise AssertionError("only forms of a schema are encoded")
 
 
-def _forms(asked: Asked, key: Form, value: Form) -> tuple[Form, Form]:
+def _forms(asked: ApiRequest, key: Form, value: Form) -> tuple[Form, Form]:
     return _form(asked, "key_format", key), _form(asked, "value_format", value)
 
 
-def _form(asked: Asked, name: str, default: Form) -> Form:
+def _form(asked: ApiRequest, name: str, default: Form) -> Form:
     text = asked.text(name)
     if not text:
         return default
@@ -294,11 +294,11 @@ def _form(asked: Asked, name: str, default: Form) -> Form:
         ) from None
 
 
-def _refusal(trouble: Trouble) -> BadRequestError:
+def _refusal(trouble: ApiError) -> BadRequestError:
     return BadRequestError(trouble.status, trouble.message, trouble.hint, code=trouble.code)
 
 
-def _answer(asked: Asked, outcomes: Sequence[Outcome], document: dict[str, Any]) -> Response:
+def _answer(asked: ApiRequest, outcomes: Sequence[Outcome], document: dict[str, Any]) -> Response:
     """200 if all are stored, 207 if some are; if none is, the first one's error."""
     path = asked.request.scope["path"]
     offsets: list[dict[str, Any]] = []
@@ -311,6 +311,6 @@ def _answer(asked: Asked, outcomes: Sequence[Outcome], document: dict[str, Any])
             offsets.append(error_document(path, outcome.code, outcome.message, outcome.hint))
     if not stored:
         first = outcomes[0]
-        assert isinstance(first, Trouble)
+        assert isinstance(first, ApiError)
         raise _refusal(first)
     return json_answer(document | {"offsets": offsets}, status=200 if stored == len(outcomes) else 207)

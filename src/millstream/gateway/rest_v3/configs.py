@@ -8,7 +8,7 @@ from starlette.routing import BaseRoute
 
 from millstream.gateway.admin.topics import Change, Operation, Resource, Setting, TopicAdmin
 from millstream.gateway.http.errors import BadRequestError
-from millstream.gateway.http.request import Asked
+from millstream.gateway.http.request import ApiRequest
 from millstream.gateway.http.routes import endpoint
 from millstream.gateway.rest_v3.resources import BASE, CONFIG_DOCS, Links, number_from_path, read_fields
 
@@ -32,7 +32,7 @@ class _Holder:
 class ConfigRoutes:
     """The same operations at three places."""
 
-    def __init__(self, admin: TopicAdmin, links: Callable[[Asked], Links]) -> None:
+    def __init__(self, admin: TopicAdmin, links: Callable[[ApiRequest], Links]) -> None:
         self._admin = admin
         self._links = links
 
@@ -47,11 +47,11 @@ class ConfigRoutes:
             found += self._routes_at(base, holder)
         return found
 
-    def _routes_at(self, base: str, holder: Callable[[Asked], _Holder]) -> list[BaseRoute]:
-        def bound(method: Callable[[Asked, Links, _Holder], Any]) -> Callable[[Asked], Any]:
+    def _routes_at(self, base: str, holder: Callable[[ApiRequest], _Holder]) -> list[BaseRoute]:
+        def bound(method: Callable[[ApiRequest, Links, _Holder], Any]) -> Callable[[ApiRequest], Any]:
             return lambda asked: method(asked, self._links(asked), holder(asked))
 
-        table: list[tuple[str, str, Callable[[Asked, Links, _Holder], Any]]] = [
+        table: list[tuple[str, str, Callable[[ApiRequest, Links, _Holder], Any]]] = [
             ("GET", "", self.every),
             ("POST", ":alter", self.alter),
             ("GET", "/{name}", self.get),
@@ -63,26 +63,26 @@ class ConfigRoutes:
             for method, path, handler in table
         ]
 
-    def every(self, asked: Asked, links: Links, holder: _Holder) -> Any:
+    def every(self, asked: ApiRequest, links: Links, holder: _Holder) -> Any:
         rows = self._admin.settings(holder.resource, holder.name)
         if holder.resource is Resource.BROKER and not holder.name:
             rows = [row for row in rows if row.source == "DYNAMIC_DEFAULT_BROKER_CONFIG"]
         return links.collection(f"{holder.kind}List", holder.path, [_shown(links, holder, row) for row in rows])
 
-    def get(self, asked: Asked, links: Links, holder: _Holder) -> Any:
+    def get(self, asked: ApiRequest, links: Links, holder: _Holder) -> Any:
         return _shown(links, holder, self._admin.setting(holder.resource, holder.name, asked.path("name")))
 
-    def put(self, asked: Asked, links: Links, holder: _Holder) -> None:
+    def put(self, asked: ApiRequest, links: Links, holder: _Holder) -> None:
         fields = read_fields(asked.document(), {"value": str})
         if "value" not in fields:
             raise BadRequestError(400, "the field value is missing", 'send {"value": "…"}; DELETE resets it')
         self._admin.change(holder.resource, holder.name, [Change(asked.path("name"), fields["value"])])
 
-    def reset(self, asked: Asked, links: Links, holder: _Holder) -> None:
+    def reset(self, asked: ApiRequest, links: Links, holder: _Holder) -> None:
         change = Change(asked.path("name"), None, Operation.DELETE)
         self._admin.change(holder.resource, holder.name, [change])
 
-    def alter(self, asked: Asked, links: Links, holder: _Holder) -> None:
+    def alter(self, asked: ApiRequest, links: Links, holder: _Holder) -> None:
         fields = read_fields(asked.document(), {"data": list, "validate_only": bool})
         rows = fields.get("data", [])
         if not 0 < len(rows) <= _MAX_CHANGES:
@@ -121,19 +121,19 @@ def _shown(links: Links, holder: _Holder, row: Setting) -> dict[str, Any]:
     )
 
 
-def _topic(asked: Asked) -> _Holder:
+def _topic(asked: ApiRequest) -> _Holder:
     name = asked.path("topic_name")
     path = ("topics", name, "configs")
     return _Holder(Resource.TOPIC, name, "KafkaTopicConfig", path, (("topic", name),), "config", {"topic_name": name})
 
 
-def _broker(asked: Asked) -> _Holder:
+def _broker(asked: ApiRequest) -> _Holder:
     number = number_from_path(asked, "broker_id", "Broker")
     path = ("brokers", number, "configs")
     named = (("broker", number),)
     return _Holder(Resource.BROKER, str(number), "KafkaBrokerConfig", path, named, "config", {"broker_id": number})
 
 
-def _cluster(asked: Asked) -> _Holder:
+def _cluster(asked: ApiRequest) -> _Holder:
     fields = {"config_type": "BROKER"}
     return _Holder(Resource.BROKER, "", "KafkaClusterConfig", ("broker-configs",), (), "broker-config", fields)

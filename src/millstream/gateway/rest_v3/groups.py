@@ -7,7 +7,7 @@ from typing import Any
 from starlette.routing import BaseRoute
 
 from millstream.gateway.admin.groups import GroupAdmin, GroupDetail, GroupMember, ListedGroup, Progress
-from millstream.gateway.http.request import Asked
+from millstream.gateway.http.request import ApiRequest
 from millstream.gateway.http.routes import endpoint
 from millstream.gateway.rest_v3.resources import BASE, GROUP_DOCS, Links, not_found, number_from_path
 from millstream.raw_client import TopicPartition
@@ -16,7 +16,7 @@ _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 class GroupRoutes:
-    def __init__(self, admin: GroupAdmin, links: Callable[[Asked], Links]) -> None:
+    def __init__(self, admin: GroupAdmin, links: Callable[[ApiRequest], Links]) -> None:
         self._admin = admin
         self._links = links
 
@@ -25,7 +25,7 @@ class GroupRoutes:
         group = groups + "/{consumer_group_id}"
         consumer = group + "/consumers/{consumer_id}"
         place = "/{topic_name}/partitions/{partition_id}"
-        table: list[tuple[str, str, Callable[[Asked], Any]]] = [
+        table: list[tuple[str, str, Callable[[ApiRequest], Any]]] = [
             ("GET", groups, self.groups),
             ("GET", group, self.group),
             ("DELETE", group, self.delete),
@@ -42,7 +42,7 @@ class GroupRoutes:
             for method, path, handler in table
         ]
 
-    def groups(self, asked: Asked) -> Any:
+    def groups(self, asked: ApiRequest) -> Any:
         links = self._links(asked)
         rows = [self._listed(links, row) for row in self._admin.groups()]
         return links.collection("KafkaConsumerGroupList", ("consumer-groups",), rows)
@@ -50,39 +50,39 @@ class GroupRoutes:
     def _listed(self, links: Links, row: ListedGroup) -> dict[str, Any]:
         return _group(links, self._admin.group(row.name))
 
-    def group(self, asked: Asked) -> Any:
+    def group(self, asked: ApiRequest) -> Any:
         return _group(self._links(asked), self._group(asked))
 
-    def delete(self, asked: Asked) -> None:
+    def delete(self, asked: ApiRequest) -> None:
         self._links(asked)
         self._admin.delete(asked.path("consumer_group_id"))
 
-    def _group(self, asked: Asked) -> GroupDetail:
+    def _group(self, asked: ApiRequest) -> GroupDetail:
         return self._admin.group(asked.path("consumer_group_id"))
 
     # Members
 
-    def consumers(self, asked: Asked) -> Any:
+    def consumers(self, asked: ApiRequest) -> Any:
         links, group = self._links(asked), self._group(asked)
         rows = [_consumer(links, group.name, member) for member in group.members]
         return links.collection("KafkaConsumerList", ("consumer-groups", group.name, "consumers"), rows)
 
-    def consumer(self, asked: Asked) -> Any:
+    def consumer(self, asked: ApiRequest) -> Any:
         return _consumer(self._links(asked), *self._member(asked))
 
-    def assignments(self, asked: Asked) -> Any:
+    def assignments(self, asked: ApiRequest) -> Any:
         links, (group, member) = self._links(asked), self._member(asked)
         rows = [_assignment(links, group, member, place) for place in member.assignment]
         path = ("consumer-groups", group, "consumers", member.member_id, "assignments")
         return links.collection("KafkaConsumerAssignmentList", path, rows)
 
-    def assignment(self, asked: Asked) -> Any:
+    def assignment(self, asked: ApiRequest) -> Any:
         links, (group, member), place = self._links(asked), self._member(asked), _place(asked)
         if place not in member.assignment:
             raise not_found(f"Assignment of {place} to {member.member_id}")
         return _assignment(links, group, member, place)
 
-    def _member(self, asked: Asked) -> tuple[str, GroupMember]:
+    def _member(self, asked: ApiRequest) -> tuple[str, GroupMember]:
         group, wanted = self._group(asked), asked.path("consumer_id")
         for member in group.members:
             if member.member_id == wanted:
@@ -91,19 +91,19 @@ class GroupRoutes:
 
     # Lag
 
-    def lags(self, asked: Asked) -> Any:
+    def lags(self, asked: ApiRequest) -> Any:
         links, group = self._links(asked), self._group(asked)
         rows = [_lag(links, group, place, row) for place, row in self._admin.progress(group.name).items()]
         return links.collection("KafkaConsumerLagList", ("consumer-groups", group.name, "lags"), rows)
 
-    def lag(self, asked: Asked) -> Any:
+    def lag(self, asked: ApiRequest) -> Any:
         links, group, place = self._links(asked), self._group(asked), _place(asked)
         found = self._admin.progress(group.name).get(place)
         if found is None:
             raise not_found(f"Offset of group {group.name} in {place}")
         return _lag(links, group, place, found)
 
-    def lag_summary(self, asked: Asked) -> Any:
+    def lag_summary(self, asked: ApiRequest) -> Any:
         links, group = self._links(asked), self._group(asked)
         progress = self._admin.progress(group.name)
         if not progress:
@@ -128,7 +128,7 @@ class GroupRoutes:
         return links.resource("KafkaConsumerGroupLagSummary", (*path, "lag-summary"), named, fields)
 
 
-def _place(asked: Asked) -> TopicPartition:
+def _place(asked: ApiRequest) -> TopicPartition:
     return TopicPartition(asked.path("topic_name"), number_from_path(asked, "partition_id", "Partition"))
 
 

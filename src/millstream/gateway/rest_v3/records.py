@@ -25,14 +25,14 @@ from starlette.types import Receive, Scope, Send
 
 from millstream.gateway.http.errors import (
     JSON,
+    ApiError,
     BadRequestError,
-    Trouble,
     error_document,
     json_answer,
     json_bytes,
     trouble_of,
 )
-from millstream.gateway.http.request import Asked, BrokenStreamError, split
+from millstream.gateway.http.request import ApiRequest, BrokenStreamError, split
 from millstream.gateway.http.routes import endpoint
 from millstream.gateway.produce.publisher import Outcome, Outgoing
 from millstream.gateway.produce.routes import Producing
@@ -227,7 +227,7 @@ _MISSING = "Null input provided. Data is required."
 
 
 class RecordRoutes:
-    def __init__(self, producing: Producing, registry: Registry, links: Callable[[Asked], Links]) -> None:
+    def __init__(self, producing: Producing, registry: Registry, links: Callable[[ApiRequest], Links]) -> None:
         self._producing = producing
         self._registry = registry
         self._links = links
@@ -238,14 +238,14 @@ class RecordRoutes:
             endpoint("POST", f"{_TOPIC}/records:batch", self.batch, doc=BATCH_DOC, reads_body=False),
         ]
 
-    async def _lane(self, asked: Asked) -> "_Lane":
+    async def _lane(self, asked: ApiRequest) -> "_Lane":
         threads, topic = self._producing.threads, asked.path("topic_name")
         links = await to_thread.run_sync(self._links, asked, limiter=threads)
         partitions = await self._producing.partitions(topic)
         writer = PartWriter(self._registry, self._producing.encoders, topic)
         return _Lane(self._producing, writer, links.cluster_id, topic, partitions, asked.request.scope["path"])
 
-    async def stream(self, asked: Asked) -> Response:
+    async def stream(self, asked: ApiRequest) -> Response:
         lane = await self._lane(asked)
         waiting: asyncio.Queue[asyncio.Future[dict[str, Any]] | None] = asyncio.Queue(_MAX_WAITING)
         reader = asyncio.create_task(self._read(asked, lane, waiting))
@@ -256,7 +256,7 @@ class RecordRoutes:
         return _Lines(_answers(first, waiting, reader))
 
     async def _read(
-        self, asked: Asked, lane: "_Lane", waiting: "asyncio.Queue[asyncio.Future[dict[str, Any]] | None]"
+        self, asked: ApiRequest, lane: "_Lane", waiting: "asyncio.Queue[asyncio.Future[dict[str, Any]] | None]"
     ) -> None:
         """Until the stream ends, or makes no sense any more."""
         try:
@@ -271,7 +271,7 @@ class RecordRoutes:
             await waiting.put(lane.refused(BadRequestError(500, "this gateway has made a mistake; its log says which")))
         await waiting.put(None)
 
-    async def batch(self, asked: Asked) -> Response:
+    async def batch(self, asked: ApiRequest) -> Response:
         lane, limits = await self._lane(asked), self._producing.limits
         successes: list[dict[str, Any]] = []
         failures: list[dict[str, Any]] = []
@@ -334,7 +334,7 @@ class _Lane:
             (outcome,) = await self._producing.publisher.outcome(pending)
         finally:
             self._producing.in_flight.give_back(size)
-        if isinstance(outcome, Trouble):
+        if isinstance(outcome, ApiError):
             return error_document(self._path, outcome.code, outcome.message, outcome.hint)
         at = datetime.fromtimestamp(outcome.timestamp / 1000, UTC)
         told: dict[str, Any] = {

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from millstream.gateway.http.errors import BadRequestError
-from millstream.gateway.http.request import Asked
+from millstream.gateway.http.request import ApiRequest
 from millstream.gateway.http.routes import (
     ANYTHING,
     FLAG,
@@ -30,7 +30,7 @@ BASE = "/v3/clusters"
 class Links:
     """Addresses below one cluster, as whoever asks would spell them."""
 
-    def __init__(self, asked: Asked, cluster_id: str) -> None:
+    def __init__(self, asked: ApiRequest, cluster_id: str) -> None:
         url = asked.request.url
         self.cluster_id = cluster_id
         self._clusters = f"{url.scheme}://{url.netloc}{BASE}"
@@ -69,7 +69,7 @@ def not_found(what: str, hint: str = "") -> BadRequestError:
     return BadRequestError(404, f"{what} cannot be found", hint)
 
 
-def number_from_path(asked: Asked, name: str, what: str) -> int:
+def number_from_path(asked: ApiRequest, name: str, what: str) -> int:
     """A number in the path; what is none can name nothing."""
     text = asked.path(name)
     if not text.isascii() or not text.isdecimal() or len(text) > 10:

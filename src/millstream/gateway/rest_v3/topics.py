@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute
 from millstream.formats.model.errors import ErrorCode
 from millstream.gateway.admin.topics import TopicAdmin
 from millstream.gateway.http.errors import BadRequestError
-from millstream.gateway.http.request import Asked
+from millstream.gateway.http.request import ApiRequest
 from millstream.gateway.http.routes import endpoint
 from millstream.gateway.rest_v3.resources import (
     BASE,
@@ -31,7 +31,7 @@ _NO_ID = UUID(int=0)
 
 
 class TopicRoutes:
-    def __init__(self, admin: TopicAdmin, links: Callable[[Asked], Links]) -> None:
+    def __init__(self, admin: TopicAdmin, links: Callable[[ApiRequest], Links]) -> None:
         self._admin = admin
         self._links = links
 
@@ -39,7 +39,7 @@ class TopicRoutes:
         cluster = BASE + "/{cluster_id}"
         topic = cluster + "/topics/{topic_name}"
         partition = topic + "/partitions/{partition_id}"
-        table: list[tuple[str, str, Callable[[Asked], Any]]] = [
+        table: list[tuple[str, str, Callable[[ApiRequest], Any]]] = [
             ("GET", BASE, self.clusters),
             ("GET", cluster, self.cluster),
             ("GET", cluster + "/brokers", self.brokers),
@@ -61,13 +61,13 @@ class TopicRoutes:
 
     # Clusters and brokers
 
-    def clusters(self, asked: Asked) -> Any:
+    def clusters(self, asked: ApiRequest) -> Any:
         links = Links(asked, self._admin.cluster().cluster_id)
         document = links.collection("KafkaClusterList", (), [self._cluster(links)])
         document["metadata"]["self"] = links.clusters
         return document
 
-    def cluster(self, asked: Asked) -> Any:
+    def cluster(self, asked: ApiRequest) -> Any:
         return self._cluster(self._links(asked))
 
     def _cluster(self, links: Links) -> dict[str, Any]:
@@ -83,12 +83,12 @@ class TopicRoutes:
         }
         return links.resource("KafkaCluster", (), (), fields)
 
-    def brokers(self, asked: Asked) -> Any:
+    def brokers(self, asked: ApiRequest) -> Any:
         links = self._links(asked)
         rows = [_broker(links, row) for row in self._admin.cluster().brokers]
         return links.collection("KafkaBrokerList", ("brokers",), rows)
 
-    def broker(self, asked: Asked) -> Any:
+    def broker(self, asked: ApiRequest) -> Any:
         links, number = self._links(asked), number_from_path(asked, "broker_id", "Broker")
         for row in self._admin.cluster().brokers:
             if row.node_id == number:
@@ -97,14 +97,14 @@ class TopicRoutes:
 
     # Topics
 
-    def topics(self, asked: Asked) -> Any:
+    def topics(self, asked: ApiRequest) -> Any:
         links = self._links(asked)
         return links.collection("KafkaTopicList", ("topics",), [_topic(links, row) for row in self._admin.topics()])
 
-    def topic(self, asked: Asked) -> Any:
+    def topic(self, asked: ApiRequest) -> Any:
         return _topic(self._links(asked), self._admin.topic(asked.path("topic_name")))
 
-    def create(self, asked: Asked) -> Any:
+    def create(self, asked: ApiRequest) -> Any:
         links = self._links(asked)
         fields = read_fields(
             asked.document(),
@@ -136,11 +136,11 @@ class TopicRoutes:
             return _topic(links, TopicInfo(name, _NO_ID, [], is_internal=False))
         return _topic(links, self._admin.topic(name))
 
-    def delete(self, asked: Asked) -> None:
+    def delete(self, asked: ApiRequest) -> None:
         self._links(asked)
         self._admin.delete(asked.path("topic_name"))
 
-    def grow(self, asked: Asked) -> Any:
+    def grow(self, asked: ApiRequest) -> Any:
         links, name = self._links(asked), asked.path("topic_name")
         count = read_fields(asked.document(), {"partitions_count": int}).get("partitions_count", 0)
         if not 0 < count <= _MAX_INT32:
@@ -150,27 +150,27 @@ class TopicRoutes:
 
     # Partitions and replicas
 
-    def partitions(self, asked: Asked) -> Any:
+    def partitions(self, asked: ApiRequest) -> Any:
         links, topic = self._links(asked), self._admin.topic(asked.path("topic_name"))
         rows = [_partition(links, topic.name, row) for row in topic.partitions]
         return links.collection("KafkaPartitionList", ("topics", topic.name, "partitions"), rows)
 
-    def partition(self, asked: Asked) -> Any:
+    def partition(self, asked: ApiRequest) -> Any:
         return _partition(self._links(asked), *self._one_partition(asked))
 
-    def replicas(self, asked: Asked) -> Any:
+    def replicas(self, asked: ApiRequest) -> Any:
         links, (name, row) = self._links(asked), self._one_partition(asked)
         data = [shown_replica(links, name, row, broker) for broker in row.replicas]
         return links.collection("KafkaReplicaList", ("topics", name, "partitions", row.index, "replicas"), data)
 
-    def replica(self, asked: Asked) -> Any:
+    def replica(self, asked: ApiRequest) -> Any:
         links, (name, row) = self._links(asked), self._one_partition(asked)
         broker = number_from_path(asked, "broker_id", "Replica")
         if broker not in row.replicas:
             raise not_found(f"Replica {broker} of partition {row.index} of topic {name}")
         return shown_replica(links, name, row, broker)
 
-    def _one_partition(self, asked: Asked) -> tuple[str, PartitionInfo]:
+    def _one_partition(self, asked: ApiRequest) -> tuple[str, PartitionInfo]:
         topic, number = (
             self._admin.topic(asked.path("topic_name")),
             number_from_path(asked, "partition_id", "Partition"),
@@ -257,14 +257,14 @@ class _Move(NamedTuple):
 
 
 class ReplicaRoutes:
-    def __init__(self, cluster: Cluster, admin: TopicAdmin, links: Callable[[Asked], Links]) -> None:
+    def __init__(self, cluster: Cluster, admin: TopicAdmin, links: Callable[[ApiRequest], Links]) -> None:
         self._cluster = cluster
         self._admin = admin
         self._links = links
 
     def routes(self) -> list[BaseRoute]:
         """Those with a dash, which means all, come before those with a name in its place."""
-        table: list[tuple[str, Callable[[Asked], Any]]] = [
+        table: list[tuple[str, Callable[[ApiRequest], Any]]] = [
             ("/brokers/{broker_id}/partition-replicas", self.of_broker),
             ("/topics/-/partitions/-/reassignment", self.all_moves),
             ("/topics/{topic_name}/partitions/-/reassignment", self.moves_of_topic),
@@ -273,7 +273,7 @@ class ReplicaRoutes:
         cluster = BASE + "/{cluster_id}"
         return [endpoint("GET", cluster + path, handler, doc=REPLICA_DOCS[path]) for path, handler in table]
 
-    def of_broker(self, asked: Asked) -> Any:
+    def of_broker(self, asked: ApiRequest) -> Any:
         links, broker = self._links(asked), number_from_path(asked, "broker_id", "Broker")
         if broker not in {row.node_id for row in self._admin.cluster().brokers}:
             raise not_found(f"Broker {broker}")
@@ -285,14 +285,14 @@ class ReplicaRoutes:
         ]
         return links.collection("KafkaReplicaList", ("brokers", broker, "partition-replicas"), rows)
 
-    def all_moves(self, asked: Asked) -> Any:
+    def all_moves(self, asked: ApiRequest) -> Any:
         return self._shown_moves(self._links(asked), "-", self._moves())
 
-    def moves_of_topic(self, asked: Asked) -> Any:
+    def moves_of_topic(self, asked: ApiRequest) -> Any:
         links, topic = self._links(asked), self._admin.topic(asked.path("topic_name")).name
         return self._shown_moves(links, topic, [row for row in self._moves() if row.place.topic == topic])
 
-    def move(self, asked: Asked) -> Any:
+    def move(self, asked: ApiRequest) -> Any:
         links, topic = self._links(asked), self._admin.topic(asked.path("topic_name")).name
         place = TopicPartition(topic, number_from_path(asked, "partition_id", "Partition"))
         for row in self._moves():

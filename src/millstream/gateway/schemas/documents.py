@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from millstream.gateway.http.errors import BadRequestError
-from millstream.gateway.http.request import Asked
+from millstream.gateway.http.request import ApiRequest
 from millstream.gateway.http.routes import (
     ANYTHING,
     FLAG,
@@ -32,11 +32,11 @@ MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
 _MAX_VERSION = 2**31 - 1
 
 
-def read_subject(asked: Asked) -> Subject:
+def read_subject(asked: ApiRequest) -> Subject:
     return parse_subject(asked.path("subject"))
 
 
-def read_version(asked: Asked) -> int | None:
+def read_version(asked: ApiRequest) -> int | None:
     """None is the latest."""
     text = asked.path("version")
     if text in ("latest", "-1"):
@@ -46,7 +46,7 @@ def read_version(asked: Asked) -> int | None:
     return int(text)
 
 
-def read_request(asked: Asked) -> SchemaRequest:
+def read_request(asked: ApiRequest) -> SchemaRequest:
     document = asked.document()
     text = document.get("schema")
     if not isinstance(text, str):
@@ -96,7 +96,7 @@ def _number(document: dict[str, Any], name: str) -> int | None:
     return value if value is not None and value > 0 else None
 
 
-def shown_content(registry: Registry, schema: StoredSchema, asked: Asked) -> dict[str, Any]:
+def shown_content(registry: Registry, schema: StoredSchema, asked: ApiRequest) -> dict[str, Any]:
     """A schema without where it is registered."""
     form = asked.text("format")
     if form and not any(form in format_.forms for format_ in FORMATS.values()):
@@ -117,7 +117,7 @@ def shown_content(registry: Registry, schema: StoredSchema, asked: Asked) -> dic
     return document
 
 
-def shown_version(registry: Registry, schema: StoredSchema, asked: Asked) -> dict[str, Any]:
+def shown_version(registry: Registry, schema: StoredSchema, asked: ApiRequest) -> dict[str, Any]:
     document = {"subject": str(schema.subject), "version": schema.version, "id": schema.id}
     document |= shown_content(registry, schema, asked)
     return document | {"deleted": True} if schema.deleted else document

@@ -12,7 +12,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from millstream.gateway.http.request import Asked
+from millstream.gateway.http.request import ApiRequest
 from millstream.gateway.http.routes import endpoint
 from millstream.gateway.schemas.documents import (
     MEDIA_TYPE,
@@ -62,98 +62,98 @@ class SchemaRoutes:
 
     # By id
 
-    def by_id(self, asked: Asked) -> Any:
+    def by_id(self, asked: ApiRequest) -> Any:
         schema = self._by_id(asked)
         document = shown_content(self._registry, schema, asked)
         if asked.flag("fetchMaxId"):
             document["maxId"] = self._registry.highest_id(schema.subject)
         return document
 
-    def text_by_id(self, asked: Asked) -> Response:
+    def text_by_id(self, asked: ApiRequest) -> Response:
         return self._text(self._by_id(asked), asked)
 
-    def subjects_of_id(self, asked: Asked) -> Any:
+    def subjects_of_id(self, asked: ApiRequest) -> Any:
         return asked.page(list(dict.fromkeys(str(row.subject) for row in self._places(asked))))
 
-    def versions_of_id(self, asked: Asked) -> Any:
+    def versions_of_id(self, asked: ApiRequest) -> Any:
         return asked.page([{"subject": str(row.subject), "version": row.version} for row in self._places(asked)])
 
-    def _by_id(self, asked: Asked) -> StoredSchema:
+    def _by_id(self, asked: ApiRequest) -> StoredSchema:
         number, subject = int(asked.path("id")), self._subject_asked_for(asked)
         return self._registry.fresh(lambda: self._registry.by_id(number, subject))
 
-    def _places(self, asked: Asked) -> list[StoredSchema]:
+    def _places(self, asked: ApiRequest) -> list[StoredSchema]:
         number, subject, deleted = int(asked.path("id")), self._subject_asked_for(asked), asked.flag("deleted")
         return self._registry.fresh(lambda: self._registry.places(number, subject, deleted=deleted))
 
     @staticmethod
-    def _subject_asked_for(asked: Asked) -> Subject | None:
+    def _subject_asked_for(asked: ApiRequest) -> Subject | None:
         text = asked.text("subject")
         return split_context(text) if text else None
 
-    def _text(self, schema: StoredSchema, asked: Asked) -> Response:
+    def _text(self, schema: StoredSchema, asked: ApiRequest) -> Response:
         text = shown_content(self._registry, schema, asked)["schema"]
         return PlainTextResponse(text, media_type=MEDIA_TYPE)
 
     # Subjects
 
-    def subjects(self, asked: Asked) -> Any:
+    def subjects(self, asked: ApiRequest) -> Any:
         prefix = asked.text("subjectPrefix") or EVERY_CONTEXT
         deleted, only = asked.flag("deleted"), asked.flag("deletedOnly", "deleted_only")
         return asked.page(self._registry.subjects(prefix, deleted=deleted, deleted_only=only))
 
-    def export(self, asked: Asked) -> Any:
+    def export(self, asked: ApiRequest) -> Any:
         prefix = asked.text("subjectPrefix") or EVERY_CONTEXT
         rows = self._registry.export(prefix, deleted=asked.flag("deleted"), latest_only=asked.flag("latestOnly"))
         return [shown_version(self._registry, row, asked) for row in asked.page(rows)]
 
-    def lookup(self, asked: Asked) -> Any:
+    def lookup(self, asked: ApiRequest) -> Any:
         subject, request = read_subject(asked), read_request(asked)
         normalize, deleted = asked.flag("normalize"), asked.flag("deleted")
         registry = self._registry
         found = registry.fresh(lambda: registry.lookup(subject, request, normalize=normalize, deleted=deleted))
         return shown_version(registry, found, asked)
 
-    def latest_with_metadata(self, asked: Asked) -> Any:
+    def latest_with_metadata(self, asked: ApiRequest) -> Any:
         subject, deleted = read_subject(asked), asked.flag("deleted")
         wanted = dict(zip(asked.texts("key"), asked.texts("value"), strict=False))
         registry = self._registry
         found = registry.fresh(lambda: registry.latest_with_metadata(subject, wanted, deleted=deleted))
         return shown_version(registry, found, asked)
 
-    def delete_subject(self, asked: Asked) -> Any:
+    def delete_subject(self, asked: ApiRequest) -> Any:
         return self._registry.deleter.delete_subject(read_subject(asked), permanent=asked.flag("permanent"))
 
     # Versions
 
-    def versions(self, asked: Asked) -> Any:
+    def versions(self, asked: ApiRequest) -> Any:
         subject, deleted, only = read_subject(asked), asked.flag("deleted"), asked.flag("deletedOnly", "deleted_only")
         registry = self._registry
         found = registry.fresh(lambda: registry.versions(subject, deleted=deleted, deleted_only=only))
         return asked.page([row.version for row in found])
 
-    def register(self, asked: Asked) -> Any:
+    def register(self, asked: ApiRequest) -> Any:
         subject, request = read_subject(asked), read_request(asked)
         stored = self._registry.register(subject, request, normalize=asked.flag("normalize"))
         # No more than the id: Confluent's clients would keep the text, and have asked for no form of it yet.
         return {"id": stored.id}
 
-    def version(self, asked: Asked) -> Any:
+    def version(self, asked: ApiRequest) -> Any:
         return shown_version(self._registry, self._version(asked), asked)
 
-    def text_of_version(self, asked: Asked) -> Response:
+    def text_of_version(self, asked: ApiRequest) -> Response:
         return self._text(self._version(asked), asked)
 
-    def delete_version(self, asked: Asked) -> Any:
+    def delete_version(self, asked: ApiRequest) -> Any:
         subject, version = read_subject(asked), read_version(asked)
         return self._registry.deleter.delete_version(subject, version, permanent=asked.flag("permanent"))
 
-    def referenced_by(self, asked: Asked) -> Any:
+    def referenced_by(self, asked: ApiRequest) -> Any:
         subject, version, deleted = read_subject(asked), read_version(asked), asked.flag("deleted")
         registry = self._registry
         return asked.page(registry.fresh(lambda: registry.referenced_by(subject, version, deleted=deleted)))
 
-    def _version(self, asked: Asked) -> StoredSchema:
+    def _version(self, asked: ApiRequest) -> StoredSchema:
         subject, version, deleted = read_subject(asked), read_version(asked), asked.flag("deleted")
         return self._registry.fresh(lambda: self._registry.version(subject, version, deleted=deleted))
 
@@ -177,46 +177,46 @@ class SchemaSettingRoutes:
             for method, path, handler in table
         ]
 
-    def check_all(self, asked: Asked) -> Any:
+    def check_all(self, asked: ApiRequest) -> Any:
         return self._check(asked, "all")
 
-    def check_one(self, asked: Asked) -> Any:
+    def check_one(self, asked: ApiRequest) -> Any:
         return self._check(asked, read_version(asked))
 
-    def _check(self, asked: Asked, version: int | str | None) -> Any:
+    def _check(self, asked: ApiRequest, version: int | str | None) -> Any:
         subject, request, normalize = read_subject(asked), read_request(asked), asked.flag("normalize")
         registry = self._registry
         found = registry.fresh(lambda: registry.check(subject, request, version, normalize=normalize))
         verdict: dict[str, Any] = {"is_compatible": not found}
         return verdict | {"messages": found} if asked.flag("verbose") else verdict
 
-    def config(self, asked: Asked) -> Any:
+    def config(self, asked: ApiRequest) -> Any:
         subject, default = _scope(asked), asked.flag("defaultToGlobal")
         settings = self._registry.settings
         return self._registry.fresh(lambda: settings.config(subject, default_to_global=default))
 
-    def set_config(self, asked: Asked) -> Any:
+    def set_config(self, asked: ApiRequest) -> Any:
         return self._registry.settings.set_config(_scope(asked), asked.document())
 
-    def delete_config(self, asked: Asked) -> Any:
+    def delete_config(self, asked: ApiRequest) -> Any:
         return self._registry.settings.delete_config(_scope(asked))
 
-    def mode(self, asked: Asked) -> Any:
+    def mode(self, asked: ApiRequest) -> Any:
         subject, default = _scope(asked), asked.flag("defaultToGlobal")
         settings = self._registry.settings
         return {"mode": self._registry.fresh(lambda: settings.mode(subject, default_to_global=default))}
 
-    def set_mode(self, asked: Asked) -> Any:
+    def set_mode(self, asked: ApiRequest) -> Any:
         wanted = asked.document().get("mode")
         if not isinstance(wanted, str):
             raise invalid_mode('send {"mode": "READWRITE"}, READONLY, READONLY_OVERRIDE or IMPORT')
         return {"mode": self._registry.settings.set_mode(_scope(asked), wanted, force=asked.flag("force"))}
 
-    def delete_mode(self, asked: Asked) -> Any:
+    def delete_mode(self, asked: ApiRequest) -> Any:
         return {"mode": self._registry.settings.delete_mode(_scope(asked))}
 
 
-def _scope(asked: Asked) -> Subject | None:
+def _scope(asked: ApiRequest) -> Subject | None:
     """None is global: no subject in the path, or the default context as a whole."""
     try:
         text = asked.path("subject")

@@ -18,7 +18,7 @@ from millstream.formats.records.opening import OpeningLimits
 from millstream.gateway.consumers.bodies import FORMAT, RecordView, read_format
 from millstream.gateway.context import GatewayParts
 from millstream.gateway.http.errors import BadRequestError, json_bytes
-from millstream.gateway.http.request import Asked
+from millstream.gateway.http.request import ApiRequest
 from millstream.gateway.http.routes import TEXT, Doc, Parameter, array, endpoint, text, whole
 from millstream.gateway.streams.positions import Id, Positions, find_ends, find_start, read_id, read_start, spelled
 from millstream.gateway.streams.tail import TROUBLE_S, Chunk, StreamTools, Tail, Tails, chunk_of
@@ -254,7 +254,7 @@ class StreamRoutes:
         if self._stopping is not None:
             self._stopping.set()
 
-    async def stream(self, asked: Asked) -> Any:
+    async def stream(self, asked: ApiRequest) -> Any:
         if asked.request.method != "GET":
             raise BadRequestError(405, f"a stream is no {asked.request.method}", "send GET")
         if self._open >= self._max_open:
@@ -272,7 +272,7 @@ class StreamRoutes:
             self.closed()
             raise
 
-    async def _begin(self, asked: Asked) -> "_EventResponse":
+    async def _begin(self, asked: ApiRequest) -> "_EventResponse":
         tools, tails, stopping = self._tools, self._tails, self._stopping
         assert tools and tails is not None and stopping, "no requests are served outside of the lifespan"
         topic, format_ = asked.path("topic"), read_format(asked.text("format"))
@@ -353,7 +353,7 @@ async def _hung_up(receive: Receive) -> None:
         pass
 
 
-def _partitions(asked: Asked) -> tuple[int, ...] | None:
+def _partitions(asked: ApiRequest) -> tuple[int, ...] | None:
     """None: all of them, also those that are added later."""
     found = set()
     for given in asked.texts("partition"):

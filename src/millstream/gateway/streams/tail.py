@@ -20,7 +20,7 @@ from millstream.formats.model.errors import ErrorCode
 from millstream.formats.records.opening import OpeningLimits
 from millstream.formats.records.record import Record
 from millstream.gateway.consumers.bodies import RecordView
-from millstream.gateway.consumers.fetches import Flights, Part, fair_share
+from millstream.gateway.consumers.fetches import Part, PendingFetches, fair_share
 from millstream.gateway.http.errors import json_bytes
 from millstream.gateway.streams.positions import Positions
 from millstream.raw_client import EARLIEST, LATEST, Cluster, TopicPartition, UnreadableError, WireError
@@ -107,8 +107,8 @@ class StreamTools:
     opening: OpeningLimits
     """Of one batch that is fetched."""
 
-    def flights(self) -> Flights:
-        return Flights(self.cluster, self.reads, lambda: fair_share(self.open()), self.opening)
+    def flights(self) -> PendingFetches:
+        return PendingFetches(self.cluster, self.reads, lambda: fair_share(self.open()), self.opening)
 
     async def is_gone(self, topic: str) -> bool:
         """Whether the cluster says that there is no such topic (any more)."""
@@ -178,7 +178,7 @@ class Tail:
         finally:
             flights.close()
 
-    async def _step(self, flights: Flights) -> None:
+    async def _step(self, flights: PendingFetches) -> None:
         places = {TopicPartition(self._topic, number): offset for number, offset in self._positions.items()}
         try:
             landed = await flights.next(places, _LOOK_S, self._wake, TROUBLE_S)

@@ -19,15 +19,13 @@ from millstream.node.consensus.quorum.metadata_log import METADATA_PARTITION
 from millstream.node.controller.cluster_handlers import features_to_tell
 from millstream.node.controller.config_handlers import DescribedConfigs
 from millstream.node.coordination.known_epochs import KnownEpochs
+from millstream.node.data.batch_opening import OpenedProduce
 from millstream.node.data.fetch import FetchHandler
+from millstream.node.data.internal_client import InternalProducer, OffsetLookup
 from millstream.node.data.log_dirs import LogDirHandlers
-from millstream.node.data.log_ends import LogEnds
 from millstream.node.data.offsets import OffsetHandlers
-from millstream.node.data.opened_produce import OpenedProduce
-from millstream.node.data.own_records import OwnRecords
 from millstream.node.data.produce import ProduceHandler
-from millstream.node.data.registered_schemas import RegisteredSchemas
-from millstream.node.data.schema_guard import SchemaGuard
+from millstream.node.data.schema_validation import RegisteredSchemas, SchemaGuard
 from millstream.node.environment import Environment
 from millstream.node.groups.group_coordinator import GroupCoordinator
 from millstream.node.groups.group_lag import GroupLag
@@ -47,9 +45,8 @@ from millstream.node.queues.share_group_states import ShareGroupStates
 from millstream.node.queues.share_partitions import SharePartitions
 from millstream.node.queues.share_persister import SharePersister
 from millstream.node.replicas.replica_manager import ReplicaManager
-from millstream.node.server.api_versions import ApiVersions
 from millstream.node.server.dispatch import Dispatcher
-from millstream.node.server.request import Api, Handler, api
+from millstream.node.server.request import Api, ApiVersions, Handler, api
 from millstream.node.storage.cleaner.log_cleaner import LogCleaner
 from millstream.node.storage.cleaner.settings import cleaner_settings
 from millstream.node.storage.directory_health import DirectoryFailure
@@ -103,14 +100,14 @@ class Broker:
         # anything else for them, so both have connections of their own.
         self._marker_peers, self._verification_peers = self._new_peers(), self._new_peers()
         internal_topics = InternalTopics(view, link, environment)
-        own_records = OwnRecords(view, self.partitions, self.peers, environment)
+        internal_producer = InternalProducer(view, self.partitions, self.peers, environment)
         self.groups = GroupCoordinator(view, self.partitions, internal_topics, environment)
         self.share_coordinator = ShareCoordinator(view, self.partitions, internal_topics, environment)
         self.share_persister = SharePersister(view, self.share_coordinator, self.peers, environment)
-        dead_letters = DeadLetters(view, internal_topics, own_records, environment)
+        dead_letters = DeadLetters(view, internal_topics, internal_producer, environment)
         self.shared = SharePartitions(view, self.partitions, self.share_persister, dead_letters, environment)
         self.share_states = ShareGroupStates(self.share_persister, self.groups, self.shared.reset, environment)
-        self.hot_keys = HotKeys(view, self.partitions, internal_topics, own_records, environment)
+        self.hot_keys = HotKeys(view, self.partitions, internal_topics, internal_producer, environment)
         self.cleaner = LogCleaner(
             logs,
             lambda: cleaner_settings(view.config),
@@ -239,8 +236,10 @@ class Broker:
         log_dirs = LogDirHandlers(partitions, environment, self.logs.health, lambda: view.image.cordoned(view.node_id))
         producer_ids = ProducerIdHandlers(self.producer_ids, self.transactions)
         txns = TransactionHandlers(self.transactions, self.groups, lambda: view.image)
-        log_ends = LogEnds(view, partitions, self.peers)
-        share_groups = ShareGroupHandlers(self.groups, self.share_states, self.share_persister, self.shared, log_ends)
+        offset_lookup = OffsetLookup(view, partitions, self.peers)
+        share_groups = ShareGroupHandlers(
+            self.groups, self.share_states, self.share_persister, self.shared, offset_lookup
+        )
         known_epochs = KnownEpochs(lambda: view.image)
         share_state = ShareStateHandlers(self.share_coordinator, known_epochs)
         self.share_fetch = ShareFetchHandlers(

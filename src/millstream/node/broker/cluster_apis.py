@@ -11,8 +11,7 @@ from uuid import UUID
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import NO_TOPIC_ID, BrokerId, TopicName
-from millstream.formats.protocol.messages import response_schema
-from millstream.formats.protocol.schema import Message
+from millstream.formats.protocol.schema import Message, response_schema
 from millstream.formats.protocol.steps import write_in_steps
 from millstream.node.cluster.lost_brokers import LostBrokers
 from millstream.node.groups.group_coordinator import java_hash
@@ -21,7 +20,7 @@ from millstream.node.metadata.records import NO_LEADER, Endpoint
 from millstream.node.metadata.topic_names import INTERNAL_TOPICS, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
 from millstream.node.server.request import Context, Response
 from millstream.node.server.service import Refused
-from millstream.node.server.turnstile import Turnstile
+from millstream.node.server.turns import Turnstile
 
 GROUP_TOPIC = "__consumer_offsets"
 _KEPT_ANSWERS = 64

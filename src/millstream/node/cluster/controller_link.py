@@ -12,16 +12,15 @@ from typing import Any, Protocol, TypeVar
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import TopicId, TopicName
-from millstream.formats.protocol.messages import request_schema, response_schema
 from millstream.formats.protocol.primitives import MalformedMessage
-from millstream.formats.protocol.schema import Message
+from millstream.formats.protocol.schema import Message, request_schema, response_schema
 from millstream.node.controller.active_controller import ImageSource, Leadership
 from millstream.node.controller.controller_apis import names_error, refuse
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import MetadataDelta
 from millstream.node.metadata.topics import NewTopic, TopicCreation
 from millstream.node.server.channel import Channel
-from millstream.node.server.embedded import answer_body
+from millstream.node.server.envelope import answer_body
 from millstream.node.server.request import Context, Response
 from millstream.node.server.service import Peer
 

@@ -14,15 +14,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.protocol.messages import request_schema, response_schema
 from millstream.formats.protocol.primitives import MalformedMessage
-from millstream.formats.protocol.schema import Message
+from millstream.formats.protocol.schema import Message, request_schema, response_schema
 from millstream.node.controller.active_controller import ActiveController
-from millstream.node.server.embedded import read_body, read_head, write_answer
+from millstream.node.server.envelope import read_body, read_head, write_answer
 from millstream.node.server.request import Api, Context, Handler, Response, api
 from millstream.node.server.service import Peer
 from millstream.node.server.splitting import respond
-from millstream.node.server.turnstile import Turnstile
+from millstream.node.server.turns import Turnstile
 
 
 def refuse(api: str, request: Message, error: KafkaError) -> Response:

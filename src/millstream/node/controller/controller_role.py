@@ -20,9 +20,8 @@ from millstream.node.controller.topic_handlers import PartitionHandlers, Reassig
 from millstream.node.controller.upkeep import Upkeep
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import MetadataImage
-from millstream.node.server.api_versions import ApiVersions
 from millstream.node.server.dispatch import Dispatcher
-from millstream.node.server.request import Handler, api
+from millstream.node.server.request import ApiVersions, Handler, api
 
 
 class ControllerRole:

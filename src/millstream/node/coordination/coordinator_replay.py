@@ -14,8 +14,7 @@ from functools import partial
 from typing import Protocol
 
 from millstream.formats.records.batch import BatchHeader, Bytes, iterate_headers
-from millstream.formats.records.key_values import iterate_key_values
-from millstream.formats.records.opening import OpeningLimits
+from millstream.formats.records.opening import OpeningLimits, iterate_key_values
 from millstream.node.coordination.core.timers import Timers
 
 _log = logging.getLogger("millstream.coordinator")

@@ -49,7 +49,7 @@ class CoordinatorShards:
         partitions = self._partitions.by_name.get(self._topic.encode(), {})
         return [index for index, partition in partitions.items() if partition.is_leader]
 
-    def at_hand(self) -> list[CoordinatorShell]:
+    def all_loaded(self) -> list[CoordinatorShell]:
         """Those that are loaded and ours."""
         return [shell for shell in self.shells.values() if shell.is_loaded and shell.is_current]
 

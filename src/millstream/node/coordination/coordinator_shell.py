@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.model.transactions import Marker, Origin, VerificationGuard
+from millstream.formats.model.identifiers import Marker, Origin, VerificationGuard
 from millstream.formats.records.opening import OpeningLimits
 from millstream.formats.records.record import Record, build_batch
 from millstream.node.coordination.coordinator_replay import (

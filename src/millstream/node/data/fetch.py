@@ -74,7 +74,7 @@ class FetchHandler:
     def _check_replica(self, request: FetchRequest) -> None:
         """Refuses a broker epoch that does not exist: once noted, it would make the real follower an older one."""
         broker_id, broker_epoch = request.replica_id, request.replica_epoch
-        if broker_id >= 0 and self.cluster.is_of_the_future(broker_id, broker_epoch):
+        if broker_id >= 0 and self.cluster.has_future_epoch(broker_id, broker_epoch):
             raise KafkaError(
                 ErrorCode.STALE_BROKER_EPOCH, f"broker {broker_id} is not known in epoch {broker_epoch} here; try again"
             )
@@ -202,11 +202,11 @@ class FetchWait:
         """The partitions of a follower's session that there is something to say or to note of."""
         partitions, request = self._handler.partitions, self._request
         broker_id, broker_epoch = request.replica_id, request.replica_epoch
-        is_of_the_past = self._handler.cluster.is_of_the_past(broker_id, broker_epoch)
+        has_stale_epoch = self._handler.cluster.has_stale_epoch(broker_id, broker_epoch)
         topics = partitions.by_id if session.by_id else partitions.by_name
         moved, known_partitions = session.moved, session.partitions
         now = self._handler.environment.loop.time()
-        if is_of_the_past or broker_epoch != session.replica_epoch or now - session.scanned >= SCAN_SECONDS:
+        if has_stale_epoch or broker_epoch != session.replica_epoch or now - session.scanned >= SCAN_SECONDS:
             session.replica_epoch = broker_epoch
             session.scanned = now
             keys = list(known_partitions)
@@ -223,7 +223,7 @@ class FetchWait:
             if (
                 partition is not None
                 and not whole
-                and not is_of_the_past
+                and not has_stale_epoch
                 and partition.is_level(
                     broker_id, broker_epoch, fetch.fetch_offset, fetch.log_start_offset, fetch.current_leader_epoch
                 )

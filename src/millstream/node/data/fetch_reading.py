@@ -37,9 +37,9 @@ class Cluster(Protocol):
 
     def state_elsewhere(self, topic: bytes, by_id: bool, index: int) -> PartitionState | None: ...
 
-    def is_of_the_past(self, broker_id: int, broker_epoch: int) -> bool: ...
+    def has_stale_epoch(self, broker_id: int, broker_epoch: int) -> bool: ...
 
-    def is_of_the_future(self, broker_id: int, broker_epoch: int) -> bool: ...
+    def has_future_epoch(self, broker_id: int, broker_epoch: int) -> bool: ...
 
     def is_alive(self, broker_id: int) -> bool: ...
 
@@ -184,7 +184,7 @@ class FetchReader:
         log = partition.log
         partition.check_leader_epoch(fetch.current_leader_epoch)
         broker_id, broker_epoch = request.replica_id, request.replica_epoch
-        if self.cluster.is_of_the_past(broker_id, broker_epoch):
+        if self.cluster.has_stale_epoch(broker_id, broker_epoch):
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {broker_id} has registered again since")
         partition.check_follower(broker_id, broker_epoch)
         if fetch.last_fetched_epoch >= 0:

@@ -25,7 +25,7 @@ READ_UNCOMMITTED = 0
 _ROWS_PER_TURN = 200
 
 
-class Elsewhere(Protocol):
+class PartitionDirectory(Protocol):
     def state_elsewhere(self, topic: bytes, by_id: bool, index: int) -> PartitionState | None:
         """A partition that this node has no replica of, if there is one."""
         ...
@@ -47,7 +47,7 @@ class OffsetHandlers:
         self,
         partitions: PartitionTable,
         environment: Environment,
-        cluster: Elsewhere,
+        cluster: PartitionDirectory,
         remember_starts: "Callable[[], asyncio.Future[OSError | None]]",
         limits: Callable[[], OpeningLimits],
     ) -> None:

@@ -16,15 +16,14 @@ from typing import NamedTuple, Protocol
 from millstream.formats.model.errors import ErrorCode, InvalidRecordsError, KafkaError
 from millstream.formats.protocol.produce import FIRST_WITH_TOPIC_ID, PartitionResult, ProduceRequest
 from millstream.formats.records.batch import ATTRIBUTES_START, TRANSACTIONAL_BIT
-from millstream.node.data.batch_opening import Opened
-from millstream.node.data.opened_produce import OpenedBatches, OpenedProduce
+from millstream.node.data.batch_opening import Opened, OpenedBatches, OpenedProduce
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import PartitionState
 from millstream.node.replicas.acknowledgement import may_acknowledge, when_acknowledged
 from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.partition_table import PartitionTable
-from millstream.node.replicas.refused_batches import RefusedBatches
-from millstream.node.replicas.sequence_gaps import SequenceGaps
+from millstream.node.replicas.refused_batches import RetryOrderGuard
+from millstream.node.replicas.sequence_gaps import LeaderChangeGapGuard
 from millstream.node.server.request import ProduceResults
 from millstream.node.transactions.handlers.transactional_produce import Outcome, TransactionalProduce, Verified, refused
 
@@ -49,7 +48,7 @@ _OF_THE_LOG = frozenset(
 say something else."""
 
 
-class Elsewhere(Protocol):
+class PartitionDirectory(Protocol):
     def state_elsewhere(self, topic: bytes, by_id: bool, index: int) -> PartitionState | None:
         """A partition that this node has no replica of, if there is one."""
         ...
@@ -69,7 +68,7 @@ class ProduceHandler:
         self,
         partitions: PartitionTable,
         environment: Environment,
-        cluster: Elsewhere,
+        cluster: PartitionDirectory,
         transactional: TransactionalProduce,
         opening: OpenedProduce,
     ) -> None:
@@ -78,8 +77,8 @@ class ProduceHandler:
         self._environment = environment
         self._cluster = cluster
         self._transactional = transactional
-        self._refused = RefusedBatches(environment.loop.time)
-        self._gaps = SequenceGaps(environment.loop.time)
+        self._refused = RetryOrderGuard(environment.loop.time)
+        self._gaps = LeaderChangeGapGuard(environment.loop.time)
         self.waiting: set[PendingAck] = set()
         """Answers that wait for replicas or the disk."""
         self.errors: dict[int, int] = {}

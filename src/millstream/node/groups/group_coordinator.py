@@ -13,8 +13,7 @@ from typing import TypeVar
 from millstream.config.table import groups as settings
 from millstream.config.table import transactions
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.model.identifiers import TopicName
-from millstream.formats.model.transactions import Marker, VerificationGuard
+from millstream.formats.model.identifiers import Marker, TopicName, VerificationGuard
 from millstream.node.cluster.cluster_view import ClusterView
 from millstream.node.cluster.internal_topics import InternalTopics
 from millstream.node.coordination.coordinator_shards import CoordinatorShards
@@ -208,7 +207,7 @@ class GroupCoordinator:
 
     def shards_at_hand(self) -> list[GroupShard]:
         """The shards that are loaded now, to be looked at without a change."""
-        return [_shard(shell) for shell in self._shards.at_hand()]
+        return [_shard(shell) for shell in self._shards.all_loaded()]
 
     async def run_on(self, shard: GroupShard, operation: "Callable[[int], Outcome[R]]") -> R:
         """Runs an operation on this very shard; NOT_COORDINATOR if it was given up."""

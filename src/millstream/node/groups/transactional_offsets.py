@@ -8,8 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.model.identifiers import TopicPartition
-from millstream.formats.model.transactions import VerificationGuard
+from millstream.formats.model.identifiers import TopicPartition, VerificationGuard
 from millstream.formats.protocol.schema import Message
 from millstream.formats.records.batch import NO_SEQUENCE
 from millstream.node.coordination.coordinator_shell import CoordinatorShell

@@ -23,7 +23,7 @@ from millstream.formats.records.opening import OpeningLimits
 from millstream.formats.records.record import Record, build_batch
 from millstream.node.cluster.cluster_view import ClusterView
 from millstream.node.cluster.internal_topics import InternalTopics
-from millstream.node.data.own_records import OwnRecords
+from millstream.node.data.internal_client import InternalProducer
 from millstream.node.environment import Environment
 from millstream.node.hot_keys.batch_sample import MOST, sample_block
 from millstream.node.hot_keys.topic_heat import HALF_LIFE_S, TopicHeat
@@ -76,7 +76,7 @@ class HotKeys:
         view: ClusterView,
         partitions: PartitionTable,
         internal_topics: InternalTopics,
-        writer: OwnRecords,
+        writer: InternalProducer,
         environment: Environment,
     ) -> None:
         self._view = view

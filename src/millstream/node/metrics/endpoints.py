@@ -11,7 +11,7 @@ from millstream.node.metrics.catalog import SUBJECTS, SUCCESS
 from millstream.node.metrics.exposition import CONTENT_TYPE, Page
 from millstream.node.metrics.readiness import why_not_ready
 from millstream.node.metrics.subject import ObservedNode, Subject, Turns
-from millstream.node.server.plain_http import HttpAnswer, HttpRequest
+from millstream.node.server.plain_http import HttpRequest, HttpResponse
 
 _log = logging.getLogger("millstream.metrics")
 _CHOICE = "collect[]"
@@ -22,7 +22,7 @@ _HELP = (
     "  /livez    whether it lives\n"
     "  /readyz   whether it is ready, or why not\n"
 )
-Deliver = Callable[[HttpAnswer], None]
+Deliver = Callable[[HttpResponse], None]
 
 
 class NodeEndpoints:
@@ -31,19 +31,19 @@ class NodeEndpoints:
         environment = node.environment
         self._loop = environment.loop
         self._now = environment.stopwatch or environment.loop.time
-        self._under_way: dict[tuple[str, ...], asyncio.Task[HttpAnswer]] = {}
+        self._under_way: dict[tuple[str, ...], asyncio.Task[HttpResponse]] = {}
 
     def answer(self, request: HttpRequest, deliver: Deliver) -> None:
         match request.path:
             case "/metrics":
                 self._metrics(request.query, deliver)
             case "/livez":
-                deliver(HttpAnswer(200, b"ok\n"))
+                deliver(HttpResponse(200, b"ok\n"))
             case "/readyz":
                 reason = why_not_ready(self._node)
-                deliver(HttpAnswer(200, b"ok\n") if reason is None else HttpAnswer(503, f"{reason}\n".encode()))
+                deliver(HttpResponse(200, b"ok\n") if reason is None else HttpResponse(503, f"{reason}\n".encode()))
             case _:
-                deliver(HttpAnswer(404, f"there is nothing at {_shown(request.path)}\n\n{_HELP}".encode()))
+                deliver(HttpResponse(404, f"there is nothing at {_shown(request.path)}\n\n{_HELP}".encode()))
 
     def close(self) -> None:
         for task in self._under_way.values():
@@ -56,7 +56,7 @@ class NodeEndpoints:
             _shown(key) for key in query.keys() - {_CHOICE}
         ]
         if unknown:
-            deliver(HttpAnswer(400, f"not known: {', '.join(unknown)}\n\n{_HELP}".encode()))
+            deliver(HttpResponse(400, f"not known: {', '.join(unknown)}\n\n{_HELP}".encode()))
             return
         chosen = tuple(name for name in known if not wanted or name in wanted)
         task = self._under_way.get(chosen)
@@ -67,7 +67,7 @@ class NodeEndpoints:
             task.add_done_callback(lambda done: self._under_way.pop(chosen, None))
         task.add_done_callback(lambda done: None if done.cancelled() else deliver(done.result()))
 
-    async def _page(self, subjects: list[Subject]) -> HttpAnswer:
+    async def _page(self, subjects: list[Subject]) -> HttpResponse:
         page, turns = Page(), Turns(self._now)
         for subject in subjects:
             try:
@@ -82,7 +82,7 @@ class NodeEndpoints:
         for chunk in page.chunks():
             chunks.append(chunk)
             await turns.pause()
-        return HttpAnswer(200, b"".join(chunks), CONTENT_TYPE)
+        return HttpResponse(200, b"".join(chunks), CONTENT_TYPE)
 
 
 def _shown(text: str) -> str:

@@ -78,7 +78,7 @@ def _transactions(node: ObservedNode, page: Page) -> None:
     assert node.broker is not None
     states: Counter[TransactionState] = Counter()
     oldest_ms = now_ms = node.environment.clock.now_ms()
-    for transaction in node.broker.transactions.at_hand():
+    for transaction in node.broker.transactions.all_loaded():
         states[transaction.state] += 1
         if transaction.state is TransactionState.ONGOING:
             oldest_ms = min(oldest_ms, transaction.start_ms)

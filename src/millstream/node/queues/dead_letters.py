@@ -25,7 +25,7 @@ from millstream.formats.records.opening import OpeningLimits, records_between
 from millstream.formats.records.record import Record, build_batch
 from millstream.node.cluster.cluster_view import ClusterView
 from millstream.node.cluster.internal_topics import InternalTopics
-from millstream.node.data.own_records import OwnRecords
+from millstream.node.data.internal_client import InternalProducer
 from millstream.node.environment import Environment
 from millstream.node.metadata.topics import NewTopic
 from millstream.node.queues.core.record_state import DeadLetter
@@ -67,7 +67,7 @@ class Sender(Protocol):
 
 class DeadLetters:
     def __init__(
-        self, view: ClusterView, internal_topics: InternalTopics, writer: OwnRecords, environment: Environment
+        self, view: ClusterView, internal_topics: InternalTopics, writer: InternalProducer, environment: Environment
     ) -> None:
         self._view = view
         self._internal_topics = internal_topics

@@ -17,8 +17,7 @@ from collections.abc import Callable
 from uuid import UUID
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.model.identifiers import TopicPartition
-from millstream.formats.model.transactions import Marker, Origin, VerificationGuard
+from millstream.formats.model.identifiers import Marker, Origin, TopicPartition, VerificationGuard
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import PartitionState
 from millstream.node.replicas.commit_waiters import CommitWaiter, OnCommitted

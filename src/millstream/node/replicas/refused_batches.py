@@ -32,7 +32,7 @@ class Refused(NamedTuple):
     until: float
 
 
-class RefusedBatches:
+class RetryOrderGuard:
     """Of each producer and partition the first that was refused, until it comes again."""
 
     __slots__ = ("_first", "_now")

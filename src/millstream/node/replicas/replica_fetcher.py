@@ -13,14 +13,13 @@ from typing import Any, Protocol, TypeVar
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.table import cluster
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.protocol.compact import MOST_FETCHED
-from millstream.formats.protocol.primitives import MalformedMessage
+from millstream.formats.protocol.primitives import MOST_FETCHED, MalformedMessage
 from millstream.formats.protocol.replica_fetch import (
     FIRST_VERSION,
-    FetchAnswer,
     Fetched,
     FetchHead,
     FetchRow,
+    ReplicaFetchResponse,
     encode_request,
     parse_response,
 )
@@ -216,7 +215,7 @@ class ReplicaFetcher:
             await self._ask_range(followed, sent)
         return True
 
-    async def _ask(self, body: bytearray, now: float, timeout_s: float) -> FetchAnswer | None:
+    async def _ask(self, body: bytearray, now: float, timeout_s: float) -> ReplicaFetchResponse | None:
         channel = self._connected()
         if not self._version:
             version = await self._unless_given_up(channel.best_version("fetch", timeout_s=timeout_s))
@@ -388,7 +387,7 @@ class ReplicaFetcher:
 
     # Answers
 
-    def _handle(self, answer: FetchAnswer) -> list[tuple[_Followed, FollowerPosition]]:
+    def _handle(self, answer: ReplicaFetchResponse) -> list[tuple[_Followed, FollowerPosition]]:
         """Takes what came; returns the partitions of which the leader has nothing at our offset."""
         out_of_range: list[tuple[_Followed, FollowerPosition]] = []
         for topic_id, rows in answer.topics:

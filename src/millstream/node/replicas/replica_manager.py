@@ -11,7 +11,7 @@ from uuid import UUID
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.table import cluster
 from millstream.formats.model.identifiers import BrokerId, TopicId, TopicName, TopicPartition
-from millstream.formats.protocol.node_endpoints import NodeEndpoint
+from millstream.formats.protocol.primitives import NodeEndpoint
 from millstream.node.cluster.lost_brokers import LostBrokers
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import BrokerRegistration, MetadataDelta, MetadataImage, PartitionState
@@ -127,12 +127,12 @@ class ReplicaManager:
         broker = self._broker(broker_id)
         return broker is not None and not broker.fenced
 
-    def is_of_the_past(self, broker_id: int, broker_epoch: int) -> bool:
+    def has_stale_epoch(self, broker_id: int, broker_epoch: int) -> bool:
         """Whether a broker has registered again since it was in this epoch."""
         broker = self._broker(broker_id)
         return broker is not None and -1 < broker_epoch < broker.epoch
 
-    def is_of_the_future(self, broker_id: int, broker_epoch: int) -> bool:
+    def has_future_epoch(self, broker_id: int, broker_epoch: int) -> bool:
         """Whether a broker epoch is higher than any that the metadata has for this broker.
 
         The metadata of this node may be behind, so the request may be right a moment later. It may also be forged.

@@ -38,7 +38,7 @@ class Gap(NamedTuple):
     since: float
 
 
-class SequenceGaps:
+class LeaderChangeGapGuard:
     __slots__ = ("_gaps", "_now")
 
     def __init__(self, now: Callable[[], float]) -> None:

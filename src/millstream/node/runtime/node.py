@@ -37,9 +37,8 @@ from millstream.node.metrics.endpoints import NodeEndpoints
 from millstream.node.metrics.process_reading import ProcessProbe
 from millstream.node.runtime.binding import bind
 from millstream.node.runtime.identity import Identity, claim_directory, keep_cluster_id, random_uuid, short_uuid
-from millstream.node.server.held_requests import HeldRequests
 from millstream.node.server.listener import Listener
-from millstream.node.server.service import Service
+from millstream.node.server.service import HeldRequests, Service
 from millstream.node.storage.directory_health import DirectoryFailure, DirectoryHealth, try_directory
 from millstream.node.storage.disk import Disk
 from millstream.node.storage.log.log_directory import DirectoryInUseError, LogDirectory

@@ -22,10 +22,9 @@ from millstream.node.environment import Environment
 from millstream.node.metrics.endpoints import NodeEndpoints
 from millstream.node.metrics.process_reading import ProcessProbe
 from millstream.node.runtime.binding import bind
-from millstream.node.server.api_versions import ApiVersions
 from millstream.node.server.dispatch import Dispatcher
 from millstream.node.server.listener import Listener
-from millstream.node.server.request import Api, Context, Response, api
+from millstream.node.server.request import Api, ApiVersions, Context, Response, api
 from millstream.node.storage.directory_health import DirectoryFailure, DirectoryHealth, try_directory
 from millstream.node.storage.disk import Disk
 

@@ -11,11 +11,9 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from millstream.formats.protocol.messages import request_schema, response_schema
 from millstream.formats.protocol.primitives import Cursor, MalformedMessage, read_unsigned_varint
-from millstream.formats.protocol.schema import Message
-from millstream.node.server.network import Network
-from millstream.node.server.transport import Transport
+from millstream.formats.protocol.schema import Message, request_schema, response_schema
+from millstream.node.server.network import Network, Transport
 
 _HEAD = struct.Struct(">ihhih")
 _SIZE = struct.Struct(">i")

@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from millstream.node.server.limits import RequestMemory
+from millstream.node.server.network import Transport
 from millstream.node.server.plain_http import METHODS, HttpExchange, HttpService
-from millstream.node.server.request_memory import RequestMemory
 from millstream.node.server.service import Part, Parts, Peer, Pending, Refused, Service, Turn
-from millstream.node.server.transport import Transport
 
 SCRATCH_BYTES = 64 << 10
 """One read takes at most this much at once, so that one busy connection cannot keep the loop from the others."""

@@ -14,11 +14,8 @@ from typing import Any
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.protocol import fetch as fetch_codec
 from millstream.formats.protocol import produce as produce_codec
-from millstream.formats.protocol.compact import skip_tags
-from millstream.formats.protocol.messages import request_schema, response_schema
-from millstream.formats.protocol.node_endpoints import Locate
-from millstream.formats.protocol.primitives import LONGEST_TEXT, Cursor, MalformedMessage
-from millstream.formats.protocol.schema import Message, Schema
+from millstream.formats.protocol.primitives import LONGEST_TEXT, Cursor, Locate, MalformedMessage, skip_tags
+from millstream.formats.protocol.schema import Message, Schema, request_schema, response_schema
 from millstream.formats.protocol.steps import is_long, read_in_steps, write_in_steps
 from millstream.node.measures import REQUEST_SECONDS, Histogram
 from millstream.node.server.request import (
@@ -34,8 +31,7 @@ from millstream.node.server.request import (
 )
 from millstream.node.server.service import Parts, Peer, Pending, Refused, Turn
 from millstream.node.server.splitting import is_split, most_items, respond
-from millstream.node.server.turn_watch import LONG_TURN_SECONDS, TurnWatch
-from millstream.node.server.turnstile import Turnstile
+from millstream.node.server.turns import LONG_TURN_SECONDS, Turnstile, TurnWatch
 
 PRODUCE_KEY, FETCH_KEY, API_VERSIONS_KEY = 0, 1, 18
 _SMALL_REQUEST_BYTES = 16 << 20

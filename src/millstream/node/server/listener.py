@@ -9,12 +9,10 @@ from dataclasses import dataclass, field
 
 from millstream.formats.model.ordered_set import OrderedSet
 from millstream.node.server.connection import SCRATCH_BYTES, Connection
-from millstream.node.server.log_throttle import LogThrottle
-from millstream.node.server.network import Listening, Network
+from millstream.node.server.limits import LogThrottle, RequestMemory
+from millstream.node.server.network import Listening, Network, Transport
 from millstream.node.server.plain_http import LARGEST_FRAME_BYTES, HttpService
-from millstream.node.server.request_memory import RequestMemory
 from millstream.node.server.service import Peer, Service
-from millstream.node.server.transport import Transport
 
 _SWEEP_SECONDS = 5.0
 DEFAULT_REQUEST_MEMORY_BYTES = 512 << 20

@@ -11,7 +11,7 @@ from http import HTTPStatus
 from typing import Protocol
 from urllib.parse import parse_qs, urlsplit
 
-from millstream.node.server.transport import Transport
+from millstream.node.server.network import Transport
 
 METHODS = frozenset((b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"PATC", b"TRAC", b"CONN"))
 """How requests begin; those that are not answered are at least told so."""
@@ -29,14 +29,14 @@ class HttpRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class HttpAnswer:
+class HttpResponse:
     status: int
     body: bytes
     content_type: str = TEXT
 
 
 class HttpService(Protocol):
-    def answer(self, request: HttpRequest, deliver: Callable[[HttpAnswer], None]) -> None:
+    def answer(self, request: HttpRequest, deliver: Callable[[HttpResponse], None]) -> None:
         """Answers through `deliver`, now or later."""
         ...
 
@@ -86,30 +86,30 @@ class HttpExchange:
         if end < 0 and len(self._head) <= LARGEST_HEAD_BYTES:
             return False
         if end < 0 or end > LARGEST_HEAD_BYTES:
-            self._deliver(HttpAnswer(431, f"a request's head may have {LARGEST_HEAD_BYTES} bytes\n".encode()))
+            self._deliver(HttpResponse(431, f"a request's head may have {LARGEST_HEAD_BYTES} bytes\n".encode()))
             return True
         line = bytes(self._head[:end]).splitlines()[0].decode("latin-1")
         words = line.split(" ")
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
-            self._deliver(HttpAnswer(400, b"this is not a request of HTTP/1.x: say GET /metrics HTTP/1.1\n"))
+            self._deliver(HttpResponse(400, b"this is not a request of HTTP/1.x: say GET /metrics HTTP/1.1\n"))
             return True
         method, target, _ = words
         if method not in ("GET", "HEAD"):
-            self._deliver(HttpAnswer(405, b"only GET and HEAD are answered here; the HTTP gateway takes the rest\n"))
+            self._deliver(HttpResponse(405, b"only GET and HEAD are answered here; the HTTP gateway takes the rest\n"))
             return True
         self._has_body = method == "GET"
         try:
             parts = urlsplit(target)
             request = HttpRequest(parts.path, parse_qs(parts.query, keep_blank_values=True, max_num_fields=100))
         except ValueError:
-            self._deliver(HttpAnswer(400, b"the address cannot be read\n"))
+            self._deliver(HttpResponse(400, b"the address cannot be read\n"))
             return True
         self._service.answer(request, self._deliver)
         return True
 
     # Writing
 
-    def _deliver(self, answer: HttpAnswer) -> None:
+    def _deliver(self, answer: HttpResponse) -> None:
         if self._is_closed:
             return
         allow = "Allow: GET, HEAD\r\n" if answer.status == HTTPStatus.METHOD_NOT_ALLOWED else ""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from millstream.formats.protocol.schema import Message
 from millstream.node.server.request import Context, Handler, Response
-from millstream.node.server.turnstile import Turnstile
+from millstream.node.server.turns import Turnstile
 
 _ROWS = 500
 _SPLIT_ITEMS = 200_000

@@ -5,8 +5,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Protocol
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.model.identifiers import TopicPartition
-from millstream.formats.model.transactions import Marker
+from millstream.formats.model.identifiers import Marker, TopicPartition
 from millstream.node.environment import Environment
 from millstream.node.metadata.topic_names import CONSUMER_OFFSETS_TOPIC
 from millstream.node.replicas.acknowledgement import may_acknowledge, when_acknowledged

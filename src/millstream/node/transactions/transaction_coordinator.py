@@ -15,8 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from millstream.config.table import transactions as settings
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.model.identifiers import TopicPartition
-from millstream.formats.model.transactions import ProducerIdentity
+from millstream.formats.model.identifiers import ProducerIdentity, TopicPartition
 from millstream.node.cluster.cluster_view import ClusterView
 from millstream.node.cluster.internal_topics import InternalTopics
 from millstream.node.coordination.coordinator_shell import CoordinatorShell
@@ -195,9 +194,9 @@ class TransactionCoordinator:
 
         return await self._run(transactional_id, describe)
 
-    def at_hand(self) -> list[Transaction]:
+    def all_loaded(self) -> list[Transaction]:
         """The transactions of the shards that are loaded now, to be looked at without waiting for anything."""
-        return [each for shell in self._shards.at_hand() for each in shard_of(shell).transactions.values()]
+        return [each for shell in self._shards.all_loaded() for each in shard_of(shell).transactions.values()]
 
     async def select(self, wanted: TransactionFilter) -> list[Transaction]:
         """The transactions of all shards of this broker that pass the filter."""

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from millstream.formats.model.errors import ErrorCode
-from millstream.formats.model.identifiers import TopicName, TopicPartition
+from millstream.formats.model.identifiers import Marker, TopicName, TopicPartition
 from millstream.formats.model.ordered_set import OrderedSet
-from millstream.formats.model.transactions import Marker
 from millstream.formats.protocol.schema import Message
 from millstream.node.cluster.cluster_view import ClusterView
 from millstream.node.cluster.peer_requests import PeerRequests

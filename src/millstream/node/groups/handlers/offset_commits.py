@@ -10,7 +10,7 @@ from millstream.node.groups.group_coordinator import GroupCoordinator
 from millstream.node.groups.transactional_offsets import TransactionalOffsets
 from millstream.node.server.request import Context, Response
 from millstream.node.server.splitting import Level, Split, in_parts
-from millstream.node.server.turnstile import Turnstile
+from millstream.node.server.turns import Turnstile
 
 _OFFSETS = Split((Level("topics", "topics", ("name", "topic_id")), Level("partition_indexes", "partitions")), once=True)
 _FIRST_FETCH_WITH_GROUPS = 8

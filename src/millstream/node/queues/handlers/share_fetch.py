@@ -13,9 +13,9 @@ from typing import Any
 from millstream.config import group_config
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.ordered_set import OrderedSet
-from millstream.formats.protocol.node_endpoints import Locate
+from millstream.formats.protocol.fetch import ShareFetchResponse, SharePartitionResult
+from millstream.formats.protocol.primitives import Locate
 from millstream.formats.protocol.schema import Message
-from millstream.formats.protocol.share_fetch import ShareFetchAnswer, SharePartitionResult
 from millstream.node.environment import Environment
 from millstream.node.groups.core.group import LONGEST_TEXT
 from millstream.node.queues.core.record_state import Acknowledgement
@@ -62,10 +62,10 @@ class ShareFetchHandlers:
             _check_request(request)
             session = self._session(request, context, rows)
         except KafkaError as error:
-            return ShareFetchAnswer(error.code, error.message)
+            return ShareFetchResponse(error.code, error.message)
         config = self._shared.config_of(request.group_id)
         acknowledged = await self._acknowledge(request, session)
-        answer = ShareFetchAnswer(lock_timeout_ms=config[group_config.SHARE_RECORD_LOCK_DURATION_MS])
+        answer = ShareFetchResponse(lock_timeout_ms=config[group_config.SHARE_RECORD_LOCK_DURATION_MS])
         if request.share_session_epoch == FINAL_EPOCH:
             await self._release(session)
         elif not request.is_renew_ack:

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.protocol.schema import Message
-from millstream.node.data.log_ends import LogEnds
+from millstream.node.data.internal_client import OffsetLookup
 from millstream.node.groups.core.share.share_group import ShareGroup
 from millstream.node.groups.group_coordinator import GroupCoordinator
 from millstream.node.queues.core.share_state import UNINITIALIZED, ShareKey
@@ -27,7 +27,7 @@ class ShareGroupHandlers:
         states: ShareGroupStates,
         persister: SharePersister,
         shared: SharePartitions,
-        ends: LogEnds,
+        ends: OffsetLookup,
     ) -> None:
         self._groups = groups
         self._states = states

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.records.batch import NO_TIMESTAMP, BatchHeader
-from millstream.formats.records.opening import WIDEST, BeyondLimitsError, OpeningLimits
-from millstream.formats.records.record_times import first_record_at, latest_record
+from millstream.formats.records.opening import WIDEST, BeyondLimitsError, OpeningLimits, first_record_at, latest_record
 from millstream.node.storage.disk import File
 from millstream.node.storage.log.batch_scan import walk_headers
 from millstream.node.storage.log.segment import Segment

@@ -8,7 +8,7 @@ from crc32c import crc32c
 
 from millstream.config.log_config import LogConfig
 from millstream.formats.model.errors import ErrorCode, InvalidRecordsError, KafkaError
-from millstream.formats.model.transactions import Origin, VerificationGuard
+from millstream.formats.model.identifiers import Origin, VerificationGuard
 from millstream.formats.records.batch import (
     CODEC_MASK,
     CONTROL_BIT,
@@ -32,8 +32,7 @@ from millstream.formats.records.batch import (
 )
 from millstream.formats.records.compiled import IS_COMPILED, check_records
 from millstream.formats.records.compression import MAX_DECOMPRESSED_BYTES, MOST_GROWTH
-from millstream.formats.records.opening import MINIMUM_RECORD_BYTES, OpeningLimits, is_possible_count
-from millstream.formats.records.record_times import records_outside
+from millstream.formats.records.opening import MINIMUM_RECORD_BYTES, OpeningLimits, is_possible_count, records_outside
 from millstream.formats.records.varint import MalformedRecordError
 from millstream.node.storage.log.producer_state import NO_TRANSACTION, ProducerState, WrittenBatch
 from millstream.node.storage.log.verification import Verifications

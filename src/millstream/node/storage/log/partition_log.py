@@ -14,8 +14,7 @@ from uuid import UUID
 
 from millstream.config.log_config import LogConfig
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.model.identifiers import TopicPartition
-from millstream.formats.model.transactions import Origin, VerificationGuard
+from millstream.formats.model.identifiers import Origin, TopicPartition, VerificationGuard
 from millstream.formats.records.batch import HEADER, LOG_OVERHEAD, PLACEMENT, TRANSACTIONAL_BIT, Bytes
 from millstream.formats.records.opening import WIDEST, OpeningLimits
 from millstream.node.storage.disk import Disk

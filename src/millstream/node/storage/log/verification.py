@@ -6,7 +6,7 @@ meanwhile takes it away, so that an answer which is no longer true opens no tran
 The least sequence that waited for an answer comes first: a later one, verified earlier, would put it out of order.
 """
 
-from millstream.formats.model.transactions import VerificationGuard
+from millstream.formats.model.identifiers import VerificationGuard
 from millstream.node.storage.log.producer_state import out_of_order
 
 

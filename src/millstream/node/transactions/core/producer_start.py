@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.model.transactions import ProducerIdentity
+from millstream.formats.model.identifiers import ProducerIdentity
 from millstream.node.transactions.core import transitions
 from millstream.node.transactions.core.transaction import NO_EPOCH, NO_ID, Transaction, TransactionState, is_exhausted
 

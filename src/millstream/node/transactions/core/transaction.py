@@ -12,8 +12,7 @@ The outcome is decided once Prepare is in the log; nothing takes it back.
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from millstream.formats.model.identifiers import TopicPartition
-from millstream.formats.model.transactions import Marker, ProducerIdentity
+from millstream.formats.model.identifiers import Marker, ProducerIdentity, TopicPartition
 
 NO_ID = -1
 NO_EPOCH = -1

@@ -16,7 +16,7 @@ which clients retry. A client has its next epoch before the markers are written,
 from enum import Enum
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.model.transactions import ProducerIdentity
+from millstream.formats.model.identifiers import ProducerIdentity
 from millstream.node.transactions.core.transaction import (
     COMPLETE,
     EPOCH_PER_TRANSACTION,

@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.model.identifiers import TopicPartition
-from millstream.formats.model.transactions import ProducerIdentity
+from millstream.formats.model.identifiers import ProducerIdentity, TopicPartition
 from millstream.node.coordination.core.outcome import CoordinatorRecord, Outcome, Reply
 from millstream.node.coordination.core.timers import Timers
 from millstream.node.transactions.core import transitions

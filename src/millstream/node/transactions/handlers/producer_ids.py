@@ -1,7 +1,7 @@
 """InitProducerId (22): who a producer is. Ids for idempotent ones; transactional ones are the coordinator's."""
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.model.transactions import ProducerIdentity
+from millstream.formats.model.identifiers import ProducerIdentity
 from millstream.formats.protocol.schema import Message
 from millstream.node.server.request import Context, Response
 from millstream.node.transactions.producer_ids import ProducerIds

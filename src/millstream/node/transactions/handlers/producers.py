@@ -12,14 +12,14 @@ from millstream.node.replicas.partition_table import PartitionTable
 from millstream.node.server.request import Context, Response
 
 
-class Elsewhere(Protocol):
+class PartitionDirectory(Protocol):
     def state_elsewhere(self, topic: bytes, by_id: bool, index: int) -> PartitionState | None:
         """A partition that this node has no replica of, if there is one."""
         ...
 
 
 class ProducerHandlers:
-    def __init__(self, partitions: PartitionTable, cluster: Elsewhere) -> None:
+    def __init__(self, partitions: PartitionTable, cluster: PartitionDirectory) -> None:
         self._partitions = partitions
         self._cluster = cluster
 

@@ -16,9 +16,8 @@ from struct import Struct
 from typing import Protocol
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.model.identifiers import TopicPartition
+from millstream.formats.model.identifiers import TopicPartition, VerificationGuard
 from millstream.formats.model.ordered_set import OrderedSet
-from millstream.formats.model.transactions import VerificationGuard
 from millstream.formats.protocol.produce import FIRST_WITH_TOPIC_ID, PartitionData, PartitionResult, ProduceRequest
 from millstream.formats.records.batch import ATTRIBUTES_START, HEADER, HEADER_SIZE, TRANSACTIONAL_BIT
 from millstream.node.environment import Environment

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.model.identifiers import TopicName, TopicPartition
-from millstream.formats.model.transactions import ProducerIdentity
+from millstream.formats.model.identifiers import ProducerIdentity, TopicName, TopicPartition
 from millstream.formats.protocol.schema import Message
 from millstream.node.coordination.core.expression import Expression
 from millstream.node.groups.group_coordinator import GROUP_TOPIC, GroupCoordinator

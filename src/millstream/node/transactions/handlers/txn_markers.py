@@ -3,8 +3,7 @@
 from collections.abc import Awaitable
 
 from millstream.formats.model.errors import ErrorCode
-from millstream.formats.model.identifiers import TopicName, TopicPartition
-from millstream.formats.model.transactions import Marker
+from millstream.formats.model.identifiers import Marker, TopicName, TopicPartition
 from millstream.formats.protocol.schema import Message
 from millstream.node.coordination.known_epochs import KnownEpochs
 from millstream.node.server.request import Context, Response

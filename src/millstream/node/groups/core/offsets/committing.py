@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.config.table import groups as settings
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.model.transactions import ProducerIdentity
+from millstream.formats.model.identifiers import ProducerIdentity
 from millstream.formats.protocol.schema import Message
 from millstream.node.coordination.core.outcome import CoordinatorRecord, Outcome
 from millstream.node.coordination.core.topic_catalog import Topic

@@ -3,15 +3,13 @@
 import struct
 from dataclasses import dataclass
 
-from millstream.formats.protocol.compact import skip_tags
-from millstream.formats.protocol.messages import request_schema, response_schema
-from millstream.formats.protocol.primitives import LONGEST_TEXT, Cursor, MalformedMessage
-from millstream.formats.protocol.schema import Message
+from millstream.formats.protocol.primitives import LONGEST_TEXT, Cursor, MalformedMessage, skip_tags
+from millstream.formats.protocol.schema import Message, request_schema, response_schema
 from millstream.formats.protocol.steps import read_in_steps
 from millstream.node.server.dispatch import encode_in_turns
 from millstream.node.server.request import Response
 from millstream.node.server.splitting import most_items
-from millstream.node.server.turnstile import Turnstile
+from millstream.node.server.turns import Turnstile
 
 _REQUEST_HEAD = struct.Struct(">hhih")
 _CORRELATION_BYTES = 4

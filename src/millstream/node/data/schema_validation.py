@@ -1,4 +1,15 @@
-"""The schemas that are registered in this cluster, read from the leader of `_schemas` when they are needed.
+"""Topics that take only records with a registered schema (`millstream.value.schema.validation`, and the same for keys).
+
+Opens the batches of these topics and of no others. A record must begin as Confluent's serializers write it: a zero byte
+and the four bytes of an id that is registered under the topic's subject, `TOPIC-value` or `TOPIC-key`. What follows is
+not looked at. A null has no schema, and passes.
+
+Which schema ids each subject has, as the records of `_schemas` say; pure, and no more than the guard needs.
+
+The schema registry, of which a broker knows nothing else, keeps there what it has registered: JSON keys and values in
+Confluent's format. A version that is deleted, softly or for good, does not count.
+
+The schemas that are registered in this cluster, read from the leader of `_schemas` when they are needed.
 
 Nothing is read before the first question. What is known is right at once; what is not known may have been registered a
 moment ago, so whoever misses something has the rest of the topic read first. Deletions are noticed within `STALE_S`, as
@@ -6,24 +17,193 @@ long as somebody asks.
 """
 
 import asyncio
+import json
 import logging
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
-from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.config.errors import ConfigError
+from millstream.config.setting import Setting
+from millstream.config.table import topic as settings
+from millstream.formats.model.errors import ErrorCode, InvalidRecordsError, KafkaError
 from millstream.formats.model.identifiers import TopicName, TopicPartition
-from millstream.formats.records.batch import iterate_headers
+from millstream.formats.records.batch import BatchHeader, iterate_headers
+from millstream.formats.records.compiled import schema_faults
 from millstream.formats.records.opening import OpeningLimits, records_between
 from millstream.formats.records.record import Record
+from millstream.formats.records.walking import NO_ID
 from millstream.node.cluster.cluster_view import ClusterView
 from millstream.node.cluster.peer_requests import PeerRequests
-from millstream.node.data.schema_ids import SchemaIds
 from millstream.node.environment import Environment
+from millstream.node.metadata.image import MetadataDelta, MetadataImage, ResourceType
+
+MOST_TOLD = 1000
+"""Of how many records of a batch the response says what is wrong with them; Kafka names all. Clients take those that
+are not named for good ones, and hear of these when they send them again. More take the loop long."""
+
+
+class Schemas(Protocol):
+    def ids(self, subject: str) -> Set[int]: ...
+
+
+class UnknownSchemaError(InvalidRecordsError):
+    """Nothing else is wrong with the batch than ids that are not known; they may be, once more has been read."""
+
+
+class Guarded(NamedTuple):
+    """What is asked of one topic."""
+
+    name: str
+    keys: bool
+    values: bool
+
+
+class WantedSchemas(NamedTuple):
+    """The ids that are registered for one topic, sorted; None where nothing is asked of keys, or of values."""
+
+    topic: str
+    keys: tuple[int, ...] | None
+    values: tuple[int, ...] | None
+
+
+class SchemaGuard:
+    def __init__(self, image: MetadataImage, schemas: Schemas) -> None:
+        self._schemas = schemas
+        self._topics: dict[bytes, Guarded] = {}
+        """By name and by id, as requests name topics."""
+        for resource in image.configs:
+            if resource.type == ResourceType.TOPIC:
+                self._look_at(image, resource.name)
+
+    def __bool__(self) -> bool:
+        return bool(self._topics)
+
+    def follow(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        for topic in delta.deleted.values():
+            self._forget(topic.name)
+        for resource in delta.configs:
+            if resource.type == ResourceType.TOPIC:
+                self._look_at(image, resource.name)
+        for name in delta.created:
+            self._look_at(image, name)
+
+    def wanted(self, topic: bytes) -> "WantedSchemas | None":
+        """What the records for a topic must begin with, as far as is known by now; None if it is not guarded."""
+        guarded = self._topics.get(topic)
+        if guarded is None:
+            return None
+        return WantedSchemas(
+            guarded.name,
+            self._ids(guarded.name, "key") if guarded.keys else None,
+            self._ids(guarded.name, "value") if guarded.values else None,
+        )
+
+    def _ids(self, topic: str, part: str) -> tuple[int, ...]:
+        return tuple(sorted(self._schemas.ids(f"{topic}-{part}")))
+
+    def _look_at(self, image: MetadataImage, name: str) -> None:
+        self._forget(name)
+        topic = image.topics.get(TopicName(name))
+        overrides = image.topic_config(name)
+        guarded = Guarded(
+            name,
+            _is_set(overrides, settings.KEY_SCHEMA_VALIDATION),
+            _is_set(overrides, settings.VALUE_SCHEMA_VALIDATION),
+        )
+        if topic is not None and (guarded.keys or guarded.values):
+            self._topics[name.encode()] = self._topics[topic.id.bytes] = guarded
+
+    def _forget(self, name: str) -> None:
+        if self._topics:
+            self._topics = {key: guarded for key, guarded in self._topics.items() if guarded.name != name}
+
+
+def _is_set(overrides: Mapping[str, str], setting: Setting[bool]) -> bool:
+    text = overrides.get(setting.name)
+    try:
+        return text is not None and setting.parse(text)
+    except ConfigError:
+        return False
+
+
+def schema_fault(header: BatchHeader, records: memoryview, wanted: WantedSchemas) -> InvalidRecordsError | None:
+    """What is wrong with the records of an opened batch, whose lengths were checked."""
+    faults: list[tuple[int, str]] = []
+    only_unknown = True
+    for part, of_keys, known in (("key", True, wanted.keys), ("value", False, wanted.values)):
+        if known is not None:
+            found, unknown = schema_faults(records, 0, header.record_count, of_keys, known, MOST_TOLD)
+            only_unknown = only_unknown and unknown
+            faults += ((number, _text(part, wanted.topic, schema_id)) for number, schema_id in found)
+    if not faults:
+        return None
+    faults = sorted(faults, key=lambda fault: fault[0])[:MOST_TOLD]
+    return (UnknownSchemaError if only_unknown else InvalidRecordsError)(faults[0][1], tuple(faults))
+
+
+def _text(part: str, topic: str, schema_id: int) -> str:
+    if schema_id == NO_ID:
+        return (
+            f"the {part} carries no schema id: write it with a serializer of the schema registry, "
+            f"or turn off millstream.{part}.schema.validation of topic {topic}"
+        )
+    return f"schema id {schema_id} is not registered under subject {topic}-{part}: register it there"
+
+
+_DEFAULT_CONTEXT = ":.:"
+_NONE: frozenset[int] = frozenset()
+
+
+class SchemaIds:
+    def __init__(self) -> None:
+        self._versions: dict[str, dict[int, int]] = {}
+        """Of each subject the id of each version that is not deleted."""
+        self._ids: dict[str, frozenset[int]] = {}
+
+    def of(self, subject: str) -> Set[int]:
+        return self._ids.get(subject, _NONE)
+
+    def apply(self, key: bytes | None, value: bytes | None) -> None:
+        """Takes the next record; ValueError, KeyError or TypeError if it is none of a registry's."""
+        about = _document(key)
+        kind = about.get("keytype")
+        if kind == "SCHEMA":
+            subject, version = _subject(about), int(about["version"])
+            schema = None if value is None else _document(value)
+            versions = self._versions.setdefault(subject, {})
+            if schema is None or schema.get("deleted"):
+                versions.pop(version, None)
+            else:
+                versions[version] = int(schema["id"])
+        elif kind == "DELETE_SUBJECT" and value is not None:
+            subject, last = _subject(about), int(_document(value)["version"])
+            versions = self._versions.get(subject, {})
+            for version in [version for version in versions if version <= last]:
+                del versions[version]
+        else:
+            return
+        if versions:
+            self._ids[subject] = frozenset(versions.values())
+        else:
+            self._versions.pop(subject, None)
+            self._ids.pop(subject, None)
+
+
+def _subject(about: dict[str, Any]) -> str:
+    return str(about["subject"]).removeprefix(_DEFAULT_CONTEXT)
+
+
+def _document(data: bytes | None) -> dict[str, Any]:
+    document = json.loads(data or b"null")
+    if not isinstance(document, dict):
+        raise ValueError("not a JSON object")
+    return document
+
 
 STALE_S = 10.0
-_PATIENCE_S = 5.0
+_READ_TIMEOUT_SECONDS = 5.0
 _NO_TOPIC_PATIENCE_S = 1.0
 """The topic may have been created a moment ago, and the news of it be on its way here."""
 _PAUSE_S = 0.05
@@ -66,7 +246,7 @@ class RegisteredSchemas:
 
     async def catch_up(self) -> None:
         """Returns when all has been read that was committed before the call; KafkaError if that cannot be now."""
-        give_up_at = self._loop.time() + _PATIENCE_S
+        give_up_at = self._loop.time() + _READ_TIMEOUT_SECONDS
         no_topic_at = self._loop.time() + _NO_TOPIC_PATIENCE_S
         async with self._reading:
             while True:
@@ -129,9 +309,9 @@ class RegisteredSchemas:
             "replica_id": _CONSUMER,
             "isolation_level": 0,
             "topics": [{"name": self._topic, "partitions": [partition]}],
-            "timeout_ms": int(_PATIENCE_S * 1000),
+            "timeout_ms": int(_READ_TIMEOUT_SECONDS * 1000),
         }
-        answer = await self._peers.request(leader, "list_offsets", fields, timeout_s=_PATIENCE_S)
+        answer = await self._peers.request(leader, "list_offsets", fields, timeout_s=_READ_TIMEOUT_SECONDS)
         row = answer.topics[0].partitions[0]
         if row.error_code:
             raise KafkaError(ErrorCode(row.error_code), f"broker {leader} does not know the end of {self._topic}")
@@ -150,7 +330,7 @@ class RegisteredSchemas:
             "topics": [{"topic": self._topic, "partitions": [partition]}],
         }
         answer = await self._peers.request(
-            leader, "fetch", fields, timeout_s=_PATIENCE_S, version=_LAST_VERSION_WITH_NAMES
+            leader, "fetch", fields, timeout_s=_READ_TIMEOUT_SECONDS, version=_LAST_VERSION_WITH_NAMES
         )
         if answer.error_code:
             raise KafkaError(ErrorCode(answer.error_code), f"broker {leader} refuses to be asked")

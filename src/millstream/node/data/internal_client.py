@@ -1,7 +1,10 @@
-"""Records that this broker writes on its own account, into partitions wherever they are led; as acks=all would."""
+"""Records that this broker writes on its own account, into partitions wherever they are led; as acks=all would.
+
+Where the log of a partition begins and how far it is committed, asked of its leader wherever that is.
+"""
 
 import asyncio
-from typing import Any
+from typing import Any, NamedTuple
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import TopicName, TopicPartition
@@ -13,12 +16,12 @@ from millstream.node.replicas.acknowledgement import may_acknowledge, when_ackno
 from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.partition_table import PartitionTable
 
-_PATIENCE_S = 10.0
+_APPEND_TIMEOUT_SECONDS = 10.0
 _ALL_IN_SYNC = -1
 _LAST_VERSION_WITH_NAMES = 12
 
 
-class OwnRecords:
+class InternalProducer:
     def __init__(
         self, view: ClusterView, partitions: PartitionTable, peers: PeerRequests, environment: Environment
     ) -> None:
@@ -48,7 +51,7 @@ class OwnRecords:
         safe: asyncio.Future[KafkaError | None] = self._environment.loop.create_future()
         when_acknowledged(partition, end, lambda error: None if safe.done() else safe.set_result(error))
         try:
-            async with asyncio.timeout(_PATIENCE_S):
+            async with asyncio.timeout(_APPEND_TIMEOUT_SECONDS):
                 error = await safe
         except TimeoutError:
             raise KafkaError(
@@ -61,12 +64,12 @@ class OwnRecords:
         fields: dict[str, Any] = {
             "transactional_id": None,
             "acks": _ALL_IN_SYNC,
-            "timeout_ms": int(_PATIENCE_S * 1000),
+            "timeout_ms": int(_APPEND_TIMEOUT_SECONDS * 1000),
             "topic_data": [{"name": topic, "partition_data": [{"index": index, "records": batch}]}],
         }
         try:
             answer = await self._peers.request(
-                broker_id, "produce", fields, timeout_s=_PATIENCE_S + 1, version=_LAST_VERSION_WITH_NAMES
+                broker_id, "produce", fields, timeout_s=_APPEND_TIMEOUT_SECONDS + 1, version=_LAST_VERSION_WITH_NAMES
             )
         except OSError as error:
             raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"broker {broker_id}: {error}") from error
@@ -75,3 +78,52 @@ class OwnRecords:
                 if partition.error_code:
                     code = ErrorCode(partition.error_code)
                     raise KafkaError(code, partition.error_message or f"broker {broker_id} refused: {code.name}")
+
+
+_LOOKUP_TIMEOUT_SECONDS = 5.0
+_CONSUMER = -1
+_LATEST, _EARLIEST = -1, -2
+
+
+class Ends(NamedTuple):
+    start: int
+    high_watermark: int
+    leader_epoch: int
+
+
+class OffsetLookup:
+    def __init__(self, view: ClusterView, partitions: PartitionTable, peers: PeerRequests) -> None:
+        self._view = view
+        self._partitions = partitions
+        self._peers = peers
+
+    async def find(self, topic: str, index: int) -> Ends:
+        """KafkaError if the leader is not there or does not answer."""
+        state = self._view.image.partition(TopicPartition(TopicName(topic), index))
+        if state is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"partition {index} of {topic} does not exist")
+        if not state.has_leader:
+            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"partition {index} of {topic} has no leader now")
+        if state.leader == self._view.node_id:
+            partition = self._partitions.find(topic, index)
+            log = partition.log  # opened, or the high watermark is not known yet
+            return Ends(log.log_start_offset, partition.high_watermark, state.leader_epoch)
+        start = await self._asked(state.leader, topic, index, _EARLIEST)
+        end = await self._asked(state.leader, topic, index, _LATEST)
+        return Ends(start, end, state.leader_epoch)
+
+    async def _asked(self, broker_id: int, topic: str, index: int, timestamp: int) -> int:
+        fields = {
+            "replica_id": _CONSUMER,
+            "isolation_level": 0,
+            "topics": [{"name": topic, "partitions": [{"partition_index": index, "timestamp": timestamp}]}],
+        }
+        try:
+            answer = await self._peers.request(broker_id, "list_offsets", fields, timeout_s=_LOOKUP_TIMEOUT_SECONDS)
+        except OSError as error:
+            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"broker {broker_id}: {error}") from error
+        row = answer.topics[0].partitions[0]
+        if row.error_code:
+            raise KafkaError(ErrorCode(row.error_code), f"broker {broker_id} does not tell of {topic}-{index}")
+        offset: int = row.offset
+        return offset
