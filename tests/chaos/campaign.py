@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from millstream.simulator.history import check
-from millstream.simulator.history.recorder import save
+from millstream.simulator.history.operations import save
 from tests.chaos import nemeses, replicas
 from tests.chaos.cluster import Cluster
 from tests.chaos.nemeses import Nemesis

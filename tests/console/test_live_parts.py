@@ -5,15 +5,12 @@ from uuid import UUID
 
 import pytest
 
-from millstream.console.cluster_moves import not_preferred, progress_of
-from millstream.console.errors import UserError
+from millstream.console.cluster import not_preferred, progress_of
+from millstream.console.console import UserError
 from millstream.console.formats import ago, rate, short_count, size
-from millstream.console.groups.offset_moves import Target, Where, target_of
-from millstream.console.live.broker_metrics import parse
-from millstream.console.live.history import History
-from millstream.console.live.measured import quantile
+from millstream.console.groups.offsets import Target, Where, target_of
+from millstream.console.live.metrics import History, Series, parse, quantile
 from millstream.console.live.problems import Severity, problems_of
-from millstream.console.live.series import Series
 from millstream.console.live.snapshot import (
     NO_LEADER,
     NO_QUORUM,

@@ -7,10 +7,19 @@ from typing import Any
 import orjson
 import pytest
 
-from millstream.console.messages.matching import IN_HEADERS, IN_KEY, FilterError, RecordFilter, parse_field
-from millstream.console.messages.position import PositionError, parse_moment, parse_offset, shown_moment
+from millstream.console.messages.query import (
+    IN_HEADERS,
+    IN_KEY,
+    FilterError,
+    PositionError,
+    RecordFilter,
+    parse_field,
+    parse_moment,
+    parse_offset,
+    shown_moment,
+)
 from millstream.console.messages.reading import FoundRecord
-from millstream.console.messages.text import header_line, hexadecimal, kind_label, one_line, seen, written_out
+from millstream.console.messages.views import header_line, hexadecimal, kind_label, one_line, seen, written_out
 from millstream.console.messages.writing import TypedWrongError, typed_bytes, typed_headers
 from millstream.registry.decoding import Decoded, guessed
 

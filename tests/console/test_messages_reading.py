@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from millstream.console.messages.matching import RecordFilter
-from millstream.console.messages.reading import Allowance, FoundRecord, Range, RecordReader
-from millstream.console.messages.tail import RecordTail
+from millstream.console.messages.query import RecordFilter
+from millstream.console.messages.reading import Allowance, FoundRecord, Range, RecordReader, RecordTail
 from millstream.console.messages.writing import RecordWriter, TypedWrongError
 from millstream.formats.records.compression import Codec
 from millstream.formats.records.record import Record, build_batch

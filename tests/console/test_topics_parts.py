@@ -7,12 +7,19 @@ import pytest
 pytest.importorskip("nicegui")  # rows link to pages
 
 from millstream.console.live.snapshot import Broker, Disk, Group, Member, Partition, Snapshot, Topic
-from millstream.console.topics.changing import name_complaint
-from millstream.console.topics.contents import Contents, Reader, contents_of, readers_of
-from millstream.console.topics.detail import what_goes
 from millstream.console.topics.hot_key_reports import key_text, merged
-from millstream.console.topics.rows import brokers_of, health, layout_rows, topic_rows
-from millstream.console.topics.settings import Source, TopicSetting, complaint, known_settings
+from millstream.console.topics.page import what_goes
+from millstream.console.topics.rows import (
+    Contents,
+    Reader,
+    brokers_of,
+    contents_of,
+    health,
+    layout_rows,
+    readers_of,
+    topic_rows,
+)
+from millstream.console.topics.settings import Source, TopicSetting, complaint, known_settings, name_complaint
 from millstream.raw_client import TopicPartition
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from millstream.simulator.history import Fate, History, Recorder, Report, check
-from millstream.simulator.history.recorder import save
+from millstream.simulator.history.operations import save
 from tests.chaos.cluster import Cluster
 from tests.chaos.network import Disks, Loopback
 from tests.exactly_once import strikes

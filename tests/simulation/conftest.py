@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from millstream.simulator.loop import Scheduler
 from millstream.simulator.machine import Machine, Process
 from millstream.simulator.network import Fabric
-from millstream.simulator.scheduler import Scheduler
 
 
 class Task:

@@ -6,8 +6,8 @@ from typing import Any
 from uuid import UUID
 
 from millstream.formats.records.record import Record, build_batch
-from millstream.simulator.sight import Batch, PartitionKey, ReplicaSight
-from millstream.simulator.transaction_book import NAME_HEADER
+from millstream.simulator.clients.transaction_tracker import NAME_HEADER
+from millstream.simulator.invariants.observation import Batch, PartitionKey, ReplicaSight
 
 COMMIT, ABORT = b"\x00\x00\x00\x01", b"\x00\x00\x00\x00"
 

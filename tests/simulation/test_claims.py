@@ -1,6 +1,6 @@
 """A producer may be fenced only if a request for its transactional id may have been carried out since it has it."""
 
-from millstream.simulator.claims import Claims
+from millstream.simulator.clients.transaction_tracker import Claims
 
 
 def test_nothing_was_asked_since() -> None:

@@ -9,8 +9,7 @@ import pytest
 
 from millstream.formats.model.identifiers import BrokerId, TopicId, TopicName
 from millstream.node.metadata.image import BrokerRegistration, MetadataImage, PartitionState, TopicImage
-from millstream.simulator.committed_log import CommittedLogs
-from millstream.simulator.invariants import (
+from millstream.simulator.invariants.cluster import (
     AckedIsKept,
     CommittedMetadataStays,
     EpochsOnlyGrow,
@@ -22,8 +21,16 @@ from millstream.simulator.invariants import (
     OneQuorumLeaderPerEpoch,
     all_invariants,
 )
-from millstream.simulator.sight import Batch, ImageSight, PartitionKey, QuorumSight, ReplicaSight, Sight
-from millstream.simulator.violation import Violation
+from millstream.simulator.invariants.logs import CommittedLogs
+from millstream.simulator.invariants.observation import (
+    Batch,
+    ImageSight,
+    PartitionKey,
+    QuorumSight,
+    ReplicaSight,
+    Sight,
+)
+from millstream.simulator.results import Violation
 
 TOPIC = UUID(int=7)
 

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from millstream.simulator.loop import Scheduler
 from millstream.simulator.machine import Process
-from millstream.simulator.scheduler import Scheduler
 
 from .conftest import World
 

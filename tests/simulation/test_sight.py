@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from millstream.simulator.invariants.observation import Observer, ReplicaSight, Sight
 from millstream.simulator.scenarios import Options
-from millstream.simulator.sight import Observer, ReplicaSight, Sight
 from millstream.simulator.simulation import simulate
 
 

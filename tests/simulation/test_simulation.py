@@ -8,9 +8,8 @@ import pytest
 
 from millstream.cli.app import run_app
 from millstream.node.replicas.partition import Partition
-from millstream.simulator.campaign import run_seeds
 from millstream.simulator.scenarios import Options, Scenario
-from millstream.simulator.simulation import simulate
+from millstream.simulator.simulation import run_seeds, simulate
 
 SEEDS = int(os.environ.get("SEEDS", "200"))
 FEW = pytest.mark.parametrize("seeds", [range(1, 5), pytest.param(range(5, 9), marks=pytest.mark.slow)], ids=str)

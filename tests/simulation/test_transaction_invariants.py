@@ -6,14 +6,13 @@ from typing import Any
 import pytest
 
 from millstream.formats.records.record import Record, build_batch
-from millstream.simulator.committed_log import CommittedLogs
-from millstream.simulator.compaction_invariants import CleaningKeepsTheLast
-from millstream.simulator.invariants import InSyncLogsAgree
-from millstream.simulator.sight import Batch, ReplicaSight, Sight
-from millstream.simulator.transaction_book import Transaction, TransactionBook
-from millstream.simulator.transaction_invariants import TransactionInvariants
-from millstream.simulator.transaction_log import OFFSETS_TOPIC, STATE_TOPIC
-from millstream.simulator.violation import Violation
+from millstream.simulator.clients.transaction_tracker import Transaction, TransactionBook
+from millstream.simulator.invariants.cluster import InSyncLogsAgree
+from millstream.simulator.invariants.compaction import CleaningKeepsTheLast
+from millstream.simulator.invariants.logs import OFFSETS_TOPIC, STATE_TOPIC, CommittedLogs
+from millstream.simulator.invariants.observation import Batch, ReplicaSight, Sight
+from millstream.simulator.invariants.transactions import TransactionInvariants
+from millstream.simulator.results import Violation
 
 from .logs import ABORT, COMMIT, StoredLog, marker, plain, replica, stored, written
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.simulator.history import Assigned, History, Kind, Outcome, Poll, Recorder, Report, Seen, Send, check
-from millstream.simulator.history.recorder import load, save
+from millstream.simulator.history.operations import load, save
 from tests.testing import test_transaction_history
 
 PARTITIONS = ("log-0", "log-1")

@@ -21,7 +21,7 @@ from millstream.simulator.history import (
     Transaction,
     check,
 )
-from millstream.simulator.history.recorder import load, save
+from millstream.simulator.history.operations import load, save
 
 INPUTS = ("in-0", "in-1")
 OUTPUTS = ("out-0", "out-1")

@@ -50,8 +50,8 @@ def simulate(
     """
     import logging
 
-    from millstream.simulator.campaign import run_seeds
     from millstream.simulator.scenarios import Options, Scenario
+    from millstream.simulator.simulation import run_seeds
     from millstream.simulator.simulation import simulate as run_seed
 
     if scenario and scenario not in tuple(Scenario):

@@ -1,7 +1,15 @@
-"""What all pages of one gateway share: the cluster, the schemas, and the eye on both."""
+"""What all pages of one gateway share: the cluster, the schemas, and the eye on both.
+
+The console that pages of this process belong to: NiceGUI's app is one for the whole process.
+
+What a page tells a person who asked for something that cannot be done.
+
+The pages in the order they are shown, with the letter that follows `g`.
+"""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from millstream.console.live.watcher import Watcher
 from millstream.raw_client import Cluster
@@ -21,3 +29,42 @@ class Console:
     def close(self) -> None:
         self.watcher.close()
         self.workers.shutdown(wait=False, cancel_futures=True)
+
+
+_console: Console | None = None
+
+
+def current_console() -> Console:
+    assert _console is not None, "no page is served before there is a console"
+    return _console
+
+
+def set_console(console: Console | None) -> None:
+    global _console
+    _console = console
+
+
+class UserError(Exception):
+    """The text says why, and what to do."""
+
+
+BASE = "/console"
+
+
+class Entry(NamedTuple):
+    path: str
+    title: str
+    icon: str
+    key: str
+
+
+ENTRIES = (
+    Entry("/", "Overview", "monitor_heart", "o"),
+    Entry("/topics", "Topics", "view_list", "t"),
+    Entry("/messages", "Messages", "mail_outline", "m"),
+    Entry("/groups", "Groups", "group_work", "r"),
+    Entry("/queues", "Queues", "inbox", "q"),
+    Entry("/schemas", "Schemas", "schema", "s"),
+    Entry("/pipelines", "Pipelines", "account_tree", "p"),
+    Entry("/cluster", "Cluster", "hub", "c"),
+)

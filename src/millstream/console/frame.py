@@ -20,13 +20,10 @@ from urllib.parse import urlencode
 from fastapi import Request
 from nicegui import ui
 
-from millstream.console.console import Console
-from millstream.console.current import current_console
-from millstream.console.errors import UserError
+from millstream.console.console import BASE, ENTRIES, Console, Entry, UserError, current_console
 from millstream.console.formats import clock
 from millstream.console.live.problems import Severity, problems_of
 from millstream.console.live.snapshot import Snapshot
-from millstream.console.navigation import BASE, ENTRIES, Entry
 from millstream.raw_client import WireError
 from millstream.registry.errors import RegistryError
 

@@ -17,8 +17,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from millstream.console.console import Console
-from millstream.console.current import set_console
+from millstream.console.console import Console, set_console
 from millstream.console.live.watcher import Watcher
 from millstream.raw_client import Cluster
 from millstream.registry.registry import Registry

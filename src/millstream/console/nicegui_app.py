@@ -11,14 +11,14 @@ from starlette.types import ASGIApp
 
 _ASSETS = Path(__file__).parent / "static"
 _PAGES = (
-    "millstream.console.pages.overview",
-    "millstream.console.pages.topics",
-    "millstream.console.pages.messages",
-    "millstream.console.pages.groups",
-    "millstream.console.pages.queues",
-    "millstream.console.pages.schemas",
-    "millstream.console.pages.pipelines",
-    "millstream.console.pages.cluster",
+    "millstream.console.overview",
+    "millstream.console.topics.page",
+    "millstream.console.messages.page",
+    "millstream.console.groups.page",
+    "millstream.console.queues.page",
+    "millstream.console.schemas.page",
+    "millstream.console.pipelines",
+    "millstream.console.cluster",
 )
 """Each module registers its page when it is imported."""
 _loaded = False

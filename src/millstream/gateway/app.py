@@ -16,8 +16,8 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from millstream.console.console import BASE
 from millstream.console.mounting import ConsoleMount
-from millstream.console.navigation import BASE
 from millstream.gateway.admin.group_routes import group_family
 from millstream.gateway.admin.groups import GroupAdmin
 from millstream.gateway.admin.topic_routes import topic_family

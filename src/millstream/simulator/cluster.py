@@ -7,12 +7,11 @@ from typing import Any
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.loading import load_broker_config
 from millstream.node.runtime.node import Node
-from millstream.simulator.decisions import Decisions
-from millstream.simulator.loop import Complaint
+from millstream.simulator.invariants.logs import Decisions
+from millstream.simulator.loop import Complaint, Scheduler
 from millstream.simulator.machine import Machine, Process, Program
 from millstream.simulator.network import Fabric
-from millstream.simulator.scheduler import Scheduler
-from millstream.simulator.trace import Trace
+from millstream.simulator.results import Trace
 
 CLIENT_PORT, CONTROLLER_PORT = 9092, 9093
 _DATA = "/data"

@@ -13,9 +13,8 @@ from typing import Any, Protocol, TypeVar
 
 from millstream.node.environment import Environment
 from millstream.simulator.disk import DiskSession, Killed, SimulatedDisk
-from millstream.simulator.loop import HANDLE_SECONDS, Complaint, SimulatedLoop
+from millstream.simulator.loop import HANDLE_SECONDS, Complaint, Scheduler, SimulatedLoop
 from millstream.simulator.network import Attachment, Fabric
-from millstream.simulator.scheduler import Scheduler
 
 EPOCH_MS = 1_800_000_000_000
 """What wall clocks show when a simulation begins."""

@@ -17,8 +17,7 @@ from collections.abc import Callable
 from math import log
 
 from millstream.node.server.network import CONNECT_TIMEOUT_S
-from millstream.simulator.loop import SimulatedLoop
-from millstream.simulator.scheduler import Scheduler
+from millstream.simulator.loop import Scheduler, SimulatedLoop
 from millstream.simulator.transport import SimulatedListening, SimulatedTransport
 
 _WINDOWS = (4 << 10, 64 << 10, 256 << 10)

@@ -13,14 +13,17 @@ time, and writes must go on meanwhile; in `power` a single node with `flush.befo
 within any write, and nothing that was acknowledged may be gone.
 
 Two runs of one seed are the same, event for event; `Result.fingerprint` says so.
+
+Many seeds, over several processes: each run is a thread of its own, so they share nothing.
 """
 
 import gc
 import logging
+import multiprocessing
 import random
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -28,20 +31,39 @@ from typing import Any
 from millstream.formats.model.identifiers import BrokerId, TopicName
 from millstream.node.metadata.image import MetadataImage, PartitionState
 from millstream.node.runtime.node import Node
+from millstream.simulator.clients.acknowledged_state import (
+    SCHEMAS,
+    SHORT,
+    KeepingClient,
+    Progress,
+    Registrar,
+    Shortener,
+)
+from millstream.simulator.clients.group_members import ClassicMember, ConsumerMember, ShareMember
+from millstream.simulator.clients.pipelining_producer import PipeliningProducer
+from millstream.simulator.clients.transactions import (
+    LEDGER,
+    LOOP_ID,
+    LOOP_KEY,
+    STATE,
+    WRITER_ID,
+    Applications,
+    CommittedReader,
+)
+from millstream.simulator.clients.workload import Administrator, Committer, Consumer, Producer, TopicPlan, Workload
 from millstream.simulator.cluster import Cluster
-from millstream.simulator.committed_log import CommittedLogs
-from millstream.simulator.committed_reader import CommittedReader
-from millstream.simulator.compaction_invariants import CleaningKeepsTheLast
 from millstream.simulator.faults import Saboteur
-from millstream.simulator.group_clients import ClassicMember, ConsumerMember, ShareMember
 from millstream.simulator.history.checker import check
-from millstream.simulator.history.recorder import Recorder
-from millstream.simulator.invariants import CommittedMetadataStays, NobodyIsFenced, all_invariants
-from millstream.simulator.keeping_client import KeepingClient, Progress
-from millstream.simulator.keeping_topics import SCHEMAS, SHORT, Registrar, Shortener
+from millstream.simulator.history.operations import Recorder
+from millstream.simulator.invariants.cluster import CommittedMetadataStays, NobodyIsFenced, WritesGoOn, all_invariants
+from millstream.simulator.invariants.compaction import CleaningKeepsTheLast
+from millstream.simulator.invariants.logs import OFFSETS_TOPIC, STATE_TOPIC, CommittedLogs
+from millstream.simulator.invariants.observation import Observer
+from millstream.simulator.invariants.transactions import TransactionInvariants
+from millstream.simulator.loop import Scheduler
 from millstream.simulator.machine import Machine, Process
-from millstream.simulator.pipelining_producer import PipeliningProducer
 from millstream.simulator.power_cuts import PowerCuts
+from millstream.simulator.results import Event, LogCapture, Trace, Violation
 from millstream.simulator.scenarios import (
     Options,
     Scenario,
@@ -50,15 +72,6 @@ from millstream.simulator.scenarios import (
     flush_settings,
     make_plan,
 )
-from millstream.simulator.scheduler import Scheduler
-from millstream.simulator.sight import Observer
-from millstream.simulator.trace import Event, LogCapture, Trace
-from millstream.simulator.transaction_invariants import TransactionInvariants
-from millstream.simulator.transaction_log import OFFSETS_TOPIC, STATE_TOPIC
-from millstream.simulator.transaction_workload import LEDGER, LOOP_ID, LOOP_KEY, STATE, WRITER_ID, Applications
-from millstream.simulator.violation import Violation
-from millstream.simulator.workload import Administrator, Committer, Consumer, Producer, TopicPlan, Workload
-from millstream.simulator.writes_go_on import WritesGoOn
 
 _STEP_SECONDS = 0.05
 _FORM_SECONDS = 30.0
@@ -540,3 +553,30 @@ def _caused(invariant: str, what: str, error: BaseException | None) -> Violation
     violation = Violation(invariant, what)
     violation.__cause__ = error
     return violation
+
+
+_RECYCLED_AFTER = 200
+"""Runs after which a process makes way for a fresh one."""
+
+
+def run_seeds(seeds: Iterable[int], options: Options, *, processes: int) -> Iterator[Result]:
+    """Results in the order of the seeds, without the events of runs that went well."""
+    if processes <= 1:
+        yield from map(partial(_run, options=options), seeds)
+        return
+    # Forked, so that nobody pays for the imports again.
+    context = multiprocessing.get_context("fork")
+    with context.Pool(processes, maxtasksperchild=_RECYCLED_AFTER) as pool:
+        yield from pool.imap(partial(_run, options=options), seeds)
+
+
+def _run(seed: int, options: Options) -> Result:
+    try:
+        result = simulate(seed, options)
+    except Exception as error:
+        # The simulator's own fault, or one that it did not contain: the other seeds run all the same.
+        return Result(seed, Violation("NothingUnhandled", f"the simulation itself failed: {error!r}"))
+    result.events = [] if result.ok else result.events[-200:]
+    if result.violation is not None:
+        result.violation.__cause__ = None  # tracebacks do not travel between processes
+    return result

@@ -13,19 +13,19 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from millstream.console.live.cluster_reading import (
+from millstream.console.live.metrics import History, Measured, read_acquired
+from millstream.console.live.reading import (
+    SHARE,
     read_brokers,
     read_disk,
     read_ends,
     read_failed_directories,
+    read_groups,
     read_min_in_sync,
     read_quorum,
     read_reassignments,
     read_topics,
 )
-from millstream.console.live.group_reading import SHARE, read_groups
-from millstream.console.live.history import History
-from millstream.console.live.measured import Measured, read_acquired
 from millstream.console.live.snapshot import Broker, Group, Partition, Snapshot
 from millstream.raw_client import Cluster, RefusedError, TopicPartition, UnreachableError, WireError
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from millstream.console.errors import UserError
+from millstream.console.console import UserError
 from millstream.console.messages.reading import Allowance, FoundRecord, Range, RecordReader
 from millstream.formats.records.record import Record, build_batch
 from millstream.raw_client import Cluster, TopicPartition

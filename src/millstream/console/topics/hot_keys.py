@@ -1,11 +1,20 @@
-"""Which partitions and keys carry a topic's traffic: the newest reports that brokers wrote, read from their topic."""
+"""Which partitions and keys carry a topic's traffic: the newest reports that brokers wrote, read from their topic.
+
+The hottest keys and the busiest partitions of a topic, as brokers last reported them.
+"""
 
 import json
 import time
 from typing import Any
 
+from nicegui import ui
+
+from millstream.console.formats import ago, count, rate, short_count, size
+from millstream.console.frame import Frame
 from millstream.console.messages.reading import Allowance, Range, RecordReader
-from millstream.console.topics.hot_key_reports import REPORT_TOPIC
+from millstream.console.tables import Column, DataTable
+from millstream.console.topics.hot_key_reports import REPORT_TOPIC, key_text, merged
+from millstream.console.widgets import card, grid
 
 _RECENT_MS = 120_000
 
@@ -26,3 +35,96 @@ def newest_reports(reader: RecordReader, topic: str, *, now_ms: int | None = Non
         if found:
             return [json.loads(value) for value in found.values() if value is not None]
     return []
+
+
+_TOP = 20
+EVERY_S = 5.0
+
+
+class HotKeysView:
+    def __init__(self, frame: Frame, topic: str) -> None:
+        self._frame = frame
+        self._topic = topic
+        self._note = ui.label("").classes("ms-muted").props("data-testid=hot-note")
+        with grid("two"):
+            with card("Hottest keys", note="share of the records that were sampled"):
+                self._keys = DataTable(
+                    [
+                        Column("key", "Key", cell="mono"),
+                        Column("records", "Of records", _percent, cell="bar"),
+                        Column("least", "At least", _percent, right=True),
+                        Column("bytes", "Of bytes", _percent, right=True),
+                    ],
+                    key="key",
+                    empty="No keys have been reported",
+                    filtered=False,
+                    sort_by="records",
+                    descending=True,
+                    test_id="hot-keys",
+                )
+            with card("Busiest partitions"):
+                self._partitions = DataTable(
+                    [
+                        Column("partition", "Partition"),
+                        Column("share", "Of bytes", _percent, cell="bar"),
+                        Column("records", "Records/s", rate, right=True),
+                        Column("bytes", "Bytes/s", size, right=True),
+                    ],
+                    key="partition",
+                    empty="Nothing has been reported",
+                    filtered=False,
+                    sort_by="share",
+                    descending=True,
+                    test_id="hot-partitions",
+                )
+
+    async def load(self) -> None:
+        if REPORT_TOPIC not in self._frame.snapshot.topics:
+            self._note.set_text(
+                "Nothing has been reported. Millstream brokers report while records arrive, unless "
+                "millstream.hot.keys.enable is false; other brokers do not."
+            )
+            return
+        with self._frame.reporting("The reports on hot keys cannot be read"):
+            reports = await self._frame.run(newest_reports, RecordReader(self._frame.console.cluster), self._topic)
+            if not reports:
+                self._note.set_text("Nothing was written for a while, so there is no report on this topic.")
+                return
+            self._show(merged(reports, _TOP))
+
+    def _show(self, document: dict[str, Any]) -> None:
+        reported = ago(time.time() * 1000 - document["time_ms"])
+        traffic = f"{short_count(document['records_per_second'])} records/s, {size(document['bytes_per_second'])}/s"
+        self._note.set_text(
+            f"Reported {reported}: {traffic}; keys by {count(document['sampled_records'])} samples. A key lives on one "
+            "partition: what one key brings cannot be spread by adding partitions."
+        )
+        self._keys.update(
+            [
+                {
+                    "key": key_text(key)[:200],
+                    "records": key["record_share"],
+                    "least": key["record_share_at_least"],
+                    "bytes": key["byte_share"],
+                    "_bars": {"records": round(100 * key["record_share"], 1)},
+                }
+                for key in document["keys"]
+            ]
+        )
+        total = document["bytes_per_second"] or 1
+        self._partitions.update(
+            [
+                {
+                    "partition": part["partition"],
+                    "share": part["bytes_per_second"] / total,
+                    "records": part["records_per_second"],
+                    "bytes": part["bytes_per_second"],
+                    "_bars": {"share": round(100 * part["bytes_per_second"] / total, 1)},
+                }
+                for part in document["partitions"]
+            ]
+        )
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}"

@@ -9,8 +9,8 @@ transaction whose commit got no answer happened as a whole or not at all. Transa
 consume-transform-produce loops, and offsets committed with them have checks of their own (`transaction_checks`).
 """
 
-from millstream.simulator.history.anomaly import Anomaly, Kind
 from millstream.simulator.history.checker import Report, check
+from millstream.simulator.history.evidence import Anomaly, Kind
 from millstream.simulator.history.operations import (
     Assigned,
     Commit,
@@ -21,13 +21,13 @@ from millstream.simulator.history.operations import (
     History,
     Outcome,
     Poll,
+    Recorder,
     Seen,
     Send,
     Source,
     StaleAllowed,
     Transaction,
 )
-from millstream.simulator.history.recorder import Recorder
 
 __all__ = [
     "Anomaly",

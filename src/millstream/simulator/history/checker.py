@@ -4,8 +4,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from millstream.simulator.history import checks, transaction_checks
-from millstream.simulator.history.anomaly import Anomaly, Kind
-from millstream.simulator.history.evidence import Evidence
+from millstream.simulator.history.evidence import Anomaly, Evidence, Kind
 from millstream.simulator.history.operations import Fate, History, Outcome
 
 _SHOWN_PER_KIND = 5

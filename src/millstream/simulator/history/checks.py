@@ -7,8 +7,14 @@ in compacted ones. What is about transactions alone is in `transaction_checks`.
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 
-from millstream.simulator.history.anomaly import Anomaly, Kind
-from millstream.simulator.history.evidence import Evidence, PartitionEvidence, RisingBound, missing_between
+from millstream.simulator.history.evidence import (
+    Anomaly,
+    Evidence,
+    Kind,
+    PartitionEvidence,
+    RisingBound,
+    missing_between,
+)
 from millstream.simulator.history.operations import Assigned, Fate, Outcome, Send, Value
 
 Check = Callable[[Evidence], Iterator[Anomaly]]

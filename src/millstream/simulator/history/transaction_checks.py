@@ -3,9 +3,8 @@
 from collections import defaultdict
 from collections.abc import Iterator
 
-from millstream.simulator.history.anomaly import Anomaly, Kind
 from millstream.simulator.history.checks import Check
-from millstream.simulator.history.evidence import Evidence
+from millstream.simulator.history.evidence import Anomaly, Evidence, Kind
 from millstream.simulator.history.operations import Commit, CommittedRead, Fate, Send, Source, Transaction
 
 _NOT_COMMITTED = (Fate.OPEN, Fate.ABORTED)

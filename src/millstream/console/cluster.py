@@ -1,0 +1,213 @@
+"""Cluster: is the load even, where are replicas and bytes, what moves, how is the quorum; preferred leaders elected.
+
+Leaders and replicas on their way: which partitions are not led as preferred, how far a move is, elections.
+"""
+
+from collections.abc import Sequence
+
+from nicegui import ui
+
+from millstream.console.formats import ago, count, plural, size
+from millstream.console.frame import Frame, console_page
+from millstream.console.live.snapshot import NO_LEADER, Partition, Reassignment, Snapshot
+from millstream.console.overview import broker_rows, quorum_rows
+from millstream.console.tables import Column, DataTable
+from millstream.console.widgets import BarChart, Stat, card, grid, heading
+from millstream.formats.model.errors import ErrorCode
+from millstream.raw_client import Cluster, TopicPartition
+from millstream.raw_client.errors import error_code, refusal
+
+_TIMEOUT_MS = 30_000
+
+
+def not_preferred(snapshot: Snapshot) -> list[Partition]:
+    """Those that could be led by the first of their replicas, since it is in sync, and are not."""
+    return [
+        each
+        for each in snapshot.partitions
+        if each.replicas and each.leader not in (NO_LEADER, each.replicas[0]) and each.replicas[0] in each.isr
+    ]
+
+
+def progress_of(snapshot: Snapshot, move: Reassignment) -> float:
+    """How much of the leader's log the new replicas have by now, in percent; the slowest decides."""
+    topic = snapshot.topics.get(move.place.topic)
+    if topic is None or move.place.partition >= len(topic.partitions) or not move.adding:
+        return 100.0
+    leader = snapshot.disks.get(topic.partitions[move.place.partition].leader)
+    whole = leader.sizes.get(move.place, 0) if leader is not None else 0
+    copied = [
+        snapshot.disks[number].sizes.get(move.place, 0) if number in snapshot.disks else 0 for number in move.adding
+    ]
+    return 100.0 if not whole else min(100.0, 100.0 * min(copied) / whole)
+
+
+def elect_preferred(cluster: Cluster, places: Sequence[TopicPartition]) -> dict[TopicPartition, str]:
+    """What could not be, and why."""
+    topics: dict[str, list[int]] = {}
+    for place in places:
+        topics.setdefault(place.topic, []).append(place.partition)
+    answer = cluster.call(
+        "elect_leaders",
+        election_type=0,
+        topic_partitions=[{"topic": topic, "partitions": numbers} for topic, numbers in topics.items()],
+        timeout_ms=_TIMEOUT_MS,
+    )
+    if answer.error_code:
+        raise refusal("the election", error_code(answer.error_code))
+    return {
+        TopicPartition(topic.topic, row.partition_id): row.error_message or error_code(row.error_code).name
+        for topic in answer.replica_election_results
+        for row in topic.partition_result
+        if row.error_code not in (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED)
+    }
+
+
+@console_page("/cluster")
+def cluster(frame: Frame) -> None:
+    async def elect() -> None:
+        places = [each.place for each in not_preferred(frame.snapshot)]
+        with frame.reporting("Leaders not elected"):
+            refused = await frame.run(elect_preferred, frame.console.cluster, places)
+            frame.changed()
+            if refused:
+                place, why = next(iter(refused.items()))
+                frame.complain(f"{plural(len(refused), 'partition')} kept the leader it has, such as {place}: {why}")
+            else:
+                frame.say(f"{plural(len(places), 'partition')} led by the preferred replica")
+
+    with heading("Cluster"):
+        button = ui.button("Elect preferred leaders", icon="balance", on_click=elect).props(
+            "outline no-caps dense padding='4px 12px' data-testid=elect"
+        )
+    with card(""), ui.element("div").classes("ms-stats"):
+        brokers_up = Stat("brokers up", test_id="brokers-up")
+        controller = Stat("active controller", test_id="controller")
+        skew = Stat("leader skew", test_id="skew")
+        displaced = Stat("not led as preferred", test_id="displaced")
+        behind = Stat("under-replicated", test_id="under-replicated")
+        offline = Stat("without leader", test_id="offline")
+        moving = Stat("being moved", test_id="moving")
+        stored = Stat("on disk, all replicas")
+    with grid("two"):
+        with card("Partitions per broker", note="led here, and followed here"):
+            replicas = BarChart(test_id="chart-replicas")
+        with card("Disk per broker", note="MB of logs"):
+            disks = BarChart(test_id="chart-disks")
+    with card("Brokers"):
+        brokers = DataTable(
+            [
+                Column("id", "Broker"),
+                Column("state", "State", cell="badge"),
+                Column("address", "Address", cell="nowrap"),
+                Column("rack", "Rack"),
+                Column("leads", "Leads", count, right=True),
+                Column("share", "Share of leaders", cell="bar"),
+                Column("replicas", "Replicas", count, right=True),
+                Column("behind", "Not in sync", count, right=True),
+                Column("disk", "Logs", size, right=True),
+                Column("free", "Disk free", size, right=True),
+            ],
+            key="id",
+            empty="No broker is known yet",
+            filtered=False,
+            test_id="brokers",
+        )
+    with grid("two"):
+        with card("Metadata quorum"):
+            quorum_note = ui.label("").classes("ms-muted").props("data-testid=quorum-note")
+            quorum = DataTable(
+                [
+                    Column("id", "Node"),
+                    Column("role", "Role", cell="badge"),
+                    Column("end", "Log end", count, right=True),
+                    Column("lag", "Behind", count, right=True),
+                    Column("caught_up", "Caught up", ago, right=True),
+                ],
+                key="id",
+                empty="No leader tells of a quorum",
+                filtered=False,
+                test_id="quorum",
+            )
+        with card("Reassignments under way"):
+            moves = DataTable(
+                [
+                    Column("place", "Partition", cell="mono", searched=True),
+                    Column("adding", "To"),
+                    Column("removing", "From"),
+                    Column("progress", "Copied", cell="bar"),
+                ],
+                key="place",
+                empty="Nothing moves",
+                filtered=False,
+                test_id="reassignments",
+            )
+
+    def show(snapshot: Snapshot) -> None:
+        rows = broker_rows(snapshot)
+        led = {broker.id: 0 for broker in snapshot.brokers}
+        held = dict.fromkeys(led, 0)
+        out_of_sync = dict.fromkeys(led, 0)
+        for each in snapshot.partitions:
+            if each.leader in led:
+                led[each.leader] += 1
+            for number in each.replicas:
+                if number in held:
+                    held[number] += 1
+                    out_of_sync[number] += number not in each.isr
+        total = max(1, sum(led.values()))
+        mean = total / max(1, len(led))
+        up = sum(broker.is_up for broker in snapshot.brokers)
+        brokers_up.show(f"{up} / {len(snapshot.brokers)}", "bad" if up < len(snapshot.brokers) else "")
+        quorum_leader = snapshot.quorum.leader if snapshot.quorum is not None else snapshot.controller
+        controller.show(str(quorum_leader) if quorum_leader >= 0 else "none", "" if quorum_leader >= 0 else "bad")
+        skew.show(f"{max(led.values(), default=0) / mean - 1:+.0%}" if led else "–")
+        wrong = not_preferred(snapshot)
+        displaced.show(count(len(wrong)), "warn" if wrong else "")
+        button.set_enabled(bool(wrong))
+        few = sum(each.is_under_replicated for each in snapshot.partitions)
+        behind.show(count(few), "warn" if few else "")
+        none = sum(each.leader < 0 for each in snapshot.partitions)
+        offline.show(count(none), "bad" if none else "")
+        moving.show(count(len(snapshot.reassignments)))
+        stored.show(size(sum(disk.used_bytes for disk in snapshot.disks.values())))
+        names = [f"broker {number}" for number in led]
+        replicas.update(names, {"leads": list(led.values()), "follows": [held[number] - led[number] for number in led]})
+        disks.update(
+            names,
+            {"logs": [round(snapshot.disks[n].used_bytes / 1e6, 2) if n in snapshot.disks else 0 for n in led]},
+        )
+        for row in rows:
+            at = row["id"]
+            assert isinstance(at, int)
+            disk = snapshot.disks.get(at)
+            percent = 100 * led[at] / total
+            row |= {
+                "share": f"{percent:.0f} %",
+                "_bars": {"share": percent},
+                "behind": out_of_sync[at],
+                "free": disk.free_bytes if disk is not None else None,
+            }
+        brokers.update(rows)
+        quorum.update(quorum_rows(snapshot))
+        known = snapshot.quorum
+        quorum_note.set_text(
+            ""
+            if known is None or known.leader < 0
+            else f"epoch {known.epoch}, committed up to {known.high_watermark:,}"
+        )
+        moves.update(
+            [
+                {
+                    "place": str(each.place),
+                    "adding": ", ".join(map(str, each.adding)) or "–",
+                    "removing": ", ".join(map(str, each.removing)) or "–",
+                    "progress": f"{percent:.0f} %",
+                    "_bars": {"progress": percent},
+                }
+                for each in snapshot.reassignments
+                for percent in (progress_of(snapshot, each),)
+            ]
+        )
+
+    frame.live(show)

@@ -1,0 +1,307 @@
+"""What a broker counts of itself: `GET /metrics` on its Kafka port, as Millstream's brokers answer it.
+
+Brokers of another make have no such page, and those behind TLS or SASL are not asked: charts then say so.
+
+From a broker's counters to rates and latencies: each page of metrics is compared with the one before.
+
+Numbers over time for charts: the last so many, in little memory.
+
+Throughput, latency and lag over time, as long as somebody watches; what charts are drawn from.
+"""
+
+import http.client
+import re
+import time
+from array import array
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from millstream.console.live.snapshot import Broker, Snapshot, Topic
+from millstream.raw_client import TopicPartition
+
+_SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? ([^ ]+)")
+_LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
+_ESCAPES = {r"\n": "\n", r"\"": '"', r"\\": "\\"}
+_LARGEST_PAGE = 16 << 20
+
+
+class MetricsError(Exception):
+    """No metrics from this broker now. `is_no_page`: it seems to have none, rather than to be away."""
+
+    def __init__(self, text: str, *, is_no_page: bool = True) -> None:
+        super().__init__(text)
+        self.is_no_page = is_no_page
+
+
+class Sample(NamedTuple):
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+
+def fetch_metrics(host: str, port: int, subjects: Sequence[str], timeout_s: float) -> list[Sample]:
+    """Those of some subjects: all of them would be thousands of lines, every second."""
+    chosen = "&".join(f"collect[]={subject}" for subject in subjects)
+    connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
+    try:
+        connection.request("GET", f"/metrics?{chosen}", headers={"Accept": "text/plain"})
+        answer = connection.getresponse()
+        if answer.status != http.HTTPStatus.OK:
+            raise MetricsError(f"it answered {answer.status}")
+        return list(parse(answer.read(_LARGEST_PAGE).decode("utf-8", "replace")))
+    except http.client.HTTPException as error:
+        raise MetricsError(str(error) or type(error).__name__) from error
+    except OSError as error:
+        raise MetricsError(str(error), is_no_page=False) from error
+    finally:
+        connection.close()
+
+
+def parse(text: str) -> Iterator[Sample]:
+    """Prometheus' text format; lines that are something else are left out."""
+    for line in text.splitlines():
+        found = None if line.startswith("#") else _SAMPLE.match(line)
+        if found is None:
+            continue
+        try:
+            value = float(found[3])
+        except ValueError:
+            continue
+        labels = {name: _unescape(text) for name, text in _LABEL.findall(found[2] or "")}
+        yield Sample(found[1], labels, value)
+
+
+def _unescape(text: str) -> str:
+    return re.sub(r"\\.", lambda found: _ESCAPES.get(found[0], found[0]), text)
+
+
+_TIMEOUT_S = 0.9
+_AGAIN_AFTER_S = 10.0
+"""A broker that has no such page is asked again only so often."""
+BYTES_IN = "millstream_topic_received_bytes_total"
+BYTES_OUT = "millstream_topic_sent_bytes_total"
+_ACQUIRED = "millstream_share_group_acquired_records"
+LATENCY = "millstream_request_duration_seconds_bucket"
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    at: float
+    sums: Mapping[str, float]
+    buckets: Mapping[str, Mapping[float, float]]
+    """By API: how many requests took at most so many seconds."""
+
+
+class Measured:
+    def __init__(self) -> None:
+        self._pages: dict[str, _Page] = {}
+        self._absent: dict[str, float] = {}
+
+    def read(self, broker: Broker) -> dict[str, float] | None:
+        """Numbers by name, of the time since the last look; None if this broker has none."""
+        now = time.monotonic()
+        if now < self._absent.get(broker.address, 0.0):
+            return None
+        try:
+            page = _page(now, fetch_metrics(broker.host, broker.port, ("topics", "requests"), _TIMEOUT_S))
+        except MetricsError as error:
+            if error.is_no_page:
+                self._absent[broker.address] = now + _AGAIN_AFTER_S
+            return None
+        before = self._pages.get(broker.address)
+        self._pages[broker.address] = page
+        return {} if before is None else _between(before, page)
+
+
+def read_acquired(broker: Broker) -> dict[str, dict[TopicPartition, int]]:
+    """Records that members of share groups hold now, of partitions that this broker leads; by group."""
+    found: dict[str, dict[TopicPartition, int]] = {}
+    try:
+        samples = fetch_metrics(broker.host, broker.port, ("groups",), _TIMEOUT_S)
+    except MetricsError:
+        return found
+    for name, labels, value in samples:
+        if name == _ACQUIRED:
+            place = TopicPartition(labels["topic"], int(labels["partition"]))
+            found.setdefault(labels["group"], {})[place] = int(value)
+    return found
+
+
+def _page(now: float, samples: Sequence[Sample]) -> _Page:
+    sums: dict[str, float] = {}
+    buckets: dict[str, dict[float, float]] = {}
+    for name, labels, value in samples:
+        if name in (BYTES_IN, BYTES_OUT):
+            sums[name] = sums.get(name, 0.0) + value
+        elif name == LATENCY and "le" in labels:
+            api = labels.get("api", "").lower()
+            bound = float(labels["le"].replace("+Inf", "inf"))
+            theirs = buckets.setdefault(api, {})
+            theirs[bound] = theirs.get(bound, 0.0) + value
+    return _Page(now, sums, buckets)
+
+
+def _between(before: _Page, after: _Page) -> dict[str, float]:
+    span = after.at - before.at
+    found: dict[str, float] = {}
+    if span <= 0:
+        return found
+    for name, total in (("bytes_in", BYTES_IN), ("bytes_out", BYTES_OUT)):
+        if total in after.sums:
+            found[name] = max(0.0, after.sums[total] - before.sums.get(total, 0.0)) / span
+    # Of Produce only: a Fetch takes as long as its caller wants to wait.
+    counts = {
+        bound: max(0.0, count - before.buckets.get("produce", {}).get(bound, 0.0))
+        for bound, count in after.buckets.get("produce", {}).items()
+    }
+    for share, name in ((0.5, "p50"), (0.99, "p99")):
+        seconds = quantile(counts, share)
+        if seconds is not None:
+            found[f"produce_{name}_ms"] = seconds * 1000
+    return found
+
+
+def quantile(cumulative: Mapping[float, float], share: float) -> float | None:
+    """As Prometheus' histogram_quantile does: within a bucket, evenly."""
+    bounds = sorted(cumulative)
+    if not bounds or cumulative[bounds[-1]] <= 0:
+        return None
+    rank = share * cumulative[bounds[-1]]
+    lower, below = 0.0, 0.0
+    for bound in bounds:
+        count = cumulative[bound]
+        if count >= rank:
+            if bound == float("inf"):
+                return lower
+            return lower + (bound - lower) * (rank - below) / max(count - below, 1e-9)
+        lower, below = bound, count
+    return lower
+
+
+KEPT_POINTS = 900
+
+
+class Series:
+    def __init__(self, kept: int = KEPT_POINTS) -> None:
+        self._kept = kept
+        self._times = array("d")
+        self._values = array("d")
+
+    def __len__(self) -> int:
+        return len(self._times)
+
+    def add(self, at: float, value: float) -> None:
+        if self._times and at <= self._times[-1]:
+            return
+        self._times.append(at)
+        self._values.append(value)
+        if len(self._times) > self._kept * 5 // 4:  # not one by one: that would move all of them each time
+            cut = len(self._times) - self._kept
+            del self._times[:cut]
+            del self._values[:cut]
+
+    def points(self, since: float = 0.0) -> Iterator[tuple[float, float]]:
+        for at, value in zip(self._times, self._values, strict=True):
+            if at >= since:
+                yield at, value
+
+    def last(self) -> float | None:
+        return self._values[-1] if self._values else None
+
+
+_RATE_OVER_S = 5.0
+_PACE_OVER_S = 20.0
+"""Commits come in steps, those of Spark's batches in large ones."""
+_MOST_GROUPS = 2000
+
+
+class History:
+    def __init__(self) -> None:
+        self.records_in = Series()
+        self.bytes_in = Series()
+        self.bytes_out = Series()
+        self.produce_p99_ms = Series()
+        self.produce_p50_ms = Series()
+        self.topics: dict[str, Series] = {}
+        """Records per second into each topic."""
+        self.lags: dict[str, Series] = {}
+        """Of each group."""
+        self.paces: dict[str, float] = {}
+        """Records per second that each group commits, over the last seconds."""
+        self.moved_at: dict[str, float] = {}
+        """When a group was last seen to have moved on."""
+        self._read: dict[str, deque[tuple[float, int]]] = {}
+        self._ends: deque[tuple[float, Mapping[str, int]]] = deque()
+        self._known: dict[TopicPartition, int] = {}
+
+    def note_ends(self, now: float, ends: Mapping[TopicPartition, int], topics: Mapping[str, Topic]) -> None:
+        """A partition whose leader is silent keeps the end it had: it takes no records either."""
+        self._known.update(ends)
+        totals: dict[str, int] = {}
+        for topic in topics.values():
+            known = [self._known[each.place] for each in topic.partitions if each.place in self._known]
+            if len(known) == len(topic.partitions):  # or else the rest, once known, would look like a burst
+                totals[topic.name] = sum(known)
+        for place in [place for place in self._known if place.topic not in topics]:
+            del self._known[place]
+        self._ends.append((now, totals))
+        while len(self._ends) > 2 and self._ends[1][0] <= now - _RATE_OVER_S:
+            self._ends.popleft()
+
+    def rates(self, now: float) -> dict[str, float]:
+        """Records per second over the last few seconds; a topic made anew begins at nothing."""
+        if len(self._ends) < 2:
+            return {}
+        then, before = self._ends[0]
+        _, after = self._ends[-1]
+        span = now - then
+        if span <= 0:
+            return {}
+        return {name: max(0.0, (total - before[name]) / span) for name, total in after.items() if name in before}
+
+    def note(self, snapshot: Snapshot) -> None:
+        at = snapshot.at
+        if snapshot.trouble is None and len(self._ends) > 1:
+            self.records_in.add(at, sum(self._last_rates().values()))
+        for number in ("bytes_in", "bytes_out"):
+            known = [each[number] for each in snapshot.metrics.values() if number in each]
+            if known:
+                getattr(self, number).add(at, sum(known))
+        for number in ("produce_p50_ms", "produce_p99_ms"):
+            known = [each[number] for each in snapshot.metrics.values() if number in each]
+            if known:
+                getattr(self, number).add(at, max(known))
+        for name, rate in snapshot.rates.items():
+            self.topics.setdefault(name, Series(300)).add(at, rate)
+        for name in self.topics.keys() - snapshot.topics.keys():
+            del self.topics[name]
+        for name, group in snapshot.groups.items():
+            if name in self.lags or len(self.lags) < _MOST_GROUPS:
+                self.lags.setdefault(name, Series()).add(at, group.lag)
+        self._note_paces(snapshot)
+        if snapshot.groups_known:
+            for name in self.lags.keys() - snapshot.groups.keys():
+                del self.lags[name]
+
+    def _note_paces(self, snapshot: Snapshot) -> None:
+        for name, group in snapshot.groups.items():
+            read = sum(group.offsets.values())
+            known = self._read.setdefault(name, deque())
+            if known and read > known[-1][1]:
+                self.moved_at[name] = snapshot.at
+            known.append((snapshot.at, read))
+            while len(known) > 2 and known[1][0] <= snapshot.at - _PACE_OVER_S:
+                known.popleft()
+            span = known[-1][0] - known[0][0]
+            self.paces[name] = max(0.0, (read - known[0][1]) / span) if span > 0 else 0.0
+        for name in self._read.keys() - snapshot.groups.keys():
+            for kept in (self._read, self.paces, self.moved_at):
+                kept.pop(name, None)
+
+    def _last_rates(self) -> dict[str, float]:
+        """Between the last two looks, for the chart: an average would smear what happened."""
+        (then, before), (now, after) = self._ends[-2], self._ends[-1]
+        span = max(0.001, now - then)
+        return {name: max(0.0, (total - before[name]) / span) for name, total in after.items() if name in before}

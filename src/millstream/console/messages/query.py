@@ -1,0 +1,310 @@
+"""What the messages page is asked for, and the answer: fields of a form turned into one read of a topic.
+
+Where to begin reading, as a person writes it: an offset, a time, or an age.
+
+Which records to show: those that hold a text, and those of which a field has a value.
+
+A text is looked for in key, value and headers, whatever their case. A field is a path into the decoded value (or key)
+compared with something: `order.lines[0].sku = A-17`, `amount >= 100`, `customer ~ smith`, `error != null`.
+"""
+
+import operator
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Any
+
+import orjson
+
+from millstream.console.messages.reading import FoundRecord, Page, Range, RecordReader, RecordTail
+from millstream.registry.decoding import Decoded
+
+Decode = Callable[[bytes | None], Decoded]
+Step = str | int | None
+"""A name, an index, or every one of a list."""
+
+ANYWHERE, IN_KEY, IN_VALUE, IN_HEADERS = "anywhere", "key", "value", "headers"
+PLACES = (ANYWHERE, IN_KEY, IN_VALUE, IN_HEADERS)
+_SCHEMA_MAGIC = b"\x00"
+_COMPARISON = re.compile(r"(?P<path>.+?)\s*(?P<sign>!=|>=|<=|=|>|<|~)\s*(?P<wanted>.*)", re.DOTALL)
+_PATH_PART = re.compile(
+    r"\.?(?:(?P<name>[^.\[\]\"'\s]+)|\[(?P<index>\d+|\*)\]|\[(?P<quote>[\"'])(?P<quoted>.*?)(?P=quote)\])"
+)
+_LONGEST = 500
+_FIELD_HELP = "write a path and what it must be: order.id = 17, amount >= 100, name ~ smith, items[0].sku = 'A'"
+_ORDERINGS: dict[str, Callable[[Any, Any], bool]] = {
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+}
+
+
+class FilterError(ValueError):
+    """The text is no comparison; it says how one is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class FieldIs:
+    """A comparison with what is found at a path; true if any of what the path leads to fulfils it."""
+
+    path: tuple[Step, ...]
+    sign: str
+    wanted: Any
+    """A JSON value, where the text was one; else the text."""
+    wanted_text: str
+
+    def holds(self, document: Any) -> bool:
+        found = list(_at(document, self.path))
+        if self.sign == "!=":
+            return all(not self._equal(each) for each in found)
+        return any(self._compare(each) for each in found)
+
+    def _compare(self, found: Any) -> bool:
+        if self.sign == "=":
+            return self._equal(found)
+        if self.sign == "~":
+            return self.wanted_text.casefold() in _text(found).casefold()
+        numbers = _is_number(found) and _is_number(self.wanted)
+        if numbers or (isinstance(found, str) and isinstance(self.wanted, str)):
+            return _ORDERINGS[self.sign](found, self.wanted)
+        return False
+
+    def _equal(self, found: Any) -> bool:
+        # 17 finds the number and the text "17": who looks for an id seldom knows how it is written.
+        return bool(found == self.wanted and isinstance(found, bool) == isinstance(self.wanted, bool)) or (
+            isinstance(found, str) and found == self.wanted_text
+        )
+
+
+def parse_field(text: str) -> FieldIs | None:
+    """None for an empty text."""
+    if not text.strip():
+        return None
+    if len(text) > _LONGEST:
+        raise FilterError(f"a comparison has at most {_LONGEST} characters")
+    found = _COMPARISON.fullmatch(text.strip())
+    if found is None:
+        raise FilterError(f"{text.strip()[:60]!r} compares nothing: {_FIELD_HELP}")
+    wanted_text = found["wanted"].strip()
+    if len(wanted_text) >= 2 and wanted_text[0] == wanted_text[-1] == "'":
+        wanted_text = wanted_text[1:-1]
+        wanted: Any = wanted_text
+    else:
+        try:
+            wanted = orjson.loads(wanted_text)
+        except ValueError:
+            wanted = wanted_text
+        if isinstance(wanted, str):
+            wanted_text = wanted
+    return FieldIs(_parse_path(found["path"]), found["sign"], wanted, wanted_text)
+
+
+def _parse_path(text: str) -> tuple[Step, ...]:
+    path = text.strip()
+    path = path.removeprefix("$") if path.startswith(("$.", "$[")) or path == "$" else path
+    steps: list[Step] = []
+    at = 0
+    while at < len(path):
+        part = _PATH_PART.match(path, at)
+        if part is None:
+            raise FilterError(f"{text.strip()[:60]!r} is no path: {_FIELD_HELP}")
+        if part["index"] is not None:
+            steps.append(None if part["index"] == "*" else int(part["index"]))
+        else:
+            steps.append(part["name"] if part["name"] is not None else part["quoted"])
+        at = part.end()
+    return tuple(steps)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFilter:
+    """Called with a record, says whether it is to be shown. Decodes only where the bytes alone cannot tell."""
+
+    decode: Decode
+    text: str = ""
+    place: str = ANYWHERE
+    field: FieldIs | None = None
+    field_of_key: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.text or self.field)
+
+    def __call__(self, record: FoundRecord) -> bool:
+        if self.text and not any(self._holds_text(part) for part in self._parts(record)):
+            return False
+        if self.field is None:
+            return True
+        decoded = self.decode(record.key if self.field_of_key else record.value)
+        return decoded.kind != "binary" and self.field.holds(decoded.value)
+
+    def _parts(self, record: FoundRecord) -> Iterator[bytes | None]:
+        if self.place in (ANYWHERE, IN_KEY):
+            yield record.key
+        if self.place in (ANYWHERE, IN_VALUE):
+            yield record.value
+        if self.place in (ANYWHERE, IN_HEADERS):
+            for name, value in record.headers:
+                yield name.encode("utf-8", "surrogateescape")
+                yield value
+
+    def _holds_text(self, data: bytes | None) -> bool:
+        if not data:
+            return False
+        wanted = self.text
+        if wanted.isascii():
+            if wanted.lower().encode() in data.lower():
+                return True
+        elif wanted.casefold() in data.decode("utf-8", "replace").casefold():
+            return True
+        if data.startswith(_SCHEMA_MAGIC):
+            decoded = self.decode(data)
+            return decoded.kind != "binary" and wanted.casefold() in _text(decoded.value).casefold()
+        return False
+
+
+def _at(document: Any, path: tuple[Step, ...]) -> Iterator[Any]:
+    if not path:
+        yield document
+        return
+    step, rest = path[0], path[1:]
+    if isinstance(step, str):
+        if isinstance(document, dict) and step in document:
+            yield from _at(document[step], rest)
+    elif isinstance(document, list):
+        if step is None:
+            for each in document:
+                yield from _at(each, rest)
+        elif step < len(document):
+            yield from _at(document[step], rest)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS, default=str).decode()
+
+
+_UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_HELP = "write a time such as 2026-01-31 12:00, a time of day such as 12:00, @milliseconds, or an age such as 5m, 2h"
+
+
+class PositionError(ValueError):
+    """The text is no position; it says how one is written."""
+
+
+def parse_offset(text: str) -> int:
+    digits = text.strip().replace(",", "").replace("_", "")
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 18):
+        raise PositionError(f"{text.strip()[:40]!r} is no offset: write a whole number from 0 on")
+    return int(digits)
+
+
+def parse_moment(text: str, zone: tzinfo, now: datetime) -> int:
+    """Milliseconds since 1970. Times without a zone are in the reader's; `now` is what ages count from."""
+    text = text.strip()
+    age = re.fullmatch(r"(\d{1,9})\s*(ms|s|m|h|d)(?:\s+ago)?", text)
+    try:
+        if age:
+            return _milliseconds(now - timedelta(**{_UNITS[age[2]]: int(age[1])}))
+        if re.fullmatch(r"@\d{1,15}", text):
+            return int(text[1:])
+        if re.fullmatch(r"\d{1,2}:\d{2}(:\d{2})?", text):
+            hour, minute, second = ([int(part) for part in text.split(":")] + [0])[:3]
+            today = now.astimezone(zone).replace(hour=hour, minute=minute, second=second, microsecond=0)
+            return _milliseconds(today if today <= now else today - timedelta(days=1))
+        moment = datetime.fromisoformat(text)
+        return _milliseconds(moment if moment.tzinfo else moment.replace(tzinfo=zone))
+    except (ValueError, OverflowError):
+        raise PositionError(f"{text[:40]!r} is no time: {_HELP}") from None
+
+
+def shown_moment(timestamp_ms: int, zone: tzinfo) -> str:
+    """A record's time to the millisecond, in the reader's zone; nothing if the record has none."""
+    if timestamp_ms < 0:
+        return "–"
+    try:
+        moment = (_EPOCH + timedelta(milliseconds=timestamp_ms)).astimezone(zone)
+    except OverflowError:
+        return f"@{timestamp_ms}"
+    return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{moment.microsecond // 1000:03d}"
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _milliseconds(moment: datetime) -> int:
+    return max(0, (moment.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1))
+
+
+NEWEST, OLDEST, OFFSET, TIME, LIVE = "newest", "oldest", "offset", "time", "live"
+MODES = {NEWEST: "Newest", OLDEST: "Oldest", OFFSET: "From offset", TIME: "From time", LIVE: "Live"}
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    topic: str
+    mode: str = NEWEST
+    at: str = ""
+    """The offset or time, as it was typed."""
+    partition: int | None = None
+    text: str = ""
+    place: str = ANYWHERE
+    field: str = ""
+    count: int = 50
+
+    @property
+    def is_backwards(self) -> bool:
+        return self.mode == NEWEST
+
+    def filter(self, decode: Decode) -> RecordFilter | None:
+        """ValueError says what was typed wrong."""
+        found = RecordFilter(decode, self.text.strip(), self.place, parse_field(self.field))
+        return found if found else None
+
+    def check(self, zone: tzinfo) -> None:
+        """ValueError says what was typed wrong, before anything is asked."""
+        parse_field(self.field)
+        if self.mode == OFFSET:
+            parse_offset(self.at)
+        if self.mode == TIME:
+            parse_moment(self.at, zone, datetime.now(UTC))
+
+    @property
+    def _partitions(self) -> list[int] | None:
+        return None if self.partition is None else [self.partition]
+
+
+def first_page(reader: RecordReader, question: Question, decode: Decode, zone: tzinfo) -> tuple[Page, dict[int, Range]]:
+    """The page, and the ranges that the next one goes on from."""
+    ranges = reader.ranges(question.topic, question._partitions)
+    if question.mode == OFFSET:
+        offset = parse_offset(question.at)
+        ranges = {index: Range(min(max(span.start, offset), span.end), span.end) for index, span in ranges.items()}
+    elif question.mode == TIME:
+        starts = reader.starts_at(question.topic, parse_moment(question.at, zone, datetime.now(UTC)), ranges)
+        ranges = {index: Range(starts[index], span.end) for index, span in ranges.items()}
+    return next_page(reader, question, decode, ranges)
+
+
+def next_page(
+    reader: RecordReader, question: Question, decode: Decode, ranges: dict[int, Range]
+) -> tuple[Page, dict[int, Range]]:
+    read = reader.backwards if question.is_backwards else reader.forwards
+    page = read(question.topic, ranges, question.count, question.filter(decode))
+    rest = {
+        index: Range(span.start, page.following[index])
+        if question.is_backwards
+        else Range(page.following[index], span.end)
+        for index, span in ranges.items()
+    }
+    return page, rest
+
+
+def tail(reader: RecordReader, question: Question, decode: Decode) -> RecordTail:
+    return RecordTail(reader, question.topic, question._partitions, question.filter(decode))

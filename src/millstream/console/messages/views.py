@@ -1,0 +1,372 @@
+"""Keys, values and headers as text for a page: a line, a longer piece, hexadecimal; never markup, never unbounded.
+
+Characters that would not be seen, or would turn a line around, are shown as what they are.
+
+The table of records: a line each, everything as text, picked by mouse or keys.
+
+One record in full: where it is, its headers, key and value, decoded, as text, hexadecimal or base64.
+"""
+
+import base64
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import tzinfo
+from functools import partial
+from typing import Any
+
+import orjson
+from nicegui import ui
+
+from millstream.console.formats import count, size
+from millstream.console.frame import Frame
+from millstream.console.messages.query import Decode, shown_moment
+from millstream.console.messages.reading import FoundRecord
+from millstream.console.widgets import dialog
+from millstream.registry.decoding import Decoded
+
+LINE_CHARACTERS = 240
+PIECE_CHARACTERS = 20_000
+"""Of a value in the details of a record, until more is asked for."""
+WHOLE_CHARACTERS = 2_000_000
+"""A browser can show so much; what is longer is there to be saved."""
+_HEX_WIDTH = 16
+_UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
+_IN_A_LINE = {"\n": "⏎", "\t": "⇥", "\r": "␍"}
+_KINDS = {
+    "null": "null",
+    "json": "JSON",
+    "text": "text",
+    "binary": "binary",
+    "avro": "Avro",
+    "json-schema": "JSON Schema",
+    "protobuf": "Protobuf",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Text with the number of characters that were left out."""
+
+    text: str
+    left_out: int = 0
+
+
+def kind_label(decoded: Decoded) -> str:
+    name = _KINDS.get(decoded.kind, decoded.kind)
+    return f"{name} #{decoded.schema_id}" if decoded.schema_id is not None and not decoded.problem else name
+
+
+def one_line(decoded: Decoded, most: int = LINE_CHARACTERS) -> str:
+    """For a row of a table."""
+    if decoded.kind == "null":
+        return "null"
+    # What is cut anyway is not written out first: a megabyte of JSON in each of a hundred rows.
+    text = decoded.value if isinstance(decoded.value, str) else _dump(decoded.value, indented=False)
+    cut = seen(text[: most + 1], in_a_line=True)
+    return cut[:most] + "…" if len(text) > most else cut
+
+
+def written_out(decoded: Decoded, most: int = PIECE_CHARACTERS) -> Piece:
+    """For the details of a record: JSON indented, anything else as it is."""
+    if decoded.kind == "null":
+        return Piece("null")
+    plain = isinstance(decoded.value, str) and decoded.kind in ("text", "binary")
+    text = decoded.value if plain else _dump(decoded.value, indented=True)
+    return Piece(seen(text[:most]), max(0, len(text) - most))
+
+
+def hexadecimal(data: bytes, most_bytes: int = PIECE_CHARACTERS // 5) -> Piece:
+    """Offsets, bytes and what is printable of them, as hex editors have it."""
+    lines = []
+    for at in range(0, min(len(data), most_bytes), _HEX_WIDTH):
+        row = data[at : min(at + _HEX_WIDTH, most_bytes)]
+        digits = row[:8].hex(" ") + ("  " + row[8:].hex(" ") if len(row) > 8 else "")
+        printable = "".join(chr(byte) if 32 <= byte < 127 else "·" for byte in row)
+        lines.append(f"{at:08x}  {digits:<48}  {printable}")
+    return Piece("\n".join(lines), max(0, len(data) - most_bytes))
+
+
+def header_line(value: bytes | None, most: int = LINE_CHARACTERS) -> str:
+    if value is None:
+        return "null"
+    try:
+        text = value[: 4 * most + 4].decode() if len(value) <= 4 * most else value[: 4 * most].decode("utf-8", "ignore")
+    except UnicodeDecodeError:
+        text = f"0x{value[:most].hex()}"
+    return seen(text[:most], in_a_line=True) + ("…" if len(text) > most or len(value) > 4 * most else "")
+
+
+def seen(text: str, *, in_a_line: bool = False) -> str:
+    """The text with every character visible; also half surrogates, which no browser could be sent."""
+    shown = _UNSEEN.sub(_visible, text)
+    if in_a_line:
+        for character, sign in _IN_A_LINE.items():
+            shown = shown.replace(character, sign)
+    return shown
+
+
+def _visible(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    if code in (10, 9):
+        return found[0]
+    if code < 32:
+        return chr(0x2400 + code)
+    return "␡" if code == 127 else f"\\u{code:04x}"
+
+
+def _dump(value: object, *, indented: bool) -> str:
+    option = orjson.OPT_INDENT_2 if indented else None
+    return orjson.dumps(value, option=option).decode()
+
+
+MOST_ROWS = 1000
+_MOST_HELD = 1 << 16
+"""Bytes of a record that an open page keeps; a thousand rows of a megabyte each would be too much."""
+_LINE = 300
+_KEY = 80
+_COLUMNS = (
+    ("time", "Time", "width: 196px"),
+    ("partition", "Partition", "width: 74px"),
+    ("offset", "Offset", "width: 96px"),
+    ("key", "Key", "width: 15%"),
+    ("kind", "Value is", "width: 104px"),
+    ("value", "Value", ""),
+    ("size", "Size", "width: 78px"),
+)
+# Values come into these as data, never as part of the template.
+_TEXT_CELL = """
+<q-td :props="props"><span class="ms-cut" :class="{'ms-null': props.row.nulls[props.col.name]}">{{ props.value }}</span>
+</q-td>
+"""
+_PICK_CELL = """
+<q-td :props="props"><a href="#" class="ms-row-link ms-mono"
+@click.prevent.stop="$parent.$emit('pick', props.row.id)">{{ props.value }}</a></q-td>
+"""
+_KIND_CELL = """
+<q-td :props="props"><span class="ms-badge" :class="'ms-' + props.row.tone">{{ props.value }}</span></q-td>
+"""
+_TONES = {"avro": "info", "protobuf": "info", "json-schema": "info", "json": "good", "text": "dim", "binary": "warn"}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A row, and the record it shows: without key, value and headers if these are large, to be read again."""
+
+    record: FoundRecord
+    is_whole: bool
+    row: dict[str, Any]
+
+
+class RecordTable:
+    """`pick` is called with the line that was chosen."""
+
+    def __init__(self, pick: Callable[[Line], Any]) -> None:
+        self._lines: dict[str, Line] = {}
+        self._pick = pick
+        self._table = ui.table(
+            rows=[],
+            columns=[
+                {"name": name, "label": label, "field": name, "align": "left", "headerStyle": style, "style": style}
+                for name, label, style in _COLUMNS
+            ],
+            row_key="id",
+            pagination={"rowsPerPage": 0},
+        )
+        self._table.classes("ms-records").props("flat dense hide-bottom data-testid=records")
+        self._table.add_slot("body-cell-key", _TEXT_CELL)
+        self._table.add_slot("body-cell-value", _TEXT_CELL)
+        self._table.add_slot("body-cell-offset", _PICK_CELL)
+        self._table.add_slot("body-cell-kind", _KIND_CELL)
+        self._table.on("pick", lambda event: self._picked(str(event.args)))
+        self._table.on("rowClick", lambda event: self._picked(str(event.args[1]["id"])))
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def replace(self, lines: Sequence[Line]) -> None:
+        self._lines = {line.row["id"]: line for line in lines}
+        self._send()
+
+    def append(self, lines: Sequence[Line]) -> None:
+        self._lines |= {line.row["id"]: line for line in lines}
+        self._send()
+
+    def put_on_top(self, lines: Sequence[Line], most: int) -> None:
+        """What came last first; the oldest go when there are more than `most`."""
+        together = {line.row["id"]: line for line in reversed(lines)} | self._lines
+        self._lines = dict(list(together.items())[:most])
+        self._send()
+
+    def neighbour(self, record: FoundRecord, step: int) -> Line | None:
+        keys = list(self._lines)
+        at = keys.index(_id(record)) + step if _id(record) in self._lines else -1
+        return self._lines[keys[at]] if 0 <= at < len(keys) else None
+
+    def _send(self) -> None:
+        self._table.rows = [line.row for line in self._lines.values()]
+
+    def _picked(self, key: str) -> Any:
+        return self._pick(self._lines[key]) if key in self._lines else None
+
+
+def lines_of(records: Sequence[FoundRecord], decode: Decode, zone: tzinfo) -> list[Line]:
+    """Records as rows; decodes, so it is nothing for the event loop."""
+    return [_line(record, decode, zone) for record in records]
+
+
+def _line(record: FoundRecord, decode: Decode, zone: tzinfo) -> Line:
+    held = len(record.key or b"") + len(record.value or b"") + sum(len(value or b"") for _, value in record.headers)
+    is_whole = held <= _MOST_HELD
+    kept = record if is_whole else record._replace(key=None, value=None, headers=())
+    return Line(kept, is_whole, _row(record, decode, zone))
+
+
+def _row(record: FoundRecord, decode: Decode, zone: tzinfo) -> dict[str, Any]:
+    key, value = decode(record.key), decode(record.value)
+    return {
+        "id": _id(record),
+        "time": shown_moment(record.timestamp_ms, zone),
+        "partition": record.partition,
+        "offset": f"{record.offset:,}",
+        "key": one_line(key, _KEY),
+        "kind": kind_label(value),
+        "tone": "warn" if value.problem else _TONES.get(value.kind, "dim"),
+        "value": one_line(value, _LINE),
+        "size": size(len(record.value or b"")),
+        "nulls": {"key": record.key is None, "value": record.value is None},
+    }
+
+
+def _id(record: FoundRecord) -> str:
+    return f"{record.partition}@{record.offset}"
+
+
+DECODED, TEXT, HEX, BASE64 = "decoded", "text", "hex", "base64"
+
+
+def show_as(data: bytes | None, decoded: Decoded, form: str, most: int) -> Piece:
+    """The bytes in one of the four forms, cut to about so many characters."""
+    if data is None:
+        return Piece("null")
+    if form == HEX:
+        return hexadecimal(data, most // 5)
+    if form == BASE64:
+        text = base64.b64encode(data[: most * 3 // 4]).decode()
+        return Piece(text, max(0, len(data) - most * 3 // 4))
+    if form == TEXT:
+        return Piece(seen(data[:most].decode("utf-8", "replace")), max(0, len(data) - most))
+    return written_out(decoded, most)
+
+
+def open_details(
+    frame: Frame,
+    topic: str,
+    record: FoundRecord,
+    decode: Decode,
+    zone: tzinfo,
+    step: Callable[[FoundRecord, int], Awaitable[None]],
+) -> None:
+    """`step` shows the record before (-1) or after (1) this one in the table."""
+    around = ui.context.slot.parent
+    with dialog(
+        f"{topic} · partition {record.partition} · offset {record.offset:,}", wide=True, test_id="record"
+    ) as box:
+        with ui.element("div").classes("ms-chips"):
+            ui.label(shown_moment(record.timestamp_ms, zone)).classes("ms-muted").props("data-testid=record-time")
+            ui.label(f"key {_size(record.key)}, value {_size(record.value)}").classes("ms-muted")
+            ui.space()
+            for word, icon, by in (("Previous row", "expand_less", -1), ("Next row", "expand_more", 1)):
+
+                async def move(by: int = by) -> None:
+                    box.close()
+                    with around:  # the dialog, and all that is in it, goes
+                        await step(record, by)
+
+                ui.button(icon=icon, on_click=move).props(f'flat dense round aria-label="{word}"').tooltip(word)
+            ui.button(icon="close", on_click=box.close).props('flat dense round autofocus aria-label="Close"')
+        with ui.tabs().classes("ms-tabs").props("align=left no-caps dense") as tabs:
+            names = [ui.tab(name).props(f"data-testid=record-{name.lower()}") for name in ("Value", "Key", "Headers")]
+        with ui.tab_panels(tabs, value=names[0], animated=False).classes("ms-panels"):
+            with ui.tab_panel(names[0]):
+                _Bytes(frame, record.value, decode, f"{topic}-{record.partition}-{record.offset}.value")
+            with ui.tab_panel(names[1]):
+                _Bytes(frame, record.key, decode, f"{topic}-{record.partition}-{record.offset}.key")
+            with ui.tab_panel(names[2]):
+                _headers(record)
+    box.open()
+
+
+class _Bytes:
+    """A key or a value; decoded when it is first shown, in a thread."""
+
+    def __init__(self, frame: Frame, data: bytes | None, decode: Decode, file_name: str) -> None:
+        self._frame = frame
+        self._data = data
+        self._decode = decode
+        self._decoded: Decoded | None = None
+        self._most = PIECE_CHARACTERS
+        with ui.element("div").classes("ms-chips"):
+            self._kind = ui.label("").classes("ms-badge ms-info").props("data-testid=kind")
+            self._form = (
+                ui.toggle(
+                    {DECODED: "Decoded", TEXT: "Text", HEX: "Hex", BASE64: "Base64"},
+                    value=DECODED,
+                    on_change=self._show,
+                )
+                .props("no-caps unelevated dense size=sm toggle-color=primary data-testid=form")
+                .classes("ms-toggle ms-toggle-small")
+            )
+            ui.space()
+            if data is not None:
+                ui.button(
+                    "Save",
+                    icon="download",
+                    on_click=partial(ui.download.content, data, file_name, "application/octet-stream"),
+                ).props("flat dense no-caps size=sm").tooltip("The bytes as they are, to a file")
+        self._problem = ui.label("").classes("ms-complaint")
+        self._text = ui.label("…").classes("ms-pre").props("data-testid=bytes")
+        with ui.element("div").classes("ms-chips") as self._rest:
+            self._left_out = ui.label("").classes("ms-muted").props("data-testid=left-out")
+            self._all = ui.button("Show all", on_click=self._show_all).props("flat dense no-caps data-testid=show-all")
+        self._rest.set_visibility(False)
+        ui.timer(0.01, self._show, once=True)
+
+    async def _show(self) -> None:
+        with self._frame.reporting("The record cannot be shown"):
+            piece = await self._frame.run(self._make, str(self._form.value), self._most)
+            assert self._decoded is not None
+            self._kind.set_text(kind_label(self._decoded))
+            self._problem.set_text(self._decoded.problem or "")
+            self._problem.set_visibility(bool(self._decoded.problem))
+            self._text.set_text(piece.text)
+            self._text.classes(add="ms-pre-hex") if self._form.value == HEX else self._text.classes(remove="ms-pre-hex")
+            unit = "bytes" if self._form.value in (HEX, BASE64, TEXT) else "characters"
+            self._left_out.set_text(f"{count(piece.left_out)} more {unit} are not shown")
+            self._rest.set_visibility(piece.left_out > 0)
+            self._all.set_visibility(self._most < WHOLE_CHARACTERS)
+
+    def _make(self, form: str, most: int) -> Piece:
+        if self._decoded is None:
+            self._decoded = self._decode(self._data)
+        return show_as(self._data, self._decoded, form, most)
+
+    async def _show_all(self) -> None:
+        self._most = WHOLE_CHARACTERS
+        await self._show()
+
+
+def _headers(record: FoundRecord) -> None:
+    if not record.headers:
+        ui.label("This record has no headers.").classes("ms-muted")
+        return
+    with ui.element("dl").classes("ms-facts").props("data-testid=headers"):
+        for name, value in record.headers:
+            with ui.element("dt"):
+                ui.label(seen(name, in_a_line=True)).classes("ms-mono")
+            with ui.element("dd"):
+                ui.label(header_line(value, 2000)).classes("ms-mono")
+
+
+def _size(data: bytes | None) -> str:
+    return "null" if data is None else size(len(data))

@@ -1,1 +1,0 @@
-"""The pages, each in a module of its own that registers itself when it is imported."""

@@ -1,0 +1,279 @@
+"""Queues: share groups, what waits, what is in flight, what is tried again, what was given up, and its way back."""
+
+from nicegui import ui
+
+from millstream.console.formats import count, plural, short_count
+from millstream.console.frame import Frame, console_page, href
+from millstream.console.groups.page import QUEUE, GroupHead, member_rows, state_tone, topics_read
+from millstream.console.live.reading import SHARE
+from millstream.console.live.snapshot import Group, Snapshot
+from millstream.console.queues.dead_letters import Letters, redrive, redrive_group, waiting_letters
+from millstream.console.queues.delivery import DEAD_LETTER_TOPIC, Delivery, read_delivery, read_settings
+from millstream.console.tables import Column, DataTable
+from millstream.console.widgets import Stat, TimeChart, card, grid, heading
+from millstream.raw_client import TopicPartition
+
+_LOOK_EVERY_S = 2.0
+
+
+@console_page("/queues")
+def queues(frame: Frame) -> None:
+    name = frame.parameters.get("group")
+    if name is None:
+        _list(frame)
+    else:
+        QueueView(frame, name).build()
+
+
+def _list(frame: Frame) -> None:
+    with heading("Queues", "Share groups: any number of workers, each record to one of them"):
+        pass
+    with card(""):
+        table = DataTable(
+            [
+                Column("group", "Queue", cell="link", searched=True),
+                Column("state", "State", cell="badge"),
+                Column("members", "Workers", count, right=True),
+                Column("topics", "Topics", searched=True),
+                Column("lag", "Waiting", short_count, right=True),
+                Column("held", "In flight", count, right=True),
+            ],
+            key="group",
+            empty="No share group has read from this cluster yet",
+            test_id="queues",
+        )
+
+    def show(snapshot: Snapshot) -> None:
+        table.update(
+            [
+                {
+                    "group": group.name,
+                    "state": group.state,
+                    "_tones": {"state": state_tone(group.state)},
+                    "members": len(group.members),
+                    "topics": topics_read(group),
+                    "lag": group.lag,
+                    "held": _in_flight(snapshot, group),
+                    "_href": href("/queues", group=group.name),
+                }
+                for group in snapshot.groups.values()
+                if group.kind == SHARE
+            ]
+        )
+
+    frame.live(show)
+
+
+def _in_flight(snapshot: Snapshot, group: Group) -> int | None:
+    """None where brokers do not tell."""
+    if not snapshot.metrics:
+        return None
+    return sum(snapshot.acquired.get(group.name, {}).values())
+
+
+class QueueView:
+    """One share group."""
+
+    def __init__(self, frame: Frame, name: str) -> None:
+        self._frame = frame
+        self._name = name
+        self._delivery: dict[TopicPartition, Delivery] = {}
+        self._letter_topic = ""
+        self._busy = False
+
+    def build(self) -> None:
+        self._head = GroupHead(self._frame, self._name, QUEUE)
+        with card(""), ui.element("div").classes("ms-stats"):
+            self._state = Stat("state", test_id="state")
+            self._waiting = Stat("waiting", test_id="waiting")
+            self._held = Stat("in flight", test_id="in-flight")
+            self._again = Stat("to be tried again", test_id="redelivered")
+            self._given_up = Stat("given up, not yet passed", test_id="given-up")
+            self._letters = Stat("dead letters", test_id="dead-letters")
+            self._members = Stat("workers", test_id="member-count")
+        with grid("two"):
+            with card("Waiting", note="records, while the console is open"):
+                self._chart = TimeChart(["waiting"], test_id="chart-waiting")
+            with card("Workers"):
+                self._member_table = DataTable(
+                    [
+                        Column("client", "Client"),
+                        Column("host", "Host"),
+                        Column("partitions", "Partitions", cell="mono"),
+                    ],
+                    key="id",
+                    empty="No workers: what waits, waits",
+                    filtered=False,
+                    test_id="members",
+                )
+        with card("Partitions"):
+            self._partition_table = DataTable(
+                [
+                    Column("place", "Partition", cell="mono", searched=True),
+                    Column("start", "From offset", count, right=True),
+                    Column("end", "Log end", count, right=True),
+                    Column("lag", "Waiting", count, right=True),
+                    Column("held", "In flight", count, right=True),
+                    Column("again", "Tried again", count, right=True),
+                    Column("tries", "Most tries", count, right=True),
+                    Column("done", "Done out of turn", count, right=True),
+                    Column("given_up", "Given up", count, right=True),
+                ],
+                key="place",
+                empty="Nothing has been read yet",
+                filtered=False,
+                test_id="partitions",
+            )
+        with grid("two"):
+            with card("Dead letters"):
+                self._letter_note = ui.label("").classes("ms-muted").props("data-testid=letter-note")
+                self._redrive = ui.button("Look at dead letters…", icon="undo", on_click=self._open_letters).props(
+                    "outline no-caps dense padding='4px 12px' data-testid=open-letters"
+                )
+                self._redrive.set_visibility(False)
+            with card("Settings"):
+                self._setting_table = DataTable(
+                    [Column("name", "Setting", cell="mono", searched=True), Column("value", "Value", cell="mono")],
+                    key="name",
+                    empty="Not read yet",
+                    filtered=False,
+                    test_id="settings",
+                )
+        self._frame.live(self._show)
+        ui.timer(_LOOK_EVERY_S, self._look, immediate=True)
+
+    async def _look(self) -> None:
+        """What the share coordinators keep: only for the group that somebody looks at."""
+        snapshot = self._frame.snapshot
+        group = snapshot.groups.get(self._name)
+        if group is None or self._busy:
+            return
+        self._busy = True
+        try:
+            with self._frame.reporting("What became of the records is not known"):
+                cluster = self._frame.console.cluster
+                self._delivery = await self._frame.run(
+                    read_delivery, cluster, self._name, group.offsets, snapshot.topics
+                )
+                settings = await self._frame.run(read_settings, cluster, self._name)
+                self._setting_table.update([{"name": key, "value": value} for key, value in settings.items()])
+                self._letter_topic = settings.get(DEAD_LETTER_TOPIC, "")
+                self._show(self._frame.snapshot)
+        finally:
+            self._busy = False
+
+    def _show(self, snapshot: Snapshot) -> None:
+        group = self._head.find(snapshot)
+        if group is None:
+            return
+        held = _in_flight(snapshot, group)
+        self._state.show(group.state, "dim" if state_tone(group.state) == "dim" else "")
+        self._waiting.show(short_count(group.lag))
+        self._held.show("–" if held is None else count(held))
+        again = sum(each.redelivered for each in self._delivery.values())
+        self._again.show(count(again), "warn" if again else "")
+        self._given_up.show(count(sum(each.given_up for each in self._delivery.values())))
+        self._members.show(count(len(group.members)))
+        self._chart.update({"waiting": self._head.lags(snapshot)})
+        self._member_table.update(member_rows(group))
+        self._partition_table.update([self._row(snapshot, group, place) for place in sorted(group.offsets)])
+        self._show_letters(snapshot)
+
+    def _row(self, snapshot: Snapshot, group: Group, place: TopicPartition) -> dict[str, object]:
+        delivery = self._delivery.get(place)
+        return {
+            "place": str(place),
+            "start": group.offsets[place],
+            "end": snapshot.ends.get(place),
+            "lag": group.lags.get(place),
+            "held": snapshot.acquired.get(group.name, {}).get(place, 0) if snapshot.metrics else None,
+            "again": delivery.redelivered if delivery else None,
+            "tries": delivery.most_deliveries if delivery else None,
+            "done": delivery.done if delivery else None,
+            "given_up": delivery.given_up if delivery else None,
+        }
+
+    def _show_letters(self, snapshot: Snapshot) -> None:
+        topic = snapshot.topics.get(self._letter_topic)
+        if topic is None:
+            self._letters.show("–")
+            self._letter_note.set_text(
+                f"{self._letter_topic} does not exist yet: nothing was given up."
+                if self._letter_topic
+                else f"Records that are given up are dropped: set {DEAD_LETTER_TOPIC} of this group to keep them."
+            )
+        else:
+            sent = snapshot.groups.get(redrive_group(self._name))
+            ends = [(each.place, snapshot.ends.get(each.place, 0)) for each in topic.partitions]
+            left = sum(max(0, end - (sent.offsets.get(place, 0) if sent else 0)) for place, end in ends)
+            self._letters.show(count(left), "warn" if left else "")
+            self._letter_note.set_text(
+                f"{plural(left, 'letter')} in {topic.name}, with those of other groups that use it." if left else
+                f"No letter in {topic.name} waits."
+            )  # fmt: skip
+        self._redrive.set_visibility(topic is not None)
+
+    async def _open_letters(self) -> None:
+        with self._frame.reporting("Dead letters not read"):
+            letters = await self._frame.run(
+                waiting_letters, self._frame.console.cluster, self._name, self._letter_topic
+            )
+            _letters_dialog(self._frame, self._name, letters)
+
+
+def _letters_dialog(frame: Frame, group: str, letters: Letters) -> None:
+    with ui.dialog() as dialog, ui.card().classes("ms-dialog").style("width: 860px").props("data-testid=letters"):
+        ui.label(f"Dead letters of {group}").classes("ms-dialog-title")
+        if letters.more:
+            ui.label(f"The first {len(letters.letters):,}; there are more behind.").classes("ms-muted")
+        table = DataTable(
+            [
+                Column("source", "From", cell="mono", searched=True),
+                Column("reason", "Given up because", searched=True),
+                Column("tries", "Tries", right=True),
+                Column("key", "Key", cell="mono", searched=True),
+                Column("value", "Value", cell="mono", searched=True),
+            ],
+            key="source",
+            empty=f"No letter of {group} waits in {letters.topic}",
+            page_size=25,
+            test_id="letter-rows",
+        )
+        table.update(
+            [
+                {
+                    "source": f"{letter.topic}-{letter.partition} @ {letter.offset}",
+                    "reason": letter.reason,
+                    "tries": letter.deliveries,
+                    "key": _shown(letter.record.key),
+                    "value": _shown(letter.record.value),
+                }
+                for letter in letters.letters
+            ]
+        )
+        targets = sorted({letter.topic for letter in letters.letters})
+        ui.label(f"They go back to {', '.join(targets)}, each to its partition." if targets else "").classes("ms-muted")
+        with ui.element("div").classes("ms-actions"):
+            ui.button("Cancel", on_click=dialog.close).props("flat no-caps")
+            send = ui.button(f"Send {plural(len(letters.letters), 'record')} back", on_click=lambda: execute()).props(
+                "unelevated color=primary no-caps data-testid=redrive"
+            )
+            send.set_enabled(bool(letters.letters))
+
+    async def execute() -> None:
+        send.disable()
+        with frame.reporting("Not sent back"):
+            number = await frame.run(redrive, frame.console.cluster, group, letters)
+            frame.say(f"{plural(number, 'record')} sent back")
+            frame.changed()
+        dialog.close()
+
+    dialog.on("hide", dialog.delete)
+    dialog.open()
+
+
+def _shown(data: bytes | None) -> str:
+    if data is None:
+        return ""
+    text = data[:200].decode("utf-8", "replace")
+    return text + ("…" if len(data) > 200 else "")

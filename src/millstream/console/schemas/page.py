@@ -1,0 +1,399 @@
+"""Schemas: all subjects in a table, and with ?subject=NAME one of them.
+
+A schema that somebody pasted: checked against a subject, and registered if it may be.
+
+One subject: versions, two of them side by side, its level, and a check of what was pasted.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from nicegui import ui
+
+from millstream.console.console import UserError
+from millstream.console.formats import count
+from millstream.console.frame import Frame, console_page, go
+from millstream.console.schemas.diff import DiffView, readable
+from millstream.console.schemas.subjects import (
+    EXAMPLES,
+    LEVEL_HELP,
+    LEVELS,
+    TYPES,
+    SubjectState,
+    check,
+    delete_subject,
+    delete_version,
+    forget_level,
+    read_subject,
+    register,
+    set_level,
+    subject_rows,
+)
+from millstream.console.tables import Column, DataTable
+from millstream.console.widgets import LiveChoice, Typed, card, dialog, heading, let_pick, send_form, suggest
+from millstream.registry.errors import RegistryError
+from millstream.registry.records import StoredSchema
+
+
+class Candidate:
+    """`subject` says for which one, by what was typed; `registered` is called afterwards with its name."""
+
+    def __init__(
+        self,
+        frame: Frame,
+        subject: Callable[[Typed], str],
+        registered: Callable[[str], Awaitable[Any]],
+        type_: str = "AVRO",
+    ) -> None:
+        self._frame = frame
+        self._subject = subject
+        self._registered = registered
+        self._first_type = type_
+        self._asked = 0
+        with ui.element("div").classes("ms-form"):
+            self._type = (
+                ui.select(list(TYPES), value=type_, label="Type", on_change=self._type_changed)
+                .props("outlined dense options-dense data-testid=schema-type")
+                .classes("ms-field")
+            )
+        self._text = (
+            ui.textarea("Schema", placeholder=EXAMPLES[type_])
+            .props("outlined spellcheck=false data-testid=schema-text")
+            .classes("ms-stack ms-editor")
+        )
+        self._verdict = ui.element("div").classes("ms-verdict").props("role=status data-testid=verdict")
+        self._verdict.set_visibility(False)
+        with ui.element("div").classes("ms-actions"):
+            to_check = ui.button("Check", icon="rule").props("outline no-caps data-testid=check")
+            send_form(to_check, self._check)
+            to_register = ui.button("Register", icon="add").props("unelevated no-caps data-testid=register")
+            send_form(to_register, self._register)
+
+    def fill(self, text: str, type_: str) -> None:
+        """A schema to begin with, which comes a little later than the page. What a person did meanwhile counts."""
+        if self._type.value == self._first_type and not self._text.value:
+            self._type.set_value(type_)
+            suggest(self._text, text)
+
+    def _type_changed(self) -> None:
+        self._text.props["placeholder"] = EXAMPLES[str(self._type.value)]
+
+    async def _check(self, typed: Typed) -> None:
+        registry = self._frame.console.registry
+        asked = self._ask()
+        with self._frame.reporting("The schema cannot be checked"):
+            try:
+                against = await self._frame.run(check, registry, self._subject(typed), *self._typed(typed))
+            except RegistryError as error:
+                if asked == self._asked:
+                    self._say("bad", "It cannot be used", [error.message])
+                return
+            if asked != self._asked:
+                return  # something else was asked meanwhile, and its verdict counts
+            if against:
+                self._say("bad", "It is not compatible", against)
+            else:
+                self._say("good", "It is compatible: it may be registered", [])
+
+    async def _register(self, typed: Typed) -> None:
+        registry = self._frame.console.registry
+        self._ask()
+        with self._frame.reporting("The schema cannot be registered"):
+            try:
+                stored = await self._frame.run(register, registry, self._subject(typed), *self._typed(typed))
+            except RegistryError as error:
+                self._say("bad", "It was not registered", [error.message])
+                return
+            self._say("good", f"Version {stored.version} of {stored.subject} with id {stored.id}", [])
+            self._frame.say(f"{stored.subject} has version {stored.version}.")
+            await self._registered(str(stored.subject))
+
+    def _ask(self) -> int:
+        self._asked += 1
+        return self._asked
+
+    def _typed(self, typed: Typed) -> tuple[str, str]:
+        return typed.text(self._text), str(self._type.value)
+
+    def _say(self, tone: str, title: str, reasons: list[str]) -> None:
+        self._verdict.clear()
+        self._verdict.classes(remove="ms-good ms-bad", add=f"ms-{tone}")
+        with self._verdict:
+            ui.label(title).classes("ms-problem-what")
+            if reasons:
+                with ui.element("ul"):
+                    for reason in reasons[:50]:
+                        with ui.element("li"):
+                            ui.label(reason)
+        self._verdict.set_visibility(True)
+
+
+_OF_ALL = "(as for all subjects)"
+
+
+class SubjectDetail:
+    def __init__(self, frame: Frame, name: str) -> None:
+        self._frame = frame
+        self._name = name
+        self._state: SubjectState | None = None
+        self._busy = False
+        with ui.link(target="/schemas").classes("ms-back"):
+            ui.icon("arrow_back")
+            ui.label("Schemas")
+        with heading(name):
+            self._level = (
+                ui.select([_OF_ALL, *LEVELS], value=_OF_ALL, label="Compatibility", on_change=self._level_changed)
+                .props("outlined dense options-dense data-testid=level")
+                .style("min-width: 230px")
+            )
+            self._level.disable()  # until it is known which one the subject has
+            self._delete = ui.button("Delete", icon="delete_outline", on_click=self._delete_all).props(
+                "outline color=negative no-caps data-testid=delete-subject"
+            )
+        self._level_help = ui.label("").classes("ms-help").props("data-testid=level-help")
+        with card("Versions side by side"):
+            with ui.element("div").classes("ms-form"):
+                self._before = (
+                    LiveChoice([], label="Before", on_change=self._compare)
+                    .props("outlined dense options-dense data-testid=before")
+                    .style("min-width: 220px")
+                )
+                self._after = (
+                    LiveChoice([], label="After", on_change=self._compare)
+                    .props("outlined dense options-dense data-testid=after")
+                    .style("min-width: 220px")
+                )
+            self._diff = DiffView()
+        with card("Check or register a schema", note="compared by the level above with the versions that count"):
+            self._candidate = Candidate(frame, lambda typed: name, self._registered)
+        with card("Versions"):
+            self._versions = DataTable(
+                [
+                    Column("version", "Version"),
+                    Column("id", "Id", right=True),
+                    Column("type", "Type", cell="badge"),
+                    Column("state", "State", cell="badge"),
+                    Column("references", "Refers to"),
+                    Column("action", ""),
+                ],
+                key="version",
+                empty="No versions",
+                filtered=False,
+                sort_by="version",
+                descending=True,
+                test_id="versions",
+            )
+            let_pick(self._versions, "action", self._delete_one)
+        ui.timer(0.05, self._load, once=True)
+
+    async def _load(self, *, show_last: bool = True) -> None:
+        with self._frame.reporting("The subject cannot be read"):
+            state = await self._frame.run(read_subject, self._frame.console.registry, self._name)
+            first = self._state is None
+            self._state = state
+            self._busy = True  # what is set here was not chosen by anybody
+            try:
+                self._level.set_value(state.level if state.own_level else _OF_ALL)
+                self._offer_versions(state, show_last=show_last)
+            finally:
+                self._busy = False
+            self._level.enable()
+            self._level_help.set_text(f"{state.level}: {LEVEL_HELP[state.level]}")
+            self._delete.set_text("Delete" if state.live else "Delete for good")
+            self._versions.update([_version_row(each) for each in state.versions])
+            self._show_difference()
+            if first:
+                last = state.versions[-1]
+                self._candidate.fill(readable(last.text), last.type)
+
+    def _offer_versions(self, state: SubjectState, *, show_last: bool) -> None:
+        options = {
+            each.version: f"version {each.version} (id {each.id})" + (", deleted" if each.deleted else "")
+            for each in reversed(state.versions)
+        }
+        numbers = sorted(options)
+        after = numbers[-1] if show_last or self._after.value not in options else self._after.value
+        earlier = [number for number in numbers if number < after]
+        before = self._before.value if not show_last and self._before.value in options else None
+        if before is None:
+            before = earlier[-1] if earlier else after
+        self._before.set_options(options, value=before)
+        self._after.set_options(options, value=after)
+
+    def _compare(self) -> None:
+        if not self._busy:
+            self._show_difference()
+
+    def _show_difference(self) -> None:
+        if self._state is None:
+            return
+        versions = {each.version: each for each in self._state.versions}
+        before, after = versions.get(self._before.value), versions.get(self._after.value)
+        if after is not None:
+            same = before is None or before.version == after.version
+            self._diff.show(None if same or before is None else before.text, after.text)
+
+    async def _registered(self, _: str) -> None:
+        await self._load()
+
+    async def _level_changed(self) -> None:
+        state, chosen = self._state, str(self._level.value)
+        if self._busy or state is None or chosen == (state.level if state.own_level else _OF_ALL):
+            return
+        registry = self._frame.console.registry
+        with self._frame.reporting("The level cannot be set"):
+            if chosen == _OF_ALL:
+                await self._frame.run(forget_level, registry, self._name)
+            else:
+                await self._frame.run(set_level, registry, self._name, chosen)
+            self._frame.say(f"{self._name} is checked by {chosen}.")
+        await self._load(show_last=False)
+
+    async def _delete_one(self, key: str) -> None:
+        state = self._state
+        found = [each for each in state.live if str(each.version) == key] if state is not None else []
+        if not found:
+            return
+        version = found[0]
+        agreed = await self._frame.confirm(
+            f"Delete version {version.version} of {self._name}?",
+            [f"version {version.version} with id {version.id}, {version.type}"],
+            action="Delete softly",
+            more=f"Records that were written with id {version.id} can still be read; nobody can register against it.",
+        )
+        if agreed:
+            with self._frame.reporting("The version cannot be deleted"):
+                await self._frame.run(delete_version, self._frame.console.registry, self._name, version.version)
+                self._frame.say(f"Version {version.version} is deleted.")
+            await self._load()
+
+    async def _delete_all(self) -> None:
+        state = self._state
+        if state is None:
+            return
+        permanent = not state.live
+        going = state.versions if permanent else state.live
+        agreed = await self._frame.confirm(
+            f"Delete {self._name} for good?" if permanent else f"Delete {self._name}?",
+            [f"version {each.version} with id {each.id}, {each.type}" for each in going],
+            action="Delete for good" if permanent else "Delete softly",
+            more="Records that were written with these ids can never be decoded again."
+            if permanent
+            else "Records that were written with these ids can still be read. Deleting once more is for good.",
+        )
+        if not agreed:
+            return
+        with self._frame.reporting("The subject cannot be deleted"):
+            await self._frame.run(delete_subject, self._frame.console.registry, self._name, permanent=permanent)
+            self._frame.say(f"{self._name} is gone." if permanent else f"{self._name} is deleted.")
+            go("/schemas")
+
+
+def _version_row(version: StoredSchema) -> dict[str, object]:
+    return {
+        "version": version.version,
+        "id": version.id,
+        "type": version.type,
+        "state": "deleted" if version.deleted else "live",
+        "_tones": {"type": "info", "state": "warn" if version.deleted else "good"},
+        "references": ", ".join(f"{each.subject} {each.version}" for each in version.references),
+        "action": "" if version.deleted else "delete",
+    }
+
+
+_EVERY_S = 2.0
+
+
+@console_page("/schemas")
+def schemas(frame: Frame) -> None:
+    subject = frame.parameters.get("subject", "")
+    if subject:
+        SubjectDetail(frame, subject)
+    else:
+        _Subjects(frame)
+
+
+class _Subjects:
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+        self._shown_level = ""
+        self._reading = False
+        with heading("Schemas"):
+            self._deleted = ui.checkbox("deleted ones", on_change=self._load).props("dense data-testid=deleted")
+            self._level = (
+                ui.select(list(LEVELS), label="Compatibility of all", on_change=self._level_changed)
+                .props("outlined dense options-dense data-testid=global-level")
+                .style("min-width: 230px")
+            )
+            ui.button("Register schema", icon="add", on_click=self._register).props(
+                "unelevated no-caps data-testid=open-register"
+            )
+        self._level_help = ui.label("").classes("ms-help")
+        self._trouble = ui.label("").classes("ms-complaint")
+        self._trouble.set_visibility(False)
+        with card(""):
+            self._table = DataTable(
+                [
+                    Column("subject", "Subject", cell="link"),
+                    Column("type", "Type", cell="badge"),
+                    Column("versions", "Versions", count, right=True),
+                    Column("version", "Latest", right=True),
+                    Column("id", "Id", right=True),
+                    Column("level", "Compatibility"),
+                    Column("state", "State", cell="badge"),
+                ],
+                key="subject",
+                empty="No schemas yet. Register one, or let a serializer do it.",
+                test_id="subjects",
+            )
+        ui.timer(0.05, self._load, once=True)
+        ui.timer(_EVERY_S, self._load)
+
+    async def _load(self) -> None:
+        if self._reading:
+            return
+        self._reading = True
+        registry = self._frame.console.registry
+        try:
+            with self._frame.reporting("The schemas cannot be read"):
+                rows = await self._frame.run(subject_rows, registry, deleted=bool(self._deleted.value))
+                level = str(await self._frame.run(registry.level, None))
+                trouble = registry.trouble
+                self._trouble.set_text(f"The registry is not up to date: {trouble}" if trouble else "")
+                self._trouble.set_visibility(bool(trouble))
+                self._table.update(rows)
+                if level != self._shown_level:
+                    self._shown_level = level
+                    self._level.set_value(level)
+                    self._level_help.set_text(f"{level}: {LEVEL_HELP[level]}")
+        finally:
+            self._reading = False
+
+    async def _level_changed(self) -> None:
+        chosen = str(self._level.value or "")
+        if not chosen or chosen == self._shown_level:
+            return
+        with self._frame.reporting("The level cannot be set"):
+            await self._frame.run(set_level, self._frame.console.registry, None, chosen)
+            self._frame.say(f"Subjects without a level of their own are checked by {chosen}.")
+        await self._load()
+
+    def _register(self) -> None:
+        with dialog("Register a schema", wide=True, test_id="register-schema") as box:
+            name = ui.input("Subject").props("outlined dense autofocus data-testid=new-subject").classes("ms-stack")
+            ui.label("Usually the topic's name with -value or -key behind it: serializers look there.").classes(
+                "ms-help"
+            )
+
+            def subject(typed: Typed) -> str:
+                wanted = typed.text(name).strip()
+                if not wanted:
+                    raise UserError("a schema is registered under a subject: name one")
+                return wanted
+
+            async def registered(stored: str) -> None:
+                box.close()
+                go("/schemas", subject=stored)
+
+            Candidate(self._frame, subject, registered)
+        box.open()

@@ -1,0 +1,280 @@
+"""The dialog in which a topic is made: name, partitions, replicas, settings with their explanations.
+
+One topic's settings in a table, with help texts and where each value comes from, and a dialog to change one.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from nicegui import ui
+
+from millstream.console.frame import Frame
+from millstream.console.tables import Column, DataTable
+from millstream.console.topics.settings import (
+    MOST_PARTITIONS,
+    Source,
+    TopicSetting,
+    change_settings,
+    complaint,
+    create_topic,
+    known_settings,
+    name_complaint,
+    read_settings,
+)
+from millstream.console.widgets import Complaint, Typed, dialog, let_pick, number_input, send_form, show_softly
+from millstream.raw_client import WireError
+
+# What a complaint is about, besides the settings.
+_NAME, _PARTITIONS, _REPLICAS = "name", "partitions", "replicas"
+_OFTEN = ("cleanup.policy", "retention.ms", "retention.bytes", "min.insync.replicas", "compression.type")
+
+
+def open_creation(frame: Frame, created: Callable[[str], Any]) -> None:
+    """`created` is called with the name of the topic that was made."""
+    _Creation(frame, created)
+
+
+class _Creation:
+    def __init__(self, frame: Frame, created: Callable[[str], Any]) -> None:
+        self._frame = frame
+        self._created = created
+        self._settings = {each.name: each for each in known_settings() if not each.read_only}
+        self._chosen: dict[str, Any] = {}
+        brokers = self._brokers = sum(broker.is_up for broker in frame.snapshot.brokers) or 1
+        with dialog("Create a topic", test_id="create-topic") as self._dialog:
+            self._name = (
+                ui.input("Name", on_change=self._check_name, validation=None)
+                .props("outlined dense autofocus data-testid=new-name")
+                .classes("ms-stack")
+            )
+            ui.label("Letters, digits, '.', '_' and '-'. A topic cannot be renamed.").classes("ms-help")
+            with ui.element("div").classes("ms-form"):
+                self._partitions = number_input("Partitions", 3, 1, MOST_PARTITIONS).props("data-testid=new-partitions")
+                self._partitions.on_value_change(lambda: self._check_again(_PARTITIONS))
+                self._replicas = number_input("Replicas", min(3, brokers), 1, brokers).props("data-testid=new-replicas")
+                self._replicas.on_value_change(lambda: self._check_again(_REPLICAS))
+            ui.label(
+                "More partitions let more consumers read at once; they can be added later, never taken away. "
+                f"Each is kept on as many brokers as there are replicas (there are {brokers})."
+            ).classes("ms-help")
+            with ui.element("div").classes("ms-chips"):
+                ui.label("Settings").classes("ms-muted")
+                for name in _OFTEN:
+                    ui.button(name, icon="add", on_click=lambda _, name=name: self._add(name)).props(
+                        f"flat dense no-caps size=sm data-testid=add-{name}"
+                    )
+                others = [name for name in self._settings if name not in _OFTEN]
+                ui.select(others, label="another…", on_change=self._add_selected, with_input=True).props(
+                    "dense outlined options-dense"
+                ).classes("ms-field-wide")
+            self._rows = ui.element("div").classes("ms-stack")
+            self._complaint = Complaint()
+            with ui.element("div").classes("ms-actions"):
+                ui.button("Cancel", on_click=self._dialog.close).props("flat no-caps")
+                self._button = ui.button("Create").props("unelevated no-caps data-testid=create")
+                send_form(self._button, self._create)
+        self._dialog.open()
+
+    def _check_name(self) -> None:
+        wrong = self._wrong(Typed()).get(_NAME, "") if self._name.value else ""
+        self._complaint.say(wrong, _NAME)
+
+    def _check_again(self, about: str) -> None:
+        """A field that was complained about was changed. Before that, a person is left to finish typing."""
+        if self._complaint.is_about(about):
+            self._complaint.say(self._wrong(Typed()).get(about, ""), about)
+
+    def _add_selected(self, event: Any) -> None:
+        if event.value:
+            self._add(str(event.value))
+            event.sender.set_value(None)
+
+    def _add(self, name: str) -> None:
+        if name in self._chosen:
+            return
+        setting = self._settings[name]
+        with self._rows, ui.element("div").classes("ms-setting-row") as row:
+            field = self._chosen[name] = value_input(setting, setting.value or "")
+            field.on_value_change(lambda: self._check_again(name))
+            ui.button(icon="close", on_click=lambda: self._remove(name, row)).props("flat dense round size=sm").tooltip(
+                "Leave it as the brokers have it"
+            )
+            ui.label(help_text(setting)).classes("ms-help")
+
+    def _remove(self, name: str, row: ui.element) -> None:
+        del self._chosen[name]
+        row.delete()
+        self._complaint.say("", name)
+
+    def _values(self, typed: Typed) -> dict[str, str]:
+        return {setting: typed.text(field).strip() for setting, field in self._chosen.items()}
+
+    def _wrong(self, typed: Typed) -> dict[str, str]:
+        """What is wrong, by field."""
+        wrong: dict[str, str] = {}
+        if bad := name_complaint(typed.text(self._name).strip(), self._frame.snapshot.topics):
+            wrong[_NAME] = bad
+        if not 1 <= (typed.number(self._partitions) or 0) <= MOST_PARTITIONS:
+            wrong[_PARTITIONS] = f"say how many partitions, from 1 to {MOST_PARTITIONS}"
+        if not 1 <= (typed.number(self._replicas) or 0) <= self._brokers:
+            wrong[_REPLICAS] = f"say how many replicas, from 1 to {self._brokers}, as there are brokers"
+        return wrong | {key: bad for key, value in self._values(typed).items() if (bad := complaint(key, value))}
+
+    async def _create(self, typed: Typed) -> None:
+        wrong = self._wrong(typed)
+        self._complaint.say_all(wrong)
+        name, values = typed.text(self._name).strip(), self._values(typed)
+        partitions, replicas = typed.number(self._partitions), typed.number(self._replicas)
+        if wrong or partitions is None or replicas is None:
+            return
+        self._button.props("loading")
+        try:
+            await self._frame.run(
+                create_topic,
+                self._frame.console.cluster,
+                name,
+                partitions,
+                replicas,
+                values,
+            )
+        except WireError as error:
+            self._complaint.say(str(error))
+            return
+        finally:
+            self._button.props(remove="loading")
+        self._dialog.close()
+        self._frame.changed()
+        self._frame.say(f"Topic {name} is there.")
+        self._created(name)
+
+
+def value_input(setting: TopicSetting, value: str) -> Any:
+    """A field for a value: a choice where there are few, else a line."""
+    if setting.choices:
+        options = list(setting.choices) if value in setting.choices or not value else [value, *setting.choices]
+        field: Any = ui.select(options, value=value or None, label=setting.name)
+    else:
+        field = ui.input(setting.name, value=value)
+    field.props["data-testid"] = f"value-{setting.name}"
+    return field.props("outlined dense").classes("ms-stack")
+
+
+def help_text(setting: TopicSetting) -> str:
+    allowed = f" Allowed: {setting.allowed}." if setting.allowed else ""
+    return setting.explanation.rstrip() + allowed
+
+
+# The value comes in as data, never as part of the template.
+_VALUE_CELL = '<q-td :props="props"><div class="ms-value-cell ms-mono">{{ props.value }}</div></q-td>'
+
+
+class SettingsView:
+    def __init__(self, frame: Frame, topic: str) -> None:
+        self._frame = frame
+        self._topic = topic
+        self._settings: dict[str, TopicSetting] = {}
+        self._table = DataTable(
+            [
+                Column("name", "Setting", searched=True),
+                Column("value", "Value", cell="mono", searched=True),
+                Column("source", "From", cell="badge"),
+                Column("without", "Without it", cell="mono"),
+                Column("explanation", "What it does", searched=True),
+            ],
+            key="name",
+            empty="The broker describes no settings",
+            page_size=100,
+            sort_by="rank",
+            test_id="settings",
+        )
+        let_pick(self._table, "name", self._edit)
+        show_softly(self._table, "explanation")
+        self._table.table.add_slot("body-cell-value", _VALUE_CELL)
+
+    async def load(self, changed: dict[str, str | None] | None = None) -> None:
+        with self._frame.reporting("The settings cannot be read"):
+            found = await self._frame.run(read_settings, self._frame.console.cluster, self._topic, changed)
+            self._settings = {each.name: each for each in found}
+            self._table.update(
+                [
+                    {
+                        "name": each.name,
+                        "value": _value(each),
+                        "source": each.source.label,
+                        "_tones": {"source": "info" if each.is_own else "dim"},
+                        "without": each.without if each.is_own else "",
+                        "explanation": each.explanation,
+                    }
+                    for each in found
+                ]
+            )
+
+    def _edit(self, name: str) -> None:
+        setting = self._settings.get(name)
+        if setting is not None:
+            _Editing(self._frame, self._topic, setting, self)
+
+
+class _Editing:
+    def __init__(self, frame: Frame, topic: str, setting: TopicSetting, view: SettingsView) -> None:
+        self._frame = frame
+        self._topic = topic
+        self._setting = setting
+        self._view = view
+        with dialog(f"{setting.name} of {topic}", test_id="edit-setting") as self._dialog:
+            ui.label(help_text(setting)).classes("ms-help")
+            with ui.element("dl").classes("ms-facts"):
+                facts = [("Value now", _value(setting)), ("It comes from", setting.source.label)]
+                if setting.source is Source.TOPIC:
+                    facts.append(("Without it", setting.without or ""))
+                for word, text in facts:
+                    with ui.element("dt"):
+                        ui.label(word)
+                    with ui.element("dd"):
+                        ui.label(text).classes("ms-mono")
+            self._field = value_input(setting, setting.value or "")
+            self._complaint = Complaint()
+            if setting.read_only:
+                self._field.props("disable")
+                self._complaint.say("This one cannot be changed for a topic.")
+            with ui.element("div").classes("ms-actions"):
+                if setting.is_own:
+                    ui.button("Back to default", on_click=self._reset).props("flat no-caps data-testid=reset-setting")
+                ui.button("Cancel", on_click=self._dialog.close).props("flat no-caps")
+                if not setting.read_only:
+                    save = ui.button("Save").props("unelevated no-caps data-testid=save-setting")
+                    send_form(save, self._save)
+        self._dialog.open()
+
+    async def _save(self, typed: Typed) -> None:
+        text = typed.text(self._field).strip()
+        wrong = complaint(self._setting.name, text)
+        if wrong:
+            self._complaint.say(wrong)
+            return
+        await self._change(text)
+
+    async def _reset(self) -> None:
+        await self._change(None)
+
+    async def _change(self, value: str | None) -> None:
+        changes = {self._setting.name: value}
+        try:
+            await self._frame.run(change_settings, self._frame.console.cluster, self._topic, changes)
+        except WireError as error:
+            self._complaint.say(str(error))
+            return
+        self._dialog.close()
+        self._frame.say(
+            f"{self._setting.name} is the default again." if value is None else f"{self._setting.name} is {value}."
+        )
+        await self._view.load(changes)
+
+
+def _value(setting: TopicSetting) -> str:
+    if setting.value is None:
+        return "secret"
+    words = setting.value_in_words
+    if words == "no limit":
+        return words  # nineteen digits say less
+    return f"{setting.value} ({words})" if words else setting.value

@@ -1,0 +1,307 @@
+"""Topics: all of them in a table, and with ?topic=NAME one of them.
+
+One topic: numbers, layout, rate, hot keys, settings, readers; adding partitions and deleting.
+
+Where the partitions of a topic are: a row for each, a column for each broker, leaders and replicas in colours.
+"""
+
+from typing import Any
+
+from nicegui import ui
+
+from millstream.console.formats import count, plural, rate, short_count, size
+from millstream.console.frame import Frame, console_page, go, href
+from millstream.console.live.snapshot import Snapshot
+from millstream.console.tables import Column, DataTable
+from millstream.console.topics.dialogs import SettingsView, open_creation
+from millstream.console.topics.hot_keys import EVERY_S, HotKeysView
+from millstream.console.topics.rows import (
+    Contents,
+    brokers_of,
+    contents_of,
+    health,
+    layout_rows,
+    log_starts,
+    readers_of,
+    topic_rows,
+)
+from millstream.console.topics.settings import MOST_PARTITIONS, add_partitions, delete_topic
+from millstream.console.widgets import Complaint, Stat, TimeChart, Typed, card, dialog, heading, number_input, send_form
+from millstream.raw_client import WireError
+
+# A cell is "word|size"; both are data, never part of the template.
+_REPLICA_CELL = """
+<q-td :props="props"><span class="ms-replica"
+:class="'ms-replica-' + (props.row._tones?.[props.col.name] ?? 'none')">
+<span>{{ String(props.value).split('|')[0] }}</span>
+<span class="ms-replica-size">{{ String(props.value).split('|')[1] ?? '' }}</span></span></q-td>
+"""
+
+
+class LayoutView:
+    """Made anew when a broker comes or goes, since brokers are its columns."""
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+        self._brokers: list[int] | None = None
+        with ui.element("header").classes("ms-card-head"):
+            ui.label("Layout").classes("ms-card-title")
+            ui.label("who holds which partition, and who leads it").classes("ms-muted")
+            with ui.element("div").classes("ms-legend"):
+                for role, word in (("leader", "leader"), ("insync", "in sync"), ("behind", "behind or down")):
+                    ui.label(word).classes(f"ms-replica ms-replica-{role}")
+        self._box = ui.element("div").classes("ms-stack")
+        self._table: DataTable | None = None
+
+    def update(self, snapshot: Snapshot) -> None:
+        topic = snapshot.topics.get(self._topic)
+        if topic is None:
+            return
+        brokers = brokers_of(topic, snapshot)
+        if brokers != self._brokers or self._table is None:
+            self._brokers = brokers
+            self._box.clear()
+            with self._box:
+                self._table = self._make(brokers, len(topic.partitions))
+        self._table.update(layout_rows(topic, snapshot, brokers))
+
+    @staticmethod
+    def _make(brokers: list[int], partitions: int) -> DataTable:
+        table = DataTable(
+            [
+                Column("partition", "Partition"),
+                *(Column(f"b{broker}", f"Broker {broker}") for broker in brokers),
+                Column("end", "End offset", count, right=True),
+                Column("epoch", "Leader epoch", count, right=True),
+            ],
+            key="partition",
+            empty="No partitions",
+            filtered=partitions > 25,
+            page_size=100,
+            test_id="layout",
+        )
+        for broker in brokers:
+            table.table.add_slot(f"body-cell-b{broker}", _REPLICA_CELL)
+        return table
+
+
+_CHART_S = 300.0
+
+
+class TopicDetail:
+    def __init__(self, frame: Frame, topic: str) -> None:
+        self._frame = frame
+        self._topic = topic
+        with ui.link(target="/topics").classes("ms-back"):
+            ui.icon("arrow_back")
+            ui.label("Topics")
+        with heading(topic):
+            ui.button("Messages", icon="mail_outline", on_click=lambda: go("/messages", topic=topic)).props(
+                "outline no-caps"
+            )
+            ui.button("Add partitions", icon="add", on_click=self._add_partitions).props(
+                "outline no-caps data-testid=add-partitions"
+            )
+            ui.button("Delete", icon="delete_outline", on_click=self._delete).props(
+                "outline color=negative no-caps data-testid=delete-topic"
+            )
+        self._gone = ui.label("There is no such topic (any more).").classes("ms-muted").props("data-testid=no-topic")
+        with card(""), ui.element("div").classes("ms-stats"):
+            self._stats = {
+                "state": Stat("state", test_id="topic-state"),
+                "partitions": Stat("partitions", test_id="topic-partitions"),
+                "replicas": Stat("replicas each"),
+                "written": Stat("records ever written"),
+                "rate": Stat("records/s in", test_id="topic-rate"),
+                "size": Stat("on disk, all replicas", test_id="topic-size"),
+                "readers": Stat("groups reading"),
+            }
+        with ui.tabs().classes("ms-tabs").props("align=left no-caps dense inline-label") as tabs:
+            layout, hot, settings, readers = (
+                ui.tab(name, icon=icon).props(f"data-testid=tab-{name.split()[0].lower()}")
+                for name, icon in (
+                    ("Partitions", "grid_on"),
+                    ("Hot keys", "whatshot"),
+                    ("Settings", "tune"),
+                    ("Readers", "group_work"),
+                )
+            )
+        with ui.tab_panels(tabs, value=layout, animated=False).classes("ms-panels"):
+            with ui.tab_panel(layout):
+                with card(""):
+                    self._layout = LayoutView(topic)
+                with card("Records written", note="per second"):
+                    self._chart = TimeChart(["records/s"], test_id="topic-chart")
+            with ui.tab_panel(hot):
+                self._hot = HotKeysView(frame, topic)
+            with ui.tab_panel(settings), card("Settings", note="pick one to change it"):
+                self._settings = SettingsView(frame, topic)
+            with ui.tab_panel(readers), card("Groups that read this topic"):
+                self._readers = DataTable(
+                    [
+                        Column("group", "Group", cell="link"),
+                        Column("kind", "Kind", cell="badge"),
+                        Column("members", "Members", count, right=True),
+                        Column("lag", "Behind", count, right=True),
+                    ],
+                    key="group",
+                    empty="No group has committed offsets here, or is assigned to it",
+                    test_id="readers",
+                )
+        frame.live(self._show)
+        ui.timer(0.05, self._settings.load, once=True)
+        watching = ui.timer(EVERY_S, self._hot.load, active=False)
+
+        async def opened(event: Any) -> None:
+            """Reports are read while somebody looks at them."""
+            watching.active = event.value == hot.props["name"]
+            if watching.active:
+                await self._hot.load()
+
+        tabs.on_value_change(opened)
+
+    def _show(self, snapshot: Snapshot) -> None:
+        topic = snapshot.topics.get(self._topic)
+        self._gone.set_visibility(topic is None and snapshot.number > 0)
+        if topic is None:
+            return
+        stats = self._stats
+        state, tone = health(topic, snapshot)
+        stats["state"].show(state, tone)
+        stats["partitions"].show(count(len(topic.partitions)))
+        stats["replicas"].show(count(max((len(each.replicas) for each in topic.partitions), default=0)))
+        ends = [snapshot.ends[each.place] for each in topic.partitions if each.place in snapshot.ends]
+        stats["written"].show(short_count(sum(ends)) if len(ends) == len(topic.partitions) else "–")
+        known = snapshot.rates.get(self._topic)
+        stats["rate"].show("–" if known is None else rate(known).removesuffix("/s"))
+        stats["size"].show(size(snapshot.size(topic)) if snapshot.disks else "–")
+        readers = readers_of(self._topic, snapshot)
+        stats["readers"].show(count(len(readers)) if snapshot.groups_known else "–")
+        self._layout.update(snapshot)
+        self._readers.update(
+            [
+                {
+                    "group": reader.group,
+                    "kind": reader.kind,
+                    "members": reader.members,
+                    "lag": reader.lag,
+                    "_href": href("/queues" if reader.kind == "share" else "/groups", group=reader.group),
+                }
+                for reader in readers
+            ]
+        )
+        series = self._frame.console.watcher.history.topics.get(self._topic)
+        self._chart.update({"records/s": series.points(snapshot.at - _CHART_S) if series is not None else ()})
+
+    def _add_partitions(self) -> None:
+        topic = self._frame.snapshot.topics.get(self._topic)
+        if topic is None:
+            return
+        there = len(topic.partitions)
+        with dialog(f"Add partitions to {self._topic}", test_id="more-partitions") as box:
+            wanted = number_input("Partitions afterwards", there + 1, there + 1, MOST_PARTITIONS).props(
+                "autofocus data-testid=partition-count"
+            )
+            ui.label(
+                f"There are {there} now. They cannot be taken away again, and from then on records of a key may go to "
+                "another partition than before: consumers that need them in order must be done with the old ones first."
+            ).classes("ms-help")
+            complaint = Complaint()
+
+            async def add(typed: Typed) -> None:
+                number = typed.number(wanted) or 0
+                if not there < number <= MOST_PARTITIONS:
+                    complaint.say(f"say a number from {there + 1} to {MOST_PARTITIONS}")
+                    return
+                try:
+                    await self._frame.run(add_partitions, self._frame.console.cluster, self._topic, number)
+                except WireError as error:
+                    complaint.say(str(error))
+                    return
+                box.close()
+                self._frame.changed()
+                self._frame.say(f"{self._topic} has {number} partitions.")
+
+            with ui.element("div").classes("ms-actions"):
+                ui.button("Cancel", on_click=box.close).props("flat no-caps")
+                send_form(ui.button("Add").props("unelevated no-caps data-testid=add"), add)
+        box.open()
+
+    async def _delete(self) -> None:
+        topic = self._frame.snapshot.topics.get(self._topic)
+        if topic is None:
+            return
+        cluster = self._frame.console.cluster
+        starts: dict[int, int] | None = None
+        try:
+            starts = await self._frame.run(log_starts, cluster, self._topic, len(topic.partitions))
+        except WireError:
+            pass  # a partition has no leader: what it holds is not known, and it may be deleted all the same
+        going = contents_of(self._topic, self._frame.snapshot, starts)
+        agreed = await self._frame.confirm(
+            f"Delete the topic {self._topic}?",
+            what_goes(going),
+            action="Delete for good",
+            more="This cannot be undone.",
+        )
+        if not agreed:
+            return
+        with self._frame.reporting(f"{self._topic} cannot be deleted"):
+            await self._frame.run(delete_topic, cluster, self._topic)
+            self._frame.changed()
+            self._frame.say(f"Topic {self._topic} is gone.")
+            go("/topics")
+
+
+def what_goes(contents: Contents) -> list[str]:
+    """What a person should know before a topic is deleted."""
+    records = "an unknown number of records" if contents.records is None else plural(contents.records, "record")
+    lines = [
+        f"topic {contents.topic}",
+        f"{plural(contents.partitions, 'partition')} with {plural(contents.replicas, 'replica')}",
+        f"{records}, {size(contents.size_bytes)} on disk",
+    ]
+    if not contents.readers:
+        return [*lines, "no group reads it"]
+    return lines + [
+        f"read by group {reader.group} ({reader.kind}, {plural(reader.members, 'member')}, {reader.lag:,} behind)"
+        for reader in contents.readers
+    ]
+
+
+@console_page("/topics")
+def topics(frame: Frame) -> None:
+    topic = frame.parameters.get("topic", "")
+    if topic:
+        TopicDetail(frame, topic)
+    else:
+        _list(frame)
+
+
+def _list(frame: Frame) -> None:
+    with heading("Topics"):
+        internal = ui.checkbox("internal ones").props("dense data-testid=internal")
+        ui.button(
+            "Create topic", icon="add", on_click=lambda: open_creation(frame, lambda name: go("/topics", topic=name))
+        ).props("unelevated no-caps data-testid=open-create")
+    with card(""):
+        table = DataTable(
+            [
+                Column("topic", "Topic", cell="link"),
+                Column("state", "State", cell="badge"),
+                Column("partitions", "Partitions", count, right=True),
+                Column("replicas", "Replicas", count, right=True),
+                Column("rate", "Records/s", rate, right=True),
+                Column("size", "On disk", size, right=True),
+                Column("readers", "Groups", count, right=True),
+            ],
+            key="topic",
+            empty="No topics yet. Create one, or let a producer do it.",
+            test_id="topics",
+        )
+
+    def show(snapshot: Snapshot) -> None:
+        table.update(topic_rows(snapshot, internal=bool(internal.value)))
+
+    internal.on_value_change(lambda: show(frame.snapshot))
+    frame.live(show)

@@ -1,0 +1,291 @@
+"""Parts that several pages share: rows that can be picked, dialogs, forms, what was typed wrong.
+
+What a field shows counts. A form is sent with what its fields show at that moment, not with what the gateway heard of
+every key: that may be late or lost with a connection. And nothing is put into a field that a person may be typing in.
+
+Small parts of pages: cards, big numbers, headings.
+
+Charts over time and bars per broker, in colours that are legible on dark and on light.
+"""
+
+import json
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from nicegui import ui
+
+from millstream.console.tables import DataTable
+
+# Values come into these as data, never as part of the template.
+_PICK_CELL = """
+<q-td :props="props"><a href="#" class="ms-row-link ms-mono"
+@click.prevent.stop="$parent.$emit('pick', props.row._key)">{{ props.value }}</a></q-td>
+"""
+_SOFT_CELL = '<q-td :props="props"><div class="ms-wrap-cell">{{ props.value }}</div></q-td>'
+
+_SEND = "(event) => emit(millstreamTyped(event.target))"
+
+
+def let_pick(table: DataTable, column: str, pick: Callable[[str], Any]) -> None:
+    """Makes a column links, for the mouse and for keys, that call `pick` with the row's key."""
+    table.table.add_slot(f"body-cell-{column}", _PICK_CELL)
+    table.table.on("pick", lambda event: pick(str(event.args)))
+
+
+def show_softly(table: DataTable, column: str) -> None:
+    """A column of help texts: smaller, and on as many lines as it takes."""
+    table.table.add_slot(f"body-cell-{column}", _SOFT_CELL)
+
+
+@contextmanager
+def dialog(title: str, *, wide: bool = False, test_id: str = "") -> Iterator[ui.dialog]:
+    """One that is gone when it is closed. What is made inside is its body; open it afterwards."""
+    with ui.dialog() as box, ui.card().classes("ms-dialog" + (" ms-wide-dialog" if wide else "")) as card:
+        if test_id:
+            card.props["data-testid"] = test_id
+        ui.label(title).classes("ms-dialog-title")
+        yield box
+    box.on("hide", box.delete)
+
+
+class Typed:
+    """What the text fields of a form showed when it was sent."""
+
+    def __init__(self, shown: Any = None) -> None:
+        self._shown = shown if isinstance(shown, dict) else {}
+
+    def text(self, field: Any) -> str:
+        """What the field showed. A field that is not one of text (a choice) has the value that was chosen."""
+        shown = self._shown.get(field.html_id)
+        return str(shown) if shown is not None else str(field.value or "")
+
+    def number(self, field: Any) -> int | None:
+        """A whole number; None if it is none."""
+        try:
+            return int(self.text(field))
+        except ValueError:
+            return None
+
+
+def send_form(button: ui.button, act: Callable[[Typed], Awaitable[None]]) -> ui.button:
+    """A click calls `act` with what the fields show that are in the same dialog or card."""
+    return button.on("click", lambda event: act(Typed(event.args)), js_handler=_SEND)
+
+
+def send_form_on_enter(field: ui.input, act: Callable[[Typed], Awaitable[None]]) -> ui.input:
+    """Enter in a field does what the form's button does."""
+    return field.on("keydown.enter", lambda event: act(Typed(event.args)), js_handler=_SEND)
+
+
+def number_input(label: str, value: int, least: int, most: int) -> ui.input:
+    """A field for a whole number. Unlike `ui.number` it is not corrected by the gateway while a person types in it."""
+    return ui.input(label, value=str(value)).props(f"type=number min={least} max={most} step=1 outlined dense")
+
+
+def suggest(field: ui.input, text: str) -> None:
+    """Puts a text into a field if nothing was typed there. Decided in the browser, which alone knows."""
+    wanted = json.dumps(text).replace("<", "\\u003c")
+    ui.run_javascript(
+        f"{{ const field = getElement({field.id}); if (!field.inputValue) field.inputValue = {wanted}; }}"
+    )
+
+
+class Complaint:
+    """Says in a dialog what is wrong with what was typed, one line for each field; empty if nothing is wrong.
+
+    A complaint about one field stays while another field is changed: it is gone when its own field is right, or when
+    the form is sent again.
+    """
+
+    def __init__(self) -> None:
+        self._about: dict[str, str] = {}
+        self._label = ui.label("").classes("ms-complaint").props("role=alert data-testid=complaint")
+        self._show()
+
+    def say(self, text: str, about: str = "") -> None:
+        """Replaces what was said about the same field. An empty text takes it back."""
+        self._about.pop(about, None)
+        if text:
+            self._about[about] = text
+        self._show()
+
+    def say_all(self, texts: Mapping[str, str]) -> None:
+        """All that is wrong, by field; what was said before is taken back."""
+        self._about = dict(texts)
+        self._show()
+
+    def is_about(self, field: str) -> bool:
+        return field in self._about
+
+    def _show(self) -> None:
+        self._label.set_text("\n".join(self._about.values()))
+        self._label.set_visibility(bool(self._about))
+
+
+class LiveChoice(ui.select):
+    """A choice whose options may change while a person chooses.
+
+    The browser sends the number of an option in the list that it shows. That list may be older than the gateway's, so
+    the number may belong to another option by now. Here the text counts, which is what the person saw.
+    """
+
+    def _event_args_to_value(self, e: Any) -> Any:
+        if not isinstance(e.args, dict):
+            return super()._event_args_to_value(e)
+        shown = e.args.get("label")
+        # An option that is gone cannot be chosen any more: the choice stays as it was.
+        return self._values[self._labels.index(shown)] if shown in self._labels else self.value
+
+
+@contextmanager
+def card(title: str, *, note: str = "", classes: str = "") -> Iterator[ui.element]:
+    with ui.element("section").classes(f"ms-card {classes}") as box:
+        if title:
+            with ui.element("header").classes("ms-card-head"):
+                ui.label(title).classes("ms-card-title")
+                if note:
+                    ui.label(note).classes("ms-muted")
+        yield box
+
+
+@contextmanager
+def grid(columns: str = "auto") -> Iterator[ui.element]:
+    """Cards side by side: auto, two or three to a row; on a narrow screen one below the other."""
+    with ui.element("div").classes(f"ms-grid ms-grid-{columns}") as box:
+        yield box
+
+
+class Stat:
+    """A big number with a word below."""
+
+    def __init__(self, word: str, *, test_id: str = "") -> None:
+        with ui.element("div").classes("ms-stat") as self._box:
+            self._value = ui.label("–").classes("ms-stat-value")
+            if test_id:
+                self._value.props["data-testid"] = test_id
+            ui.label(word).classes("ms-stat-word")
+
+    def show(self, text: str, tone: str = "") -> None:
+        self._value.set_text(text)
+        self._box.classes(remove="ms-good ms-warn ms-bad ms-dim", add=f"ms-{tone}" if tone else "")
+
+
+@contextmanager
+def heading(title: str, subtitle: str = "") -> Iterator[ui.element]:
+    """The page's heading; what is made inside (buttons) stands at its right."""
+    with ui.element("div").classes("ms-heading"):
+        with ui.element("div"):
+            with ui.element("h1").classes("ms-title").props("data-testid=page-title"):
+                ui.label(title)
+            if subtitle:
+                ui.label(subtitle).classes("ms-muted")
+        with ui.element("div").classes("ms-heading-actions") as actions:
+            yield actions
+
+
+COLOURS = ("#3b82f6", "#f59e0b", "#10b981", "#ef4444", "#8b5cf6", "#06b6d4", "#ec4899", "#84cc16")
+_INK = "#8a94a6"
+_LINE = "rgba(138,148,166,0.22)"
+# Drawn on the canvas, not as HTML: names from the cluster stay text.
+_TOOLTIP = {"trigger": "axis", "renderMode": "richText", "confine": True}
+
+# The same for every chart, and no part of it comes from the cluster.
+_SHORT_NUMBERS = (
+    "v => v >= 1e9 ? v / 1e9 + ' G' : v >= 1e6 ? v / 1e6 + ' M' : v >= 1e4 ? v / 1e3 + ' k' : v.toLocaleString('en')"
+)
+
+Points = Iterable[tuple[float, float]]
+
+
+class TimeChart:
+    """One or more lines over time; `update` takes points (seconds since 1970, value) by line."""
+
+    def __init__(self, names: Sequence[str], *, unit: str = "", height: int = 190, test_id: str = "") -> None:
+        self._names = list(names)
+        self.chart = ui.echart(
+            {
+                "animation": False,
+                "color": list(COLOURS),
+                "grid": {"left": 8, "right": 14, "top": 30, "bottom": 4, "containLabel": True},
+                "tooltip": _TOOLTIP,
+                "legend": {"top": 0, "left": 4, "textStyle": {"color": _INK}, "icon": "roundRect", "itemHeight": 3},
+                "xAxis": {
+                    "type": "time",
+                    "axisLabel": {"color": _INK, "hideOverlap": True},
+                    "axisLine": {"lineStyle": {"color": _LINE}},
+                    "splitLine": {"show": False},
+                },
+                "yAxis": {
+                    "type": "value",
+                    "min": 0,
+                    "name": unit,
+                    "nameTextStyle": {"color": _INK, "align": "left"},
+                    "axisLabel": {"color": _INK, ":formatter": _SHORT_NUMBERS},
+                    "splitLine": {"lineStyle": {"color": _LINE}},
+                    "splitNumber": 4,
+                },
+                "series": [],
+            }
+        ).style(f"height: {height}px")
+        self.chart.classes("ms-chart")
+        if test_id:
+            self.chart.props["data-testid"] = test_id
+        self.update(dict.fromkeys(names, ()))
+
+    def update(self, lines: Mapping[str, Points]) -> None:
+        series: list[dict[str, Any]] = [
+            {
+                "name": name,
+                "type": "line",
+                "showSymbol": False,
+                "lineStyle": {"width": 2},
+                "areaStyle": {"opacity": 0.10},
+                "data": [[round(at * 1000), round(value, 3)] for at, value in points],
+            }
+            for name, points in lines.items()
+        ]
+        options = self.chart.options
+        options["series"] = series
+        self.chart.update()
+
+
+class BarChart:
+    """Stacked bars by category, such as leaders and followers by broker."""
+
+    def __init__(self, *, unit: str = "", height: int = 190, test_id: str = "") -> None:
+        self.chart = ui.echart(
+            {
+                "animation": False,
+                "color": list(COLOURS),
+                "grid": {"left": 8, "right": 24, "top": 30, "bottom": 4, "containLabel": True},
+                "tooltip": {**_TOOLTIP, "axisPointer": {"type": "shadow"}},
+                "legend": {"top": 0, "left": 4, "textStyle": {"color": _INK}, "icon": "roundRect"},
+                "xAxis": {
+                    "type": "value",
+                    "name": unit,
+                    "axisLabel": {"color": _INK, "hideOverlap": True},
+                    "splitLine": {"lineStyle": {"color": _LINE}},
+                },
+                "yAxis": {
+                    "type": "category",
+                    "inverse": True,
+                    "axisLabel": {"color": _INK},
+                    "axisLine": {"lineStyle": {"color": _LINE}},
+                    "data": [],
+                },
+                "series": [],
+            }
+        ).style(f"height: {height}px")
+        self.chart.classes("ms-chart")
+        if test_id:
+            self.chart.props["data-testid"] = test_id
+
+    def update(self, categories: Sequence[str], parts: Mapping[str, Sequence[float]]) -> None:
+        options = self.chart.options
+        options["yAxis"]["data"] = list(categories)
+        options["series"] = [
+            {"name": name, "type": "bar", "stack": "all", "barMaxWidth": 22, "data": list(values)}
+            for name, values in parts.items()
+        ]
+        self.chart.update()

@@ -1,0 +1,239 @@
+"""A producer that has several batches under way at once, and believes what librdkafka believes.
+
+Up to five batches go out on one connection, one after the other, as if answers took a while. When it hears meanwhile
+that another node leads, it sends there what comes next, though the first ones still wait for an answer of the old
+leader. When all have come back or were given up, what was not acknowledged is sent again, in order. The success of a
+batch stands for all before it: a leader that takes the second and does not have the first has lost that. No sequence
+may be refused: for that it would begin a new epoch, and repeat in it what may be in the log already. Every few batches
+it begins anew under another producer id, so that its first batch meets leaders of all kinds.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from millstream.formats.model.errors import ErrorCode
+from millstream.formats.protocol.primitives import Cursor
+from millstream.formats.protocol.schema import request_schema, response_schema
+from millstream.formats.records.record import Record, build_batch
+from millstream.node.server.channel import Channel
+from millstream.simulator.clients.client import Leader, SimulatedClient
+from millstream.simulator.clients.workload import SEQUENCE_REFUSALS, Producer, partition_name
+from millstream.simulator.history.operations import Send
+
+_MOST_UNDER_WAY = 5
+_GIVE_UP_SECONDS = 20.0
+_GAP_SECONDS = 0.01
+_LOOK_SECONDS = 0.25
+"""How often it asks for the leader while it waits for answers."""
+Outcome = tuple[ErrorCode, int]
+"""An error, or where the batch is."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    sequence: int
+    data: bytes
+    send: Send
+
+
+class PipeliningProducer(Producer):
+    """A program: writes to every partition of the plan."""
+
+    async def _write(self, topic: str, partition: int) -> None:
+        workload, client = self._workload, self._client
+        await client.rest(0.0, self._pause)
+        while workload.writing:
+            producer_id, epoch = await self._producer_id()
+            await self._write_some(topic, partition, producer_id, epoch)
+            await client.rest(0.2 * self._pause, 1.8 * self._pause)
+
+    async def _write_some(self, topic: str, partition: int, producer_id: int, epoch: int) -> None:
+        workload, client = self._workload, self._client
+        count = client.randomness.randint(2, 2 * _MOST_UNDER_WAY)
+        sequence = 0
+        under_way: deque[_Batch] = deque()
+
+        def add_one() -> _Batch | None:
+            nonlocal sequence
+            if sequence == count or len(under_way) == _MOST_UNDER_WAY:
+                return None
+            under_way.append(self._batch(topic, partition, producer_id, epoch, sequence))
+            workload.under_way += 1
+            sequence += 1
+            return under_way[-1]
+
+        deadline = self._loop.time() + _GIVE_UP_SECONDS
+        while (sequence < count or under_way) and workload.writing and self._loop.time() < deadline:
+            at_once = client.randomness.randint(1, _MOST_UNDER_WAY)
+            while len(under_way) < at_once and add_one() is not None:
+                pass
+            outcomes = await self._send_all(topic, partition, under_way, add_one)
+            # What is refused for good is told its user as failed, whatever comes behind it.
+            refused = [at for at, (error, _) in enumerate(outcomes) if _is_for_good(error)]
+            outcomes = outcomes[: refused[0]] if refused else outcomes
+            for error, _ in outcomes:
+                if error in SEQUENCE_REFUSALS:
+                    workload.report(
+                        "AckedIsKept",
+                        f"{partition_name(topic, partition)} refused a sequence of producer {producer_id} with"
+                        f" {error.name} although it got all in order",
+                    )
+                    refused.append(0)
+            taken = [at for at, (error, _) in enumerate(outcomes) if error == ErrorCode.NONE]
+            for error, offset in outcomes[: taken[-1] + 1] if taken else ():
+                self._acknowledged(topic, partition, under_way.popleft(), error, offset)
+            if refused:
+                break
+            if not outcomes or len(taken) < len(outcomes):
+                await self._look_around()
+        workload.under_way -= len(under_way)
+        workload.given_up += len(under_way)
+
+    async def _look_around(self) -> None:
+        """Impatiently: so it finds new leaders that do not know yet that they are."""
+        await self._client.rest(0.0, 0.04)
+        try:
+            await self._client.refresh()
+        except OSError:
+            pass
+
+    def _batch(self, topic: str, partition: int, producer_id: int, epoch: int, sequence: int) -> _Batch:
+        value = f"{self._name}/{self._written}"
+        self._written += 1
+        send = self._workload.recorder.send(f"{self._name}/{producer_id}", partition_name(topic, partition), value)
+        now_ms = self._client.process.environment.clock.now_ms()
+        data = build_batch(
+            [Record(key=None, value=value.encode(), timestamp=now_ms)],
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+        )
+        return _Batch(sequence, bytes(data), send)
+
+    def _acknowledged(self, topic: str, partition: int, batch: _Batch, error: ErrorCode, offset: int) -> None:
+        workload = self._workload
+        workload.under_way -= 1
+        if error != ErrorCode.NONE:
+            workload.recorder.acked(batch.send, None)
+            workload.tell(self._name, f"{batch.send.value} counts as acked: a later one was")
+            return
+        workload.recorder.acked(batch.send, offset)
+        workload.note_acked((topic, partition), offset)
+        workload.tell(self._name, f"acked {partition_name(topic, partition)} offset {offset} ({batch.send.value})")
+
+    async def _send_all(
+        self, topic: str, partition: int, batches: deque[_Batch], add_one: Callable[[], _Batch | None]
+    ) -> list[Outcome]:
+        """The outcomes of those that were sent: the first few, or all. `add_one` adds one to them."""
+        leader = self._client.leader(topic, partition)
+        patience = self._client.randomness.choice(self._workload.patience_s)
+        flight = _Flight(self._client, topic, partition, timeout_ms=int(patience * 1000) - 1000)
+        try:
+            if leader is None or not await flight.board(leader):
+                return []
+            for batch in batches:
+                if not await flight.send(batch):
+                    break
+            may_go_on = flight.count == len(batches)
+            deadline = self._loop.time() + patience
+            while not flight.is_over and self._loop.time() < deadline:
+                await flight.wait(min(_LOOK_SECONDS, max(0.0, deadline - self._loop.time())))
+                if flight.is_over or not may_go_on:
+                    continue
+                await self._look_around()
+                now = self._client.leader(topic, partition)
+                if now is None or now.node_id == flight.node_id or not await flight.board(now):
+                    continue
+                while may_go_on and (following := add_one()) is not None:
+                    may_go_on = await flight.send(following)
+            return flight.outcomes()
+        except OSError:
+            return flight.outcomes()
+        finally:
+            flight.close()
+
+
+class _Flight:
+    """Batches that were sent, in order, each on the connection of that time: it is not sent again if that is lost, for
+    behind a loss it would be the first."""
+
+    def __init__(self, client: SimulatedClient, topic: str, partition: int, *, timeout_ms: int) -> None:
+        self._client = client
+        self._topic = topic
+        self._partition = partition
+        self._timeout_ms = timeout_ms
+        self._channels: list[Channel] = []
+        self._answers: list[tuple[Channel, int, asyncio.Future[bytearray]]] = []
+        self._leader: Leader | None = None
+        self._version = 0
+
+    @property
+    def node_id(self) -> int | None:
+        return self._leader.node_id if self._leader is not None else None
+
+    @property
+    def count(self) -> int:
+        return len(self._answers)
+
+    @property
+    def is_over(self) -> bool:
+        return all(answer.done() for _, _, answer in self._answers)
+
+    async def board(self, leader: Leader) -> bool:
+        """What is sent from now on goes to this node; False if nobody knows where that is. OSError if it is not
+        there."""
+        channel = self._client.new_channel(leader.node_id)
+        if channel is None:
+            return False
+        self._channels.append(channel)
+        self._version = await channel.best_version("produce", timeout_s=1.0)
+        self._leader = leader
+        return True
+
+    async def send(self, batch: _Batch) -> bool:
+        """False if the connection is lost."""
+        assert self._leader is not None
+        channel = self._channels[-1]
+        rows = [{"index": self._partition, "records": batch.data}]
+        fields = {
+            "transactional_id": None,
+            "acks": -1,
+            "timeout_ms": self._timeout_ms,
+            "topic_data": [{"name": self._topic, "topic_id": self._leader.topic_id, "partition_data": rows}],
+        }
+        body = bytearray()
+        request_schema("produce").write(body, fields, self._version)
+        answer = channel.begin("produce", self._version, body)
+        if answer is None:
+            return False
+        self._answers.append((channel, self._version, answer))
+        await self._client.rest(0.0, _GAP_SECONDS)
+        return True
+
+    async def wait(self, seconds: float) -> None:
+        await asyncio.wait([answer for _, _, answer in self._answers], timeout=seconds)
+
+    def outcomes(self) -> list[Outcome]:
+        """As they are now; who has not answered will not be heard any more."""
+        return [_outcome(*each) for each in self._answers]
+
+    def close(self) -> None:
+        for _, _, answer in self._answers:
+            answer.cancel()
+        for channel in self._channels:
+            channel.close()
+
+
+def _is_for_good(error: ErrorCode) -> bool:
+    return error != ErrorCode.NONE and not error.retriable and error not in SEQUENCE_REFUSALS
+
+
+def _outcome(channel: Channel, version: int, answer: "asyncio.Future[bytearray]") -> Outcome:
+    if not answer.done() or answer.cancelled() or answer.exception() is not None:
+        return ErrorCode.NETWORK_EXCEPTION, -1
+    cursor = Cursor(answer.result())
+    cursor.position = channel.body_position("produce", version, answer.result())
+    row = response_schema("produce").read(cursor, version).responses[0].partition_responses[0]
+    return ErrorCode(row.error_code), row.base_offset

@@ -1,0 +1,373 @@
+"""A producer with transactions, as a correct client is one, step by step over the wire.
+
+Version 1 of transactions: partitions are added before they are written to, and a producer keeps its epoch. Version 2
+(KIP-890): the broker adds them, and every transaction has an epoch of its own.
+
+Whatever can be tried again is, until it is known or time is up. Who is fenced must begin anew; who cannot go on with a
+transaction must abort it, and asks for a new epoch if a batch may still be under way.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from millstream.formats.model.errors import ErrorCode
+from millstream.formats.protocol.schema import Message
+from millstream.formats.records.record import Record, build_batch
+from millstream.simulator.clients.client import GROUP, TRANSACTION, SimulatedClient
+from millstream.simulator.clients.transaction_tracker import At, Transaction, TransactionBook
+from millstream.simulator.clients.workload import Workload
+
+GIVE_UP_SECONDS = 12.0
+_VERSIONS: dict[int, dict[str, int]] = {
+    1: {
+        "init_producer_id": 4,
+        "add_partitions_to_txn": 3,
+        "add_offsets_to_txn": 3,
+        "produce": 11,
+        "txn_offset_commit": 4,
+        "end_txn": 4,
+    },
+    2: {"txn_offset_commit": 5, "end_txn": 5},
+}
+"""By version of transactions: what a client of that time would speak; the newest where nothing is said."""
+_REFUSED = frozenset(
+    (
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.INVALID_TXN_STATE,
+    )
+)
+"""What says that this producer, as it is, has no say any more."""
+_SEQUENCE_REFUSALS = frozenset((ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID))
+
+
+class FencedError(Exception):
+    """Another instance has taken over, or nothing can be known any more: begin anew."""
+
+
+class MustAbortError(Exception):
+    """This transaction cannot be committed; the producer goes on after aborting it."""
+
+
+class TransactionalProducer:
+    """One instance; several may have the same transactional id."""
+
+    def __init__(
+        self,
+        client: SimulatedClient,
+        workload: Workload,
+        name: str,
+        transactional_id: str,
+        *,
+        version: int,
+        timeout_ms: int,
+    ) -> None:
+        self.name = name
+        self.transactional_id = transactional_id
+        self.version = version
+        self._client = client
+        self._workload = workload
+        self._book: TransactionBook = workload.book
+        self._timeout_ms = timeout_ms
+        self._coordinators: dict[tuple[int, str], int] = {}
+        self.producer_id = self.epoch = -1
+        self._sequences: dict[At, int] = {}
+        self._added: set[At] = set()
+        self._begun = 0
+        self._wants_new_epoch = False
+        """Whether a batch may still be under way that must not come into a later transaction."""
+        self._has_epoch_since = 0.0
+        """When it asked for its id and epoch: what came later may have been carried out later."""
+        self._is_fresh = False
+        """Whether it has asked for nothing since: no transaction is open that could time out."""
+
+    def tell(self, what: str) -> None:
+        self._workload.tell(self.name, what)
+
+    # Requests
+
+    async def _ask_coordinator(self, kind: int, key: str, api: str, fields: Mapping[str, Any]) -> Message:
+        at = (kind, key)
+        try:
+            if at not in self._coordinators:
+                self._coordinators[at] = await self._client.find_coordinator(kind, key)
+            version = _VERSIONS[self.version].get(api)
+            claim = self._book.claims.claim(key, self.name) if api == "init_producer_id" else None
+            answer = await self._client.ask(self._coordinators[at], api, fields, version=version)
+            if claim is not None:
+                claim.answered_at = self._now()
+            return answer
+        except OSError:
+            self._coordinators.pop(at, None)
+            raise
+
+    def _identity(self) -> dict[str, Any]:
+        return {
+            "transactional_id": self.transactional_id,
+            "producer_id": self.producer_id,
+            "producer_epoch": self.epoch,
+        }
+
+    def _now(self) -> float:
+        return self._workload.recorder.now()
+
+    def _deadline(self) -> float:
+        return self._client.loop.time() + GIVE_UP_SECONDS
+
+    def _may_go_on(self, deadline: float) -> bool:
+        return self._client.loop.time() < deadline and self._workload.writing
+
+    async def _insist(self, kind: int, key: str, api: str, fields: Mapping[str, Any]) -> Message:
+        """Asks until the answer is final: good, or an error that no repetition changes. FencedError if none comes."""
+        deadline = self._deadline()
+        while self._may_go_on(deadline):
+            try:
+                answer = await self._ask_coordinator(kind, key, api, fields)
+            except OSError:
+                await self._client.rest(0.05, 0.3)
+                continue
+            error = first_error(api, answer)
+            if not error.retriable:
+                return answer
+            if error != ErrorCode.CONCURRENT_TRANSACTIONS:
+                self._coordinators.pop((kind, key), None)
+            await self._client.rest(0.02, 0.15)
+        raise FencedError(f"{api} got no final answer")
+
+    # A producer's life
+
+    async def begin_life(self) -> None:
+        """Takes the transactional id over; whatever was open under it is aborted."""
+        known, asked_at = self.producer_id >= 0, self._now()
+        self._is_fresh = False
+        fields = {
+            "transactional_id": self.transactional_id,
+            "transaction_timeout_ms": self._timeout_ms,
+            "producer_id": self.producer_id,
+            "producer_epoch": self.epoch,
+            "enable2_pc": False,
+            "keep_prepared_txn": False,
+        }
+        answer = await self._insist(TRANSACTION, self.transactional_id, "init_producer_id", fields)
+        error = ErrorCode(answer.error_code)
+        if error != ErrorCode.NONE:
+            self.tell(f"{self.transactional_id}: is not given an epoch: {error.name}")
+            raise FencedError(error.name)
+        self._take(answer.producer_id, answer.producer_epoch, asked_at)
+        self._wants_new_epoch = False
+        why = "goes on" if known else "begins"
+        self.tell(f"{self.transactional_id}: {why} as producer {self.producer_id}, epoch {self.epoch}")
+
+    def _take(self, producer_id: int, epoch: int, asked_at: float) -> None:
+        if (producer_id, epoch) != (self.producer_id, self.epoch):
+            self._sequences.clear()
+        self.producer_id, self.epoch = producer_id, epoch
+        self._has_epoch_since, self._is_fresh = asked_at, True
+
+    def _check_replaced(self, api: str, error: ErrorCode) -> None:
+        """Refused with all that it was given last, and with nothing open: only another client may be the cause."""
+        workload = self._workload
+        if error not in _REFUSED or workload.may_lose_records:
+            return
+        if not self._book.claims.may_have_changed(self.transactional_id, self.name, self._has_epoch_since):
+            workload.report(
+                "HealthyIsNotFenced",
+                f"{self.name} ({self.transactional_id}, producer {self.producer_id}, epoch {self.epoch}) got "
+                f"{error.name} for {api}, and no other client has asked for the id since it was given that epoch",
+            )
+
+    def begin(self) -> Transaction:
+        self._begun += 1
+        self._added.clear()
+        name = f"{self.name}/{self._begun}"
+        return self._book.begin(name, self.transactional_id, self.producer_id, self.epoch)
+
+    async def send(self, transaction: Transaction, batches: Mapping[At, list[tuple[str, Record]]]) -> None:
+        """Writes to several partitions at once; each record has an id that the book knows it by."""
+        is_first = self._is_fresh and len(batches) == 1
+        self._is_fresh = False
+        if self.version == 1:
+            await self._add_partitions(sorted(set(batches) - self._added))
+            is_first = False
+        self._added.update(batches)
+        writes = [
+            asyncio.ensure_future(self._send_batch(transaction, at, records, is_first=is_first))
+            for at, records in batches.items()
+        ]
+        await asyncio.wait(writes)
+        failed = [error for write in writes if (error := write.exception()) is not None]
+        for error in sorted(failed, key=lambda each: not isinstance(each, FencedError)):
+            raise error
+
+    async def _add_partitions(self, partitions: list[At]) -> None:
+        if not partitions:
+            return
+        topics: dict[str, list[int]] = {}
+        for topic, partition in partitions:
+            topics.setdefault(topic, []).append(partition)
+        fields = {
+            **{f"v3_and_below_{name}": value for name, value in self._identity().items()},
+            "v3_and_below_topics": [{"name": name, "partitions": numbers} for name, numbers in topics.items()],
+        }
+        answer = await self._insist(TRANSACTION, self.transactional_id, "add_partitions_to_txn", fields)
+        self._check("add_partitions_to_txn", first_error("add_partitions_to_txn", answer))
+
+    def _check(self, api: str, error: ErrorCode) -> None:
+        if error in _REFUSED:
+            raise FencedError(f"{api}: {error.name}")
+        if error != ErrorCode.NONE:
+            raise MustAbortError(f"{api}: {error.name}")
+
+    async def _send_batch(
+        self, transaction: Transaction, at: At, records: list[tuple[str, Record]], *, is_first: bool
+    ) -> None:
+        """`is_first`: nothing else was asked for since the producer was given its epoch."""
+        client, workload = self._client, self._workload
+        topic, partition = at
+        sequence = self._sequences.get(at, 0)
+        batch = bytes(
+            build_batch(
+                [record for _, record in records],
+                producer_id=self.producer_id,
+                producer_epoch=self.epoch,
+                base_sequence=sequence,
+                transactional=True,
+            )
+        )
+        for known_by, _ in records:
+            transaction.values[known_by] = at
+        deadline = self._deadline()
+        while self._may_go_on(deadline):
+            error, offset = await self._produce(topic, partition, batch)
+            if error in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+                self._sequences[at] = sequence + len(records)
+                if error == ErrorCode.NONE:
+                    workload.note_acked(at, offset + len(records) - 1)
+                self.tell(f"{transaction.name} wrote {topic}-{partition} offset {offset} (sequence {sequence})")
+                return
+            if error in _SEQUENCE_REFUSALS and not workload.may_lose_records:
+                workload.report(
+                    "AckedIsKept",
+                    f"{topic}-{partition} refused sequence {sequence} of {transaction} with {error.name} although "
+                    "everything before it was acknowledged",
+                )
+            if is_first:
+                self._check_replaced("produce", error)
+            is_first = False
+            if error in _REFUSED:
+                raise FencedError(f"produce to {topic}-{partition}: {error.name}")
+            if not error.retriable:
+                raise MustAbortError(f"produce to {topic}-{partition}: {error.name}")
+            await client.recover()
+        self._wants_new_epoch = self.version == 1
+        raise MustAbortError(f"produce to {topic}-{partition} got no final answer")
+
+    async def _produce(self, topic: str, partition: int, batch: bytes) -> tuple[ErrorCode, int]:
+        client = self._client
+        leader = client.leader(topic, partition)
+        if leader is None:
+            return ErrorCode.LEADER_NOT_AVAILABLE, -1
+        rows = [{"index": partition, "records": batch}]
+        fields = {
+            "transactional_id": self.transactional_id,
+            "acks": -1,
+            "timeout_ms": 1500,
+            "topic_data": [{"name": topic, "topic_id": leader.topic_id, "partition_data": rows}],
+        }
+        version = _VERSIONS[self.version].get("produce")
+        try:
+            answer = await client.ask(leader.node_id, "produce", fields, timeout_s=2.5, version=version)
+        except OSError:
+            return ErrorCode.NETWORK_EXCEPTION, -1
+        row = answer.responses[0].partition_responses[0]
+        return ErrorCode(row.error_code), row.base_offset
+
+    async def send_offsets(self, transaction: Transaction, group: str, at: At, offset: int) -> None:
+        """Commits an offset of a group with the transaction."""
+        self._is_fresh = False
+        if self.version == 1:
+            fields = {**self._identity(), "group_id": group}
+            answer = await self._insist(TRANSACTION, self.transactional_id, "add_offsets_to_txn", fields)
+            self._check("add_offsets_to_txn", first_error("add_offsets_to_txn", answer))
+        self._added.add(("__consumer_offsets", 0))
+        topic, partition = at
+        row = {
+            "partition_index": partition,
+            "committed_offset": offset,
+            "committed_leader_epoch": -1,
+            "committed_metadata": transaction.name,
+        }
+        fields = {
+            **self._identity(),
+            "group_id": group,
+            "generation_id": -1,
+            "member_id": "",
+            "group_instance_id": None,
+            "topics": [{"name": topic, "partitions": [row]}],
+        }
+        answer = await self._insist(GROUP, group, "txn_offset_commit", fields)
+        self._check("txn_offset_commit", first_error("txn_offset_commit", answer))
+        self.tell(f"{transaction.name} commits offset {offset} of group {group}")
+
+    async def commit(self, transaction: Transaction) -> None:
+        """FencedError leaves the outcome open, unless the book says otherwise."""
+        transaction.asked_to_commit = True
+        await self._end(transaction, True)
+
+    async def abort(self, transaction: Transaction) -> None:
+        self._book.will_abort(transaction)
+        if self._added or self.version > 1:
+            await self._end(transaction, False)
+        if self._wants_new_epoch:
+            await self.begin_life()
+
+    async def _end(self, transaction: Transaction, committed: bool) -> None:
+        book, verb = self._book, "commit" if committed else "abort"
+        fields = {**self._identity(), "committed": committed}
+        self.tell(f"{transaction.name} is to {verb}")
+        may_be_done, asked_at = False, self._now()
+        deadline = self._deadline()
+        while self._may_go_on(deadline):
+            try:
+                answer = await self._ask_coordinator(TRANSACTION, self.transactional_id, "end_txn", fields)
+            except OSError:
+                may_be_done = True
+                await self._client.rest(0.05, 0.3)
+                continue
+            error = ErrorCode(answer.error_code)
+            if error == ErrorCode.NONE:
+                if self.version > 1:
+                    self._take(answer.producer_id, answer.producer_epoch, asked_at)
+                self.tell(f"{transaction.name} {verb} acked")
+                book.answered(transaction, committed, self._workload.recorder.now())
+                return
+            if not error.retriable:
+                if self._is_fresh:
+                    self._check_replaced("end_txn", error)
+                if not may_be_done:
+                    book.will_abort(transaction)  # nobody else may ask for anything else
+                self.tell(f"{transaction.name} {verb} refused: {error.name}")
+                raise FencedError(f"{verb}: {error.name}")
+            may_be_done = True
+            if error != ErrorCode.CONCURRENT_TRANSACTIONS:
+                self._coordinators.pop((TRANSACTION, self.transactional_id), None)
+            await self._client.rest(0.02, 0.15)
+        raise FencedError(f"{verb} got no final answer")
+
+
+def first_error(api: str, answer: Message) -> ErrorCode:
+    """The worst of an answer: what is final before what may be tried again."""
+    if api == "add_partitions_to_txn":
+        codes = [row.partition_error_code for topic in answer.results_by_topic_v3_and_below
+                 for row in topic.results_by_partition]  # fmt: skip
+    elif api == "txn_offset_commit":
+        codes = [row.error_code for topic in answer.topics for row in topic.partitions]
+    else:
+        codes = [answer.error_code]
+    errors = [ErrorCode(code) for code in codes if code]
+    # Where one partition is refused the others are not tried, which says nothing.
+    errors = [error for error in errors if error != ErrorCode.OPERATION_NOT_ATTEMPTED] or errors
+    final = [error for error in errors if not error.retriable]
+    return next(iter(final or errors), ErrorCode.NONE)

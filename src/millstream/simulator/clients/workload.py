@@ -1,0 +1,529 @@
+"""What simulated clients do while the faults go on: they write, read, and change the cluster. All of it is recorded.
+
+Producers are idempotent and ask for acks=all. Each has one batch under way for its partition and sends the same batch
+again until it is acknowledged or given up; so a refusal for its sequence number can only mean that something which was
+acknowledged is gone. Who has given up does not know the outcome, and goes on under a new producer id.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from millstream.formats.model.errors import ErrorCode
+from millstream.formats.records.record import Record, build_batch, read_batches
+from millstream.simulator.clients.client import GROUP, SimulatedClient
+from millstream.simulator.clients.transaction_tracker import TransactionBook
+from millstream.simulator.history.operations import Recorder, Seen
+from millstream.simulator.machine import Process
+
+GIVE_UP_SECONDS = 12.0
+_UPGRADE, _SAFE_DOWNGRADE = 1, 2
+"""What UpdateFeatures is to do."""
+SEQUENCE_REFUSALS = frozenset(
+    (
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlan:
+    name: str
+    partitions: int
+    replication_factor: int
+    settings: dict[str, str] = field(default_factory=dict)
+    plain: bool = True
+    """Whether producers without transactions write to it."""
+
+    @property
+    def is_compacted(self) -> bool:
+        return "compact" in self.settings.get("cleanup.policy", "")
+
+
+def partition_name(topic: str, partition: int) -> str:
+    return f"{topic}-{partition}"
+
+
+class Workload:
+    """What all clients share."""
+
+    def __init__(
+        self,
+        topics: tuple[TopicPlan, ...],
+        recorder: Recorder,
+        *,
+        tell: Callable[[str, str], None],
+        report: Callable[[str, str], None],
+    ) -> None:
+        self.topics = topics
+        self.recorder = recorder
+        self.tell = tell
+        self.report = report
+        """Told of what must never happen: an invariant's name, and what was seen."""
+        self.writing = True
+        self.reading = True
+        self.may_lose_records = False
+        """Whether all machines may lose power at once: only the metadata is certain then."""
+        self.haste = 1.0
+        """How many times quicker than usual the administrator goes from one change to the next."""
+        self.created: set[str] = set()
+        """Topics that were made, as somebody was told, and that nobody has asked to delete."""
+        self.acked: dict[tuple[str, int], int] = {}
+        """By partition: the offset after the last acknowledged record."""
+        self.acked_at: dict[tuple[str, int], float] = {}
+        self.acked_count = 0
+        self.under_way = 0
+        """Batches that were sent and neither acknowledged nor given up."""
+        self.given_up = 0
+        self.committed_at = 0.0
+        """When a group's offset was acknowledged last."""
+        self.book = TransactionBook(tell=tell)
+        self.transaction_versions: tuple[int, ...] = (1, 2, 2)
+        """Of clients; one is chosen for each instance."""
+        self.transaction_pause_s = 1.1
+        self.zombie_rest_s = 5.0
+        """How long, at most, who was fenced waits before it takes its transactional id back."""
+        self.patience_s: tuple[float, ...] = (2.5, 8.0)
+        """How long who has several batches under way waits for answers: some longer than it takes until somebody else
+        leads, as clients do by default."""
+        self.has_gullible_clients = False
+        """Whether some clients ask for leaders all the time and take whatever a node says, so that they go back to a
+        leader which was deposed and does not know it."""
+
+    @property
+    def plain_topics(self) -> tuple[TopicPlan, ...]:
+        return tuple(plan for plan in self.topics if plan.plain)
+
+    def note_acked(self, at: tuple[str, int], offset: int) -> None:
+        self.acked_count += 1
+        if not self.may_lose_records:
+            self.acked[at] = max(self.acked.get(at, 0), offset + 1)
+        self.acked_at[at] = self.recorder.now()
+
+
+class Producer:
+    """A program: writes to every partition of the plan."""
+
+    def __init__(
+        self,
+        process: Process,
+        bootstrap: list[tuple[str, int]],
+        workload: Workload,
+        pause_s: float,
+        *,
+        is_gullible: bool = False,
+    ) -> None:
+        self._workload = workload
+        self._name = process.machine.name
+        self._client = SimulatedClient(process, bootstrap, self._name)
+        self._client.topics = tuple(plan.name for plan in workload.plain_topics)
+        self._client.compares_epochs = not is_gullible
+        self._loop = process.loop
+        self._pause = pause_s
+        self._written = 0
+
+    def start(self) -> None:
+        for plan in self._workload.plain_topics:
+            for partition in range(plan.partitions):
+                self._loop.create_task(self._write(plan.name, partition))
+
+    def stop(self) -> None:
+        pass
+
+    async def _write(self, topic: str, partition: int) -> None:
+        workload, client = self._workload, self._client
+        await client.rest(0.0, self._pause)
+        while workload.writing:
+            producer_id, epoch = await self._producer_id()
+            sequence = 0
+            while workload.writing:
+                count = client.randomness.choice((1, 1, 1, 2, 3))
+                workload.under_way += 1
+                acked = await self._write_batch(topic, partition, count, producer_id, epoch, sequence)
+                workload.under_way -= 1
+                if not acked:
+                    break
+                sequence += count
+                await client.rest(0.2 * self._pause, 1.8 * self._pause)
+                await client.look_again()
+
+    async def _producer_id(self) -> tuple[int, int]:
+        while True:
+            try:
+                fields = {"transactional_id": None, "transaction_timeout_ms": 0}
+                answer = await self._client.ask_any("init_producer_id", fields)
+                if answer.error_code == ErrorCode.NONE:
+                    return answer.producer_id, answer.producer_epoch
+            except OSError:
+                pass
+            await self._client.rest(0.05, 0.3)
+
+    async def _write_batch(
+        self, topic: str, partition: int, count: int, producer_id: int, epoch: int, sequence: int
+    ) -> bool:
+        """Whether it was acknowledged."""
+        workload, client, recorder = self._workload, self._client, self._workload.recorder
+        name = partition_name(topic, partition)
+        values = [f"{self._name}/{self._written + at}" for at in range(count)]
+        self._written += count
+        sends = [recorder.send(f"{self._name}/{producer_id}", name, value) for value in values]
+        now_ms = client.process.environment.clock.now_ms()
+        batch = build_batch(
+            [Record(key=None, value=value.encode(), timestamp=now_ms) for value in values],
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+        )
+        deadline = self._loop.time() + GIVE_UP_SECONDS
+        while self._loop.time() < deadline and workload.writing:
+            error, offset = await self._send(topic, partition, bytes(batch))
+            if error == ErrorCode.NONE:
+                for at, send in enumerate(sends):
+                    recorder.acked(send, offset + at)
+                workload.note_acked((topic, partition), offset + count - 1)
+                workload.tell(self._name, f"acked {name} offset {offset} ({values[0]})")
+                return True
+            if error == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+                for send in sends:
+                    recorder.acked(send, None)
+                return True
+            if error in SEQUENCE_REFUSALS and workload.may_lose_records:
+                return False
+            if error in SEQUENCE_REFUSALS:
+                workload.report(
+                    "AckedIsKept",
+                    f"{name} refused sequence {sequence} of producer {producer_id} with {error.name} "
+                    "although everything before it was acknowledged",
+                )
+                return False
+            await client.recover()
+        workload.given_up += 1
+        return False
+
+    async def _send(self, topic: str, partition: int, batch: bytes) -> tuple[ErrorCode, int]:
+        client = self._client
+        leader = client.leader(topic, partition)
+        if leader is None:
+            return ErrorCode.LEADER_NOT_AVAILABLE, -1
+        fields = {
+            "transactional_id": None,
+            "acks": -1,
+            "timeout_ms": 1500,
+            "topic_data": [
+                {
+                    "name": topic,
+                    "topic_id": leader.topic_id,
+                    "partition_data": [{"index": partition, "records": batch}],
+                }
+            ],
+        }
+        try:
+            answer = await client.ask(leader.node_id, "produce", fields, timeout_s=2.5)
+        except OSError:
+            return ErrorCode.NETWORK_EXCEPTION, -1
+        row = answer.responses[0].partition_responses[0]
+        return ErrorCode(row.error_code), row.base_offset
+
+
+class Consumer:
+    """A program: follows every partition from its beginning, each on its own."""
+
+    def __init__(self, process: Process, bootstrap: list[tuple[str, int]], workload: Workload) -> None:
+        self._workload = workload
+        self._name = process.machine.name
+        self._client = SimulatedClient(process, bootstrap, self._name)
+        self._client.topics = tuple(plan.name for plan in workload.plain_topics)
+        self._client.compares_epochs = not workload.has_gullible_clients
+        self._loop = process.loop
+        self.positions: dict[tuple[str, int], int] = {}
+
+    def start(self) -> None:
+        for plan in self._workload.plain_topics:
+            for partition in range(plan.partitions):
+                self._loop.create_task(self._read(plan.name, partition))
+
+    def stop(self) -> None:
+        pass
+
+    async def _read(self, topic: str, partition: int) -> None:
+        workload, client, recorder = self._workload, self._client, self._workload.recorder
+        name = partition_name(topic, partition)
+        reader = f"{self._name}/{name}"
+        position = self.positions[topic, partition] = 0
+        recorder.assigned(reader, {name: 0})
+        while workload.reading:
+            invoked = recorder.now()
+            error, row = await client.fetch(topic, partition, position)
+            if error == ErrorCode.OFFSET_OUT_OF_RANGE:
+                workload.report("AckedIsKept", f"{name} has no offset {position} any more, and it was read up to there")
+            if error != ErrorCode.NONE or row is None:
+                await client.recover()
+                continue
+            seen = []
+            for _, records in read_batches(bytes(row.records or b"")):
+                for record in records:
+                    if record.offset >= position:
+                        seen.append(Seen(name, record.offset, (record.value or b"").decode()))
+            if seen:
+                position = self.positions[topic, partition] = seen[-1].offset + 1
+                recorder.poll(reader, invoked, seen)
+            else:
+                await client.rest(0.05, 0.1)
+            await client.look_again()
+
+
+class Committer:
+    """A program: commits ever greater offsets for a group, and asks for them; what was acknowledged never goes back.
+
+    A commit whose outcome is not known may still come into force later, after newer ones: that one may be seen.
+    """
+
+    _GROUP = "tellers"
+
+    def __init__(self, process: Process, bootstrap: list[tuple[str, int]], workload: Workload) -> None:
+        self._workload = workload
+        self._name = process.machine.name
+        self._client = SimulatedClient(process, bootstrap, self._name)
+        self._topic = workload.topics[0].name
+        self._client.topics = (self._topic,)
+        self._loop = process.loop
+        self._coordinator: int | None = None
+        self._acked = -1
+        self._open: set[int] = set()
+
+    def start(self) -> None:
+        self._loop.create_task(self._run())
+
+    def stop(self) -> None:
+        pass
+
+    async def _run(self) -> None:
+        workload, client, offset = self._workload, self._client, 0
+        while workload.writing:
+            offset += 1
+            try:
+                error = await self._commit(offset)
+                if error == ErrorCode.NONE:
+                    self._acked = offset
+                    workload.committed_at = workload.recorder.now()
+                    workload.tell(self._name, f"acked offset {offset} of group {self._GROUP}")
+                else:
+                    self._open.add(offset)
+                    self._coordinator = None
+                if client.randomness.random() < 0.4:
+                    await self._ask_for_it()
+            except OSError:
+                self._open.add(offset)
+                self._coordinator = None
+            await client.rest(0.1, 0.8)
+
+    async def _commit(self, offset: int) -> ErrorCode:
+        node_id, topic_id = await self._whom()
+        fields = {
+            "group_id": self._GROUP,
+            "generation_id_or_member_epoch": -1,
+            "member_id": "",
+            "group_instance_id": None,
+            "retention_time_ms": -1,
+            "topics": [
+                {
+                    "name": self._topic,
+                    "topic_id": topic_id,
+                    "partitions": [
+                        {
+                            "partition_index": 0,
+                            "committed_offset": offset,
+                            "committed_leader_epoch": -1,
+                            "committed_metadata": "",
+                        }
+                    ],
+                }
+            ],
+        }
+        answer = await self._client.ask(node_id, "offset_commit", fields)
+        return ErrorCode(answer.topics[0].partitions[0].error_code)
+
+    async def _ask_for_it(self) -> None:
+        expected = self._acked
+        node_id, topic_id = await self._whom()
+        topics = [{"name": self._topic, "topic_id": topic_id, "partition_indexes": [0]}]
+        group = {"group_id": self._GROUP, "member_id": None, "member_epoch": -1, "topics": topics}
+        answer = await self._client.ask(node_id, "offset_fetch", {"groups": [group], "require_stable": True})
+        row = answer.groups[0]
+        if row.error_code:
+            self._coordinator = None
+            return
+        seen = row.topics[0].partitions[0]
+        found = seen.committed_offset
+        if seen.error_code == ErrorCode.NONE and found < expected and found not in self._open:
+            self._workload.report(
+                "AckedIsKept",
+                f"group {self._GROUP} has offset {found}, as node {node_id} says, and {expected} was acknowledged",
+            )
+
+    async def _whom(self) -> tuple[int, UUID]:
+        """The coordinator, and the id of the topic."""
+        client = self._client
+        if self._coordinator is None:
+            await client.refresh()
+            self._coordinator = await client.find_coordinator(GROUP, self._GROUP)
+        leader = client.leader(self._topic, 0)
+        if leader is None:
+            self._coordinator = None
+            raise ConnectionError("the topic is not known")
+        return self._coordinator, leader.topic_id
+
+
+class Administrator:
+    """A program: makes the topics, and then keeps changing things that a cluster must take while it works."""
+
+    def __init__(
+        self, process: Process, bootstrap: list[tuple[str, int]], workload: Workload, broker_ids: list[int]
+    ) -> None:
+        self._workload = workload
+        self._name = process.machine.name
+        self._client = SimulatedClient(process, bootstrap, self._name)
+        self._client.topics = tuple(plan.name for plan in workload.topics)
+        self._loop = process.loop
+        self._broker_ids = broker_ids
+        self._made = 0
+        self._kept: list[str] = []
+        self._transaction_version = 2
+        self.ready = False
+        """Whether the topics of the plan are there."""
+
+    def start(self) -> None:
+        self._loop.create_task(self._run())
+
+    def stop(self) -> None:
+        pass
+
+    async def _run(self) -> None:
+        for plan in self._workload.topics:
+            await self._insist_on(plan)
+        if self._workload.transaction_versions == (1,):
+            try:
+                await self._change_transaction_version()
+            except OSError:
+                pass
+        self.ready = True
+        changes = [self._create, self._delete, self._configure, self._reassign, self._elect]
+        if self._workload.transaction_versions == (1,):
+            changes.append(self._change_transaction_version)  # clients of that time know no other, and need not
+        while True:
+            await self._client.rest(0.5 / self._workload.haste, 2.5 / self._workload.haste)
+            if not self._workload.writing:
+                return
+            try:
+                await self._client.randomness.choice(changes)()
+            except OSError as error:
+                self._workload.tell(self._name, f"no answer: {error}")
+
+    async def _insist_on(self, plan: TopicPlan) -> None:
+        while True:
+            try:
+                error = await self._create_topic(plan)
+                if error in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+                    return
+            except OSError:
+                pass
+            await self._client.rest(0.1, 0.4)
+
+    async def _create_topic(self, plan: TopicPlan) -> ErrorCode:
+        answer = await self._client.ask_any(
+            "create_topics",
+            {
+                "topics": [
+                    {
+                        "name": plan.name,
+                        "num_partitions": plan.partitions,
+                        "replication_factor": plan.replication_factor,
+                        "assignments": [],
+                        "configs": [{"name": name, "value": value} for name, value in plan.settings.items()],
+                    }
+                ],
+                "timeout_ms": 2000,
+                "validate_only": False,
+            },
+        )
+        error = ErrorCode(answer.topics[0].error_code)
+        self._workload.tell(self._name, f"create topic {plan.name}: {error.name}")
+        if error in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+            self._workload.created.add(plan.name)
+        return error
+
+    async def _create(self) -> None:
+        self._made += 1
+        randomness = self._client.randomness
+        name = f"passing-{self._made}"
+        self._kept.append(name)
+        await self._create_topic(
+            TopicPlan(name, randomness.randint(1, 3), randomness.randint(1, min(3, len(self._broker_ids))))
+        )
+
+    async def _delete(self) -> None:
+        if not self._kept:
+            return
+        name = self._kept.pop(self._client.randomness.randrange(len(self._kept)))
+        self._workload.created.discard(name)
+        fields = {
+            "topics": [{"name": name, "topic_id": UUID(int=0)}],
+            "topic_names": [name],
+            "timeout_ms": 2000,
+        }
+        answer = await self._client.ask_any("delete_topics", fields)
+        self._workload.tell(self._name, f"delete topic {name}: {ErrorCode(answer.responses[0].error_code).name}")
+
+    async def _configure(self) -> None:
+        randomness = self._client.randomness
+        topic = randomness.choice(self._workload.topics).name
+        name, value = randomness.choice(
+            (("segment.ms", "60000"), ("segment.ms", "1000"), ("flush.messages", "1"), ("flush.messages", "20"))
+        )
+        answer = await self._client.ask_any(
+            "incremental_alter_configs",
+            {
+                "resources": [
+                    {
+                        "resource_type": 2,
+                        "resource_name": topic,
+                        "configs": [{"name": name, "config_operation": 0, "value": value}],
+                    }
+                ],
+                "validate_only": False,
+            },
+        )
+        self._workload.tell(self._name, f"{topic}: {name}={value}: {ErrorCode(answer.responses[0].error_code).name}")
+
+    async def _reassign(self) -> None:
+        randomness = self._client.randomness
+        plan = randomness.choice(self._workload.topics)
+        partition = randomness.randrange(plan.partitions)
+        replicas = randomness.sample(self._broker_ids, plan.replication_factor)
+        answer = await self._client.ask_any(
+            "alter_partition_reassignments",
+            {
+                "timeout_ms": 2000,
+                "topics": [{"name": plan.name, "partitions": [{"partition_index": partition, "replicas": replicas}]}],
+            },
+        )
+        code = answer.error_code or answer.responses[0].partitions[0].error_code
+        self._workload.tell(self._name, f"reassign {plan.name}-{partition} to {replicas}: {ErrorCode(code).name}")
+
+    async def _change_transaction_version(self) -> None:
+        level = self._client.randomness.choice((0, 1, 2))
+        upgrade_type = _UPGRADE if level > self._transaction_version else _SAFE_DOWNGRADE
+        update = {"feature": "transaction.version", "max_version_level": level, "upgrade_type": upgrade_type}
+        fields = {"feature_updates": [update], "timeout_ms": 2000, "validate_only": False}
+        answer = await self._client.ask_any("update_features", fields)
+        self._workload.tell(self._name, f"transaction.version={level}: {ErrorCode(answer.error_code).name}")
+        if answer.error_code == ErrorCode.NONE:
+            self._transaction_version = level
+
+    async def _elect(self) -> None:
+        answer = await self._client.ask_any(
+            "elect_leaders", {"election_type": 0, "topic_partitions": None, "timeout_ms": 2000}
+        )
+        self._workload.tell(self._name, f"elect preferred leaders: {ErrorCode(answer.error_code).name}")

@@ -1,0 +1,188 @@
+"""What must hold of compacted topics: cleaning takes away only what a later record of the same key replaces."""
+
+from collections.abc import Iterable
+
+from millstream.formats.records.record import Record
+from millstream.simulator.clients.transaction_tracker import At
+from millstream.simulator.invariants.logs import CommittedLogs, PartitionTransactions, Span
+from millstream.simulator.invariants.observation import UNREADABLE, Batch, LogContent, PartitionKey, ReplicaSight, Sight
+from millstream.simulator.invariants.transactions import TransactionLogs
+from millstream.simulator.results import Violation
+
+
+class _Whole:
+    """Everything that was ever committed in one log."""
+
+    def __init__(self) -> None:
+        self.records: dict[int, tuple[Record, int]] = {}
+        """By offset, with the producer of what was written in a transaction; -1 otherwise."""
+        self.deletions: dict[int, float] = {}
+        """Records that say that their key is gone: by offset, when they were first seen."""
+
+    def take(self, batch: Batch, now: float) -> None:
+        header = batch.header
+        if not header.is_control:
+            producer_id = header.producer_id if header.is_transactional else -1
+            for record in batch.records:
+                self.records[record.offset] = record, producer_id
+                if record.value is None:
+                    self.deletions[record.offset] = now
+
+
+class _Held:
+    """What a node's log has held at some time, but for what it cut off again."""
+
+    def __init__(self) -> None:
+        self._end = 0
+        self._offsets: set[int] = set()
+        self.missed: set[int] = set()
+        """Markers that were gone from the log of its leader when it got there, so that it never heard of them."""
+        self.missed_deletions: set[int] = set()
+        """The same for records that say that their key is gone."""
+
+    def has(self, offset: int) -> bool:
+        return offset in self._offsets
+
+    def read_on(self, log: LogContent, spans: PartitionTransactions | None, others: Iterable[ReplicaSight]) -> range:
+        """Takes note of what is new in the log, and says where that is."""
+        if log.end < self._end:
+            self._end = log.end
+            self._offsets = {each for each in self._offsets if each < log.end}
+            self.missed = {each for each in self.missed if each < log.end}
+            self.missed_deletions = {each for each in self.missed_deletions if each < log.end}
+        begin, self._end = self._end, log.end
+        for batch in log.batches(max(begin, log.start), log.end):
+            self._offsets.update(record.offset for record in batch.records)
+        for span in spans.ended if spans is not None and begin < log.end else ():
+            marker = span.end_offset
+            if marker is None or span.committed or not begin <= marker < log.end or marker in self._offsets:
+                continue
+            if not self._offsets.isdisjoint(span.records) and any(_lacks(other, marker) for other in others):
+                self.missed.add(marker)
+        return range(begin, log.end)
+
+    def miss(self, deletions: Iterable[int], others: Iterable[ReplicaSight]) -> None:
+        """It has got past these; what it does not have, it never heard of, if others had it no more."""
+        for offset in deletions:
+            if offset not in self._offsets and any(_lacks(other, offset) for other in others):
+                self.missed_deletions.add(offset)
+
+    def takes_for_committed(self, offset: int, span: Span) -> bool:
+        """Whether it may take an aborted record for one that is committed, or open."""
+        return offset in self._offsets and span.end_offset in self.missed
+
+
+def _lacks(seen: ReplicaSight, offset: int) -> bool:
+    """Whether a log goes on behind an offset, and has nothing there."""
+    if seen.log is None or seen.log.end <= offset:
+        return False
+    batch = next(iter(seen.log.batches(offset, seen.log.end)), None)
+    return batch is None or all(record.offset != offset for record in batch.records)
+
+
+class CleaningKeepsTheLast:
+    """A record may be gone from a compacted log only if a later one of its key is there, if it says that its key is
+    gone, or if it was aborted. Looked at when a log became smaller or was opened, and at the end. A follower that was
+    started again may have cleaned more than it knows to be committed.
+
+    Who was away for longer than `delete.retention.ms` may have the records of a transaction, and never hear that it was
+    aborted, because its leader has neither any more; here as in Kafka (docs/compaction.md). For that replica they are
+    as good as committed.
+    """
+
+    def __init__(self, transactions: TransactionLogs, logs: CommittedLogs, *, delete_retention_s: float = 0.0) -> None:
+        self._transactions = transactions
+        self._delete_retention_s = delete_retention_s
+        self._now = 0.0
+        self._leaders: dict[At, ReplicaSight] = {}
+        self._wholes: dict[PartitionKey, _Whole] = {}
+        self._topics: set[str] = set()
+        """Of these."""
+        self._sizes: dict[tuple[int, int, PartitionKey], int] = {}
+        self._held: dict[tuple[int, PartitionKey], _Held] = {}
+        self.cleanings = 0
+        """How often a log was seen to have become smaller."""
+        logs.listeners.append(self._committed)
+        self._logs = logs
+
+    def _committed(self, seen: ReplicaSight, batch: Batch) -> None:
+        if self._logs.of(seen).is_cleaned:
+            self._wholes.setdefault(seen.key, _Whole()).take(batch, self._now)
+            self._topics.add(seen.topic)
+
+    def check(self, sight: Sight) -> None:
+        self._now = sight.at
+        for seen in sight.replicas:
+            if seen.topic not in self._topics or seen.key not in self._wholes or seen.log is None:
+                continue
+            if seen.is_leader:
+                self._leaders[seen.topic, seen.key.partition] = seen
+            at = (seen.node_id, seen.life, seen.key)
+            size, before = seen.log.size, self._sizes.get(at)
+            self._sizes[at] = size
+            if size != before:
+                self._read_on(seen, sight)
+            if before is None or size < before:
+                self.cleanings += before is not None
+                self._look(seen)
+
+    def check_end(self, sight: Sight) -> None:
+        for seen in sight.replicas:
+            if seen.key in self._wholes and seen.log is not None:
+                self._look(seen)
+
+    def _read_on(self, seen: ReplicaSight, sight: Sight) -> None:
+        assert seen.log is not None
+        others = [each for each in sight.replicas if each.name == seen.name and each.node_id != seen.node_id]
+        others = [each for each in others if each.key == seen.key]
+        held = self._held.setdefault((seen.node_id, seen.key), _Held())
+        try:
+            new = held.read_on(seen.log, self._transactions.of(seen.key), others)
+            held.miss(self._overdue(seen.key, new), others)
+        except UNREADABLE as error:
+            raise self._wrong(seen, f"cannot be read: {error}") from None
+
+    def _overdue(self, key: PartitionKey, within: range) -> list[int]:
+        """Deletions that others may have cleaned away by now."""
+        latest = self._now - self._delete_retention_s
+        return [offset for offset, at in self._wholes[key].deletions.items() if offset in within and at <= latest]
+
+    def is_back(self, at: At, record: Record) -> bool:
+        """Whether the leader has a record whose key is gone, because it never heard of the deletion: it was away for
+        longer than `delete.retention.ms`, and the others had cleaned the deletion away when it came back."""
+        leader = self._leaders.get(at)
+        if leader is None or not (held := self._held[leader.node_id, leader.key]).has(record.offset):
+            return False
+        records = self._wholes[leader.key].records
+        return any(offset > record.offset and records[offset][0].key == record.key for offset in held.missed_deletions)
+
+    def _look(self, seen: ReplicaSight) -> None:
+        assert seen.log is not None
+        whole, spans = self._wholes[seen.key], self._transactions.of(seen.key)
+        held = self._held[seen.node_id, seen.key]
+        try:
+            there = {
+                record.offset: record
+                for batch in seen.log.batches(seen.log.start, seen.log.end)
+                for record in (() if batch.header.is_control else batch.records)
+            }
+        except UNREADABLE as error:
+            raise self._wrong(seen, f"cannot be read: {error}") from None
+        last: set[bytes | None] = set()
+        for offset in sorted(whole.records, reverse=True):
+            record, producer_id = whole.records[offset]
+            found = there.get(offset)
+            span = spans.span_of(offset, producer_id) if producer_id >= 0 and spans is not None else None
+            fate = span.committed if span is not None else None if producer_id >= 0 and spans is not None else True
+            if offset >= seen.high_watermark and found != record:
+                continue  # what it has not got yet, or will cut off
+            if found is None:
+                if record.key not in last and record.value is not None and fate is not False:
+                    raise self._wrong(seen, f"has lost {record}, the last one of its key")
+            elif found != record:
+                raise self._wrong(seen, f"has {found}, and {record} was committed there")
+            if fate or (span is not None and fate is False and held.takes_for_committed(offset, span)):
+                last.add(record.key)
+
+    def _wrong(self, seen: ReplicaSight, what: str) -> Violation:
+        return Violation(type(self).__name__, f"{seen.name} on node {seen.node_id} {what}")

@@ -1,0 +1,70 @@
+"""The story of a run: what happened, when and where, in virtual time. Kept short; printed when something failed or when
+asked for.
+
+What an invariant raises.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    at: float
+    where: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.at:10.6f}  {self.where:<10}  {self.what}"
+
+
+class Trace:
+    """Every event is kept; `show` is called with each as it happens."""
+
+    def __init__(self, now: Callable[[], float], show: Callable[[Event], None] | None = None) -> None:
+        self._now = now
+        self._show = show
+        self.events: list[Event] = []
+
+    def tell(self, where: str, what: str) -> None:
+        event = Event(self._now(), where, what)
+        self.events.append(event)
+        if self._show is not None:
+            self._show(event)
+
+
+class LogCapture(logging.Handler):
+    """What nodes log, told to whoever runs at that moment; nothing goes to the real log."""
+
+    def __init__(self, heard: Callable[[logging.LogRecord], None], level: int) -> None:
+        super().__init__(level)
+        self._heard = heard
+        self._logger = logging.getLogger("millstream")
+        self._before = (self._logger.level, self._logger.propagate, list(self._logger.handlers))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._heard(record)
+
+    def __enter__(self) -> "LogCapture":
+        self._before = (self._logger.level, self._logger.propagate, list(self._logger.handlers))
+        self._logger.handlers = [self]
+        self._logger.setLevel(self.level)
+        self._logger.propagate = False
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        level, self._logger.propagate, self._logger.handlers = self._before
+        self._logger.setLevel(level)
+
+
+class Violation(Exception):
+    """Something that must never be."""
+
+    def __init__(self, invariant: str, what: str) -> None:
+        super().__init__(f"{invariant}: {what}")
+        self.invariant = invariant
+        self.what = what
+
+    def __reduce__(self) -> tuple[type["Violation"], tuple[str, str]]:
+        return Violation, (self.invariant, self.what)
