@@ -17,18 +17,15 @@ from millstream.formats.model.identifiers import TopicName, TopicPartition
 from millstream.formats.records.compression import Codec
 from millstream.formats.records.opening import OpeningLimits
 from millstream.formats.records.record import Record, build_batch
-from millstream.node.coordination.coordinator_replay import SLICE_RECORDS, replay_batches
-from millstream.node.coordination.core.outcome import CoordinatorRecord
-from millstream.node.coordination.core.timers import Timers
-from millstream.node.coordination.core.topic_catalog import FixedTopics
-from millstream.node.groups.core.group_records import RecordType, group_record
-from millstream.node.groups.core.group_shard import GroupShard
-from millstream.node.groups.core.offsets.offset_records import CommittedOffset, offset_record
-from millstream.node.queues.core import record_codec
-from millstream.node.queues.core.share_state import ShareKey, ShareStateShard
+from millstream.node.coordination.core.metadata_view import FixedTopics
+from millstream.node.coordination.core.operations import CoordinatorRecord, Timers
+from millstream.node.coordination.replay import SLICE_RECORDS, replay_batches
+from millstream.node.groups.core.records import CommittedOffset, RecordType, group_record, offset_record
+from millstream.node.groups.core.shard import GroupShard
+from millstream.node.queues.core import state as record_codec
+from millstream.node.queues.core.state import ShareKey, ShareStateShard
+from millstream.node.transactions.core.shard import TransactionSettings, TransactionShard, encode
 from millstream.node.transactions.core.transaction import Transaction, TransactionState
-from millstream.node.transactions.core.transaction_records import encode
-from millstream.node.transactions.core.transaction_shard import TransactionSettings, TransactionShard
 from tests.coordinator.replaying import finished
 
 CONFIG = load_broker_config()

@@ -12,11 +12,10 @@ from millstream.config.loading import load_broker_config
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.node.cluster.cluster_view import ClusterView
 from millstream.node.cluster.internal_topics import InternalTopics
-from millstream.node.coordination.coordinator_shell import CoordinatorShell
-from millstream.node.coordination.core.outcome import CoordinatorRecord, Outcome, Reply
-from millstream.node.coordination.core.timers import Timers
+from millstream.node.coordination.core.operations import CoordinatorRecord, Outcome, Reply, Timers
+from millstream.node.coordination.runtime import CoordinatorShell
 from millstream.node.environment import Environment
-from millstream.node.groups.group_coordinator import GROUP_TOPIC, GroupCoordinator
+from millstream.node.groups.coordinator import GROUP_TOPIC, GroupCoordinator
 from millstream.node.metadata.image import MetadataDelta
 from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.partition_table import PartitionTable

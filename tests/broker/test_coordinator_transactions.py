@@ -12,11 +12,10 @@ from millstream.formats.records.batch import HEADER as HEADER_LAYOUT
 from millstream.formats.records.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC_V2, NO_SEQUENCE, BatchHeader, read_header
 from millstream.formats.records.compression import Codec
 from millstream.formats.records.record import Record, build_batch
-from millstream.node.coordination.coordinator_replay import replay_batches
-from millstream.node.coordination.coordinator_shell import CoordinatorShell
-from millstream.node.coordination.core.outcome import CoordinatorRecord, Outcome
-from millstream.node.coordination.core.timers import Timers
-from millstream.node.groups.group_coordinator import GROUP_TOPIC
+from millstream.node.coordination.core.operations import CoordinatorRecord, Outcome, Timers
+from millstream.node.coordination.replay import replay_batches
+from millstream.node.coordination.runtime import CoordinatorShell
+from millstream.node.groups.coordinator import GROUP_TOPIC
 from tests.broker.test_coordinator_shell import Groups, Replicated, code_of, environment, partition, story, turns
 from tests.coordinator.replaying import finished
 

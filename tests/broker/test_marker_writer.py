@@ -8,8 +8,8 @@ import pytest
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import Marker, TopicName, TopicPartition
-from millstream.node.transactions import marker_writer
-from millstream.node.transactions.marker_writer import MarkerWriter
+from millstream.node.transactions import markers as marker_writer
+from millstream.node.transactions.markers import MarkerWriter
 
 MARKER = Marker(producer_id=7, producer_epoch=1, coordinator_epoch=2, committed=True, transaction_version=2)
 

@@ -17,18 +17,19 @@ from millstream.formats.model.identifiers import TopicName, TopicPartition
 from millstream.formats.records.batch import seal
 from millstream.formats.records.compression import Codec
 from millstream.formats.records.record import Record, build_batch
-from millstream.node.coordination.coordinator_shell import CoordinatorShell
+from millstream.node.coordination.runtime import CoordinatorShell
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import ConfigResource, MetadataDelta, PartitionState, ResourceType
-from millstream.node.queues import dead_letters, share_coordinator
-from millstream.node.queues.core.record_state import Acknowledgement, DeadLetter, RecordState, StateBatch
-from millstream.node.queues.core.share_state import UNINITIALIZED, ShareKey
+from millstream.node.queues import coordinator as share_coordinator
+from millstream.node.queues import dead_letters
+from millstream.node.queues.coordinator import STATE_TOPIC, ShareCoordinator, StoredState, coordinator_key
+from millstream.node.queues.core.runs import Acknowledgement, DeadLetter, RecordState, StateBatch
+from millstream.node.queues.core.state import UNINITIALIZED, ShareKey
 from millstream.node.queues.dead_letters import DeadLetters
-from millstream.node.queues.handlers.share_fetch import ShareFetchHandlers
-from millstream.node.queues.led_share_partition import LedSharePartition
-from millstream.node.queues.share_coordinator import STATE_TOPIC, ShareCoordinator, StoredState, coordinator_key
-from millstream.node.queues.share_partitions import SharePartitions
-from millstream.node.queues.share_persister import SharePersister
+from millstream.node.queues.fetch import ShareFetchHandlers
+from millstream.node.queues.leader import LedSharePartition
+from millstream.node.queues.partitions import SharePartitions
+from millstream.node.queues.persister import SharePersister
 from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.partition_table import PartitionTable
 from millstream.node.runtime.disk import RealDisk

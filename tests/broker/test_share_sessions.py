@@ -8,9 +8,9 @@ from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.records.compression import Codec
 from millstream.formats.records.opening import OpeningLimits
 from millstream.formats.records.record import Record, build_batch
-from millstream.node.queues import share_sessions
-from millstream.node.queues.share_inspection import due_ms, inspect
-from millstream.node.queues.share_sessions import ShareSession, ShareSessions
+from millstream.node.queues import fetch as share_sessions
+from millstream.node.queues.fetch import ShareSession, ShareSessions
+from millstream.node.queues.leader import due_ms, inspect
 from millstream.node.server.service import Peer
 
 

@@ -5,10 +5,8 @@ import random
 from types import SimpleNamespace
 from typing import Any, cast
 
-from millstream.node.coordination.coordinator_shell import CoordinatorShell
-from millstream.node.coordination.core.outcome import Outcome
-from millstream.node.coordination.core.timers import Timers
-from millstream.node.coordination.steady_time import SteadyTime
+from millstream.node.coordination.core.operations import Outcome, Timers
+from millstream.node.coordination.runtime import CoordinatorShell, SteadyTime
 from millstream.node.environment import Environment
 from millstream.node.replicas.partition import Partition
 from tests.waiting import PATIENCE_S

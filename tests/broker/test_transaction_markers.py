@@ -13,7 +13,7 @@ from millstream.formats.model.identifiers import Marker, TopicPartition
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import MetadataDelta
 from millstream.node.server.network import SocketNetwork
-from millstream.node.transactions.transaction_markers import TransactionMarkers
+from millstream.node.transactions.markers import TransactionMarkers
 from tests.controller.bench import LeapingLoop
 from tests.coordinator.transaction_run import partition
 from tests.waiting import PATIENCE_S

@@ -14,7 +14,7 @@ from millstream.config.loading import load_broker_config
 from millstream.config.log_config import LogConfig
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import ProducerIdentity, TopicPartition
-from millstream.node.coordination import coordinator_shards
+from millstream.node.coordination import runtime as coordinator_shards
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import PartitionState
 from millstream.node.replicas.partition import Partition
@@ -23,8 +23,8 @@ from millstream.node.runtime.clock import SystemClock
 from millstream.node.runtime.disk import RealDisk
 from millstream.node.server.network import SocketNetwork
 from millstream.node.storage.log.log_directory import LogDirectory
-from millstream.node.transactions.core.producer_start import ProducerStart
-from millstream.node.transactions.transaction_shards import STATE_TOPIC, TransactionShards, shard_of
+from millstream.node.transactions.coordinator import STATE_TOPIC, TransactionShards, shard_of
+from millstream.node.transactions.core.decisions import ProducerStart
 from tests.coordinator.transaction_run import partition
 from tests.waiting import PATIENCE_S, until_async
 

@@ -8,7 +8,7 @@ from typing import Any
 from millstream.config.loading import load_broker_config
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import TopicName, TopicPartition
-from millstream.node.transactions.transaction_verification import TransactionVerification
+from millstream.node.transactions.verification import TransactionVerification
 
 HERE, THERE, NOBODY = 1, 2, -1
 

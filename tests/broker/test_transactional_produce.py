@@ -20,7 +20,7 @@ from millstream.node.data.batch_opening import OpenedProduce
 from millstream.node.data.produce import ProduceHandler
 from millstream.node.data.schema_validation import SchemaGuard
 from millstream.node.environment import Environment
-from millstream.node.groups.transactional_offsets import for_offset_commit
+from millstream.node.groups.handlers import for_offset_commit
 from millstream.node.metadata.image import MetadataImage, PartitionState
 from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.partition_table import PartitionTable
@@ -28,9 +28,9 @@ from millstream.node.runtime.disk import RealDisk
 from millstream.node.server.network import SocketNetwork
 from millstream.node.server.request import ProduceResults
 from millstream.node.storage.log.log_directory import LogDirectory
-from millstream.node.transactions.handlers import transactional_produce
-from millstream.node.transactions.handlers.transactional_produce import TransactionalProduce
-from millstream.node.transactions.transaction_verification import for_producer
+from millstream.node.transactions import produce as transactional_produce
+from millstream.node.transactions.produce import TransactionalProduce
+from millstream.node.transactions.verification import for_producer
 from tests import wire as wires
 
 PRODUCER = 7

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, To
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import apache_kafka
-from millstream.node.groups.group_coordinator import java_hash
+from millstream.node.groups.coordinator import java_hash
 from tests.cluster.kafka_tools import KafkaTools
 
 from . import brokers

@@ -5,8 +5,8 @@ from typing import Any
 from uuid import UUID
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.node.groups.core.classic.member import Client
-from millstream.node.groups.core.consumer.consumer_group import ConsumerGroup
+from millstream.node.groups.core.classic.group import Client
+from millstream.node.groups.core.consumer.group import ConsumerGroup
 
 from .shard_run import ShardRun, message
 

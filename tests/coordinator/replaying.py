@@ -1,6 +1,6 @@
 """The replay of a coordinator's log, to its end."""
 
-from millstream.node.coordination.coordinator_replay import Slices
+from millstream.node.coordination.replay import Slices
 
 
 def finished(slices: Slices) -> int:

@@ -9,10 +9,10 @@ from millstream.config.broker_config import BrokerConfig
 from millstream.config.loading import load_broker_config
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.protocol.schema import Message, Structure, request_schema
-from millstream.node.coordination.core.outcome import CoordinatorRecord, Outcome, Reply
-from millstream.node.coordination.core.topic_catalog import FixedTopics
-from millstream.node.groups.core.classic.member import Client
-from millstream.node.groups.core.group_shard import GroupShard
+from millstream.node.coordination.core.metadata_view import FixedTopics
+from millstream.node.coordination.core.operations import CoordinatorRecord, Outcome, Reply
+from millstream.node.groups.core.classic.group import Client
+from millstream.node.groups.core.shard import GroupShard
 
 START_MS = 1_000_000
 

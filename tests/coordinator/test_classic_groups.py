@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.node.coordination.core.outcome import Reply
-from millstream.node.groups.core.classic.classic_group import ClassicGroup
-from millstream.node.groups.core.classic.group_state import GroupState
+from millstream.node.coordination.core.operations import Reply
+from millstream.node.groups.core.classic.group import ClassicGroup, GroupState
 from tests.coordinator.shard_run import ShardRun
 
 DELAY_MS = 3000

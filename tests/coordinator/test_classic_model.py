@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.node.coordination.core.outcome import Reply
-from millstream.node.groups.core.classic.classic_group import ClassicGroup
-from millstream.node.groups.core.classic.group_state import GroupState
+from millstream.node.coordination.core.operations import Reply
+from millstream.node.groups.core.classic.group import ClassicGroup, GroupState
 from tests.coordinator.shard_run import ShardRun
 
 TOPIC = "t"

@@ -9,11 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.node.groups.core.consumer.assignment import Target
-from millstream.node.groups.core.consumer.assignor import MemberSpec, TopicSpec
-from millstream.node.groups.core.consumer.assignors import ASSIGNORS
-from millstream.node.groups.core.consumer.range_assignor import assign_range
-from millstream.node.groups.core.consumer.uniform_assignor import assign_uniform
+from millstream.node.groups.core.consumer.assignors import (
+    ASSIGNORS,
+    MemberSpec,
+    TopicSpec,
+    assign_range,
+    assign_uniform,
+)
+from millstream.node.groups.core.consumer.group import Target
 
 Partition = tuple[UUID, int]
 

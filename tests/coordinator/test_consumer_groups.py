@@ -6,9 +6,8 @@ from uuid import UUID
 import pytest
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.node.groups.core.consumer.consumer_group import GroupState
-from millstream.node.groups.core.consumer.member import MemberState
-from millstream.node.groups.core.group_records import RecordType, group_record, record_type
+from millstream.node.groups.core.consumer.group import GroupState, MemberState
+from millstream.node.groups.core.records import RecordType, group_record, record_type
 
 from .consumer_run import REBALANCE_MS, ConsumerRun
 from .shard_run import message

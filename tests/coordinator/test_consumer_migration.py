@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.node.groups.core.classic.classic_group import ClassicGroup
-from millstream.node.groups.core.consumer.consumer_group import ConsumerGroup, GroupState
+from millstream.node.groups.core.classic.group import ClassicGroup
+from millstream.node.groups.core.consumer.group import ConsumerGroup, GroupState
 
 from .classic_consumer import ClassicConsumer, assignment, partitions_of, subscription
 from .consumer_run import Consumer, ConsumerRun

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.node.groups.core.consumer.consumer_group import ConsumerGroup, GroupState
+from millstream.node.groups.core.consumer.group import ConsumerGroup, GroupState
 
 from .consumer_run import Consumer, ConsumerRun
 

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.node.groups.core.group_records import RecordType, group_record
-from millstream.node.groups.core.offsets.offset_records import (
+from millstream.node.groups.core.records import (
     CommittedOffset,
+    RecordType,
+    group_record,
     offset_record,
     read_offset_key,
     read_offset_value,

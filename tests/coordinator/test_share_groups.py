@@ -13,12 +13,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from millstream.config.loading import load_broker_config
 from millstream.formats.model.errors import KafkaError
-from millstream.node.coordination.core.outcome import CoordinatorRecord
-from millstream.node.coordination.core.topic_catalog import FixedTopics
-from millstream.node.groups.core.group_shard import GroupShard
-from millstream.node.groups.core.share.share_group import ShareGroup
-from millstream.node.groups.core.share.share_groups import Partitions
-from millstream.node.groups.core.share.simple_assignor import assign
+from millstream.node.coordination.core.metadata_view import FixedTopics
+from millstream.node.coordination.core.operations import CoordinatorRecord
+from millstream.node.groups.core.shard import GroupShard
+from millstream.node.groups.core.share_group import ShareGroup, assign
+from millstream.node.groups.core.share_groups import Partitions
 
 CONFIG = load_broker_config()
 SESSION_MS = 45_000

@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from millstream.node.coordination.core.outcome import CoordinatorRecord
+from millstream.node.coordination.core.operations import CoordinatorRecord
 from millstream.node.queues.core.in_flight import ShareLimits
-from millstream.node.queues.core.record_state import Acknowledgement, Acquired
-from millstream.node.queues.core.share_partition import SharePartition, Transition
-from millstream.node.queues.core.share_state import ShareKey, ShareStateShard
+from millstream.node.queues.core.partition import SharePartition, Transition
+from millstream.node.queues.core.runs import Acknowledgement, Acquired
+from millstream.node.queues.core.state import ShareKey, ShareStateShard
 
 KEY = ShareKey("group", UUID(int=7), 0)
 MEMBERS = ("a", "b", "c")

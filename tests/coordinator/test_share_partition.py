@@ -4,8 +4,8 @@ import pytest
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.node.queues.core.in_flight import ShareLimits
-from millstream.node.queues.core.record_state import Acknowledgement, Acquired, RecordState, StateBatch
-from millstream.node.queues.core.share_partition import SharePartition, Transition
+from millstream.node.queues.core.partition import SharePartition, Transition
+from millstream.node.queues.core.runs import Acknowledgement, Acquired, RecordState, StateBatch
 
 ACCEPT, RELEASE, REJECT, RENEW, GAP = (
     Acknowledgement.ACCEPT,

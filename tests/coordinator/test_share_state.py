@@ -7,11 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.node.coordination.core.outcome import CoordinatorRecord, Outcome
-from millstream.node.queues.core.record_codec import decode
-from millstream.node.queues.core.record_runs import RunList
-from millstream.node.queues.core.record_state import RecordState, StateBatch
-from millstream.node.queues.core.share_state import UNINITIALIZED, ShareKey, ShareStateShard
+from millstream.node.coordination.core.operations import CoordinatorRecord, Outcome
+from millstream.node.queues.core.runs import RecordState, RunList, StateBatch
+from millstream.node.queues.core.state import UNINITIALIZED, ShareKey, ShareStateShard, decode
 
 KEY = ShareKey("group", UUID(int=1), 3)
 ACKED = RecordState.ACKNOWLEDGED

@@ -2,8 +2,7 @@
 
 from functools import partial
 
-from millstream.node.coordination.core.outcome import Outcome
-from millstream.node.coordination.core.timers import Timers
+from millstream.node.coordination.core.operations import Outcome, Timers
 
 
 def nothing(now_ms: int) -> Outcome[None] | None:

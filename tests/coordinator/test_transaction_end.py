@@ -11,8 +11,8 @@ import pytest
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import ProducerIdentity
+from millstream.node.transactions.core.shard import encode
 from millstream.node.transactions.core.transaction import LARGEST_EPOCH, TransactionState
-from millstream.node.transactions.core.transaction_records import encode
 from tests.coordinator.transaction_run import TransactionRun, partition
 
 A, B = partition("a"), partition("b")

@@ -10,8 +10,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import ProducerIdentity, TopicPartition
+from millstream.node.transactions.core.shard import encode
 from millstream.node.transactions.core.transaction import LARGEST_EPOCH, NO_TIMEOUT_MS, Transaction, TransactionState
-from millstream.node.transactions.core.transaction_records import encode
 from tests.coordinator.transaction_run import TransactionRun, partition
 
 PARTITIONS = [partition("a", 0), partition("a", 1), partition("b", 0)]

@@ -2,8 +2,8 @@
 
 import pytest
 
+from millstream.node.transactions.core.shard import decode, encode, tombstone
 from millstream.node.transactions.core.transaction import Transaction, TransactionState
-from millstream.node.transactions.core.transaction_records import decode, encode, tombstone
 from tests.coordinator.transaction_run import partition
 
 KEY = "000000027478"

@@ -3,7 +3,7 @@
 import pytest
 
 from millstream.formats.model.errors import ErrorCode
-from millstream.node.groups.core.offsets.pending_offsets import PendingOffsets
+from millstream.node.groups.core.offset_expiry import PendingOffsets
 from tests.coordinator.shard_run import message
 from tests.coordinator.test_classic_groups import stable_group
 from tests.coordinator.transactional_run import TransactionalRun

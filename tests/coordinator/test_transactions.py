@@ -9,9 +9,8 @@ import pytest
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import Marker, ProducerIdentity
 from millstream.node.coordination.core.expression import Expression
+from millstream.node.transactions.core.shard import TransactionFilter, encode
 from millstream.node.transactions.core.transaction import LARGEST_EPOCH, TransactionState
-from millstream.node.transactions.core.transaction_list import TransactionFilter
-from millstream.node.transactions.core.transaction_records import encode
 from tests.coordinator.transaction_run import TransactionRun, partition
 
 A, B = partition("a"), partition("b", 3)

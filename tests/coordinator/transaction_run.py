@@ -6,10 +6,10 @@ from typing import Any, TypeVar
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import ProducerIdentity, TopicName, TopicPartition
-from millstream.node.coordination.core.outcome import CoordinatorRecord, Outcome, Reply
-from millstream.node.transactions.core.producer_start import ProducerIdNeeded, ProducerStart, StartedProducer
+from millstream.node.coordination.core.operations import CoordinatorRecord, Outcome, Reply
+from millstream.node.transactions.core.decisions import ProducerIdNeeded, ProducerStart, StartedProducer
+from millstream.node.transactions.core.shard import TransactionSettings, TransactionShard
 from millstream.node.transactions.core.transaction import NO_TIMEOUT_MS, Transaction
-from millstream.node.transactions.core.transaction_shard import TransactionSettings, TransactionShard
 
 START_MS = 1_000_000
 R = TypeVar("R")

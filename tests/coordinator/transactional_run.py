@@ -14,8 +14,8 @@ from millstream.formats.records.batch import (
     seal,
 )
 from millstream.formats.records.record import Record, build_batch
-from millstream.node.coordination.coordinator_replay import replay_batches
-from millstream.node.coordination.core.outcome import CoordinatorRecord, Outcome
+from millstream.node.coordination.core.operations import CoordinatorRecord, Outcome
+from millstream.node.coordination.replay import replay_batches
 from tests.coordinator.consumer_run import ConsumerRun
 from tests.coordinator.replaying import finished
 from tests.coordinator.shard_run import message

@@ -13,8 +13,8 @@ from millstream.node.cluster.controller_contact import ControllerContact
 from millstream.node.consensus.quorum.metadata_log import MetadataLog
 from millstream.node.consensus.quorum.quorum_state import QuorumStateFile
 from millstream.node.controller.broker_sessions import BrokerSession
-from millstream.node.coordination import coordinator_shell
-from millstream.node.groups.core.group_shard import GroupShard
+from millstream.node.coordination import runtime as coordinator_shell
+from millstream.node.groups.core.shard import GroupShard
 from millstream.node.metadata.topic_names import INTERNAL_TOPICS
 from millstream.node.replicas.core.follower import PartitionFollower
 from millstream.node.replicas.partition import Partition
@@ -30,10 +30,10 @@ from millstream.node.storage.log import recovery
 from millstream.node.storage.log.batch_scan import header_at
 from millstream.node.storage.log.log_directory import LogDirectory
 from millstream.node.storage.log.partition_log import PartitionLog
-from millstream.node.transactions.core import transaction_end
+from millstream.node.transactions.core import decisions as transaction_end
+from millstream.node.transactions.core.shard import TransactionShard
 from millstream.node.transactions.core.transaction import Transaction, TransactionState
-from millstream.node.transactions.core.transaction_shard import TransactionShard
-from millstream.node.transactions.transaction_markers import TransactionMarkers
+from millstream.node.transactions.markers import TransactionMarkers
 from millstream.simulator.scenarios import Options, Scenario
 from millstream.simulator.simulation import simulate
 

@@ -18,7 +18,7 @@ from millstream.node.cluster.topic_creation import TopicCreator
 from millstream.node.consensus.quorum.metadata_log import METADATA_PARTITION
 from millstream.node.controller.cluster_handlers import features_to_tell
 from millstream.node.controller.config_handlers import DescribedConfigs
-from millstream.node.coordination.known_epochs import KnownEpochs
+from millstream.node.coordination.core.metadata_view import KnownEpochs
 from millstream.node.data.batch_opening import OpenedProduce
 from millstream.node.data.fetch import FetchHandler
 from millstream.node.data.internal_client import InternalProducer, OffsetLookup
@@ -27,23 +27,23 @@ from millstream.node.data.offsets import OffsetHandlers
 from millstream.node.data.produce import ProduceHandler
 from millstream.node.data.schema_validation import RegisteredSchemas, SchemaGuard
 from millstream.node.environment import Environment
-from millstream.node.groups.group_coordinator import GroupCoordinator
-from millstream.node.groups.group_lag import GroupLag
-from millstream.node.groups.handlers.classic_groups import ClassicGroupHandlers
-from millstream.node.groups.handlers.consumer_groups import ConsumerGroupHandlers
-from millstream.node.groups.handlers.group_admin import GroupAdminHandlers
-from millstream.node.groups.handlers.offset_commits import OffsetCommitHandlers
-from millstream.node.groups.transactional_offsets import TransactionalOffsets
+from millstream.node.groups.coordinator import GroupCoordinator
+from millstream.node.groups.handlers import (
+    ClassicGroupHandlers,
+    ConsumerGroupHandlers,
+    GroupAdminHandlers,
+    OffsetCommitHandlers,
+    TransactionalOffsets,
+)
+from millstream.node.groups.lag import GroupLag
 from millstream.node.hot_keys.hot_keys import HotKeys
 from millstream.node.metadata.image import MetadataDelta
+from millstream.node.queues.coordinator import ShareCoordinator
 from millstream.node.queues.dead_letters import DeadLetters
-from millstream.node.queues.handlers.share_fetch import ShareFetchHandlers
-from millstream.node.queues.handlers.share_groups import ShareGroupHandlers
-from millstream.node.queues.handlers.share_state import ShareStateHandlers
-from millstream.node.queues.share_coordinator import ShareCoordinator
-from millstream.node.queues.share_group_states import ShareGroupStates
-from millstream.node.queues.share_partitions import SharePartitions
-from millstream.node.queues.share_persister import SharePersister
+from millstream.node.queues.fetch import ShareFetchHandlers
+from millstream.node.queues.handlers import ShareGroupHandlers, ShareStateHandlers
+from millstream.node.queues.partitions import SharePartitions
+from millstream.node.queues.persister import ShareGroupStates, SharePersister
 from millstream.node.replicas.replica_manager import ReplicaManager
 from millstream.node.server.dispatch import Dispatcher
 from millstream.node.server.request import Api, ApiVersions, Handler, api
@@ -53,16 +53,16 @@ from millstream.node.storage.directory_health import DirectoryFailure
 from millstream.node.storage.job import Job
 from millstream.node.storage.log.log_directory import LogDirectory
 from millstream.node.storage.opening_limits import opening_limits
-from millstream.node.transactions.handlers.producer_ids import ProducerIdHandlers
-from millstream.node.transactions.handlers.producers import ProducerHandlers
-from millstream.node.transactions.handlers.transactional_produce import TransactionalProduce
-from millstream.node.transactions.handlers.transactions import TransactionHandlers
-from millstream.node.transactions.handlers.txn_markers import TxnMarkerHandlers
-from millstream.node.transactions.marker_writer import MarkerWriter
-from millstream.node.transactions.producer_ids import ProducerIds
-from millstream.node.transactions.transaction_coordinator import TransactionCoordinator
-from millstream.node.transactions.transaction_markers import TransactionMarkers
-from millstream.node.transactions.transaction_verification import TransactionVerification
+from millstream.node.transactions.coordinator import ProducerIds, TransactionCoordinator
+from millstream.node.transactions.handlers import (
+    ProducerHandlers,
+    ProducerIdHandlers,
+    TransactionHandlers,
+    TxnMarkerHandlers,
+)
+from millstream.node.transactions.markers import MarkerWriter, TransactionMarkers
+from millstream.node.transactions.produce import TransactionalProduce
+from millstream.node.transactions.verification import TransactionVerification
 
 _log = logging.getLogger("millstream.broker")
 

@@ -14,7 +14,7 @@ from millstream.formats.model.identifiers import NO_TOPIC_ID, BrokerId, TopicNam
 from millstream.formats.protocol.schema import Message, response_schema
 from millstream.formats.protocol.steps import write_in_steps
 from millstream.node.cluster.lost_brokers import LostBrokers
-from millstream.node.groups.group_coordinator import java_hash
+from millstream.node.groups.coordinator import java_hash
 from millstream.node.metadata.image import BrokerRegistration, MetadataImage, PartitionState, TopicImage
 from millstream.node.metadata.records import NO_LEADER, Endpoint
 from millstream.node.metadata.topic_names import INTERNAL_TOPICS, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC

@@ -25,7 +25,7 @@ from millstream.node.replicas.partition_table import PartitionTable
 from millstream.node.replicas.refused_batches import RetryOrderGuard
 from millstream.node.replicas.sequence_gaps import LeaderChangeGapGuard
 from millstream.node.server.request import ProduceResults
-from millstream.node.transactions.handlers.transactional_produce import Outcome, TransactionalProduce, Verified, refused
+from millstream.node.transactions.produce import Outcome, TransactionalProduce, Verified, refused
 
 _NOTHING_OPENED: OpenedBatches = {}
 Results = ProduceResults

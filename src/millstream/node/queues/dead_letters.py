@@ -28,8 +28,8 @@ from millstream.node.cluster.internal_topics import InternalTopics
 from millstream.node.data.internal_client import InternalProducer
 from millstream.node.environment import Environment
 from millstream.node.metadata.topics import NewTopic
-from millstream.node.queues.core.record_state import DeadLetter
-from millstream.node.queues.core.share_state import ShareKey
+from millstream.node.queues.core.runs import DeadLetter
+from millstream.node.queues.core.state import ShareKey
 from millstream.node.replicas.partition import Partition
 from millstream.node.storage.log.slice import Slice
 from millstream.node.storage.opening_limits import opening_limits

@@ -7,14 +7,11 @@ from typing import TYPE_CHECKING
 
 from millstream.config.table import groups as settings
 from millstream.formats.model.errors import ErrorCode
-from millstream.node.coordination.core.outcome import Outcome
-from millstream.node.coordination.core.writes import Writes
-from millstream.node.groups.core.classic.classic_group import ClassicGroup
-from millstream.node.groups.core.classic.group_state import GroupState
-from millstream.node.groups.core.classic.member import Answer, Member
+from millstream.node.coordination.core.operations import Outcome, Writes
+from millstream.node.groups.core.classic.group import Answer, ClassicGroup, GroupState, Member
 
 if TYPE_CHECKING:
-    from millstream.node.groups.core.group_shard import GroupShard
+    from millstream.node.groups.core.shard import GroupShard
 
 NEW_MEMBER_TIMEOUT_MS = 5 * 60 * 1000
 """How long a member may wait in its first JoinGroup: its client may be gone and have tried again as another member."""

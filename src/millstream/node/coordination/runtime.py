@@ -1,0 +1,542 @@
+"""Where a pure coordinator meets the log: one partition of an internal topic, and the state machine that lives in it.
+
+The shell lives as long as this broker leads the partition in one leader epoch. It replays the partition into the state,
+appends what operations decide, replays that at once, and wakes the state machine's timers. All state is in the log; the
+shell has none.
+
+The state runs ahead of what is safe, but no client sees that: a response, to a read as well, leaves only when all
+records that the state was built on by then may be acknowledged (`acknowledgement`): committed and, where the topic asks
+for that, on disk. So the next leader, or this one after a power cut, has in its log what a client was told. Where
+records were appended and cannot be committed here any more, the shell is given up together with its state.
+
+Records of a transaction are appended in the name of its producer, and are pending until the marker comes, which the
+shell writes as well, so that the state follows the order of the log.
+
+The shards of a coordinator: one for each partition of its topic that this broker leads.
+
+They are loaded in the background when the broker begins to lead, so that what is due happens whether a client asks or
+not (sessions end, decided transactions are carried out), and given up when it leads no longer.
+
+The time of day for those who wait by it: it follows the clock forward and never goes back.
+
+Sessions and locks of groups end at times of day. If the clock were set back an hour, those who are gone would keep what
+they had for an hour more, and others wait for them.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, TypeVar
+
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.identifiers import Marker, Origin, TopicName, VerificationGuard
+from millstream.formats.records.opening import OpeningLimits
+from millstream.formats.records.record import Record, build_batch
+from millstream.node.coordination.core.operations import Outcome, Reply
+from millstream.node.coordination.replay import (
+    DEFAULT_LIMITS,
+    Slices,
+    StateMachine,
+    TransactionParticipant,
+    replay_batches,
+)
+from millstream.node.environment import Environment
+from millstream.node.metadata.image import MetadataDelta
+from millstream.node.replicas.acknowledgement import may_acknowledge, when_acknowledged
+from millstream.node.replicas.partition import Partition
+from millstream.node.replicas.partition_table import PartitionTable
+from millstream.node.storage.log.slice import Slice
+
+
+class SteadyTime:
+    __slots__ = ("_ahead_ms", "_clock", "_loop")
+
+    def __init__(self, environment: Environment) -> None:
+        self._clock = environment.clock
+        self._loop = environment.loop
+        self._ahead_ms = self._difference_ms()
+
+    def now_ms(self) -> int:
+        ahead_ms = self._difference_ms()
+        if ahead_ms > self._ahead_ms:
+            self._ahead_ms = ahead_ms
+        return int(self._loop.time() * 1000) + self._ahead_ms
+
+    def _difference_ms(self) -> int:
+        """By how much the clock is ahead of the loop's time, which never jumps."""
+        return self._clock.now_ms() - int(self._loop.time() * 1000)
+
+
+_LONGEST_WAIT_S = 5.0
+"""After so long it is looked again what is due: the time of day may have jumped."""
+
+_log = logging.getLogger("millstream.coordinator")
+_READ_BYTES = 4 << 20
+_SLICES_AT_ONCE = 1000
+"""Of a replay, in one go: then the thread is free for others."""
+DEFAULT_COMMIT_TIMEOUT_MS = 5000
+_TOO_LARGE = frozenset((ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE))
+_NO_LONGER_LEADER = frozenset((ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH))
+_OF_TRANSACTIONS = frozenset(
+    (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_COORDINATOR_FENCED)
+)
+"""What the log refuses a producer or a coordinator, who must hear just that."""
+R = TypeVar("R")
+
+
+class CoordinatorShell:
+    def __init__(
+        self,
+        partition: Partition,
+        state: StateMachine,
+        environment: Environment,
+        on_replayed: Callable[[], None] | None = None,
+        *,
+        participant: TransactionParticipant | None = None,
+        commit_timeout_ms: Callable[[], int] = lambda: DEFAULT_COMMIT_TIMEOUT_MS,
+        needs_guard: Callable[[], bool] = lambda: False,
+        limits: Callable[[], OpeningLimits] = lambda: DEFAULT_LIMITS,
+    ) -> None:
+        """`on_replayed` is called between the last `replay` and `loaded`, in a thread: it may take its time.
+
+        `participant` is the state once more, if it takes part in transactions; `needs_guard` tells whether a first
+        record of a transaction is refused unless it was verified. `limits` are those of one batch that is replayed.
+        """
+        self.partition = partition
+        self.leader_epoch = partition.leader_epoch
+        self.state = state
+        self._participant = participant
+        self._needs_guard = needs_guard
+        self._limits = limits
+        self.on_lost: Callable[[], None] = lambda: None
+        """Called when the shell has closed by itself, because what it appended cannot be committed here."""
+        self._environment = environment
+        self._time = SteadyTime(environment)
+        self._on_replayed = on_replayed
+        self._commit_timeout_ms = commit_timeout_ms
+        self._loading: asyncio.Task[None] | None = None
+        self.is_loaded = False
+        self._alarm: asyncio.TimerHandle | None = None
+        self.is_closed = False
+        self._commit: asyncio.Future[KafkaError | None] | None = None
+        """Of the last write that had to wait: done when all that was written up to it may be acknowledged."""
+        self._waiting: dict[asyncio.Future[Any], None] = {}
+        state.timers.on_earlier = self._set_alarm
+
+    # Loading
+
+    async def load(self) -> None:
+        """Rebuilds the state from the log; whoever needs it meanwhile waits for the same load."""
+        if self.is_loaded:
+            return
+        if self._loading is None:
+            self._loading = asyncio.ensure_future(self._load())
+        await asyncio.shield(self._loading)
+
+    async def _load(self) -> None:
+        # The log belongs to the event loop, so it is asked here. The bytes it names are read and replayed in a thread:
+        # nobody else sees the state before it is loaded.
+        log = self.partition.log
+        position, end = log.log_start_offset, log.log_end_offset
+        # All that is in the log must count before it is read. A leader that is new does not know yet how far earlier
+        # leaders committed, and what it finds behind that may have been promised to a client, or may still be lost. The
+        # same is true of what a killed process had not flushed: a response that tells of it must survive a power cut.
+        await self._safe_up_to(end)
+        while position < end and not self.is_closed:
+            piece = log.read(position, _READ_BYTES, up_to=end, at_least_one=True)
+            reached = await self._replay(piece, position)
+            if reached <= position:
+                break
+            position = reached
+        if self._on_replayed is not None and end > log.log_start_offset:
+            await self._environment.offload(self._on_replayed)
+        if self.is_closed:
+            raise _gone()
+        self.state.loaded(self._time.now_ms())
+        self.is_loaded = True
+        self._set_alarm()
+
+    async def _safe_up_to(self, end: int) -> None:
+        if may_acknowledge(self.partition, end):
+            return
+        safe: asyncio.Future[KafkaError | None] = self._environment.loop.create_future()
+        self._waiting[safe] = None
+        when_acknowledged(self.partition, end, lambda error: _resolve(safe, error))
+        try:
+            error = await safe
+        finally:
+            self._waiting.pop(safe, None)
+        if error is not None:
+            raise _gone()
+
+    async def _replay(self, piece: Slice, position: int) -> int:
+        """Replays whole batches; returns the offset behind the last of them. A thread does it, slice by slice."""
+        slices = self._slices(piece, position)
+        while not self.is_closed:
+            reached = await self._environment.offload(partial(self._go_on, slices))
+            if reached is not None:
+                return reached
+        return position
+
+    def _slices(self, piece: Slice, position: int) -> Slices:
+        piece.prepare()
+        return (yield from replay_batches(piece.read(), position, self.state, self._participant, self._limits()))
+
+    def _go_on(self, slices: Slices) -> int | None:
+        """What the replay returns, if it is over."""
+        breathe = self._environment.breathe
+        try:
+            for _ in range(_SLICES_AT_ONCE):
+                next(slices)
+                breathe()
+        except StopIteration as end:
+            reached: int = end.value
+            return reached
+        return None
+
+    # Operations
+
+    async def run(self, operation: "Callable[[int], Outcome[R]]", guard: VerificationGuard | None = None) -> R:
+        """Runs an operation at the present time and returns its answer; KafkaError if it could not be written.
+
+        `guard` is what the first records of a transaction may need, see `Partition.begin_verification`.
+        """
+        await self.load()
+        try:
+            answer = self.run_now(operation, guard)
+        except KafkaError:
+            await self.settled()  # a refusal tells of the state, too
+            raise
+        return await self.awaited(answer)
+
+    def run_now(
+        self, operation: "Callable[[int], Outcome[R]]", guard: VerificationGuard | None = None
+    ) -> "R | Reply[R]":
+        """The same for a state that is loaded, without waiting.
+
+        Unless `is_settled`, nobody may be told of the answer before it went through `awaited`, nor of a refusal before
+        `settled`.
+        """
+        assert self.is_loaded
+        if self.is_closed:
+            raise _gone()
+        try:
+            outcome = operation(self._time.now_ms())
+        except KafkaError as error:
+            if not error.code.retriable and self.partition.is_in_doubt:
+                raise _gone() from error  # another coordinator may know better
+            raise
+        self._write(outcome, guard)
+        return outcome.answer
+
+    async def end_transaction(self, marker: Marker) -> None:
+        """Writes the end of a transaction and applies it; returns when that may be acknowledged."""
+        await self.load()
+        if self.is_closed:
+            raise _gone()
+        try:
+            self._append(lambda now_ms: self.partition.append_marker(marker, now_ms))
+        except KafkaError:
+            await self.settled()
+            raise
+        if self._participant is not None:
+            self._participant.end_transaction(marker.producer_id, marker.committed)
+        await self.settled()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this broker still leads the partition in the epoch that the shell belongs to."""
+        partition = self.partition
+        return partition.leader_epoch == self.leader_epoch and partition.is_leader and not self.is_closed
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether everything that the state was built on may be acknowledged."""
+        return not self.is_closed and (self._commit is None or self._commit.done())
+
+    async def awaited(self, answer: "R | Reply[R]") -> R:
+        """The answer when it is there and may be told; KafkaError (NOT_COORDINATOR) if the shell is closed before."""
+        given: R = await self._resolved(answer) if isinstance(answer, Reply) else answer
+        # Whoever gave the answer has written by now what belongs to it: this goes on only after their turn.
+        await self.settled()
+        return given
+
+    async def _resolved(self, answer: "Reply[R]") -> R:
+        waiting: asyncio.Future[R | KafkaError] = self._environment.loop.create_future()
+        answer.when_resolved(lambda value: _resolve(waiting, value))
+        self._waiting[waiting] = None
+        try:
+            given = await waiting
+        finally:
+            self._waiting.pop(waiting, None)
+        if isinstance(given, KafkaError):
+            raise given
+        return given
+
+    async def settled(self) -> None:
+        """Returns when everything that the state is built on may be acknowledged.
+
+        NOT_COORDINATOR if that cannot be any more; COORDINATOR_NOT_AVAILABLE if it takes too long, which leaves open
+        whether it will be.
+        """
+        if self.is_settled:
+            return
+        if self.is_closed or self._commit is None:
+            raise _gone()
+        timeout_ms = self._commit_timeout_ms()
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                error = await asyncio.shield(self._commit)
+        except TimeoutError:
+            raise KafkaError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                f"{self.partition.topic_partition}: not replicated, or not on disk, within {timeout_ms} ms",
+            ) from None
+        if error is not None:
+            raise _gone()
+
+    def when_settled(self, action: Callable[[], None]) -> None:
+        """Does something that is seen outside once all that led to it is safe; never, if it is not."""
+        if self.is_settled:
+            action()
+        elif self._commit is not None:
+            self._commit.add_done_callback(lambda done: None if done.result() is not None else action())
+
+    def _write(self, outcome: "Outcome[Any]", guard: VerificationGuard | None = None) -> None:
+        if outcome.records:
+            try:
+                self._append(lambda now_ms: self._append_records(outcome, guard, now_ms))
+            except KafkaError as error:
+                if outcome.on_written is not None:
+                    outcome.on_written(error)
+                raise
+            producer = outcome.producer
+            if producer is None:
+                for key, value in outcome.records:
+                    self.state.replay(key, value)
+            elif self._participant is not None:
+                for key, value in outcome.records:
+                    self._participant.replay_pending(producer.producer_id, producer.epoch, key, value)
+        if outcome.on_written is not None:
+            outcome.on_written(None)
+
+    def _append_records(self, outcome: "Outcome[Any]", guard: VerificationGuard | None, now_ms: int) -> None:
+        rows = [Record(key=key, value=value, timestamp=now_ms) for key, value in outcome.records]
+        producer = outcome.producer
+        if producer is None:
+            self.partition.append(memoryview(build_batch(rows)), now_ms)
+            return
+        assert self._participant is not None, "only a participant writes in transactions"
+        batch = build_batch(rows, producer_id=producer.producer_id, producer_epoch=producer.epoch, transactional=True)
+        self.partition.append(
+            memoryview(batch), now_ms, origin=Origin.COORDINATOR, guard=guard, needs_guard=self._needs_guard()
+        )
+
+    def _append(self, append: Callable[[int], object]) -> None:
+        partition = self.partition
+        if partition.leader_epoch != self.leader_epoch:
+            self._lose()
+            raise _gone()
+        try:
+            partition.check_enough_in_sync()
+            append(self._environment.clock.now_ms())
+        except KafkaError as error:
+            if error.code in _OF_TRANSACTIONS:
+                raise
+            _log.error("append_failed partition=%s error=%s", partition.topic_partition, error)
+            if error.code in _NO_LONGER_LEADER:
+                self._lose()
+                raise _gone() from error
+            # To a client, a coordinator that cannot write is one that is not there for the moment.
+            code = ErrorCode.UNKNOWN_SERVER_ERROR if error.code in _TOO_LARGE else ErrorCode.COORDINATOR_NOT_AVAILABLE
+            raise KafkaError(code, error.message) from error
+        end = partition.log.log_end_offset
+        if not may_acknowledge(partition, end):
+            commit: asyncio.Future[KafkaError | None] = self._environment.loop.create_future()
+            self._commit = commit
+            self._waiting[commit] = None
+            when_acknowledged(partition, end, lambda error: self._committed(commit, error))
+
+    def _committed(self, commit: "asyncio.Future[KafkaError | None]", error: KafkaError | None) -> None:
+        self._waiting.pop(commit, None)
+        _resolve(commit, error)
+        if error is not None:
+            _log.warning("not_committed partition=%s error=%s", self.partition.topic_partition, error)
+            self._lose()
+
+    # Time
+
+    def _set_alarm(self) -> None:
+        if not self.is_loaded or self.is_closed:
+            return
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        deadline_ms = self.state.timers.next_deadline_ms
+        if deadline_ms is not None:
+            # A clock that is set forward makes deadlines due at once, and new ones come behind them.
+            delay = min(max(0, deadline_ms - self._time.now_ms()) / 1000, _LONGEST_WAIT_S)
+            self._alarm = self._environment.loop.call_later(delay, self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        now_ms = self._time.now_ms()
+        while not self.is_closed and (action := self.state.timers.take_due(now_ms)) is not None:
+            try:
+                outcome = action(now_ms)
+                if outcome is not None:
+                    self._write(outcome)
+            except KafkaError:
+                pass  # logged where it happened; the state machine sets its timer again or lets it be
+            except Exception:
+                _log.exception("timer_failed partition=%s", self.partition.topic_partition)
+        self._set_alarm()
+
+    # The end
+
+    def _lose(self) -> None:
+        if not self.is_closed:
+            self.close()
+            self.on_lost()
+
+    def close(self) -> None:
+        """The partition is no longer ours: nothing happens any more, and whoever waits is told to look elsewhere."""
+        self.is_closed = True
+        if self._alarm is not None:
+            self._alarm.cancel()
+        waiting, self._waiting = self._waiting, {}
+        for each in waiting:
+            _resolve(each, _gone())
+
+
+def _resolve(future: "asyncio.Future[Any]", value: object) -> None:
+    if not future.done():
+        future.set_result(value)
+
+
+def _gone() -> KafkaError:
+    return KafkaError(ErrorCode.NOT_COORDINATOR, "this broker coordinates the group no longer")
+
+
+_LOAD_PATIENCE_SECONDS = 5.0
+"""How long a request waits for its shard to load before the client is told to come again."""
+_LOADS_AT_ONCE = 4
+_AGAIN_S = 2.0
+
+
+class CoordinatorShards:
+    def __init__(
+        self,
+        topic: TopicName,
+        partitions: PartitionTable,
+        environment: Environment,
+        new_shell: Callable[[Partition], CoordinatorShell],
+        log: logging.Logger,
+    ) -> None:
+        self._topic = topic
+        self._partitions = partitions
+        self._environment = environment
+        self._new_shell = new_shell
+        self._log = log
+        self.shells: dict[int, CoordinatorShell] = {}
+        """By partition: those that were not given up, loaded or not."""
+        self.on_given_up: Callable[[CoordinatorShell], None] = lambda shell: None
+        self._background: set[asyncio.Future[None]] = set()
+        self._loads = asyncio.Semaphore(_LOADS_AT_ONCE)
+        self._is_closed = False
+
+    def led(self) -> list[int]:
+        """The partitions of the topic that this broker leads."""
+        partitions = self._partitions.by_name.get(self._topic.encode(), {})
+        return [index for index, partition in partitions.items() if partition.is_leader]
+
+    def all_loaded(self) -> list[CoordinatorShell]:
+        """Those that are loaded and ours."""
+        return [shell for shell in self.shells.values() if shell.is_loaded and shell.is_current]
+
+    async def loaded(self, index: int) -> CoordinatorShell:
+        """The shard of a partition, ready; KafkaError if it is not, or is somebody else's."""
+        shell = self._shell(index)
+        if shell.is_loaded:
+            return shell
+        try:
+            async with asyncio.timeout(_LOAD_PATIENCE_SECONDS):
+                await shell.load()
+        except TimeoutError:
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self._topic}-{index} is loading") from None
+        except Exception as error:
+            self._give_up(index, shell)  # the next request begins anew
+            if isinstance(error, KafkaError) and error.code == ErrorCode.NOT_COORDINATOR:
+                raise
+            self._log.error("shard_not_loaded partition=%s-%d error=%r", self._topic, index, error)
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{self._topic}-{index}: {error}") from None
+        return shell
+
+    def _shell(self, index: int) -> CoordinatorShell:
+        shell = self.shells.get(index)
+        if shell is not None and shell.is_current:
+            return shell
+        if shell is not None:
+            self._give_up(index, shell)
+        partition = self._partitions.by_name.get(self._topic.encode(), {}).get(index)
+        if partition is None or not partition.is_leader:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, f"another broker leads {self._topic}-{index}")
+        fresh = self.shells[index] = self._new_shell(partition)
+        fresh.on_lost = lambda: self._lost(index, fresh)
+        return fresh
+
+    def _give_up(self, index: int, shell: CoordinatorShell) -> None:
+        if self.shells.get(index) is shell:
+            del self.shells[index]
+        shell.close()
+        self.on_given_up(shell)
+
+    def _lost(self, index: int, shell: CoordinatorShell) -> None:
+        self._give_up(index, shell)
+        self.in_background(self._load(index))
+
+    # Life
+
+    def start(self) -> None:
+        """Takes over what this broker leads: each shard is loaded in the background."""
+        for index, shell in tuple(self.shells.items()):
+            if not shell.is_current:
+                self._give_up(index, shell)
+        for index in self.led():
+            if index not in self.shells:
+                self._shell(index)
+                self.in_background(self._load(index))
+
+    async def _load(self, index: int) -> None:
+        """As often as it takes, while it is ours."""
+        while not self._is_closed:
+            try:
+                async with self._loads:
+                    await self.loaded(index)
+                return
+            except KafkaError as error:
+                if error.code == ErrorCode.NOT_COORDINATOR:
+                    return
+            await asyncio.sleep(_AGAIN_S)
+
+    def follow(self, delta: MetadataDelta) -> None:
+        """The topic came, went, or has other leaders."""
+        if any(topic.name == self._topic for topic in delta.deleted.values()):
+            self._give_up_all()
+        if self._topic in delta.created or self._topic in delta.changed:
+            self.start()
+
+    def in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work, loop=self._environment.loop)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    def _give_up_all(self) -> None:
+        for index, shell in tuple(self.shells.items()):
+            self._give_up(index, shell)
+
+    def close(self) -> None:
+        """Gives all shards up; whoever waits is told to look elsewhere."""
+        self._is_closed = True
+        self._give_up_all()

@@ -1,0 +1,268 @@
+"""The coordinator of groups: finds the partition of `__consumer_offsets` a group lives in, and runs operations there.
+
+The internal topic is made when it is first needed. Which shards there are is in `coordinator_shards`, decisions are in
+`coordinator/`, the joining of them to the log in `coordinator_shell`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from functools import lru_cache, partial
+from typing import TypeVar
+
+from millstream.config.table import groups as settings
+from millstream.config.table import transactions
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.identifiers import Marker, TopicName, VerificationGuard
+from millstream.node.cluster.cluster_view import ClusterView
+from millstream.node.cluster.internal_topics import InternalTopics
+from millstream.node.coordination.core.metadata_view import ImageTopics
+from millstream.node.coordination.core.operations import Outcome, Reply
+from millstream.node.coordination.runtime import CoordinatorShards, CoordinatorShell
+from millstream.node.environment import Environment
+from millstream.node.groups.core.group import LONGEST_TEXT
+from millstream.node.groups.core.shard import GroupShard
+from millstream.node.groups.core.share_groups import Partitions
+from millstream.node.metadata.image import ConfigResource, MetadataDelta, ResourceType
+from millstream.node.replicas.partition import Partition
+from millstream.node.replicas.partition_table import PartitionTable
+from millstream.node.storage.opening_limits import replay_limits
+
+GROUP_TOPIC = TopicName("__consumer_offsets")
+_TO_MARKER_SENDERS = {
+    ErrorCode.NOT_COORDINATOR: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.NOT_ENOUGH_REPLICAS,
+}
+_log = logging.getLogger("millstream.groups")
+R = TypeVar("R")
+OnShareState = Callable[[GroupShard, str, Partitions, Partitions], None]
+
+
+class GroupCoordinator:
+    def __init__(
+        self,
+        view: ClusterView,
+        partitions: PartitionTable,
+        internal_topics: InternalTopics,
+        environment: Environment,
+    ) -> None:
+        self._view = view
+        self._internal_topics = internal_topics
+        self._environment = environment
+        self.topics = ImageTopics(lambda: view.image)
+        self._shards = CoordinatorShards(GROUP_TOPIC, partitions, environment, self._new_shell, _log)
+        self._shards.on_given_up = lambda shell: self.on_shard_closed(_shard(shell))
+        self.on_share_state: OnShareState = lambda shard, group_id, begun, gone: None
+        """Told of partitions that a share group begins to have state of, or has no longer, once that is committed."""
+        self.on_shard_closed: Callable[[GroupShard], None] = lambda shard: None
+
+    # Where a group lives
+
+    async def ensure_topic(self) -> None:
+        """Makes `__consumer_offsets` unless it is there; COORDINATOR_NOT_AVAILABLE if that is not possible."""
+        if GROUP_TOPIC in self._view.image.topics:
+            return
+        config = self._view.config
+        await self._internal_topics.ensure(
+            GROUP_TOPIC,
+            config[settings.OFFSETS_TOPIC_NUM_PARTITIONS],
+            config[settings.OFFSETS_TOPIC_REPLICATION_FACTOR],
+            {
+                "cleanup.policy": "compact",
+                "compression.type": "producer",
+                "segment.bytes": str(config[settings.OFFSETS_TOPIC_SEGMENT_BYTES]),
+            },
+        )
+
+    def partition_of(self, group_id: str) -> int:
+        """The partition of GROUP_TOPIC whose leader coordinates the group."""
+        topic = self._view.image.topics.get(GROUP_TOPIC)
+        if topic is None:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{GROUP_TOPIC} does not exist yet")
+        if len(group_id) > LONGEST_TEXT:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID, f"the group id is longer than {LONGEST_TEXT} characters")
+        return java_hash(group_id) % len(topic.partitions)
+
+    def _new_shell(self, partition: Partition) -> CoordinatorShell:
+        view = self._view
+        shard = GroupShard(lambda: view.config, self.topics, self._environment.randomness, self._settings_of_group)
+        shell = CoordinatorShell(
+            partition,
+            shard,
+            self._environment,
+            on_replayed=shard.replayed,
+            participant=shard,
+            commit_timeout_ms=lambda: view.config[settings.OFFSETS_COMMIT_TIMEOUT_MS],
+            needs_guard=lambda: view.config[transactions.TRANSACTION_PARTITION_VERIFICATION_ENABLE],
+            limits=lambda: replay_limits(view.config),
+        )
+
+        def share_state(group_id: str, begun: Partitions, gone: Partitions) -> None:
+            shell.when_settled(lambda: self.on_share_state(shard, group_id, begun, gone))
+
+        shard.share.on_state = share_state
+        return shell
+
+    def _settings_of_group(self, group_id: str) -> Mapping[str, str]:
+        return self._view.image.configs.get(ConfigResource(ResourceType.GROUP, group_id), {})
+
+    # Operations
+
+    def respond(
+        self,
+        group_id: str,
+        operation: "Callable[[GroupShard, int], Outcome[R]]",
+        refuse: "Callable[[KafkaError], R]",
+    ) -> "R | Awaitable[R]":
+        """As `run`, but answers on the spot if it can; `refuse` makes the answer out of a refusal."""
+        shell = self._shell_at_hand(group_id)
+        if shell is None:
+            return self._respond_later(group_id, operation, refuse)
+        shard = _shard(shell)
+        answer: R | Reply[R]
+        try:
+            answer = shell.run_now(lambda now_ms: operation(shard, now_ms))
+        except KafkaError as error:
+            answer = refuse(error)
+        if isinstance(answer, Reply) or not shell.is_settled:
+            return _awaited(shell, answer, refuse)
+        return answer
+
+    def _shell_at_hand(self, group_id: str) -> CoordinatorShell | None:
+        topic = self._view.image.topics.get(GROUP_TOPIC)
+        if topic is None or len(group_id) > LONGEST_TEXT:
+            return None
+        shell = self._shards.shells.get(java_hash(group_id) % len(topic.partitions))
+        return shell if shell is not None and shell.is_loaded and shell.is_current else None
+
+    async def _respond_later(
+        self,
+        group_id: str,
+        operation: "Callable[[GroupShard, int], Outcome[R]]",
+        refuse: "Callable[[KafkaError], R]",
+    ) -> R:
+        try:
+            return await self.run(group_id, operation)
+        except KafkaError as error:
+            return refuse(error)
+
+    async def run(self, group_id: str, operation: "Callable[[GroupShard, int], Outcome[R]]") -> R:
+        """Runs an operation on the shard of a group; waits for its answer. KafkaError if it is refused."""
+        return await self.run_in(await self.shell_of(group_id), operation)
+
+    async def run_in(
+        self,
+        shell: CoordinatorShell,
+        operation: "Callable[[GroupShard, int], Outcome[R]]",
+        guard: VerificationGuard | None = None,
+    ) -> R:
+        shard = _shard(shell)
+        return await shell.run(lambda now_ms: operation(shard, now_ms), guard)
+
+    async def read(self, group_id: str, question: "Callable[[GroupShard], R]") -> R:
+        """Asks the shard of a group something that changes nothing."""
+        return await self.run(group_id, lambda shard, now_ms: Outcome(question(shard)))
+
+    async def shell_of(self, group_id: str) -> CoordinatorShell:
+        """The shell of a group's partition, loaded; KafkaError if this broker does not coordinate the group."""
+        await self.ensure_topic()
+        return await self._shards.loaded(self.partition_of(group_id))
+
+    async def end_transaction(self, index: int, marker: Marker) -> None:
+        """Writes the end of a transaction to a partition of GROUP_TOPIC, where offsets were committed in it.
+
+        Returns when that is committed. KafkaError is in the words of partition leaders, which is what the transaction
+        coordinator, who tries again, speaks with.
+        """
+        try:
+            shell = await self._shards.loaded(index)
+            await shell.end_transaction(marker)
+        except KafkaError as error:
+            raise KafkaError(_TO_MARKER_SENDERS.get(error.code, error.code), error.message) from error
+
+    async def learn_pattern(self, group_id: str, text: str) -> None:
+        """Matches the topics with an expression in a thread, so that a heartbeat finds them matched already."""
+        if len(text) > LONGEST_TEXT:
+            return
+        shard = _shard(await self.shell_of(group_id))
+        pattern = shard.consumer.patterns.get(text)
+        names = pattern.unknown(self.topics)
+        if names:
+            await self._environment.offload(partial(pattern.learn, names))
+
+    async def read_all(self, question: "Callable[[GroupShard], R]") -> list[R]:
+        """Asks all shards of this broker, loaded; none if there has never been a group."""
+        answers = []
+        for index in self._shards.led():
+            try:
+                shell = await self._shards.loaded(index)
+                answers.append(await shell.awaited(question(_shard(shell))))
+                await asyncio.sleep(0)  # others have their turn
+            except KafkaError as error:
+                if error.code != ErrorCode.NOT_COORDINATOR:
+                    raise  # else it went to another broker meanwhile, who is asked as well
+        return answers
+
+    def shards_at_hand(self) -> list[GroupShard]:
+        """The shards that are loaded now, to be looked at without a change."""
+        return [_shard(shell) for shell in self._shards.all_loaded()]
+
+    async def run_on(self, shard: GroupShard, operation: "Callable[[int], Outcome[R]]") -> R:
+        """Runs an operation on this very shard; NOT_COORDINATOR if it was given up."""
+        for shell in self._shards.shells.values():
+            if shell.state is shard:
+                return await shell.run(operation)
+        raise KafkaError(ErrorCode.NOT_COORDINATOR, "the shard was given up")
+
+    # Life
+
+    def start(self) -> None:
+        """Takes over the shards that this broker leads: each is loaded in the background."""
+        self._shards.start()
+
+    def follow(self, delta: MetadataDelta) -> None:
+        """Topics came, grew, went, or have other leaders."""
+        self._shards.follow(delta)
+        if not (delta.deleted or delta.created or delta.changed):
+            return
+        deleted = frozenset(topic.name for topic in delta.deleted.values())
+        for shell in self._shards.shells.values():
+            self._shards.in_background(self._topics_changed(shell, deleted))
+
+    async def _topics_changed(self, shell: CoordinatorShell, deleted: frozenset[TopicName]) -> None:
+        try:
+            await shell.run(lambda now_ms: _shard(shell).topics_changed(deleted, now_ms))
+        except KafkaError as error:
+            if error.code != ErrorCode.NOT_COORDINATOR:
+                _log.error("topics_not_followed partition=%s error=%s", shell.partition.topic_partition, error)
+        except Exception as error:  # it was not loaded yet, and cannot be
+            _log.error("topics_not_followed partition=%s error=%r", shell.partition.topic_partition, error)
+
+    def close(self) -> None:
+        """Gives all shards up; whoever waits is told to look elsewhere."""
+        self._shards.close()
+
+
+async def _awaited(shell: CoordinatorShell, answer: "R | Reply[R]", refuse: "Callable[[KafkaError], R]") -> R:
+    try:
+        return await shell.awaited(answer)
+    except KafkaError as error:
+        return refuse(error)
+
+
+def _shard(shell: CoordinatorShell) -> GroupShard:
+    assert isinstance(shell.state, GroupShard)
+    return shell.state
+
+
+@lru_cache(maxsize=10_000)
+def java_hash(text: str) -> int:
+    """What Java's String.hashCode gives, made positive as Kafka does: it decides which partition a group lives in."""
+    value = 0
+    units = text.encode("utf-16-be", "surrogatepass")
+    for at in range(0, len(units), 2):
+        value = (31 * value + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
+    if value >= 1 << 31:
+        value = (1 << 32) - value
+    return 0 if value == 1 << 31 else value

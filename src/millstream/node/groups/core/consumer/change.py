@@ -1,0 +1,433 @@
+"""A change of a group on its way to the log: it looks at the group as it will be, and gathers the records for that.
+
+Every operation goes through the same three steps. `put`, `replace` and `remove` say how the members change; `refresh`
+begins a new epoch if they or their topics did; `assign` makes the target for it. Then `step` leads one member on.
+
+One step of a member towards its target: what it must give up, what it may have already, what it waits for.
+
+The order is what keeps two members from reading one partition: a member stays in its epoch until it has confirmed that
+it gave up what the target takes from it; only then it enters the target's epoch, and is given what is free. What others
+still have comes later, in the same epoch, as they let go of it.
+
+Topics by regular expression, matched by RE2: time grows with the length of a name, whatever the expression is.
+
+An expression must match the whole name. Internal topics match as all others do, as with Kafka: a client that does not
+want them excludes them in its expression. Every name is matched once; the broker has a new expression `learn` the
+topics there are in a thread, and then only topics that are new cost something where the requests are answered.
+
+The settings of consumer groups: the broker's, and what was set for a single group.
+"""
+
+import hashlib
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
+from uuid import UUID
+
+from millstream.config.group_config import (
+    CONSUMER_ASSIGNMENT_INTERVAL_MS,
+    CONSUMER_HEARTBEAT_INTERVAL_MS,
+    CONSUMER_SESSION_TIMEOUT_MS,
+    GroupConfig,
+)
+from millstream.config.table import consumer_groups as settings
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.node.coordination.core.expression import Expression
+from millstream.node.coordination.core.metadata_view import TopicCatalog
+from millstream.node.coordination.core.operations import Writes
+from millstream.node.groups.core.consumer import group as records
+from millstream.node.groups.core.consumer.assignors import ASSIGNORS, MemberSpec, TopicSpec
+from millstream.node.groups.core.consumer.group import (
+    NOTHING,
+    ConsumerGroup,
+    Member,
+    MemberState,
+    Owned,
+    Target,
+    preferred_assignor,
+)
+
+if TYPE_CHECKING:
+    from millstream.node.groups.core.shard import GroupShard
+
+
+OwnerOf = Callable[[UUID, int], str | None]
+"""The member that has a partition, or has yet to confirm that it gave it up."""
+
+
+def reconcile(
+    member: Member,
+    target_epoch: int,
+    target: Target,
+    subscribed: Collection[UUID],
+    owned: Mapping[UUID, Collection[int]] | None,
+    owner_of: OwnerOf,
+    *,
+    subscription_changed: bool = False,
+) -> Member:
+    """The member after the step, itself if there is none to take.
+
+    `owned` is what the member says it has, None if it does not say. What it is not `subscribed` to (any more) is taken
+    from it even before the next target.
+    """
+    if member.state is MemberState.UNKNOWN:
+        if owned is None or owned:
+            raise KafkaError(
+                ErrorCode.FENCED_MEMBER_EPOCH,
+                "The consumer group member is in an unknown state. It must abandon all its partitions and rejoin.",
+            )
+    elif member.state is MemberState.STABLE:
+        if member.epoch == target_epoch:
+            return _drop_unsubscribed(member, subscribed, owned) if subscription_changed else member
+    elif member.state is MemberState.UNREVOKED and _still_has(owned, member.revoking):
+        return _drop_unsubscribed(member, subscribed, owned) if subscription_changed else member
+    return _next(member, target_epoch, target, subscribed, owned, owner_of)
+
+
+def _next(
+    member: Member,
+    target_epoch: int,
+    target: Target,
+    subscribed: Collection[UUID],
+    owned: Mapping[UUID, Collection[int]] | None,
+    owner_of: OwnerOf,
+) -> Member:
+    kept: dict[UUID, dict[int, int]] = {}
+    revoking: dict[UUID, dict[int, int]] = {}
+    for topic_id, epochs in member.assigned.items():
+        wanted = target.get(topic_id, frozenset()) if topic_id in subscribed else frozenset()
+        for number, epoch in epochs.items():
+            (kept if number in wanted else revoking).setdefault(topic_id, {})[number] = epoch
+    if revoking and _still_has(owned, revoking):
+        return replace(member, state=MemberState.UNREVOKED, assigned=kept, revoking=revoking)
+    is_waiting = False
+    for topic_id, numbers in target.items():
+        if topic_id not in subscribed:
+            continue
+        for number in sorted(numbers - kept.get(topic_id, {}).keys()):
+            # What this member itself has just confirmed to have given up is free for it, too.
+            if owner_of(topic_id, number) in (None, member.id):
+                kept.setdefault(topic_id, {})[number] = target_epoch
+            else:
+                is_waiting = True
+    state = MemberState.UNRELEASED if is_waiting else MemberState.STABLE
+    return with_epoch(replace(member, state=state, assigned=kept, revoking=NOTHING), target_epoch)
+
+
+def _drop_unsubscribed(
+    member: Member, subscribed: Collection[UUID], owned: Mapping[UUID, Collection[int]] | None
+) -> Member:
+    dropped = {topic_id: dict(numbers) for topic_id, numbers in member.assigned.items() if topic_id not in subscribed}
+    if not dropped:
+        return member
+    assigned = {topic_id: numbers for topic_id, numbers in member.assigned.items() if topic_id in subscribed}
+    revoking = {topic_id: dict(numbers) for topic_id, numbers in member.revoking.items()}
+    for topic_id, numbers in dropped.items():
+        revoking.setdefault(topic_id, {}).update(numbers)
+    if _still_has(owned, revoking):
+        return replace(member, state=MemberState.UNREVOKED, assigned=assigned, revoking=revoking)
+    return replace(member, assigned=assigned)
+
+
+def _still_has(owned: Mapping[UUID, Collection[int]] | None, revoking: Owned) -> bool:
+    if owned is None:
+        return True  # it did not say, so it may
+    return any(number in revoking.get(topic_id, ()) for topic_id, numbers in owned.items() for number in numbers)
+
+
+def with_epoch(member: Member, epoch: int) -> Member:
+    if epoch == member.epoch:
+        return member
+    return replace(member, epoch=epoch, previous_epoch=member.epoch)
+
+
+_MOST_PATTERNS = 200
+
+
+class TopicPattern:
+    def __init__(self, text: str) -> None:
+        """KafkaError (INVALID_REGULAR_EXPRESSION) if RE2 cannot read it (back-references, say), or it is too large."""
+        self._expression = Expression(text, "SubscribedTopicRegex")
+        self._known: dict[str, bool] = {}
+        self._matching: frozenset[str] = frozenset()
+        self._version: int | None = None
+        """Of the catalog that `_matching` was found in."""
+
+    def unknown(self, topics: TopicCatalog) -> list[str]:
+        """The names that were not matched yet."""
+        if topics.version == self._version:
+            return []
+        return [name for name in topics.names() if name not in self._known]
+
+    def learn(self, names: Iterable[str]) -> None:
+        """Matches names ahead of `matches`; may be called in a thread."""
+        self._known = self._known | {name: self._is_match(name) for name in names}
+
+    def matches(self, topics: TopicCatalog) -> frozenset[str]:
+        """The topics that match."""
+        if topics.version != self._version:
+            known = self._known
+            answers = {}
+            for name in topics.names():
+                answer = known.get(name)
+                answers[name] = self._is_match(name) if answer is None else answer
+            self._known = answers  # without the topics that are gone
+            self._matching = frozenset(name for name, answer in answers.items() if answer)
+            self._version = topics.version
+        return self._matching
+
+    def _is_match(self, name: str) -> bool:
+        return self._expression.is_match(name)
+
+
+class TopicPatterns:
+    """Compiled patterns, the most recently used ones."""
+
+    def __init__(self) -> None:
+        self._patterns: dict[str, TopicPattern] = {}
+
+    def get(self, text: str) -> TopicPattern:
+        pattern = self._patterns.pop(text, None)
+        if pattern is None:
+            pattern = TopicPattern(text)
+            if len(self._patterns) >= _MOST_PATTERNS:
+                del self._patterns[next(iter(self._patterns))]
+        self._patterns[text] = pattern
+        return pattern
+
+
+class Surroundings(Protocol):
+    """What a change needs to know beside the group."""
+
+    patterns: TopicPatterns
+
+    @property
+    def topics(self) -> TopicCatalog: ...
+
+    @property
+    def default_assignor(self) -> str: ...
+
+    def assignment_interval_ms(self, group_id: str) -> int: ...
+
+
+class GroupChange:
+    def __init__(self, group: ConsumerGroup, around: Surroundings, writes: Writes, now_ms: int) -> None:
+        self.group = group
+        self.writes = writes
+        self.now_ms = now_ms
+        self.members = dict(group.members)
+        self.targets = dict(group.targets)
+        self.patterns = dict(group.patterns)
+        self.epoch = group.epoch
+        self.assignment_epoch = group.assignment_epoch
+        self._around = around
+        self._has_changed = False
+
+    # Members
+
+    def put(self, member: Member) -> bool:
+        """A new member, or one that says new things of itself; whether what it reads has changed."""
+        before = self.members.get(member.id) or Member(member.id)
+        if member == before and member.id in self.members:
+            return False
+        if member.pattern is not None and member.pattern != before.pattern:
+            self._resolve(member.pattern)
+        is_new = member.id not in self.members
+        self.members[member.id] = member
+        if is_new or member.metadata_value() != before.metadata_value():
+            self.writes.add(records.member_record(self.group.group_id, member))
+        self._drop_unused_patterns()
+        reads_other = member.topics != before.topics or member.pattern != before.pattern
+        self._has_changed |= reads_other or (
+            not is_new and (member.assignor, member.rack) != (before.assignor, before.rack)
+        )
+        return reads_other
+
+    def replace(self, old: Member, new: Member) -> None:
+        """A static member comes back under another id: it takes everything over."""
+        group_id = self.group.group_id
+        target = self.targets.pop(old.id, {})
+        del self.members[old.id]
+        self.members[new.id] = new
+        self.targets[new.id] = target
+        self.writes.extend(records.forgotten_member(group_id, old.id))
+        self.writes.add(
+            records.member_record(group_id, new),
+            records.target_record(group_id, new.id, target),
+            records.assignment_record(group_id, new),
+        )
+
+    def remove(self, member: Member) -> None:
+        del self.members[member.id]
+        self.targets.pop(member.id, None)
+        self.writes.extend(records.forgotten_member(self.group.group_id, member.id))
+        self._drop_unused_patterns()
+        self._has_changed = True
+
+    # Regular expressions
+
+    def _resolve(self, pattern: str) -> None:
+        topics = self._around.topics
+        matching = self._around.patterns.get(pattern).matches(topics)
+        if self.patterns.get(pattern) != matching:
+            self.patterns[pattern] = matching
+            record = records.pattern_record(self.group.group_id, pattern, matching, topics.version, self.now_ms)
+            self.writes.add(record)
+
+    def _drop_unused_patterns(self) -> None:
+        if not self.patterns:
+            return
+        used = {member.pattern for member in self.members.values()}
+        for pattern in sorted(self.patterns.keys() - used):
+            del self.patterns[pattern]
+            self.writes.add(records.pattern_tombstone(self.group.group_id, pattern))
+
+    # The epoch
+
+    def refresh(self) -> None:
+        """A new epoch if members read other topics now, or if the topics they read are not what they were."""
+        group, version = self.group, self._around.topics.version
+        is_new_group = self.epoch == 0
+        if not self._has_changed and not is_new_group and group.seen_topics == version:
+            return
+        for pattern in tuple(self.patterns):
+            self._resolve(pattern)
+        metadata_hash = self._hash()
+        if self._has_changed or is_new_group or metadata_hash != group.metadata_hash:
+            self.epoch += 1
+            self.writes.add(records.epoch_record(group.group_id, self.epoch, metadata_hash))
+            if group.has_old_partition_metadata:
+                self.writes.add(records.partition_metadata_tombstone(group.group_id))
+
+        def seen(error: KafkaError | None) -> None:
+            if error is None:
+                group.seen_topics = version
+
+        self.writes.add(then=seen)
+
+    def _hash(self) -> int:
+        """Tells one state of the topics that the group reads from another; 0 where there are none, as in Kafka."""
+        names = set().union(*self.patterns.values(), *(member.topics for member in self.members.values()))
+        digest = hashlib.blake2b(digest_size=8)
+        is_empty = True
+        for name in sorted(names):
+            topic = self._around.topics.get(name)
+            if topic is not None:
+                is_empty = False
+                racks = [sorted(racks) for racks in self._around.topics.racks(name)]
+                digest.update(repr((name, topic.id.bytes, topic.partition_count, racks)).encode())
+        return 0 if is_empty else int.from_bytes(digest.digest(), "big", signed=True)
+
+    # The target
+
+    def assign(self, *, at_once: bool = False) -> None:
+        """Makes the target of a new epoch. While many come and go, not more often than the setting says."""
+        if self.epoch <= self.assignment_epoch:
+            return
+        earliest_ms = self.group.assigned_at_ms + self._around.assignment_interval_ms(self.group.group_id)
+        if not at_once and self.now_ms < earliest_ms and self.assignment_epoch > 0 and len(self.members) > 1:
+            return
+        topics: dict[UUID, TopicSpec] = {}
+        ids: dict[str, UUID] = {}
+        specs = []
+        for member in self.members.values():
+            subscribed = frozenset(self._ids_of(member, topics, ids))
+            specs.append(
+                MemberSpec(member.id, member.instance_id, member.rack, subscribed, self.targets.get(member.id, {}))
+            )
+        assignor = preferred_assignor(self.members.values()) or self._around.default_assignor
+        group_id = self.group.group_id
+        for member_id, target in ASSIGNORS[assignor](specs, topics).items():
+            if self.targets.get(member_id) != target:
+                self.targets[member_id] = target
+                self.writes.add(records.target_record(group_id, member_id, target))
+        self.assignment_epoch = self.epoch
+        self.writes.add(records.target_epoch_record(group_id, self.epoch, self.now_ms))
+
+    def _ids_of(self, member: Member, topics: dict[UUID, TopicSpec], ids: dict[str, UUID]) -> list[UUID]:
+        found = []
+        for name in self.topic_names(member):
+            topic_id = ids.get(name)
+            if topic_id is None:
+                topic = self._around.topics.get(name)
+                if topic is None:
+                    continue
+                topic_id = ids[name] = topic.id
+                racks = self._around.topics.racks(name)
+                topics[topic_id] = TopicSpec(topic.partition_count, racks)
+            found.append(topic_id)
+        return found
+
+    def topic_names(self, member: Member) -> frozenset[str]:
+        if member.pattern is None:
+            return member.topics
+        return member.topics | self.patterns.get(member.pattern, frozenset())
+
+    # One member
+
+    def step(
+        self, member: Member, owned: Mapping[UUID, Collection[int]] | None, *, subscription_changed: bool
+    ) -> Member:
+        """Leads the member on towards its target; returns it as it is afterwards."""
+        if member.is_reconciled_to(self.assignment_epoch) and not subscription_changed:
+            return member
+        subscribed = {
+            topic.id for name in self.topic_names(member) if (topic := self._around.topics.get(name)) is not None
+        }
+        target: Target = self.targets.get(member.id, {})
+        after = reconcile(
+            member,
+            self.assignment_epoch,
+            target,
+            subscribed,
+            owned,
+            self._owner_of,
+            subscription_changed=subscription_changed,
+        )
+        if after != member:
+            self.members[member.id] = after
+            self.writes.add(records.assignment_record(self.group.group_id, after))
+        return after
+
+    def _owner_of(self, topic_id: UUID, number: int) -> str | None:
+        owner = self.group.owner_of(topic_id, number)
+        # Who was removed or replaced in this very change owns nothing any more, or owns it under its new name.
+        return owner if owner is None or owner in self.members else None
+
+
+def away(member: Member, epoch: int) -> Member:
+    """A static member that said it comes back: what it was about to give up, it has given up by leaving."""
+    return replace(member, epoch=epoch, previous_epoch=member.epoch, revoking={})
+
+
+class ConsumerSettings:
+    def __init__(self, shard: "GroupShard") -> None:
+        self._shard = shard
+
+    def session_timeout_ms(self, group_id: str) -> int:
+        return int(self._of_group(group_id)[CONSUMER_SESSION_TIMEOUT_MS])
+
+    def heartbeat_interval_ms(self, group_id: str) -> int:
+        return int(self._of_group(group_id)[CONSUMER_HEARTBEAT_INTERVAL_MS])
+
+    def assignment_interval_ms(self, group_id: str) -> int:
+        return int(self._of_group(group_id)[CONSUMER_ASSIGNMENT_INTERVAL_MS])
+
+    @property
+    def max_size(self) -> int:
+        return self._shard.config()[settings.MAX_SIZE]
+
+    @property
+    def assignors(self) -> tuple[str, ...]:
+        return self._shard.config()[settings.ASSIGNORS]
+
+    @property
+    def allows_upgrade(self) -> bool:
+        return self._shard.config()[settings.MIGRATION_POLICY] in ("bidirectional", "upgrade")
+
+    @property
+    def allows_downgrade(self) -> bool:
+        return self._shard.config()[settings.MIGRATION_POLICY] in ("bidirectional", "downgrade")
+
+    def _of_group(self, group_id: str) -> GroupConfig:
+        return GroupConfig(self._shard.group_settings(group_id), self._shard.config())

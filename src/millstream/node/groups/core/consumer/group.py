@@ -1,0 +1,488 @@
+"""One consumer group as its records tell: epochs, members, targets, and who owns which partition.
+
+A member of a consumer group, as the log tells of it. Members are values: a change makes a new one.
+
+Partitions of topics by topic id, in the forms that targets, members and messages have them.
+
+The records of a consumer group, each made from what it tells of.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import IntEnum, StrEnum
+from types import MappingProxyType
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.protocol.schema import Message
+from millstream.node.coordination.core.metadata_view import TopicCatalog
+from millstream.node.coordination.core.operations import CoordinatorRecord
+from millstream.node.groups.core.group import Group, GroupType
+from millstream.node.groups.core.records import RecordType, group_record
+
+Target = Mapping[UUID, frozenset[int]]
+"""What a member should own."""
+Owned = Mapping[UUID, Mapping[int, int]]
+"""What a member owns: for each partition the assignment epoch in which it was given to the member."""
+
+
+def target_rows(target: Mapping[UUID, Iterable[int]]) -> list[dict[str, Any]]:
+    return [{"topic_id": topic_id, "partitions": sorted(numbers)} for topic_id, numbers in target.items()]
+
+
+def read_target(rows: Sequence[Message]) -> dict[UUID, frozenset[int]]:
+    return {row.topic_id: frozenset(row.partitions) for row in rows if row.partitions}
+
+
+def owned_rows(owned: Owned) -> list[dict[str, Any]]:
+    """As the record of a member's assignment has them: epochs beside the partitions."""
+    rows = []
+    for topic_id, epochs in owned.items():
+        partitions = sorted(epochs)
+        row = {"topic_id": topic_id, "partitions": partitions, "assignment_epochs": [epochs[p] for p in partitions]}
+        rows.append(row)
+    return rows
+
+
+def read_owned(rows: Sequence[Message], unknown_epoch: int) -> dict[UUID, dict[int, int]]:
+    """Records of before Kafka 4.3 have no epochs; then the member's own is the best that can be said."""
+    owned = {}
+    for row in rows:
+        epochs = row.assignment_epochs
+        if epochs is None or len(epochs) != len(row.partitions):
+            epochs = [unknown_epoch] * len(row.partitions)
+        if row.partitions:
+            owned[row.topic_id] = dict(zip(row.partitions, epochs, strict=True))
+    return owned
+
+
+JOIN_EPOCH = 0
+LEAVE_EPOCH = -1
+LEAVE_STATIC_EPOCH = -2
+"""The member is away and will come back; its partitions wait for it."""
+
+NOTHING: Owned = MappingProxyType({})
+
+
+class MemberState(IntEnum):
+    """How far it is on the way to its target, with the numbers of the record."""
+
+    STABLE = 0
+    UNREVOKED = 1
+    """It must give partitions up, and has not said yet that it did."""
+    UNRELEASED = 2
+    """It waits for partitions that others still have."""
+    UNKNOWN = 127
+    """Written by a version that knows more states than we do."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> "MemberState":
+        return cls.UNKNOWN
+
+
+class Protocol(NamedTuple):
+    """What a member of the classic protocol can do, from its JoinGroup."""
+
+    name: str
+    metadata: bytes
+
+
+class ClassicSide(NamedTuple):
+    """What is known of a member that speaks JoinGroup."""
+
+    session_timeout_ms: int
+    protocols: tuple[Protocol, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    id: str
+    instance_id: str | None = None
+    rack: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    topics: frozenset[str] = frozenset()
+    """Names it subscribed to."""
+    pattern: str | None = None
+    rebalance_timeout_ms: int = -1
+    assignor: str | None = None
+    classic: ClassicSide | None = None
+    epoch: int = JOIN_EPOCH
+    previous_epoch: int = JOIN_EPOCH
+    state: MemberState = MemberState.STABLE
+    assigned: Owned = field(default_factory=lambda: NOTHING)
+    revoking: Owned = field(default_factory=lambda: NOTHING)
+    """What it was told to give up and has not confirmed; nobody else may have these."""
+
+    @property
+    def is_away(self) -> bool:
+        return self.epoch == LEAVE_STATIC_EPOCH
+
+    def is_reconciled_to(self, epoch: int) -> bool:
+        return self.state is MemberState.STABLE and self.epoch == epoch
+
+    def metadata_value(self) -> dict[str, Any]:
+        """The record of what it said of itself."""
+        return {
+            "instance_id": self.instance_id,
+            "rack_id": self.rack,
+            "client_id": self.client_id,
+            "client_host": self.client_host,
+            "subscribed_topic_names": sorted(self.topics),
+            "subscribed_topic_regex": self.pattern or "",
+            "rebalance_timeout_ms": self.rebalance_timeout_ms,
+            "server_assignor": self.assignor,
+            "classic_member_metadata": None
+            if self.classic is None
+            else {
+                "session_timeout_ms": self.classic.session_timeout_ms,
+                "supported_protocols": [each._asdict() for each in self.classic.protocols],
+            },
+        }
+
+    def assignment_value(self) -> dict[str, Any]:
+        """The record of what it has."""
+        return {
+            "member_epoch": self.epoch,
+            "previous_member_epoch": self.previous_epoch,
+            "state": self.state,
+            "assigned_partitions": owned_rows(self.assigned),
+            "partitions_pending_revocation": owned_rows(self.revoking),
+        }
+
+
+def metadata_fields(value: Message) -> dict[str, Any]:
+    """The fields of `Member` that the record of its metadata holds."""
+    classic = value.classic_member_metadata
+    return {
+        "instance_id": value.instance_id,
+        "rack": value.rack_id,
+        "client_id": value.client_id,
+        "client_host": value.client_host,
+        "topics": frozenset(value.subscribed_topic_names),
+        "pattern": value.subscribed_topic_regex or None,
+        "rebalance_timeout_ms": value.rebalance_timeout_ms,
+        "assignor": value.server_assignor,
+        "classic": None
+        if classic is None
+        else ClassicSide(
+            classic.session_timeout_ms, tuple(Protocol(p.name, p.metadata) for p in classic.supported_protocols)
+        ),
+    }
+
+
+def assignment_fields(value: Message) -> dict[str, Any]:
+    """The fields of `Member` that the record of its assignment holds."""
+    return {
+        "epoch": value.member_epoch,
+        "previous_epoch": value.previous_member_epoch,
+        "state": MemberState(value.state),
+        "assigned": read_owned(value.assigned_partitions, value.member_epoch),
+        "revoking": read_owned(value.partitions_pending_revocation, value.member_epoch),
+    }
+
+
+def epoch_record(group_id: str, epoch: int, metadata_hash: int) -> CoordinatorRecord:
+    value = {"epoch": epoch, "metadata_hash": metadata_hash}
+    return group_record(RecordType.CONSUMER_GROUP_METADATA, {"group_id": group_id}, value)
+
+
+def epoch_tombstone(group_id: str) -> CoordinatorRecord:
+    return group_record(RecordType.CONSUMER_GROUP_METADATA, {"group_id": group_id}, None)
+
+
+def partition_metadata_tombstone(group_id: str) -> CoordinatorRecord:
+    """For the record in which Kafka before 4.1 kept the topics that a group knew."""
+    return group_record(RecordType.CONSUMER_GROUP_PARTITION_METADATA, {"group_id": group_id}, None)
+
+
+def member_record(group_id: str, member: Member) -> CoordinatorRecord:
+    key = {"group_id": group_id, "member_id": member.id}
+    return group_record(RecordType.CONSUMER_GROUP_MEMBER_METADATA, key, member.metadata_value())
+
+
+def member_tombstone(group_id: str, member_id: str) -> CoordinatorRecord:
+    key = {"group_id": group_id, "member_id": member_id}
+    return group_record(RecordType.CONSUMER_GROUP_MEMBER_METADATA, key, None)
+
+
+def target_epoch_record(group_id: str, epoch: int, now_ms: int) -> CoordinatorRecord:
+    value = {"assignment_epoch": epoch, "assignment_timestamp": now_ms}
+    return group_record(RecordType.CONSUMER_GROUP_TARGET_ASSIGNMENT_METADATA, {"group_id": group_id}, value)
+
+
+def target_epoch_tombstone(group_id: str) -> CoordinatorRecord:
+    return group_record(RecordType.CONSUMER_GROUP_TARGET_ASSIGNMENT_METADATA, {"group_id": group_id}, None)
+
+
+def target_record(group_id: str, member_id: str, target: Target) -> CoordinatorRecord:
+    key = {"group_id": group_id, "member_id": member_id}
+    value = {"topic_partitions": target_rows(target)}
+    return group_record(RecordType.CONSUMER_GROUP_TARGET_ASSIGNMENT_MEMBER, key, value)
+
+
+def target_tombstone(group_id: str, member_id: str) -> CoordinatorRecord:
+    key = {"group_id": group_id, "member_id": member_id}
+    return group_record(RecordType.CONSUMER_GROUP_TARGET_ASSIGNMENT_MEMBER, key, None)
+
+
+def assignment_record(group_id: str, member: Member) -> CoordinatorRecord:
+    key = {"group_id": group_id, "member_id": member.id}
+    return group_record(RecordType.CONSUMER_GROUP_CURRENT_MEMBER_ASSIGNMENT, key, member.assignment_value())
+
+
+def assignment_tombstone(group_id: str, member_id: str) -> CoordinatorRecord:
+    key = {"group_id": group_id, "member_id": member_id}
+    return group_record(RecordType.CONSUMER_GROUP_CURRENT_MEMBER_ASSIGNMENT, key, None)
+
+
+def pattern_record(
+    group_id: str, pattern: str, topics: Collection[str], version: int, now_ms: int
+) -> CoordinatorRecord:
+    key = {"group_id": group_id, "regular_expression": pattern}
+    value = {"topics": sorted(topics), "version": version, "timestamp": now_ms}
+    return group_record(RecordType.CONSUMER_GROUP_REGULAR_EXPRESSION, key, value)
+
+
+def pattern_tombstone(group_id: str, pattern: str) -> CoordinatorRecord:
+    key = {"group_id": group_id, "regular_expression": pattern}
+    return group_record(RecordType.CONSUMER_GROUP_REGULAR_EXPRESSION, key, None)
+
+
+def forgotten_member(group_id: str, member_id: str) -> list[CoordinatorRecord]:
+    """All that is written of one member, in the order in which Kafka deletes it."""
+    return [
+        assignment_tombstone(group_id, member_id),
+        target_tombstone(group_id, member_id),
+        member_tombstone(group_id, member_id),
+    ]
+
+
+_FIRST_COMMIT_WITH_MEMBER_EPOCH = 9
+_CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
+
+
+class GroupState(StrEnum):
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    """The group has changed since the target was made."""
+    RECONCILING = "Reconciling"
+    """Members are on their way to the target."""
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+class ConsumerGroup(Group):
+    type = GroupType.CONSUMER
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        self.epoch = 0
+        self.metadata_hash = 0
+        """Of the topics the members read, as they were in this epoch."""
+        self.assignment_epoch = 0
+        """The epoch that the targets were made for."""
+        self.assigned_at_ms = 0
+        self.members: dict[str, Member] = {}
+        self.targets: dict[str, Target] = {}
+        self.patterns: dict[str, frozenset[str]] = {}
+        """Regular expressions of members, and the topics they match."""
+        self.static_members: dict[str, str] = {}
+        """Member id by instance id."""
+        self.has_old_partition_metadata = False
+        self._owners: dict[UUID, dict[int, str]] = {}
+        # Soft state
+        self.sessions: dict[str, int] = {}
+        """For each member, until when it must be heard from."""
+        self.seen_topics: int | None = None
+        """The version of the catalog up to which changes of topics were looked at."""
+
+    # What records change
+
+    def put(self, member: Member) -> None:
+        self._disown(self.members.get(member.id))
+        self.members[member.id] = member
+        if member.instance_id is not None:
+            self.static_members[member.instance_id] = member.id
+        for owned in (member.assigned, member.revoking):
+            for topic_id, numbers in owned.items():
+                self._owners.setdefault(topic_id, {}).update(dict.fromkeys(numbers, member.id))
+
+    def remove(self, member_id: str) -> None:
+        member = self.members.pop(member_id, None)
+        self._disown(member)
+        if member is not None and self.static_members.get(member.instance_id or "") == member_id:
+            del self.static_members[member.instance_id or ""]
+
+    def _disown(self, member: Member | None) -> None:
+        if member is None:
+            return
+        for owned in (member.assigned, member.revoking):
+            for topic_id, numbers in owned.items():
+                owners = self._owners.get(topic_id, {})
+                for number in numbers:
+                    if owners.get(number) == member.id:
+                        del owners[number]
+                if not owners:
+                    self._owners.pop(topic_id, None)
+
+    # What can be asked
+
+    def owner_of(self, topic_id: UUID, number: int) -> str | None:
+        owners = self._owners.get(topic_id)
+        return None if owners is None else owners.get(number)
+
+    def find_member(self, member_id: str) -> Member:
+        member = self.members.get(member_id)
+        if member is None:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {self.group_id}."
+            )
+        return member
+
+    def find_static_member(self, instance_id: str, member_id: str) -> Member:
+        """The member of this instance; FENCED_INSTANCE_ID if the instance goes by another member id now."""
+        known = self.static_members.get(instance_id)
+        if known is None:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
+        if known != member_id:
+            raise KafkaError(
+                ErrorCode.FENCED_INSTANCE_ID,
+                f"Static member {member_id} with instance id {instance_id} was fenced by member {known}.",
+            )
+        return self.members[known]
+
+    @property
+    def state(self) -> GroupState:
+        if not self.members:
+            return GroupState.EMPTY
+        if self.epoch > self.assignment_epoch:
+            return GroupState.ASSIGNING
+        if all(member.is_reconciled_to(self.assignment_epoch) for member in self.members.values()):
+            return GroupState.STABLE
+        return GroupState.RECONCILING
+
+    @property
+    def state_name(self) -> str:
+        return self.state
+
+    @property
+    def protocol_type(self) -> str:
+        return "consumer"
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.members
+
+    # As offsets and admin requests see it
+
+    def check_offset_commit(self, member_id: str, instance_id: str | None, generation: int, version: int) -> None:
+        if generation < 0 and not self.members:
+            return  # an admin, or a consumer that manages its partitions itself
+        member = self.find_member(member_id)
+        if member.classic is None and version < _FIRST_COMMIT_WITH_MEMBER_EPOCH:
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                "OffsetCommit version 9 or above must be used by members of the consumer group protocol.",
+            )
+        _check_epoch(member, generation)
+
+    def check_transactional_commit(self, member_id: str, instance_id: str | None, generation: int) -> None:
+        if generation < 0 and (not self.members or (not member_id and instance_id is None)):
+            return  # nobody is named: an old producer
+        _check_epoch(self.find_member(member_id), generation)
+
+    def may_commit_late(self, member_id: str, generation: int, topic_id: UUID, partition: int) -> bool:
+        """In an earlier epoch than it is in now, for a partition that it has had since then (KIP-1251)."""
+        member = self.members.get(member_id)
+        if member is None or member.classic is not None or not 0 < generation < member.epoch:
+            return False
+        given_in = member.assigned.get(topic_id, {}).get(partition)
+        if given_in is None:
+            given_in = member.revoking.get(topic_id, {}).get(partition)
+        return given_in is not None and given_in <= generation
+
+    def check_offset_fetch(self, member_id: str | None, member_epoch: int) -> None:
+        if member_id is None and member_epoch < 0:
+            return
+        _check_epoch(self.find_member(member_id or ""), member_epoch)
+
+    def check_offset_delete(self) -> None:
+        return
+
+    def check_deletion(self) -> None:
+        if self.members:
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f"Group {self.group_id} has members.")
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        return any(topic in member.topics for member in self.members.values()) or any(
+            topic in topics for topics in self.patterns.values()
+        )
+
+    def expiry_base_ms(self, committed_at_ms: int) -> int | None:
+        return committed_at_ms
+
+    def deletion_records(self) -> list[CoordinatorRecord]:
+        made = [record for member_id in self.members for record in forgotten_member(self.group_id, member_id)]
+        made += [pattern_tombstone(self.group_id, pattern) for pattern in self.patterns]
+        if self.has_old_partition_metadata:
+            made.append(partition_metadata_tombstone(self.group_id))
+        return [*made, target_epoch_tombstone(self.group_id), epoch_tombstone(self.group_id)]
+
+    def describe(self, topics: TopicCatalog, default_assignor: str) -> dict[str, Any]:
+        """The group's part of the answer to ConsumerGroupDescribe."""
+        return {
+            "group_id": self.group_id,
+            "group_state": self.state_name,
+            "group_epoch": self.epoch,
+            "assignment_epoch": self.assignment_epoch,
+            "assignor_name": preferred_assignor(self.members.values()) or default_assignor,
+            "members": [
+                {
+                    "member_id": member.id,
+                    "instance_id": member.instance_id,
+                    "rack_id": member.rack,
+                    "member_epoch": member.epoch,
+                    "client_id": member.client_id,
+                    "client_host": member.client_host,
+                    "subscribed_topic_names": sorted(member.topics),
+                    "subscribed_topic_regex": member.pattern or "",
+                    "assignment": {"topic_partitions": _described(member.assigned, topics)},
+                    "target_assignment": {"topic_partitions": _described(self.targets.get(member.id, {}), topics)},
+                    "member_type": _CONSUMER_MEMBER if member.classic is None else _CLASSIC_MEMBER,
+                }
+                for member in self.members.values()
+            ],
+        }
+
+
+def preferred_assignor(members: Iterable[Member]) -> str | None:
+    """The one that most members ask for; None if nobody asks for any."""
+    votes: dict[str, int] = {}
+    for member in members:
+        if member.assignor is not None:
+            votes[member.assignor] = votes.get(member.assignor, 0) + 1
+    return max(votes, key=lambda name: (votes[name], name)) if votes else None
+
+
+def moved_to_id(member: Member, member_id: str) -> Member:
+    """The same member under a new id, as when a static one comes back; it has no epoch yet."""
+    return replace(member, id=member_id, epoch=0, previous_epoch=0)
+
+
+def _check_epoch(member: Member, epoch: int) -> None:
+    if epoch == member.epoch:
+        return
+    if member.classic is not None:
+        raise KafkaError(ErrorCode.ILLEGAL_GENERATION, f"The generation is {member.epoch}, not {epoch}.")
+    raise KafkaError(ErrorCode.STALE_MEMBER_EPOCH, f"The member is in epoch {member.epoch}, not {epoch}.")
+
+
+def _described(partitions: Mapping[UUID, Iterable[int]], topics: TopicCatalog) -> list[dict[str, Any]]:
+    rows = []
+    for topic_id, numbers in partitions.items():
+        topic = topics.by_id(topic_id)
+        if topic is not None:  # a topic that is gone has no name to show
+            rows.append({"topic_id": topic_id, "topic_name": topic.name, "partitions": sorted(numbers)})
+    return rows

@@ -1,0 +1,182 @@
+"""The records of `__consumer_offsets` to bytes and back, byte for byte as Kafka writes them (see `group.schema`).
+
+Offset commits, by far the most of them, have a codec of their own in `offsets/offset_records`.
+
+Offset commits to bytes and back: the most frequent record of `__consumer_offsets`, so it has a codec by hand.
+
+The bytes are those of `group.schema`'s `offset_commit`; the tests compare the two.
+"""
+
+import struct
+from collections.abc import Mapping
+from enum import IntEnum
+from functools import cache
+from importlib.resources import files
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from millstream.formats.model.identifiers import NO_TOPIC_ID
+from millstream.formats.protocol.primitives import Cursor, MalformedMessage
+from millstream.formats.protocol.schema import Message, Schema, split_entries
+from millstream.node.coordination.core.operations import CoordinatorRecord
+
+_INT16 = struct.Struct(">h")
+
+
+class RecordType(IntEnum):
+    """The number a key begins with; the names are those of the entries in `group.schema`."""
+
+    LEGACY_OFFSET_COMMIT = 0
+    OFFSET_COMMIT = 1
+    GROUP_METADATA = 2
+    CONSUMER_GROUP_METADATA = 3
+    CONSUMER_GROUP_PARTITION_METADATA = 4
+    CONSUMER_GROUP_MEMBER_METADATA = 5
+    CONSUMER_GROUP_TARGET_ASSIGNMENT_METADATA = 6
+    CONSUMER_GROUP_TARGET_ASSIGNMENT_MEMBER = 7
+    CONSUMER_GROUP_CURRENT_MEMBER_ASSIGNMENT = 8
+    SHARE_GROUP_MEMBER_METADATA = 10
+    SHARE_GROUP_METADATA = 11
+    SHARE_GROUP_TARGET_ASSIGNMENT_METADATA = 12
+    SHARE_GROUP_TARGET_ASSIGNMENT_MEMBER = 13
+    SHARE_GROUP_CURRENT_MEMBER_ASSIGNMENT = 14
+    SHARE_GROUP_STATE_PARTITION_METADATA = 15
+    CONSUMER_GROUP_REGULAR_EXPRESSION = 16
+
+
+_WRITTEN_VERSIONS = {RecordType.GROUP_METADATA: 3, RecordType.OFFSET_COMMIT: 4}
+"""The versions of values that Kafka 4.3 writes; 0 where nothing is said."""
+
+
+@cache
+def _schemas() -> dict[int, tuple[Schema, Schema]]:
+    entries = split_entries(files("millstream.node.groups.core").joinpath("group.schema").read_text())
+    keys = (Schema(text) for (kind, _), text in entries.items() if kind == "key")
+    return {key.api_key: (key, Schema(entries["value", key.name])) for key in keys}
+
+
+def record_type(key: bytes) -> int:
+    """What kind of record this is, -1 if the key is too short to say."""
+    return int(_INT16.unpack_from(key)[0]) if len(key) >= 2 else -1
+
+
+def group_record(kind: RecordType, key: Mapping[str, Any], value: Mapping[str, Any] | None) -> CoordinatorRecord:
+    """A record of one type; `value` None is the tombstone that deletes the key."""
+    key_schema, value_schema = _schemas()[kind]
+    key_bytes = bytearray(_INT16.pack(kind))
+    key_schema.write(key_bytes, key, 0)
+    if value is None:
+        return CoordinatorRecord(bytes(key_bytes), None)
+    version = _WRITTEN_VERSIONS.get(kind, 0)
+    value_bytes = bytearray(_INT16.pack(version))
+    value_schema.write(value_bytes, value, version)
+    return CoordinatorRecord(bytes(key_bytes), bytes(value_bytes))
+
+
+def read_key(key: bytes) -> Message:
+    """The fields of a key of a known type; MalformedMessage if the bytes are none."""
+    cursor = Cursor(key, 2)
+    return _schemas()[record_type(key)][0].read(cursor, 0)
+
+
+def read_value(kind: int, value: bytes) -> Message:
+    """The fields of a value; MalformedMessage if it is of a version that is not known."""
+    schema = _schemas()[kind][1]
+    version = record_type(value)
+    if version not in schema.versions:
+        raise MalformedMessage(f"value of {schema.name} has version {version}")
+    return schema.read(Cursor(value, 2), version)
+
+
+_KEY_TYPE = struct.pack(">h", RecordType.OFFSET_COMMIT)
+_LENGTH = struct.Struct(">h")
+_PARTITION = struct.Struct(">i")
+_VALUE_HEAD = struct.Struct(">hqi")
+_TIME = struct.Struct(">q")
+_VERSION, _VERSION_WITH_EXPIRY = 4, 1
+_NO_TAGS = b"\x00"
+_TOPIC_ID_TAG = b"\x01\x00\x10"
+_EMPTY_METADATA_SIZE = _VALUE_HEAD.size + 1 + _TIME.size
+
+NEVER = -1
+
+
+class CommittedOffset(NamedTuple):
+    offset: int
+    leader_epoch: int
+    metadata: str
+    committed_at_ms: int
+    expires_at_ms: int = NEVER
+    """Where the client chose a retention of its own, which only old versions can."""
+    topic_id: UUID = NO_TOPIC_ID
+
+
+def offset_key(group_id: str, topic: str, partition: int) -> bytes:
+    group_bytes, topic_bytes = group_id.encode(), topic.encode()
+    return b"".join(
+        (
+            _KEY_TYPE,
+            _LENGTH.pack(len(group_bytes)),
+            group_bytes,
+            _LENGTH.pack(len(topic_bytes)),
+            topic_bytes,
+            _PARTITION.pack(partition),
+        )
+    )
+
+
+def offset_value(committed: CommittedOffset) -> bytes:
+    offset, leader_epoch, metadata, committed_at_ms, expires_at_ms, topic_id = committed
+    text = metadata.encode()
+    if expires_at_ms != NEVER:
+        head = struct.pack(">hq", _VERSION_WITH_EXPIRY, offset)
+        return head + _LENGTH.pack(len(text)) + text + struct.pack(">qq", committed_at_ms, expires_at_ms)
+    length = len(text) + 1
+    varint = bytearray()
+    while length > 0x7F:
+        varint.append(length & 0x7F | 0x80)
+        length >>= 7
+    varint.append(length)
+    tags = _NO_TAGS if topic_id == NO_TOPIC_ID else _TOPIC_ID_TAG + topic_id.bytes
+    head = _VALUE_HEAD.pack(_VERSION, offset, leader_epoch)
+    return b"".join((head, varint, text, _TIME.pack(committed_at_ms), tags))
+
+
+def offset_record(group_id: str, topic: str, partition: int, committed: CommittedOffset | None) -> CoordinatorRecord:
+    """None is the tombstone."""
+    value = None if committed is None else offset_value(committed)
+    return CoordinatorRecord(offset_key(group_id, topic, partition), value)
+
+
+def read_offset_key(key: bytes) -> tuple[str, str, int]:
+    """Group, topic, partition; MalformedMessage if the bytes are no such key."""
+    try:
+        topic_at = 4 + _LENGTH.unpack_from(key, 2)[0]
+        partition_at = topic_at + 2 + _LENGTH.unpack_from(key, topic_at)[0]
+        return (
+            key[4:topic_at].decode(),
+            key[topic_at + 2 : partition_at].decode(),
+            _PARTITION.unpack_from(key, partition_at)[0],
+        )
+    except (struct.error, UnicodeDecodeError) as error:
+        raise MalformedMessage(f"not the key of an offset: {error}") from None
+
+
+def read_offset_value(value: bytes) -> CommittedOffset:
+    if len(value) > _EMPTY_METADATA_SIZE and value[1] == _VERSION and value[14] == 1 and value[0] == 0:
+        _, offset, leader_epoch = _VALUE_HEAD.unpack_from(value)
+        (committed_at_ms,) = _TIME.unpack_from(value, 15)
+        tags = value[23:]
+        if tags == _NO_TAGS:
+            return CommittedOffset(offset, leader_epoch, "", committed_at_ms)
+        if len(tags) == 19 and tags.startswith(_TOPIC_ID_TAG):
+            return CommittedOffset(offset, leader_epoch, "", committed_at_ms, NEVER, UUID(bytes=tags[3:]))
+    fields = read_value(RecordType.OFFSET_COMMIT, value)
+    return CommittedOffset(
+        fields.offset,
+        fields.leader_epoch,
+        fields.metadata,
+        fields.commit_timestamp,
+        fields.expire_timestamp,
+        fields.topic_id,
+    )

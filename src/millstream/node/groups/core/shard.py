@@ -1,0 +1,139 @@
+"""All groups and offsets of one partition of `__consumer_offsets`.
+
+A group is of one kind at a time; each kind brings its operations, its records and its timers in a package of its own
+(`classic/`, `consumer/`, `share/`), and `offsets/` serves them all. The shard holds what they share, finds the right
+one for a record, and answers the questions that concern every kind.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from random import Random
+from typing import Any, Protocol
+
+from millstream.config.broker_config import BrokerConfig
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.protocol.primitives import MalformedMessage
+from millstream.node.coordination.core.metadata_view import TopicCatalog
+from millstream.node.coordination.core.operations import Outcome, Timers, Writes
+from millstream.node.groups.core.classic.groups import ClassicGroups
+from millstream.node.groups.core.consumer.groups import ConsumerGroups
+from millstream.node.groups.core.group import Group
+from millstream.node.groups.core.offsets import Offsets
+from millstream.node.groups.core.records import RecordType, record_type
+from millstream.node.groups.core.share_groups import ShareGroups
+
+_log = logging.getLogger("millstream.coordinator")
+
+Replayer = Callable[[bytes, bytes | None], None]
+"""Applies one record, key and value as they are in the log."""
+
+
+class GroupKind(Protocol):
+    """What the shard needs of each package: its records, and a chance to set timers."""
+
+    def replayers(self) -> Mapping[int, Replayer]:
+        """For each record type (see `group_records.RecordType`) what applies it."""
+        ...
+
+    def loaded(self, now_ms: int) -> None: ...
+
+    def topics_changed(self, deleted: Collection[str], writes: Writes, now_ms: int) -> None:
+        """Topics were made, grew, or are gone: `deleted` has the names of those; the catalog is the new one already."""
+        ...
+
+
+class GroupShard:
+    def __init__(
+        self,
+        config: Callable[[], BrokerConfig],
+        topics: TopicCatalog,
+        randomness: Random,
+        group_settings: Callable[[str], Mapping[str, str]] = lambda group_id: {},
+    ) -> None:
+        """`group_settings` gives what was set for one group with IncrementalAlterConfigs (resource type GROUP)."""
+        self.config = config
+        self.topics = topics
+        self.randomness = randomness
+        self.group_settings = group_settings
+        self.timers = Timers()
+        self.groups: dict[str, Group] = {}
+        self.live = False
+        """Whether the log was replayed, so that records are now those of our own operations."""
+        self.offsets = Offsets(self)
+        self.classic = ClassicGroups(self)
+        self.share = ShareGroups(self)
+        self.consumer = ConsumerGroups(self)
+        self._kinds: list[GroupKind] = [self.share, self.offsets, self.classic, self.consumer]
+        self._replayers: dict[int, Replayer] = {}
+        for kind in self._kinds:
+            self._replayers.update(kind.replayers())
+
+    # The shell's side
+
+    def replay(self, key: bytes, value: bytes | None) -> None:
+        replayer = self._replayers.get(record_type(key))
+        if replayer is None:
+            return
+        try:
+            replayer(key, value)
+        except MalformedMessage as error:
+            # A newer Kafka may have written a version we do not know; losing one group beats losing all of them.
+            _log.warning("record_passed_over type=%d error=%s", record_type(key), error)
+
+    def replay_pending(self, producer_id: int, producer_epoch: int, key: bytes, value: bytes | None) -> None:
+        """Only offsets are committed in transactions; whatever else there may be counts at once, as in Kafka."""
+        if record_type(key) not in (RecordType.OFFSET_COMMIT, RecordType.LEGACY_OFFSET_COMMIT):
+            self.replay(key, value)
+            return
+        try:
+            self.offsets.replay_pending(producer_id, key, value)
+        except MalformedMessage as error:
+            _log.warning("record_passed_over type=%d error=%s", record_type(key), error)
+
+    def end_transaction(self, producer_id: int, committed: bool) -> None:
+        self.offsets.end_transaction(producer_id, committed)
+
+    def replayed(self) -> None:
+        """All records were replayed; nobody sees the shard yet, and so this may be done in a thread."""
+        self.offsets.decode()
+        self.consumer.learn_patterns()
+
+    def loaded(self, now_ms: int) -> None:
+        self.replayed()
+        self.live = True
+        for kind in self._kinds:
+            kind.loaded(now_ms)
+
+    # What concerns groups of every kind
+
+    def find(self, group_id: str) -> Group:
+        group = self.groups.get(group_id)
+        if group is None:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
+        return group
+
+    def list_groups(self, states: Collection[str] = (), types: Collection[str] = ()) -> list[dict[str, Any]]:
+        """Rows of ListGroups; the filters are in lower case, empty means all."""
+        return [
+            {
+                "group_id": group.group_id,
+                "protocol_type": group.protocol_type,
+                "group_state": group.state_name,
+                "group_type": group.type,
+            }
+            for group in self.groups.values()
+            if (not states or group.state_name.lower() in states) and (not types or group.type in types)
+        ]
+
+    def delete_group(self, group_id: str, now_ms: int) -> Outcome[bool]:
+        """Whether the group is gone: if it has many offsets, they go first, and this is to be called again."""
+        group = self.find(group_id)
+        group.check_deletion()
+        records, has_more = self.offsets.forgetting.deletion_records(group_id)
+        return Outcome(not has_more, records if has_more else [*records, *group.deletion_records()])
+
+    def topics_changed(self, deleted: Collection[str], now_ms: int) -> Outcome[None]:
+        writes = Writes()
+        for kind in self._kinds:
+            kind.topics_changed(deleted, writes, now_ms)
+        return writes.outcome(None)

@@ -1,1 +1,0 @@
-"""Members of share groups and their assignment."""

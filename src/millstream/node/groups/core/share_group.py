@@ -1,0 +1,283 @@
+"""A share group and its members, as the records of `__consumer_offsets` tell of them.
+
+Who reads what in a share group: every partition has a reader, every reader a partition, as evenly as it goes.
+
+With fewer members than partitions each partition has one reader; with more, readers share partitions. What a member
+has it keeps while that is even, since each move costs it a share session.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.node.coordination.core.operations import CoordinatorRecord
+from millstream.node.groups.core.group import Group, GroupType
+from millstream.node.groups.core.records import RecordType, group_record
+
+TopicPartitionId = tuple[UUID, int]
+Assignment = dict[str, set[TopicPartitionId]]
+
+
+def assign(
+    subscriptions: Mapping[str, frozenset[UUID]],
+    partition_counts: Mapping[UUID, int],
+    current: Mapping[str, set[TopicPartitionId]],
+) -> Assignment:
+    """Members' topics and the sizes of these, and what each had so far; gives what each has from now on."""
+    result: Assignment = {member: set() for member in sorted(subscriptions)}
+    alike: dict[tuple[str, ...], list[UUID]] = {}
+    for topic_id in sorted(partition_counts):
+        readers = tuple(member for member in result if topic_id in subscriptions[member])
+        if readers:
+            alike.setdefault(readers, []).append(topic_id)
+    # Topics with the same readers are dealt out together, or one reader of two topics might get all the first ones.
+    for readers, topic_ids in alike.items():
+        partitions = [(topic_id, index) for topic_id in topic_ids for index in range(partition_counts[topic_id])]
+        if len(readers) <= len(partitions):
+            _deal(partitions, readers, current, result)
+        else:
+            _share(partitions, readers, current, result)
+    return result
+
+
+def _deal(
+    partitions: Sequence[TopicPartitionId],
+    readers: Sequence[str],
+    current: Mapping[str, set[TopicPartitionId]],
+    result: Assignment,
+) -> None:
+    """One reader for each partition."""
+    least, larger = divmod(len(partitions), len(readers))
+    had = {partition: member for member in readers for partition in current.get(member, ())}
+    dealt = dict.fromkeys(readers, 0)
+    left = []
+    for partition in partitions:
+        member = had.get(partition)
+        if member is not None and (dealt[member] < least or (dealt[member] == least and larger > 0)):
+            larger -= dealt[member] == least
+            dealt[member] += 1
+            result[member].add(partition)
+        else:
+            left.append(partition)
+    for partition in left:
+        member = min(readers, key=lambda each: dealt[each])
+        dealt[member] += 1
+        result[member].add(partition)
+
+
+def _share(
+    partitions: Sequence[TopicPartitionId],
+    readers: Sequence[str],
+    current: Mapping[str, set[TopicPartitionId]],
+    result: Assignment,
+) -> None:
+    """One partition for each reader."""
+    least, larger = divmod(len(readers), len(partitions))
+    shared = dict.fromkeys(partitions, 0)
+    left = []
+    for member in readers:
+        kept = next((each for each in sorted(current.get(member, ())) if each in shared), None)
+        if kept is not None and (shared[kept] < least or (shared[kept] == least and larger > 0)):
+            larger -= shared[kept] == least
+            shared[kept] += 1
+            result[member].add(kept)
+        else:
+            left.append(member)
+    for member in left:
+        partition = min(partitions, key=lambda each: shared[each])
+        shared[partition] += 1
+        result[member].add(partition)
+
+
+STABLE_MEMBER = 0
+"""The one state of a member: it has what it was assigned, since nothing needs to be given back first."""
+
+
+@dataclass(slots=True)
+class ShareMember:
+    member_id: str
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    topics: tuple[str, ...] = ()
+    epoch: int = 0
+    previous_epoch: int = 0
+    assigned: set[TopicPartitionId] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class KeptTopic:
+    """A topic of which the group has state."""
+
+    name: str
+    partitions: set[int] = field(default_factory=set)
+    begun: set[int] = field(default_factory=set)
+    """Those among them whose state the share coordinator has yet to make."""
+
+    def copy(self) -> "KeptTopic":
+        return KeptTopic(self.name, set(self.partitions), set(self.begun))
+
+    def add(self, partitions: Iterable[int]) -> None:
+        """Keeps more; what is new has no state yet, or that of an earlier group of the same name."""
+        new = set(partitions) - self.partitions
+        self.partitions |= new
+        self.begun |= new
+
+
+class ShareGroup(Group):
+    type = GroupType.SHARE
+    vanishes_without_offsets = False
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        self.epoch = 0
+        self.metadata_hash = 0
+        self.assignment_epoch = 0
+        self.members: dict[str, ShareMember] = {}
+        self.target: dict[str, set[TopicPartitionId]] = {}
+        self.kept: dict[UUID, KeptTopic] = {}
+        """What the group has state of, as far as members read it or an operator set it."""
+
+    @property
+    def state_name(self) -> str:
+        return "Stable" if self.members else "Empty"
+
+    @property
+    def protocol_type(self) -> str:
+        return "share"
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.members
+
+    # Share groups have no committed offsets.
+
+    def check_offset_commit(self, member_id: str, instance_id: str | None, generation: int, version: int) -> None:
+        raise self._no_offsets()
+
+    def check_transactional_commit(self, member_id: str, instance_id: str | None, generation: int) -> None:
+        raise self._no_offsets()
+
+    def check_offset_fetch(self, member_id: str | None, member_epoch: int) -> None:
+        raise self._no_offsets()
+
+    def check_offset_delete(self) -> None:
+        raise self._no_offsets()
+
+    def _no_offsets(self) -> KafkaError:
+        return KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {self.group_id} is not a consumer group.")
+
+    def check_deletion(self) -> None:
+        if self.members:
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f"Group {self.group_id} has members.")
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        return any(topic in member.topics for member in self.members.values())
+
+    def expiry_base_ms(self, committed_at_ms: int) -> int | None:
+        return None
+
+    def deletion_records(self) -> list[CoordinatorRecord]:
+        about = {"group_id": self.group_id}
+        records = [record for member_id in self.members for record in member_tombstones(self.group_id, member_id)]
+        records.append(group_record(RecordType.SHARE_GROUP_TARGET_ASSIGNMENT_METADATA, about, None))
+        if self.kept:
+            records.append(group_record(RecordType.SHARE_GROUP_STATE_PARTITION_METADATA, about, None))
+        records.append(group_record(RecordType.SHARE_GROUP_METADATA, about, None))
+        return records
+
+
+def member_tombstones(group_id: str, member_id: str) -> list[CoordinatorRecord]:
+    about = {"group_id": group_id, "member_id": member_id}
+    return [
+        group_record(kind, about, None)
+        for kind in (
+            RecordType.SHARE_GROUP_CURRENT_MEMBER_ASSIGNMENT,
+            RecordType.SHARE_GROUP_TARGET_ASSIGNMENT_MEMBER,
+            RecordType.SHARE_GROUP_MEMBER_METADATA,
+        )
+    ]
+
+
+def member_record(group_id: str, member: ShareMember) -> CoordinatorRecord:
+    return group_record(
+        RecordType.SHARE_GROUP_MEMBER_METADATA,
+        {"group_id": group_id, "member_id": member.member_id},
+        {
+            "rack_id": member.rack_id,
+            "client_id": member.client_id,
+            "client_host": member.client_host,
+            "subscribed_topic_names": list(member.topics),
+        },
+    )
+
+
+def epoch_record(group_id: str, epoch: int, metadata_hash: int) -> CoordinatorRecord:
+    return group_record(
+        RecordType.SHARE_GROUP_METADATA, {"group_id": group_id}, {"epoch": epoch, "metadata_hash": metadata_hash}
+    )
+
+
+def target_epoch_record(group_id: str, epoch: int) -> CoordinatorRecord:
+    return group_record(
+        RecordType.SHARE_GROUP_TARGET_ASSIGNMENT_METADATA, {"group_id": group_id}, {"assignment_epoch": epoch}
+    )
+
+
+def target_record(group_id: str, member_id: str, assigned: set[TopicPartitionId]) -> CoordinatorRecord:
+    return group_record(
+        RecordType.SHARE_GROUP_TARGET_ASSIGNMENT_MEMBER,
+        {"group_id": group_id, "member_id": member_id},
+        {"topic_partitions": by_topic(assigned)},
+    )
+
+
+def current_record(group_id: str, member: ShareMember) -> CoordinatorRecord:
+    return group_record(
+        RecordType.SHARE_GROUP_CURRENT_MEMBER_ASSIGNMENT,
+        {"group_id": group_id, "member_id": member.member_id},
+        {
+            "member_epoch": member.epoch,
+            "previous_member_epoch": member.previous_epoch,
+            "state": STABLE_MEMBER,
+            "assigned_partitions": by_topic(member.assigned),
+        },
+    )
+
+
+def kept_partitions(kept: Mapping[UUID, KeptTopic]) -> set[TopicPartitionId]:
+    return {(topic_id, index) for topic_id, topic in kept.items() for index in topic.partitions}
+
+
+def begun_partitions(kept: Mapping[UUID, KeptTopic]) -> set[TopicPartitionId]:
+    return {(topic_id, index) for topic_id, topic in kept.items() for index in topic.begun}
+
+
+def kept_record(group_id: str, kept: Mapping[UUID, KeptTopic]) -> CoordinatorRecord:
+    rows = [(topic_id, topic.name, topic.begun, topic.partitions - topic.begun) for topic_id, topic in kept.items()]
+    value = {
+        "initializing_topics": [
+            {"topic_id": topic_id, "topic_name": name, "partitions": sorted(begun)}
+            for topic_id, name, begun, _ in rows
+            if begun
+        ],
+        "initialized_topics": [
+            {"topic_id": topic_id, "topic_name": name, "partitions": sorted(ready)}
+            for topic_id, name, begun, ready in rows
+            if ready or not begun
+        ],
+        "deleting_topics": [],
+    }
+    return group_record(
+        RecordType.SHARE_GROUP_STATE_PARTITION_METADATA, {"group_id": group_id}, value if kept else None
+    )
+
+
+def by_topic(assigned: Iterable[TopicPartitionId]) -> list[dict[str, Any]]:
+    """As the wire and the records spell it."""
+    topics: dict[UUID, list[int]] = {}
+    for topic_id, index in sorted(assigned):
+        topics.setdefault(topic_id, []).append(index)
+    return [{"topic_id": topic_id, "partitions": indexes} for topic_id, indexes in topics.items()]

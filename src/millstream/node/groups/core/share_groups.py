@@ -1,0 +1,426 @@
+"""ShareGroupHeartbeat, ShareGroupDescribe and the admin's view, for the share groups of a shard.
+
+A member that comes, goes or changes its topics gives the group a new epoch, and that a new target assignment, at once.
+Members take theirs over with their next heartbeat; nobody waits for anybody, since several may read one partition.
+Everything durable changes in `replay` alone. The state of the partitions themselves is the share coordinator's
+(`share_state`); here is only noted which partitions a group has state of.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from millstream.config import group_config
+from millstream.config.group_config import GroupConfig
+from millstream.config.table import share as settings
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.protocol.schema import Message
+from millstream.node.coordination.core.operations import CoordinatorRecord, Outcome, Writes
+from millstream.node.groups.core.group import LONGEST_TEXT
+from millstream.node.groups.core.records import RecordType, read_key, read_value
+from millstream.node.groups.core.share_group import (
+    Assignment,
+    KeptTopic,
+    ShareGroup,
+    ShareMember,
+    TopicPartitionId,
+    assign,
+    begun_partitions,
+    by_topic,
+    current_record,
+    epoch_record,
+    kept_partitions,
+    kept_record,
+    member_record,
+    member_tombstones,
+    target_epoch_record,
+    target_record,
+)
+
+if TYPE_CHECKING:
+    from millstream.node.groups.core.shard import GroupShard, Replayer
+
+LEAVE_EPOCH = -1
+ASSIGNOR = "simple"
+
+Partitions = Sequence[TopicPartitionId]
+OnState = Callable[[str, Partitions, Partitions], None]
+
+
+class ShareGroups:
+    def __init__(self, shard: "GroupShard") -> None:
+        self._shard = shard
+        self.on_state: OnState = lambda group_id, begun, gone: None
+        """Told of partitions whose state is to be made, anew if there is any (`made` says when that is done), and of
+        those whose state belongs to nobody: group or topic is gone."""
+
+    # ShareGroupHeartbeat
+
+    def heartbeat(self, request: Message, client_id: str, client_host: str, now_ms: int) -> Outcome[dict[str, Any]]:
+        _check_heartbeat(request)
+        if request.member_epoch == LEAVE_EPOCH:
+            return self._leave(request)
+        group = self._group_for(request)
+        member = self._member_for(group, request)
+        updated = _updated(member, request, client_id, client_host)
+        known = request.member_id in group.members
+        records: list[CoordinatorRecord] = []
+        members = {**group.members, request.member_id: updated}
+        if not known or (member.rack_id, member.client_id, member.client_host, member.topics) != (
+            updated.rack_id,
+            updated.client_id,
+            updated.client_host,
+            updated.topics,
+        ):
+            records.append(member_record(group.group_id, updated))
+        metadata_hash = self._metadata_hash(members.values())
+        target = group.target
+        epoch = group.epoch
+        if not known or member.topics != updated.topics or metadata_hash != group.metadata_hash:
+            epoch += 1
+            records.append(epoch_record(group.group_id, epoch, metadata_hash))
+            target = self._new_target(group, members, epoch, records)
+        elif group.assignment_epoch < epoch:
+            target = self._new_target(group, members, epoch, records)
+        assigned = target.get(request.member_id, set())
+        if member.epoch != epoch or member.assigned != assigned:
+            updated.previous_epoch, updated.epoch, updated.assigned = member.epoch, epoch, set(assigned)
+            records.append(current_record(group.group_id, updated))
+        answer: dict[str, Any] = {
+            "member_id": request.member_id,
+            "member_epoch": updated.epoch,
+            "heartbeat_interval_ms": self._config(group.group_id)[group_config.SHARE_HEARTBEAT_INTERVAL_MS],
+        }
+        # Whoever sends everything about itself is told everything; else only what changed.
+        repeated = request.member_epoch != member.epoch or request.subscribed_topic_names is not None
+        if not known or repeated or member.assigned != updated.assigned:
+            answer["assignment"] = {"topic_partitions": by_topic(updated.assigned)}
+        self._extend_session(group.group_id, request.member_id, now_ms)
+        return Outcome(answer, records)
+
+    def _group_for(self, request: Message) -> ShareGroup:
+        group = self._shard.groups.get(request.group_id)
+        if isinstance(group, ShareGroup):
+            return group
+        if group is not None and not (group.is_simple and request.member_epoch == 0):
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {request.group_id} is not a share group.")
+        if request.member_epoch != 0:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Share group {request.group_id} not found.")
+        return ShareGroup(request.group_id)
+
+    def _member_for(self, group: ShareGroup, request: Message) -> ShareMember:
+        member = group.members.get(request.member_id)
+        if member is None:
+            if request.member_epoch != 0:
+                raise KafkaError(
+                    ErrorCode.UNKNOWN_MEMBER_ID,
+                    f"Member {request.member_id} is not a member of group {request.group_id}.",
+                )
+            if len(group.members) >= self._shard.config()[settings.GROUP_SHARE_MAX_SIZE]:
+                raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, f"Share group {group.group_id} is full.")
+            return ShareMember(request.member_id)
+        epoch = request.member_epoch
+        if epoch not in (0, member.epoch, member.previous_epoch) or epoch > member.epoch:
+            raise KafkaError(
+                ErrorCode.FENCED_MEMBER_EPOCH,
+                f"Epoch {epoch} of member {member.member_id} is not the present one, {member.epoch}: it must rejoin.",
+            )
+        return member
+
+    def _leave(self, request: Message) -> Outcome[dict[str, Any]]:
+        group = self.find(request.group_id)
+        if request.member_id not in group.members:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_MEMBER_ID, f"Member {request.member_id} is not a member of group {group.group_id}."
+            )
+        answer = {"member_id": request.member_id, "member_epoch": LEAVE_EPOCH}
+        return Outcome(answer, self._removal(group, request.member_id))
+
+    def _removal(self, group: ShareGroup, member_id: str) -> list[CoordinatorRecord]:
+        records = member_tombstones(group.group_id, member_id)
+        members = {name: member for name, member in group.members.items() if name != member_id}
+        epoch = group.epoch + 1
+        records.append(epoch_record(group.group_id, epoch, self._metadata_hash(members.values())))
+        # The others take over at once what it read; they hear of it with their next heartbeat.
+        self._new_target(group, members, epoch, records)
+        return records
+
+    def _new_target(
+        self, group: ShareGroup, members: Mapping[str, ShareMember], epoch: int, records: list[CoordinatorRecord]
+    ) -> Assignment:
+        topics = {name: topic for name in _topic_names(members.values()) if (topic := self._shard.topics.get(name))}
+        target = assign(
+            {
+                member.member_id: frozenset(topics[name].id for name in member.topics if name in topics)
+                for member in members.values()
+            },
+            {topic.id: topic.partition_count for topic in topics.values()},
+            group.target,
+        )
+        records += [
+            target_record(group.group_id, member_id, assigned)
+            for member_id, assigned in target.items()
+            if group.target.get(member_id) != assigned
+        ]
+        records.append(target_epoch_record(group.group_id, epoch))
+        kept = {topic_id: topic.copy() for topic_id, topic in group.kept.items()}
+        for topic in topics.values():
+            kept.setdefault(topic.id, KeptTopic(topic.name)).add(range(topic.partition_count))
+        if kept != group.kept:
+            records.append(kept_record(group.group_id, kept))
+        return target
+
+    def _metadata_hash(self, members: Iterable[ShareMember]) -> int:
+        digest = blake2b(digest_size=8)
+        for name in _topic_names(members):
+            topic = self._shard.topics.get(name)
+            if topic is not None:
+                digest.update(topic.id.bytes + topic.partition_count.to_bytes(4) + name.encode())
+        return int.from_bytes(digest.digest(), signed=True)
+
+    # Time
+
+    def _config(self, group_id: str) -> GroupConfig:
+        return GroupConfig(self._shard.group_settings(group_id), self._shard.config())
+
+    def _extend_session(self, group_id: str, member_id: str, now_ms: int) -> None:
+        deadline_ms = now_ms + self._config(group_id)[group_config.SHARE_SESSION_TIMEOUT_MS]
+
+        def expired(now_ms: int) -> Outcome[None] | None:
+            group = self._shard.groups.get(group_id)
+            if not isinstance(group, ShareGroup) or member_id not in group.members:
+                return None
+            # If this cannot be written, it is tried again in a while; a timer rings only once.
+            self._extend_session(group_id, member_id, now_ms)
+            return Outcome(None, self._removal(group, member_id))
+
+        self._shard.timers.set(("share-session", group_id, member_id), deadline_ms, expired)
+
+    def loaded(self, now_ms: int) -> None:
+        for group in self._shard.groups.values():
+            if isinstance(group, ShareGroup):
+                for member_id in group.members:
+                    self._extend_session(group.group_id, member_id, now_ms)
+                if begun := begun_partitions(group.kept):
+                    self.on_state(group.group_id, sorted(begun), ())
+
+    def topics_changed(self, deleted: Collection[str], writes: Writes, now_ms: int) -> None:
+        """Members hear of new partitions with their next heartbeat; the state of deleted topics goes now."""
+        if not deleted:
+            return
+        for group in self._shard.groups.values():
+            if isinstance(group, ShareGroup):
+                kept = {at: topic for at, topic in group.kept.items() if self._shard.topics.by_id(at) is not None}
+                if len(kept) < len(group.kept):
+                    writes.add(kept_record(group.group_id, kept))
+
+    # What an operator asks
+
+    def find(self, group_id: str) -> ShareGroup:
+        group = self._shard.groups.get(group_id)
+        if not isinstance(group, ShareGroup):
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Share group {group_id} not found.")
+        return group
+
+    def describe(self, group_id: str) -> dict[str, Any]:
+        group = self.find(group_id)
+        return {
+            "group_id": group_id,
+            "group_state": group.state_name,
+            "group_epoch": group.epoch,
+            "assignment_epoch": group.assignment_epoch,
+            "assignor_name": ASSIGNOR,
+            "members": [
+                {
+                    "member_id": member.member_id,
+                    "rack_id": member.rack_id,
+                    "member_epoch": member.epoch,
+                    "client_id": member.client_id,
+                    "client_host": member.client_host,
+                    "subscribed_topic_names": list(member.topics),
+                    "assignment": {"topic_partitions": self._named(member.assigned)},
+                }
+                for member in group.members.values()
+            ],
+        }
+
+    def _named(self, assigned: set[TopicPartitionId]) -> list[dict[str, Any]]:
+        return [
+            {**row, "topic_name": topic.name}
+            for row in by_topic(assigned)
+            if (topic := self._shard.topics.by_id(row["topic_id"])) is not None
+        ]
+
+    def keep(self, group_id: str, topics: Mapping[UUID, tuple[str, Iterable[int]]]) -> Outcome[None]:
+        """Notes that an operator set the state of these partitions; a group that is not there is made, empty."""
+        group = self._shard.groups.get(group_id)
+        records = []
+        if not isinstance(group, ShareGroup):
+            if group is not None and not group.is_simple:
+                raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a share group.")
+            group = ShareGroup(group_id)
+            records.append(epoch_record(group_id, 0, 0))
+        group.check_deletion()
+        kept = {topic_id: topic.copy() for topic_id, topic in group.kept.items()}
+        for topic_id, (name, partitions) in topics.items():
+            kept.setdefault(topic_id, KeptTopic(name)).add(partitions)
+        return Outcome(None, [*records, kept_record(group_id, kept)])
+
+    def made(self, group_id: str, partitions: Collection[TopicPartitionId]) -> Outcome[None]:
+        """Notes that the share coordinator has made the state of these."""
+        group = self._known(group_id)
+        if group is None:
+            return Outcome(None)
+        kept = {topic_id: topic.copy() for topic_id, topic in group.kept.items()}
+        for topic_id, index in partitions:
+            if topic_id in kept:
+                kept[topic_id].begun.discard(index)
+        return Outcome(None, [kept_record(group_id, kept)] if kept != group.kept else [])
+
+    def begun(self, group_id: str) -> set[TopicPartitionId]:
+        """Partitions of the group whose state is being made: nobody should read them before."""
+        group = self._known(group_id)
+        return set() if group is None else begun_partitions(group.kept)
+
+    def forget(self, group_id: str, topic_ids: Collection[UUID]) -> Outcome[None]:
+        """Notes that an operator deleted the state of these topics."""
+        group = self.find(group_id)
+        group.check_deletion()
+        return Outcome(
+            None, [kept_record(group_id, {at: topic for at, topic in group.kept.items() if at not in topic_ids})]
+        )
+
+    # Records
+
+    def replayers(self) -> "Mapping[int, Replayer]":
+        return {
+            RecordType.SHARE_GROUP_MEMBER_METADATA: self._replay_member,
+            RecordType.SHARE_GROUP_METADATA: self._replay_group,
+            RecordType.SHARE_GROUP_TARGET_ASSIGNMENT_METADATA: self._replay_target_epoch,
+            RecordType.SHARE_GROUP_TARGET_ASSIGNMENT_MEMBER: self._replay_target,
+            RecordType.SHARE_GROUP_CURRENT_MEMBER_ASSIGNMENT: self._replay_current,
+            RecordType.SHARE_GROUP_STATE_PARTITION_METADATA: self._replay_kept,
+        }
+
+    def _known(self, group_id: str) -> ShareGroup | None:
+        group = self._shard.groups.get(group_id)
+        return group if isinstance(group, ShareGroup) else None
+
+    def _made(self, group_id: str) -> ShareGroup:
+        """Compaction may leave any record of a group as its first."""
+        group = self._known(group_id)
+        if group is None:
+            group = ShareGroup(group_id)
+            self._shard.groups[group_id] = group
+        return group
+
+    def _replay_group(self, key: bytes, value: bytes | None) -> None:
+        group_id = read_key(key).group_id
+        if value is None:
+            if (group := self._known(group_id)) is not None:
+                del self._shard.groups[group_id]
+                self._tell(group_id, set(), kept_partitions(group.kept))
+            return
+        group = self._made(group_id)
+        content = read_value(RecordType.SHARE_GROUP_METADATA, value)
+        group.epoch, group.metadata_hash = content.epoch, content.metadata_hash
+
+    def _replay_member(self, key: bytes, value: bytes | None) -> None:
+        about = read_key(key)
+        if value is None:
+            if (group := self._known(about.group_id)) is not None:
+                group.members.pop(about.member_id, None)
+                self._shard.timers.cancel(("share-session", about.group_id, about.member_id))
+            return
+        content = read_value(RecordType.SHARE_GROUP_MEMBER_METADATA, value)
+        members = self._made(about.group_id).members
+        members[about.member_id] = replace(
+            members.get(about.member_id) or ShareMember(about.member_id),
+            rack_id=content.rack_id,
+            client_id=content.client_id,
+            client_host=content.client_host,
+            topics=tuple(content.subscribed_topic_names),
+        )
+
+    def _replay_target_epoch(self, key: bytes, value: bytes | None) -> None:
+        group_id = read_key(key).group_id
+        if value is not None:
+            content = read_value(RecordType.SHARE_GROUP_TARGET_ASSIGNMENT_METADATA, value)
+            self._made(group_id).assignment_epoch = content.assignment_epoch
+
+    def _replay_target(self, key: bytes, value: bytes | None) -> None:
+        about = read_key(key)
+        if value is None:
+            if (group := self._known(about.group_id)) is not None:
+                group.target.pop(about.member_id, None)
+            return
+        content = read_value(RecordType.SHARE_GROUP_TARGET_ASSIGNMENT_MEMBER, value)
+        self._made(about.group_id).target[about.member_id] = _flat(content.topic_partitions)
+
+    def _replay_current(self, key: bytes, value: bytes | None) -> None:
+        about = read_key(key)
+        if value is None:
+            return
+        content = read_value(RecordType.SHARE_GROUP_CURRENT_MEMBER_ASSIGNMENT, value)
+        member = self._made(about.group_id).members.setdefault(about.member_id, ShareMember(about.member_id))
+        member.epoch, member.previous_epoch = content.member_epoch, content.previous_member_epoch
+        member.assigned = _flat(content.assigned_partitions)
+
+    def _replay_kept(self, key: bytes, value: bytes | None) -> None:
+        group_id = read_key(key).group_id
+        group = self._made(group_id) if value is not None else self._known(group_id)
+        if group is None:
+            return
+        kept: dict[UUID, KeptTopic] = {}
+        if value is not None:
+            content = read_value(RecordType.SHARE_GROUP_STATE_PARTITION_METADATA, value)
+            for row in content.initializing_topics:
+                kept.setdefault(row.topic_id, KeptTopic(row.topic_name)).add(row.partitions)
+            for row in content.initialized_topics:
+                kept.setdefault(row.topic_id, KeptTopic(row.topic_name)).partitions.update(row.partitions)
+        before, group.kept = group.kept, kept
+        gone = kept_partitions(before) - kept_partitions(kept)
+        self._tell(group_id, begun_partitions(kept) - begun_partitions(before), gone)
+
+    def _tell(self, group_id: str, begun: set[TopicPartitionId], gone: set[TopicPartitionId]) -> None:
+        if self._shard.live and (begun or gone):
+            self.on_state(group_id, sorted(begun), sorted(gone))
+
+
+def _check_heartbeat(request: Message) -> None:
+    problem = ""
+    if not request.group_id:
+        problem = "GroupId can't be empty."
+    elif not request.member_id.strip():
+        problem = "MemberId can't be empty."
+    elif request.member_epoch < LEAVE_EPOCH:
+        problem = "MemberEpoch is invalid."
+    elif request.rack_id is not None and not request.rack_id.strip():
+        problem = "RackId can't be empty."
+    elif request.member_epoch == 0 and not request.subscribed_topic_names:
+        problem = "SubscribedTopicNames must be set in first request."
+    elif max(len(request.group_id), len(request.member_id), len(request.rack_id or "")) > LONGEST_TEXT:
+        problem = f"An id is longer than {LONGEST_TEXT} characters."
+    if problem:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
+
+
+def _updated(member: ShareMember, request: Message, client_id: str, client_host: str) -> ShareMember:
+    names = request.subscribed_topic_names
+    return replace(
+        member,
+        rack_id=member.rack_id if request.rack_id is None else request.rack_id,
+        client_id=client_id,
+        client_host=client_host,
+        topics=member.topics if names is None else tuple(sorted(set(names))),
+    )
+
+
+def _topic_names(members: Iterable[ShareMember]) -> list[str]:
+    return sorted({name for member in members for name in member.topics})
+
+
+def _flat(rows: Iterable[Message]) -> set[TopicPartitionId]:
+    return {(row.topic_id, index) for row in rows for index in row.partitions}

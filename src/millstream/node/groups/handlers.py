@@ -1,0 +1,348 @@
+"""JoinGroup (11), Heartbeat (12), LeaveGroup (13), SyncGroup (14): the classic protocol of groups.
+
+ConsumerGroupHeartbeat (68) and ConsumerGroupDescribe (69): groups that the broker assigns.
+
+DescribeGroups (15), ListGroups (16), DeleteGroups (42): what tools ask about groups.
+
+OffsetCommit (8), OffsetFetch (9), TxnOffsetCommit (28), OffsetDelete (47): where groups are in their topics.
+
+Offsets that a group commits in a producer's transaction: asked about at the transaction coordinator, then written.
+
+The producer wrote to a partition of `__consumer_offsets` by that, so this is a partition of its transaction like any
+other: the first commit there needs the coordinator's yes (KIP-890), and the marker makes it count.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any, Protocol
+
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.identifiers import TopicPartition, VerificationGuard
+from millstream.formats.protocol.schema import Message
+from millstream.formats.records.batch import NO_SEQUENCE
+from millstream.node.coordination.core.operations import Outcome
+from millstream.node.coordination.runtime import CoordinatorShell
+from millstream.node.groups.coordinator import GroupCoordinator
+from millstream.node.groups.core.classic.group import Client
+from millstream.node.groups.core.group import ALL_GROUP_OPERATIONS
+from millstream.node.groups.core.shard import GroupShard
+from millstream.node.server.request import Context, Response
+from millstream.node.server.splitting import Level, Split, in_parts
+from millstream.node.server.turns import Turnstile
+
+_FIRST_LEAVE_WITH_MEMBERS = 3
+_FIRST_SYNC_WITH_PROTOCOL = 5
+
+Operation = Callable[[GroupShard, int], Outcome[dict[str, Any]]]
+
+
+class ClassicGroupHandlers:
+    def __init__(self, groups: GroupCoordinator) -> None:
+        self._groups = groups
+
+    async def join_group(self, request: Message, context: Context) -> Response:
+        client = Client(context.client_id, f"/{context.peer.host}")
+        answer = await self._answer(
+            request, lambda shard, now_ms: shard.classic.join(request, client, context.version, now_ms)
+        )
+        if answer["error_code"] == ErrorCode.GROUP_MAX_SIZE_REACHED:
+            return {**answer, "member_id": ""}
+        return {"member_id": request.member_id, **answer}
+
+    async def sync_group(self, request: Message, context: Context) -> Response:
+        if context.version >= _FIRST_SYNC_WITH_PROTOCOL and None in (request.protocol_type, request.protocol_name):
+            return {"error_code": ErrorCode.INCONSISTENT_GROUP_PROTOCOL}
+        return await self._answer(request, lambda shard, now_ms: shard.classic.sync(request, now_ms))
+
+    def heartbeat(self, request: Message, context: Context) -> Response | Awaitable[Response]:
+        if not request.group_id:
+            return {"error_code": ErrorCode.INVALID_GROUP_ID}
+        return self._groups.respond(
+            request.group_id,
+            lambda shard, now_ms: shard.classic.heartbeat(request, now_ms),
+            lambda error: {"error_code": error.code},
+        )
+
+    async def leave_group(self, request: Message, context: Context) -> Response:
+        if context.version >= _FIRST_LEAVE_WITH_MEMBERS:
+            leaving = [(member.member_id, member.group_instance_id) for member in request.members]
+        else:
+            leaving = [(request.member_id, None)]
+        try:
+            _check_group_id(request)
+            rows = await self._groups.run(
+                request.group_id, lambda shard, now_ms: shard.classic.leave(request.group_id, leaving, now_ms)
+            )
+        except KafkaError as error:
+            return {"error_code": error.code, "members": []}
+        if context.version >= _FIRST_LEAVE_WITH_MEMBERS:
+            return {"members": rows}
+        return {"error_code": rows[0]["error_code"]}
+
+    async def _answer(self, request: Message, operation: Operation) -> dict[str, Any]:
+        try:
+            _check_group_id(request)
+            return await self._groups.run(request.group_id, operation)
+        except KafkaError as error:
+            return {"error_code": error.code}
+
+
+def _check_group_id(request: Message) -> None:
+    if not request.group_id:
+        raise KafkaError(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
+
+
+class ConsumerGroupHandlers:
+    def __init__(self, groups: GroupCoordinator) -> None:
+        self._groups = groups
+
+    async def consumer_group_heartbeat(self, request: Message, context: Context) -> Response:
+        client = Client(context.client_id, f"/{context.peer.host}")
+        if request.subscribed_topic_regex:
+            with suppress(KafkaError):  # what is wrong with it, the heartbeat says in its turn
+                await self._groups.learn_pattern(request.group_id, request.subscribed_topic_regex)
+        try:
+            return await self._groups.run(
+                request.group_id,
+                lambda shard, now_ms: shard.consumer.heartbeat(request, client, context.version, now_ms),
+            )
+        except KafkaError as error:
+            return {"error_code": error.code, "error_message": error.message}
+
+    async def consumer_group_describe(self, request: Message, context: Context) -> Response:
+        # A group that is named twice is shown once: the answer is far longer than the question.
+        rows = []
+        for group_id in dict.fromkeys(request.group_ids):
+            row = await self._described(group_id)
+            if request.include_authorized_operations and not row.get("error_code"):
+                row["authorized_operations"] = ALL_GROUP_OPERATIONS
+            rows.append(row)
+            await asyncio.sleep(0)  # others have their turn
+        return {"groups": rows}
+
+    async def _described(self, group_id: str) -> dict[str, Any]:
+        try:
+            if not group_id:
+                raise KafkaError(ErrorCode.INVALID_GROUP_ID, "The group id is empty.")
+            return await self._groups.read(group_id, lambda shard: shard.consumer.describe(group_id))
+        except KafkaError as error:
+            return {"group_id": group_id, "error_code": error.code, "error_message": error.message}
+
+
+class GroupAdminHandlers:
+    def __init__(self, groups: GroupCoordinator) -> None:
+        self._groups = groups
+
+    async def describe_groups(self, request: Message, context: Context) -> Response:
+        rows = []
+        # A group that is named twice is shown once: the answer is far longer than the question.
+        for group_id in dict.fromkeys(request.groups):
+            row = await self._described(group_id, context.version)
+            if request.include_authorized_operations:
+                row["authorized_operations"] = ALL_GROUP_OPERATIONS
+            rows.append(row)
+            await asyncio.sleep(0)  # others have their turn
+        return {"groups": rows}
+
+    async def _described(self, group_id: str, version: int) -> dict[str, Any]:
+        try:
+            return await self._groups.read(group_id, lambda shard: shard.classic.describe(group_id, version))
+        except KafkaError as error:
+            return {"group_id": group_id, "error_code": error.code, "error_message": error.message}
+
+    async def list_groups(self, request: Message, context: Context) -> Response:
+        states = frozenset(state.lower() for state in request.states_filter)
+        types = frozenset(kind.lower() for kind in request.types_filter)
+        try:
+            listed = await self._groups.read_all(lambda shard: shard.list_groups(states, types))
+        except KafkaError as error:
+            return {"error_code": error.code, "groups": []}
+        return {"groups": [row for rows in listed for row in rows]}
+
+    async def delete_groups(self, request: Message, context: Context) -> Response:
+        rows = []
+        for group_id in dict.fromkeys(request.groups_names):
+            code = ErrorCode.NONE
+            try:
+                await self._delete(group_id)
+            except KafkaError as error:
+                code = error.code
+            await asyncio.sleep(0)
+            rows.append({"group_id": group_id, "error_code": code})
+        return {"results": rows}
+
+    async def _delete(self, group_id: str) -> None:
+        is_gone = False
+        while not is_gone:
+            is_gone = await self._groups.run(group_id, lambda shard, now_ms: shard.delete_group(group_id, now_ms))
+            await asyncio.sleep(0)
+
+
+FIRST_THAT_ADDS = 5
+"""The first TxnOffsetCommit that adds the group's partition to the transaction by itself (transaction version 2)."""
+_FIRST_WITH_ABORTABLE = 4
+
+
+class Verification(Protocol):
+    """Asks the transaction coordinator, wherever it is."""
+
+    def verify(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Sequence[TopicPartition],
+        *,
+        adds: bool,
+    ) -> Awaitable[dict[TopicPartition, ErrorCode]]: ...
+
+
+class TransactionalOffsets:
+    def __init__(
+        self, groups: GroupCoordinator, verification: Verification, is_verification_enabled: Callable[[], bool]
+    ) -> None:
+        self._groups = groups
+        self._verification = verification
+        self._is_verification_enabled = is_verification_enabled
+
+    async def commit(self, request: Message, version: int) -> dict[str, Any]:
+        """TxnOffsetCommit; KafkaError if it is refused as a whole."""
+        if not request.group_id:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
+        if request.producer_id < 0 or request.producer_epoch < 0:
+            raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, "a transaction has a producer")
+        shell = await self._groups.shell_of(request.group_id)
+        guard = await self._verified(shell, request, version)
+        return await self._groups.run_in(
+            shell, lambda shard, now_ms: shard.offsets.commit_in_transaction(request, now_ms), guard
+        )
+
+    async def _verified(self, shell: CoordinatorShell, request: Message, version: int) -> VerificationGuard | None:
+        adds = version >= FIRST_THAT_ADDS
+        if not adds and not self._is_verification_enabled():
+            return None
+        partition = shell.partition
+        producer_id, epoch = request.producer_id, request.producer_epoch
+        try:
+            guard = partition.begin_verification(producer_id, epoch, NO_SEQUENCE, bumps_epoch=adds)
+        except KafkaError as error:
+            if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                raise KafkaError(ErrorCode.NOT_COORDINATOR, error.message) from error
+            raise
+        if guard is None:
+            return None  # the transaction is open here
+        asked = partition.topic_partition
+        answers = await self._verification.verify(request.transactional_id, producer_id, epoch, [asked], adds=adds)
+        error_code = answers.get(asked, ErrorCode.INVALID_TXN_STATE)
+        if error_code != ErrorCode.NONE:
+            raise KafkaError(
+                for_offset_commit(error_code, version), f"the transaction coordinator says {error_code.name}"
+            )
+        return guard
+
+
+def for_offset_commit(error: ErrorCode, version: int) -> ErrorCode:
+    """The error that a client gets whose TxnOffsetCommit has that version."""
+    if error == ErrorCode.NETWORK_EXCEPTION:
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    if error == ErrorCode.TRANSACTION_ABORTABLE and version < _FIRST_WITH_ABORTABLE:
+        return ErrorCode.INVALID_TXN_STATE
+    return error
+
+
+_OFFSETS = Split((Level("topics", "topics", ("name", "topic_id")), Level("partition_indexes", "partitions")), once=True)
+_FIRST_FETCH_WITH_GROUPS = 8
+_FIRST_FETCH_WITH_ERROR = 2
+_FIRST_TRANSACTIONAL_THAT_KNOWS_LOADING = 2
+"""Older producers fall over a coordinator that loads, but not over one that is not there (KAFKA-7296)."""
+
+
+class OffsetCommitHandlers:
+    def __init__(self, groups: GroupCoordinator, transactional: TransactionalOffsets) -> None:
+        self._groups = groups
+        self._transactional = transactional
+        self._turnstile = Turnstile()
+
+    def offset_commit(self, request: Message, context: Context) -> Response | Awaitable[Response]:
+        return self._groups.respond(
+            request.group_id,
+            lambda shard, now_ms: shard.offsets.commit(request, context.version, now_ms),
+            lambda error: {"topics": [_refused(topic, error.code) for topic in request.topics]},
+        )
+
+    async def txn_offset_commit(self, request: Message, context: Context) -> Response:
+        try:
+            return await self._transactional.commit(request, context.version)
+        except KafkaError as error:
+            code = error.code
+            if (
+                code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+                and context.version < _FIRST_TRANSACTIONAL_THAT_KNOWS_LOADING
+            ):
+                code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            return {
+                "topics": [{"name": topic.name, "partitions": _refused_rows(topic, code)} for topic in request.topics]
+            }
+
+    async def offset_fetch(self, request: Message, context: Context) -> Response:
+        if context.version >= _FIRST_FETCH_WITH_GROUPS:
+            rows = []
+            for wanted in _once_each(request.groups):
+                rows.append(await self._fetched(wanted, context.version, request.require_stable))
+                await asyncio.sleep(0)  # others have their turn
+            return {"groups": rows}
+        group = await self._fetched(request, context.version, request.require_stable)
+        code = group["error_code"]
+        topics = [{name: topic[name] for name in ("name", "partitions")} for topic in group["topics"]]
+        if code and context.version < _FIRST_FETCH_WITH_ERROR:
+            # There is no place for the group's error, so each partition tells it.
+            topics = [
+                {"name": topic.name, "partitions": [_unfetched(index, code) for index in topic.partition_indexes]}
+                for topic in request.topics
+            ]
+        return {"topics": topics, "error_code": code}
+
+    async def _fetched(self, group: Message, version: int, require_stable: bool) -> dict[str, Any]:
+        async def fetched(part: Message) -> Response:
+            return await self._groups.read(
+                group.group_id, lambda shard: shard.offsets.fetch(part, version, require_stable=require_stable)
+            )
+
+        try:
+            return await in_parts(_OFFSETS, fetched, group, self._turnstile)
+        except KafkaError as error:
+            return {"group_id": group.group_id, "topics": [], "error_code": error.code}
+
+    async def offset_delete(self, request: Message, context: Context) -> Response:
+        try:
+            if not request.group_id:
+                raise KafkaError(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
+            return await self._groups.run(request.group_id, lambda shard, now_ms: shard.offsets.delete(request, now_ms))
+        except KafkaError as error:
+            return {"error_code": error.code, "topics": []}
+
+
+def _once_each(groups: list[Message]) -> list[Message]:
+    """A group named often is answered once; or a small request could ask for an answer of gigabytes.
+
+    As in Kafka, some of its offsets may be asked for beside all of them.
+    """
+    first: dict[tuple[str, bool], Message] = {}
+    for group in groups:
+        first.setdefault((group.group_id, group.topics is None), group)
+    return list(first.values())
+
+
+def _refused(topic: Message, code: int) -> dict[str, Any]:
+    return {"topic_id": topic.topic_id, "name": topic.name, "partitions": _refused_rows(topic, code)}
+
+
+def _refused_rows(topic: Message, code: int) -> list[dict[str, Any]]:
+    if code == ErrorCode.UNKNOWN_SERVER_ERROR:  # the log did not take it: all of it in one batch is too large
+        code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+    return [{"partition_index": partition.partition_index, "error_code": code} for partition in topic.partitions]
+
+
+def _unfetched(index: int, code: int) -> dict[str, Any]:
+    return {"partition_index": index, "committed_offset": -1, "metadata": "", "error_code": code}

@@ -1,0 +1,132 @@
+"""How far groups are behind: what they have committed, against how far their partitions are committed.
+
+The coordinator of a group knows the first. The second it knows of partitions that have a replica here; of the others
+it asks their leaders, one ListOffsets to each, when somebody wants to know and not more often than every few seconds.
+So lag costs nothing while nobody looks at it.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from typing import NamedTuple
+
+from millstream.formats.model.errors import KafkaError
+from millstream.formats.model.identifiers import NO_TOPIC_ID, TopicName, TopicPartition
+from millstream.node.cluster.cluster_view import ClusterView
+from millstream.node.cluster.peer_requests import PeerRequests
+from millstream.node.environment import Environment
+from millstream.node.groups.coordinator import GroupCoordinator
+from millstream.node.groups.core.records import CommittedOffset
+from millstream.node.metadata.image import TopicImage
+from millstream.node.replicas.partition_table import PartitionTable
+
+AGAIN_SECONDS = 5.0
+"""Answers of other brokers count for so long."""
+_PATIENCE_SECONDS = 2.0
+_MOST_AT_ONCE = 2000
+_PER_TURN = 100
+_CONSUMER = -1
+_LATEST = -1
+At = tuple[str, int]
+
+
+class Lag(NamedTuple):
+    group_id: str
+    topic: str
+    partition: int
+    committed: int
+    end: int | None
+    """The high watermark; None where it is not known now."""
+
+    @property
+    def records(self) -> int | None:
+        return None if self.end is None else max(self.end - self.committed, 0)
+
+
+class GroupLag:
+    def __init__(
+        self,
+        view: ClusterView,
+        partitions: PartitionTable,
+        peers: PeerRequests,
+        groups: GroupCoordinator,
+        environment: Environment,
+    ) -> None:
+        self._view = view
+        self._partitions = partitions
+        self._peers = peers
+        self._groups = groups
+        self._now = environment.loop.time
+        self._elsewhere: dict[At, int] = {}
+        self._asked_at = -AGAIN_SECONDS
+
+    async def refresh(self, pause: Callable[[], Awaitable[None]]) -> None:
+        """Learns what has to be asked for, unless that was done a moment ago; `pause` lets others have a turn."""
+        wanted: dict[At, None] = {}
+        for count, (_, topic, index, _) in enumerate(self._committed()):
+            wanted[topic.name, index] = None
+            if count % _PER_TURN == 0:
+                await pause()
+        unknown: dict[int, dict[str, list[int]]] = {}
+        is_due = self._now() - self._asked_at >= AGAIN_SECONDS
+        for count, (name, index) in enumerate(wanted):
+            if count % _PER_TURN == 0:
+                await pause()
+            partition = self._partitions.by_name.get(name.encode(), {}).get(index)
+            if partition is not None:
+                try:
+                    await partition.open()  # before that its high watermark is not known
+                except KafkaError:
+                    continue
+            elif is_due:
+                state = self._view.image.partition(TopicPartition(TopicName(name), index))
+                if state is not None and state.has_leader:
+                    unknown.setdefault(state.leader, {}).setdefault(name, []).append(index)
+        if is_due:
+            self._asked_at = self._now()
+            found = await asyncio.gather(*(self._ask(leader, topics) for leader, topics in unknown.items()))
+            self._elsewhere = {at: end for ends in found for at, end in ends.items()}
+
+    def rows(self) -> Iterator[Lag]:
+        """Of all groups that this broker coordinates; `refresh` first."""
+        for group_id, topic, index, committed in self._committed():
+            yield Lag(group_id, topic.name, index, committed.offset, self._end(topic.name, index))
+
+    def _committed(self) -> Iterator[tuple[str, TopicImage, int, CommittedOffset]]:
+        topics = self._view.image.topics
+        for shard in self._groups.shards_at_hand():
+            for group_id, by_topic in list(shard.offsets.by_group.items()):
+                for name, partitions in list(by_topic.items()):
+                    topic = topics.get(TopicName(name))
+                    if topic is None:
+                        continue
+                    for index, committed in list(partitions.items()):
+                        of_another = committed.topic_id not in (NO_TOPIC_ID, topic.id)
+                        if index < len(topic.partitions) and not of_another:
+                            yield group_id, topic, index, committed
+
+    def _end(self, topic: str, index: int) -> int | None:
+        partition = self._partitions.by_name.get(topic.encode(), {}).get(index)
+        if partition is None:
+            return self._elsewhere.get((topic, index))
+        return partition.high_watermark if partition.opened_log is not None else None
+
+    async def _ask(self, leader: int, topics: dict[str, list[int]]) -> dict[At, int]:
+        """The ends that a leader tells of; none if it does not answer in time."""
+        every = [(topic, index) for topic, indexes in topics.items() for index in indexes]
+        ends: dict[At, int] = {}
+        for first in range(0, len(every), _MOST_AT_ONCE):
+            wanted: dict[str, list[dict[str, int]]] = {}
+            for topic, index in every[first : first + _MOST_AT_ONCE]:
+                wanted.setdefault(topic, []).append({"partition_index": index, "timestamp": _LATEST})
+            fields = {
+                "replica_id": _CONSUMER,
+                "isolation_level": 0,
+                "topics": [{"name": topic, "partitions": rows} for topic, rows in wanted.items()],
+            }
+            try:
+                answer = await self._peers.request(leader, "list_offsets", fields, timeout_s=_PATIENCE_SECONDS)
+            except (OSError, KafkaError):
+                break
+            for told in answer.topics:
+                ends |= {(told.name, row.partition_index): row.offset for row in told.partitions if not row.error_code}
+        return ends

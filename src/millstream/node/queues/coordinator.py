@@ -1,0 +1,267 @@
+"""The share coordinator: keeps the state of share-partitions, in the partitions of `__share_group_state` led here.
+
+The topic is made when it is first needed; a partition of it is loaded when it is first asked for. It is not compacted
+(updates build on each other): now and then everything that lives in a partition is written out again as snapshots, and
+the log before them is cut off.
+"""
+
+import asyncio
+import base64
+import logging
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
+
+from millstream.config.table import share
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.identifiers import TopicName
+from millstream.node.cluster.cluster_view import ClusterView
+from millstream.node.cluster.internal_topics import InternalTopics
+from millstream.node.coordination.core.operations import CoordinatorRecord, Outcome
+from millstream.node.coordination.runtime import CoordinatorShell
+from millstream.node.environment import Environment
+from millstream.node.groups.coordinator import java_hash
+from millstream.node.metadata.image import MetadataDelta
+from millstream.node.metadata.topic_names import SHARE_GROUP_STATE_TOPIC
+from millstream.node.queues.core.runs import StateBatch
+from millstream.node.queues.core.state import ShareKey, ShareState, ShareStateShard
+from millstream.node.replicas.partition_table import PartitionTable
+from millstream.node.storage.opening_limits import replay_limits
+
+STATE_TOPIC = TopicName(SHARE_GROUP_STATE_TOPIC)
+_LOAD_PATIENCE_SECONDS = 5.0
+_CHECKPOINT_RECORDS = 20_000
+_CHECKPOINT_BATCH_BYTES = 256 << 10
+_LARGEST_STATE_BYTES = 16 << 20
+
+_log = logging.getLogger("millstream.share")
+R = TypeVar("R")
+
+
+class StoredState(NamedTuple):
+    """A share-partition's state as it was at one moment."""
+
+    state_epoch: int
+    leader_epoch: int
+    start_offset: int
+    complete_count: int
+    batches: list[StateBatch]
+
+
+class ShareCoordinator:
+    def __init__(
+        self,
+        view: ClusterView,
+        partitions: PartitionTable,
+        internal_topics: InternalTopics,
+        environment: Environment,
+    ) -> None:
+        self._view = view
+        self._partitions = partitions
+        self._internal_topics = internal_topics
+        self._environment = environment
+        self._shells: dict[int, CoordinatorShell] = {}
+
+    # Where state lives
+
+    async def ensure_topic(self) -> None:
+        """Makes `__share_group_state` unless it is there; COORDINATOR_NOT_AVAILABLE if that is not possible."""
+        if STATE_TOPIC in self._view.image.topics:
+            return
+        config = self._view.config
+        await self._internal_topics.ensure(
+            STATE_TOPIC,
+            config[share.SHARE_COORDINATOR_STATE_TOPIC_NUM_PARTITIONS],
+            config[share.SHARE_COORDINATOR_STATE_TOPIC_REPLICATION_FACTOR],
+            {
+                "cleanup.policy": "delete",
+                "retention.ms": "-1",
+                "retention.bytes": "-1",
+                "compression.type": "producer",
+                "max.message.bytes": str(_LARGEST_STATE_BYTES),
+                "segment.bytes": str(config[share.SHARE_COORDINATOR_STATE_TOPIC_SEGMENT_BYTES]),
+            },
+        )
+
+    def partition_of(self, key: ShareKey) -> int:
+        """The partition of STATE_TOPIC whose leader keeps the state."""
+        return self.partition_of_text(coordinator_key(key))
+
+    def partition_of_text(self, key: str) -> int:
+        """The same for a key as FindCoordinator spells it."""
+        topic = self._view.image.topics.get(STATE_TOPIC)
+        if topic is None:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{STATE_TOPIC} does not exist yet")
+        return java_hash(key) % len(topic.partitions)
+
+    def leader_of(self, key: ShareKey) -> int:
+        """The broker that keeps the state; -1 if there is none now."""
+        index = self.partition_of(key)
+        return self._view.image.topics[STATE_TOPIC].partitions[index].leader
+
+    def _shell(self, key: ShareKey) -> CoordinatorShell:
+        index = self.partition_of(key)
+        shell = self._shells.get(index)
+        if shell is not None and shell.is_current:
+            return shell
+        if shell is not None:
+            self._give_up(index, shell)
+        partition = self._partitions.by_name.get(STATE_TOPIC.encode(), {}).get(index)
+        if partition is None or not partition.is_leader:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, "another broker keeps this state")
+        config = self._view.config
+        fresh = CoordinatorShell(
+            partition,
+            ShareStateShard(config[share.SHARE_COORDINATOR_SNAPSHOT_UPDATE_RECORDS_PER_SNAPSHOT]),
+            self._environment,
+            commit_timeout_ms=lambda: self._view.config[share.SHARE_COORDINATOR_WRITE_TIMEOUT_MS],
+            limits=lambda: replay_limits(self._view.config),
+        )
+        fresh.on_lost = lambda: self._give_up(index, fresh)
+        self._shells[index] = fresh
+        return fresh
+
+    def _give_up(self, index: int, shell: CoordinatorShell) -> None:
+        if self._shells.get(index) is shell:
+            del self._shells[index]
+        shell.close()
+
+    # Operations
+
+    async def _run(self, key: ShareKey, operation: "Callable[[ShareStateShard, int], Outcome[R]]") -> R:
+        if STATE_TOPIC not in self._view.image.topics:
+            await self.ensure_topic()
+        shell = self._shell(key)
+        await self._load(shell)
+        shard = _shard(shell)
+        answer = await shell.run(lambda now_ms: operation(shard, now_ms))
+        if shard.records_since_checkpoint > max(_CHECKPOINT_RECORDS, 4 * len(shard.states)):
+            await self._checkpoint(shell)
+        return answer
+
+    async def _load(self, shell: CoordinatorShell) -> None:
+        if shell.is_loaded:
+            return
+        at = shell.partition.topic_partition
+        try:
+            async with asyncio.timeout(_LOAD_PATIENCE_SECONDS):
+                await shell.load()
+        except TimeoutError:
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{at} is loading") from None
+        except Exception as error:
+            self._give_up(at.partition, shell)  # the next request begins anew
+            if not isinstance(error, KafkaError) or error.code == ErrorCode.NOT_COORDINATOR:
+                raise
+            _log.error("share_state_not_loaded partition=%s error=%s", at, error)
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{at}: {error}") from None
+
+    async def initialize(self, key: ShareKey, state_epoch: int, start_offset: int) -> None:
+        await self._run(key, lambda shard, now_ms: shard.initialize(key, state_epoch, start_offset, now_ms))
+
+    async def read(self, key: ShareKey, leader_epoch: int) -> StoredState:
+        """The state as its leader needs it; INVALID_REQUEST if there is none."""
+
+        def read(shard: ShareStateShard, now_ms: int) -> Outcome[StoredState]:
+            outcome = shard.read(key, leader_epoch, now_ms)
+            assert isinstance(outcome.answer, ShareState)
+            return Outcome(_stored(outcome.answer), outcome.records)
+
+        return await self._run(key, read)
+
+    async def write(
+        self,
+        key: ShareKey,
+        *,
+        state_epoch: int,
+        leader_epoch: int,
+        start_offset: int,
+        complete_count: int,
+        batches: Sequence[StateBatch],
+    ) -> None:
+        await self._run(
+            key,
+            lambda shard, now_ms: shard.write(
+                key,
+                state_epoch=state_epoch,
+                leader_epoch=leader_epoch,
+                start_offset=start_offset,
+                complete_count=complete_count,
+                batches=batches,
+                now_ms=now_ms,
+            ),
+        )
+
+    async def delete(self, key: ShareKey) -> None:
+        await self._run(key, lambda shard, now_ms: shard.delete(key))
+
+    async def summary(self, key: ShareKey) -> StoredState | None:
+        def summary(shard: ShareStateShard, now_ms: int) -> Outcome[StoredState | None]:
+            state = shard.summary(key)
+            return Outcome(None if state is None else _stored(state))
+
+        return await self._run(key, summary)
+
+    async def _checkpoint(self, shell: CoordinatorShell) -> None:
+        shard, log = _shard(shell), shell.partition.log
+        begin = log.log_end_offset
+        now_ms = self._environment.clock.now_ms()
+        try:
+            # Without a pause: an update in between would belong to a snapshot that is no longer the last.
+            for records in _in_batches(shard.checkpoint(now_ms).records):
+                shell.run_now(lambda now_ms, records=records: Outcome(None, records))  # type: ignore[misc]
+            shard.records_since_checkpoint = 0
+            end = log.log_end_offset
+            await shell.settled()
+        except KafkaError:
+            return  # logged where it happened; the next write tries again
+
+        def flushed(error: KafkaError | None) -> None:
+            # Until the snapshots are on disk, what they replace must stay: a power cut may take them.
+            if error is not None or not shell.is_current:
+                return
+            log.delete_records_before(begin)
+            _log.info(
+                "share_state_checkpoint partition=%s states=%d", shell.partition.topic_partition, len(shard.states)
+            )
+
+        shell.partition.when_flushed(end, flushed)
+
+    # Life
+
+    def follow(self, delta: MetadataDelta) -> None:
+        """What this broker leads no longer is given up; what it leads now is loaded when it is first asked for."""
+        for index, shell in tuple(self._shells.items()):
+            if not shell.is_current:
+                self._give_up(index, shell)
+
+    def close(self) -> None:
+        for index, shell in tuple(self._shells.items()):
+            self._give_up(index, shell)
+
+
+def _stored(state: ShareState) -> StoredState:
+    return StoredState(
+        state.state_epoch, state.leader_epoch, state.start_offset, state.complete_count, list(state.batches)
+    )
+
+
+def coordinator_key(key: ShareKey) -> str:
+    """As FindCoordinator spells it, and as it is hashed: group, topic id in Kafka's base 64, partition."""
+    topic_id = base64.urlsafe_b64encode(key.topic_id.bytes).decode().rstrip("=")
+    return f"{key.group_id}:{topic_id}:{key.partition}"
+
+
+def _shard(shell: CoordinatorShell) -> ShareStateShard:
+    assert isinstance(shell.state, ShareStateShard)
+    return shell.state
+
+
+def _in_batches(records: Sequence[CoordinatorRecord]) -> list[list[CoordinatorRecord]]:
+    batches: list[list[CoordinatorRecord]] = []
+    size = _CHECKPOINT_BATCH_BYTES
+    for record in records:
+        if size >= _CHECKPOINT_BATCH_BYTES:
+            batches.append([])
+            size = 0
+        batches[-1].append(record)
+        size += len(record.key) + len(record.value or b"")
+    return batches

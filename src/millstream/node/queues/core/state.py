@@ -1,0 +1,306 @@
+"""What is kept of share-partitions: one partition of `__share_group_state` as a state machine (the share coordinator).
+
+A share-partition's state is a snapshot and the updates since. The partition's leader writes an update with each
+acknowledgement; every so many updates a new snapshot takes their place, and all earlier records of the share-partition
+are redundant. Nothing is decided here: the leader knows what the batches mean, this keeps them.
+
+`checkpoint` writes snapshots of everything at once, after which the log before them can go.
+
+Bytes of the records that share groups are kept in: Kafka's formats, from `share.schema`.
+"""
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.resources import files
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.protocol.primitives import Cursor
+from millstream.formats.protocol.schema import Message, Schema, split_entries
+from millstream.node.coordination.core.operations import CoordinatorRecord, Outcome, Timers
+from millstream.node.queues.core.runs import RecordState, RunList, StateBatch
+
+_INT16 = struct.Struct(">h")
+_VERSION = 0
+
+
+@cache
+def _entries() -> dict[tuple[str, str], str]:
+    return split_entries(files("millstream.node.queues.core").joinpath("share.schema").read_text())
+
+
+@cache
+def _schema(kind: str, name: str) -> Schema:
+    return Schema(_entries()[kind, name])
+
+
+@cache
+def _names() -> dict[int, str]:
+    return {_schema(*entry).api_key: entry[1] for entry in _entries() if entry[0] == "key"}
+
+
+def encode(name: str, key: Mapping[str, Any], value: Mapping[str, Any] | None) -> CoordinatorRecord:
+    """A record of the type `name`; without a value it deletes what it is about."""
+    schema = _schema("key", name)
+    encoded_key = _INT16.pack(schema.api_key) + schema.encode(key, _VERSION)
+    if value is None:
+        return CoordinatorRecord(encoded_key, None)
+    return CoordinatorRecord(encoded_key, _INT16.pack(_VERSION) + _schema("value", name).encode(value, _VERSION))
+
+
+def decode(key: bytes, value: bytes | None) -> tuple[str, Message, Message | None] | None:
+    """Name, key and value; None for a type or version that is not known here."""
+    (number,) = _INT16.unpack_from(key)
+    name = _names().get(number)
+    if name is None:
+        return None
+    decoded_key = _schema("key", name).read(Cursor(key, _INT16.size, len(key)), _VERSION)
+    if value is None:
+        return name, decoded_key, None
+    (version,) = _INT16.unpack_from(value)
+    if version != _VERSION:
+        return None
+    return name, decoded_key, _schema("value", name).read(Cursor(value, _INT16.size, len(value)), version)
+
+
+_LARGEST_EPOCH = (1 << 31) - 1
+UNINITIALIZED = -1
+"""A start offset that the group's settings have yet to decide."""
+
+
+class ShareKey(NamedTuple):
+    group_id: str
+    topic_id: UUID
+    partition: int
+
+
+@dataclass(slots=True)
+class ShareState:
+    """All that is known of one share-partition."""
+
+    snapshot_epoch: int = 0
+    state_epoch: int = 0
+    leader_epoch: int = 0
+    start_offset: int = UNINITIALIZED
+    complete_count: int = -1
+    create_timestamp: int = 0
+    runs: RunList = field(default_factory=RunList)
+    updates: int = 0
+    """Since the last snapshot."""
+
+    @property
+    def batches(self) -> list[StateBatch]:
+        return self.runs.batches()
+
+
+class ShareStateShard:
+    def __init__(self, updates_per_snapshot: int = 500) -> None:
+        self.timers = Timers()
+        self.states: dict[ShareKey, ShareState] = {}
+        self.records_since_checkpoint = 0
+        self._updates_per_snapshot = updates_per_snapshot
+
+    # Operations
+
+    def initialize(
+        self, key: ShareKey, state_epoch: int, start_offset: int, now_ms: int, batches: Sequence[StateBatch] = ()
+    ) -> Outcome[None]:
+        """Begins anew, at a start offset or where the group's settings will say, with nothing but these batches."""
+        if not 0 <= state_epoch <= _LARGEST_EPOCH or start_offset < UNINITIALIZED:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"no state begins in epoch {state_epoch} at offset {start_offset}"
+            )
+        state = self.states.get(key)
+        if state is not None and state.state_epoch > state_epoch:
+            raise KafkaError(
+                ErrorCode.FENCED_STATE_EPOCH, f"state epoch {state_epoch} is over; this is {state.state_epoch}"
+            )
+        snapshot_epoch = 0 if state is None else state.snapshot_epoch + 1
+        created = now_ms if state is None else state.create_timestamp
+        fresh = ShareState(snapshot_epoch, state_epoch, 0, start_offset, 0, created)
+        _merge(fresh, batches)
+        fresh.complete_count = sum(
+            each.last - each.first + 1 for each in fresh.batches if RecordState(each.state).final
+        )
+        return Outcome(None, [_snapshot(key, fresh, now_ms)])
+
+    def read(self, key: ShareKey, leader_epoch: int, now_ms: int) -> Outcome[ShareState]:
+        """For a leader that takes over: all writes of leaders before it are refused from now on."""
+        state = self._known(key)
+        if leader_epoch < state.leader_epoch:
+            raise _fenced_leader(leader_epoch, state)
+        if leader_epoch <= state.leader_epoch:
+            return Outcome(state)
+        update = _update(key, state, leader_epoch, UNINITIALIZED, -1, ())
+        return Outcome(state, [update])
+
+    def write(
+        self,
+        key: ShareKey,
+        *,
+        state_epoch: int,
+        leader_epoch: int,
+        start_offset: int,
+        complete_count: int,
+        batches: Sequence[StateBatch],
+        now_ms: int,
+    ) -> Outcome[None]:
+        state = self._known(key)
+        if start_offset < UNINITIALIZED:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"there is no offset {start_offset}")
+        if 0 <= leader_epoch < state.leader_epoch:
+            raise _fenced_leader(leader_epoch, state)
+        if state_epoch < state.state_epoch:
+            raise KafkaError(
+                ErrorCode.FENCED_STATE_EPOCH, f"state epoch {state_epoch} is over; this is {state.state_epoch}"
+            )
+        leader_epoch = max(leader_epoch, state.leader_epoch)
+        if state_epoch == state.state_epoch and UNINITIALIZED < start_offset < state.start_offset:
+            # It was overtaken by a write that was decided later: what is done with stays so, whoever comes last.
+            start_offset = complete_count = UNINITIALIZED
+        if state_epoch == state.state_epoch and state.updates < self._updates_per_snapshot:
+            return Outcome(None, [_update(key, state, leader_epoch, start_offset, complete_count, batches)])
+        merged = ShareState(
+            state.snapshot_epoch + 1,
+            state_epoch,
+            leader_epoch,
+            state.start_offset if start_offset == UNINITIALIZED else start_offset,
+            state.complete_count if complete_count < 0 else complete_count,
+            state.create_timestamp,
+        )
+        for batch in state.batches:
+            merged.runs.put(batch)
+        _merge(merged, batches)
+        return Outcome(None, [_snapshot(key, merged, now_ms)])
+
+    def delete(self, key: ShareKey) -> Outcome[None]:
+        if key not in self.states:
+            return Outcome(None)
+        return Outcome(None, [encode("share_snapshot", key._asdict(), None)])
+
+    def summary(self, key: ShareKey) -> ShareState | None:
+        return self.states.get(key)
+
+    def checkpoint(self, now_ms: int) -> Outcome[None]:
+        """A snapshot of every share-partition: once it is written, nothing before it is needed."""
+        return Outcome(
+            None,
+            [
+                _snapshot(key, replace(state, snapshot_epoch=state.snapshot_epoch + 1), now_ms)
+                for key, state in self.states.items()
+            ],
+        )
+
+    def _known(self, key: ShareKey) -> ShareState:
+        state = self.states.get(key)
+        if state is None:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"group {key.group_id!r} has no state for partition {key.partition}"
+            )
+        return state
+
+    # Records
+
+    def replay(self, key: bytes, value: bytes | None) -> None:
+        decoded = decode(key, value)
+        if decoded is None:
+            return
+        name, about, content = decoded
+        if name not in ("share_snapshot", "share_update"):
+            return
+        self.records_since_checkpoint += 1
+        share_key = ShareKey(about.group_id, about.topic_id, about.partition)
+        if content is None:
+            self.states.pop(share_key, None)
+        elif name == "share_snapshot":
+            self.states[share_key] = _from_snapshot(content)
+        else:
+            state = self.states.get(share_key)
+            if state is not None and content.snapshot_epoch == state.snapshot_epoch:
+                _apply(state, content)
+
+    def loaded(self, now_ms: int) -> None:
+        """State comes and goes by requests alone."""
+
+
+def _fenced_leader(leader_epoch: int, state: ShareState) -> KafkaError:
+    return KafkaError(
+        ErrorCode.FENCED_LEADER_EPOCH, f"leader epoch {leader_epoch} is over; this is {state.leader_epoch}"
+    )
+
+
+def _apply(state: ShareState, update: Message) -> None:
+    state.updates += 1
+    state.leader_epoch = update.leader_epoch
+    state.start_offset = max(state.start_offset, update.start_offset)
+    if update.delivery_complete_count >= 0:
+        state.complete_count = update.delivery_complete_count
+    _merge(state, [_batch(row) for row in update.state_batches])
+
+
+def _merge(state: ShareState, batches: Sequence[StateBatch]) -> None:
+    """What is newer counts; what lies before the start is forgotten."""
+    for batch in batches:
+        if batch.last >= state.start_offset:
+            state.runs.put(batch)
+    if state.start_offset > 0:
+        state.runs.drop_before(state.start_offset)
+
+
+def _from_snapshot(content: Message) -> ShareState:
+    state = ShareState(
+        content.snapshot_epoch,
+        content.state_epoch,
+        content.leader_epoch,
+        content.start_offset,
+        content.delivery_complete_count,
+        content.create_timestamp,
+    )
+    _merge(state, [_batch(row) for row in content.state_batches])
+    return state
+
+
+def _batch(row: Message) -> StateBatch:
+    return StateBatch(row.first_offset, row.last_offset, RecordState(row.delivery_state), row.delivery_count)
+
+
+def _rows(batches: Sequence[StateBatch]) -> list[dict[str, Any]]:
+    return [
+        {"first_offset": first, "last_offset": last, "delivery_state": state, "delivery_count": deliveries}
+        for first, last, state, deliveries in batches
+    ]
+
+
+def _snapshot(key: ShareKey, state: ShareState, now_ms: int) -> CoordinatorRecord:
+    value = {
+        "snapshot_epoch": state.snapshot_epoch,
+        "state_epoch": state.state_epoch,
+        "leader_epoch": state.leader_epoch,
+        "start_offset": state.start_offset,
+        "delivery_complete_count": state.complete_count,
+        "create_timestamp": state.create_timestamp,
+        "write_timestamp": now_ms,
+        "state_batches": _rows(state.batches),
+    }
+    return encode("share_snapshot", key._asdict(), value)
+
+
+def _update(
+    key: ShareKey,
+    state: ShareState,
+    leader_epoch: int,
+    start_offset: int,
+    complete_count: int,
+    batches: Sequence[StateBatch],
+) -> CoordinatorRecord:
+    value = {
+        "snapshot_epoch": state.snapshot_epoch,
+        "leader_epoch": leader_epoch,
+        "start_offset": start_offset,
+        "delivery_complete_count": complete_count,
+        "state_batches": _rows(batches),
+    }
+    return encode("share_update", key._asdict(), value)

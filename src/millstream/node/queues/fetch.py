@@ -1,0 +1,451 @@
+"""ShareFetch (78) and ShareAcknowledge (79): how members of share groups get records and say what became of them.
+
+A ShareFetch first deals with the acknowledgements it brings, then acquires what is free in the partitions its session
+follows. With nothing to say it waits, and is woken by an append, by records that are given back or by their time;
+nothing polls. Deliberate difference: a request with acknowledgements is answered at once, not when there are records.
+
+Share sessions (KIP-932): what each member of a share group follows on this broker, and the epoch that orders its
+requests. A session ends with its connection, and what its member holds is then free again.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
+from uuid import UUID
+
+from millstream.config import group_config
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.ordered_set import OrderedSet
+from millstream.formats.protocol.fetch import ShareFetchResponse, SharePartitionResult
+from millstream.formats.protocol.primitives import Locate
+from millstream.formats.protocol.schema import Message
+from millstream.node.environment import Environment
+from millstream.node.groups.core.group import LONGEST_TEXT
+from millstream.node.queues.core.partition import AckRange
+from millstream.node.queues.core.runs import Acknowledgement
+from millstream.node.queues.core.state import ShareKey
+from millstream.node.queues.leader import LedSharePartition
+from millstream.node.queues.partitions import SharePartitions
+from millstream.node.server.request import Context, Response
+from millstream.node.server.service import Peer
+
+FIRST_EPOCH = 0
+FINAL_EPOCH = -1
+_LARGEST_EPOCH = (1 << 31) - 1
+_PARTITIONS_PER_SESSION = 20_000
+_PARTITIONS_IN_ALL = 250_000
+
+PartitionId = tuple[UUID, int]
+
+
+class ShareSession:
+    __slots__ = ("closed", "epoch", "group_id", "member_id", "on_lost", "partitions", "peer", "touched")
+
+    def __init__(self, group_id: str, member_id: str, peer: Peer) -> None:
+        self.group_id = group_id
+        self.member_id = member_id
+        self.peer = peer
+        self.closed = False
+        self.epoch = 1
+        """What the next request must carry."""
+        self.partitions: OrderedDict[PartitionId, None] = OrderedDict()
+        """Those that are followed, in the order in which they are served."""
+        self.touched: set[PartitionId] = set()
+        """Those of which the member may hold records, followed or not."""
+        self.on_lost: Callable[[], None] = lambda: None
+
+    def served(self, partitions: Iterable[PartitionId]) -> None:
+        """Who got something goes behind those who did not."""
+        for each in partitions:
+            if each in self.partitions:
+                self.partitions.move_to_end(each)
+
+
+class ShareSessions:
+    def __init__(self, slots: int, on_lost: Callable[[ShareSession], None]) -> None:
+        """`on_lost` is told of sessions whose connection ended."""
+        self._slots = slots
+        self._on_lost = on_lost
+        self._sessions: dict[tuple[str, str], ShareSession] = {}
+        self._followed = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def open(self, group_id: str, member_id: str, peer: Peer) -> ShareSession:
+        """A new session, in place of one the member may have had: it still holds what it holds."""
+        earlier = self._sessions.get((group_id, member_id))
+        if earlier is None and len(self._sessions) >= self._slots:
+            raise KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED, f"this broker has {self._slots} share sessions")
+        session = ShareSession(group_id, member_id, peer)
+        if earlier is not None:
+            self._remove(earlier)
+            session.touched = earlier.touched
+        session.on_lost = lambda: self._lost(session)
+        peer.on_close.add(session.on_lost)
+        self._sessions[group_id, member_id] = session
+        return session
+
+    def resume(self, group_id: str, member_id: str, epoch: int, peer: Peer) -> ShareSession:
+        """The session that a request goes on with."""
+        session = self._sessions.get((group_id, member_id))
+        if session is None:
+            raise KafkaError(ErrorCode.SHARE_SESSION_NOT_FOUND, f"member {member_id} has no share session here")
+        if epoch != session.epoch:
+            raise KafkaError(
+                ErrorCode.INVALID_SHARE_SESSION_EPOCH, f"share session epoch {epoch}, expected {session.epoch}"
+            )
+        session.epoch = 1 if epoch == _LARGEST_EPOCH else epoch + 1
+        if session.peer is not peer:
+            session.peer.on_close.discard(session.on_lost)
+            session.peer = peer
+            peer.on_close.add(session.on_lost)
+        return session
+
+    def follow(
+        self, session: ShareSession, partitions: Iterable[PartitionId], forgotten: Iterable[PartitionId]
+    ) -> None:
+        """Changes what a session follows; SHARE_SESSION_LIMIT_REACHED if that would be too much."""
+        before = len(session.partitions)
+        for each in forgotten:
+            session.partitions.pop(each, None)
+        for each in partitions:
+            session.partitions.setdefault(each)
+        count = len(session.partitions)
+        self._followed += count - before
+        if count > _PARTITIONS_PER_SESSION or (count > before and self._followed > _PARTITIONS_IN_ALL):
+            self._followed -= count
+            session.partitions.clear()  # the member is told, and begins a new session
+            raise KafkaError(
+                ErrorCode.SHARE_SESSION_LIMIT_REACHED, f"{count} partitions are more than a share session can have now"
+            )
+
+    def close(self, group_id: str, member_id: str) -> ShareSession:
+        session = self._sessions.get((group_id, member_id))
+        if session is None:
+            raise KafkaError(ErrorCode.SHARE_SESSION_NOT_FOUND, f"member {member_id} has no share session here")
+        self._remove(session)
+        return session
+
+    def _remove(self, session: ShareSession) -> None:
+        session.peer.on_close.discard(session.on_lost)
+        self._end(session)
+
+    def _lost(self, session: ShareSession) -> None:
+        if self._sessions.get((session.group_id, session.member_id)) is session:
+            self._end(session)
+            self._on_lost(session)
+
+    def _end(self, session: ShareSession) -> None:
+        session.closed = True
+        self._followed -= len(session.partitions)
+        del self._sessions[session.group_id, session.member_id]
+
+
+_RECORD_LIMIT = 1
+"""The acquire mode that takes `max_records` to the letter."""
+
+_WRONG_LEADER = frozenset((ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH))
+
+Failures = dict[PartitionId, KafkaError | None]
+
+
+class ShareFetchHandlers:
+    def __init__(
+        self,
+        shared: SharePartitions,
+        environment: Environment,
+        node_id: int,
+        locate: Locate,
+        *,
+        session_slots: int,
+        max_bytes: int,
+    ) -> None:
+        self._shared = shared
+        self._environment = environment
+        self._node_id = node_id
+        self._locate = locate
+        self._max_bytes = max_bytes
+        self.sessions = ShareSessions(session_slots, self._lost)
+        self.waiting = 0
+        """Fetches under way, most of which wait for something to hand out."""
+
+    # ShareFetch
+
+    async def share_fetch(self, request: Message, context: Context) -> Response:
+        rows: dict[PartitionId, SharePartitionResult] = {}
+        try:
+            _check_request(request)
+            session = self._session(request, context, rows)
+        except KafkaError as error:
+            return ShareFetchResponse(error.code, error.message)
+        config = self._shared.config_of(request.group_id)
+        acknowledged = await self._acknowledge(request, session)
+        answer = ShareFetchResponse(lock_timeout_ms=config[group_config.SHARE_RECORD_LOCK_DURATION_MS])
+        if request.share_session_epoch == FINAL_EPOCH:
+            await self._release(session)
+        elif not request.is_renew_ack:
+            waiting = _ShareWait(self, request, session, context)
+            self.waiting += 1
+            try:
+                await waiting.run(rows, patient=not acknowledged and request.min_bytes > 0)
+            finally:
+                self.waiting -= 1
+                waiting.leave()
+        for at, failure in acknowledged.items():
+            row = rows.setdefault(at, SharePartitionResult(at[1]))
+            if failure is not None:
+                row.acknowledge_error, row.acknowledge_message = failure.code, failure.message
+        elsewhere: dict[int, None] = {}
+        for at, row in rows.items():
+            if row.error in _WRONG_LEADER or row.acknowledge_error in _WRONG_LEADER:
+                row.leader_id, row.leader_epoch = self._shared.leader(at)
+                elsewhere[row.leader_id] = None
+            else:
+                row.leader_id = self._node_id
+            answer.topics.setdefault(at[0], []).append(row)
+        answer.endpoints = self._locate(elsewhere, context.peer.listener)
+        return answer
+
+    def _session(
+        self, request: Message, context: Context, rows: dict[PartitionId, SharePartitionResult]
+    ) -> ShareSession:
+        """The session that the request begins, goes on with or ends; `rows` is told what it cannot follow."""
+        epoch = request.share_session_epoch
+        if epoch == FINAL_EPOCH:
+            return self.sessions.close(request.group_id, request.member_id)
+        if epoch == FIRST_EPOCH:
+            if any(partition.acknowledgement_batches for _, partition in _partitions(request)):
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "a share session cannot begin with acknowledgements")
+            session = self.sessions.open(request.group_id, request.member_id, context.peer)
+        else:
+            session = self.sessions.resume(request.group_id, request.member_id, epoch, context.peer)
+        known: list[PartitionId] = []
+        for at, _ in _partitions(request):
+            try:
+                self._shared.find(ShareKey(request.group_id, *at))
+                known.append(at)
+                if epoch == FIRST_EPOCH and (led := self._shared.loaded(ShareKey(request.group_id, *at))) is not None:
+                    led.distrust()
+            except KafkaError as error:
+                rows[at] = SharePartitionResult(at[1], error.code, error.message)
+        self.sessions.follow(
+            session,
+            known,
+            ((topic.topic_id, index) for topic in request.forgotten_topics_data for index in topic.partitions),
+        )
+        return session
+
+    async def collect(
+        self, session: ShareSession, request: Message, rows: dict[PartitionId, SharePartitionResult]
+    ) -> list[LedSharePartition]:
+        """Acquires what is free, once around; returns the partitions that were looked at."""
+        left_bytes = min(request.max_bytes, self._max_bytes)
+        left_records = request.max_records
+        strict = request.share_acquire_mode == _RECORD_LIMIT
+        looked_at = []
+        served: list[PartitionId] = []
+        for at in list(session.partitions):
+            try:
+                led = await self._shared.get(ShareKey(session.group_id, *at))
+                looked_at.append(led)
+                if left_records <= 0 or (left_bytes <= 0 and served):
+                    continue
+                taken = await led.take(
+                    session.member_id, max(left_bytes, 0), left_records, strict=strict, at_least_one=not served
+                )
+            except KafkaError as error:
+                rows[at] = SharePartitionResult(at[1], error.code, error.message)
+                continue
+            if taken is None:
+                continue
+            session.touched.add(at)
+            served.append(at)
+            left_bytes -= taken.records.length
+            left_records -= taken.total
+            rows[at] = SharePartitionResult(
+                at[1],
+                leader_epoch=led.partition.leader_epoch,
+                records=taken.records,
+                acquired=taken.acquired,  # type: ignore[arg-type]
+            )
+        session.served(served)
+        return looked_at
+
+    def loaded(self, session: ShareSession) -> list[LedSharePartition]:
+        found = (self._shared.loaded(ShareKey(session.group_id, *at)) for at in session.partitions)
+        return [led for led in found if led is not None]
+
+    # ShareAcknowledge
+
+    async def share_acknowledge(self, request: Message, context: Context) -> Response:
+        try:
+            _check_request(request)
+            if request.share_session_epoch == FINAL_EPOCH:
+                session = self.sessions.close(request.group_id, request.member_id)
+            elif request.share_session_epoch == FIRST_EPOCH:
+                raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH, "a share session begins with a fetch")
+            else:
+                session = self.sessions.resume(
+                    request.group_id, request.member_id, request.share_session_epoch, context.peer
+                )
+        except KafkaError as error:
+            return {"error_code": error.code, "error_message": error.message}
+        acknowledged = await self._acknowledge(request, session)
+        if request.share_session_epoch == FINAL_EPOCH:
+            await self._release(session)
+        config = self._shared.config_of(request.group_id)
+        topics: dict[Any, list[dict[str, Any]]] = {}
+        elsewhere: dict[int, None] = {}
+        for at, failure in acknowledged.items():
+            leader_id, leader_epoch = self._node_id, 0
+            row: dict[str, Any] = {"partition_index": at[1]}
+            if failure is not None:
+                row |= {"error_code": failure.code, "error_message": failure.message}
+                if failure.code in _WRONG_LEADER:
+                    leader_id, leader_epoch = self._shared.leader(at)
+                    elsewhere[leader_id] = None
+            row["current_leader"] = {"leader_id": leader_id, "leader_epoch": leader_epoch}
+            topics.setdefault(at[0], []).append(row)
+        return {
+            "acquisition_lock_timeout_ms": config[group_config.SHARE_RECORD_LOCK_DURATION_MS],
+            "responses": [{"topic_id": topic_id, "partitions": rows} for topic_id, rows in topics.items()],
+            "node_endpoints": [each._asdict() for each in self._locate(elsewhere, context.peer.listener)],
+        }
+
+    async def _acknowledge(self, request: Message, session: ShareSession) -> Failures:
+        results: Failures = {}
+        may_renew = self._may_renew(request.group_id)
+        for at, partition in _partitions(request):
+            if not partition.acknowledgement_batches:
+                continue
+            try:
+                ranges = acknowledged_ranges(partition.acknowledgement_batches, request.is_renew_ack)
+                if not may_renew and any(kind == Acknowledgement.RENEW for _, _, kind in ranges):
+                    raise KafkaError(ErrorCode.INVALID_RECORD_STATE, "members of this group may not renew")
+                led = await self._shared.get(ShareKey(session.group_id, *at))
+                await led.acknowledge(session.member_id, ranges)
+                results[at] = None
+            except KafkaError as error:
+                results[at] = error
+        return results
+
+    def _may_renew(self, group_id: str) -> bool:
+        return bool(self._shared.config_of(group_id)[group_config.SHARE_RENEW_ACKNOWLEDGE_ENABLE])
+
+    # Sessions that end
+
+    async def _release(self, session: ShareSession) -> None:
+        for at in tuple(session.touched):
+            led = self._shared.loaded(ShareKey(session.group_id, *at))
+            if led is not None:
+                await led.release(session.member_id)
+
+    async def give_back(self, session: ShareSession, rows: dict[PartitionId, SharePartitionResult]) -> None:
+        """Frees what was acquired for an answer that nobody will get."""
+        for at, row in list(rows.items()):
+            if not row.acquired:
+                continue
+            del rows[at]
+            led = self._shared.loaded(ShareKey(session.group_id, *at))
+            if led is not None:
+                ranges = [(first, last, int(Acknowledgement.RELEASE)) for first, last, _ in row.acquired]
+                with suppress(KafkaError):  # it is free already, with everything else that the member had
+                    await led.acknowledge(session.member_id, ranges)
+
+    def _lost(self, session: ShareSession) -> None:
+        self._shared.in_background(self._release(session))
+
+
+class _ShareWait:
+    """One ShareFetch from the look for records to the answer."""
+
+    def __init__(self, handlers: ShareFetchHandlers, request: Message, session: ShareSession, context: Context) -> None:
+        self._handlers = handlers
+        self._request = request
+        self._session = session
+        self._peer = context.peer
+        self._news = asyncio.Event()
+        self._watched: OrderedSet[LedSharePartition] = OrderedSet()
+        self._peer.on_close.add(self.wake)
+
+    def wake(self) -> None:
+        self._news.set()
+
+    async def run(self, rows: dict[PartitionId, SharePartitionResult], patient: bool) -> None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._request.max_wait_ms / 1000
+        self._watch(self._handlers.loaded(self._session))
+        while not (self._peer.closed or self._session.closed):
+            self._news.clear()
+            self._watch(await self._handlers.collect(self._session, self._request, rows))
+            if self._peer.closed or self._session.closed:
+                await self._handlers.give_back(self._session, rows)
+                return
+            left = until - loop.time()
+            if rows or not patient or left <= 0:
+                return
+            try:
+                async with asyncio.timeout(left):
+                    await self._news.wait()
+            except TimeoutError:
+                return
+
+    def _watch(self, partitions: list[LedSharePartition]) -> None:
+        """From before the first look, so that nothing that happens during it is missed."""
+        for led in partitions:
+            led.waiters.add(self)
+            led.partition.waiters.add(self)
+        self._watched.update(dict.fromkeys(partitions))
+
+    def leave(self) -> None:
+        self._peer.on_close.discard(self.wake)
+        for led in self._watched:
+            led.waiters.discard(self)
+            led.partition.waiters.discard(self)
+
+
+def _partitions(request: Message) -> Iterable[tuple[PartitionId, Message]]:
+    for topic in request.topics:
+        for partition in topic.partitions:
+            yield (topic.topic_id, partition.partition_index), partition
+
+
+def _check_request(request: Message) -> None:
+    if not request.group_id:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "the group id is missing")
+    if not request.member_id:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "the member id is missing")
+    if max(len(request.group_id), len(request.member_id)) > LONGEST_TEXT:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"an id is longer than {LONGEST_TEXT} characters")
+    if request.share_session_epoch < FINAL_EPOCH:
+        raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH, "the epoch is negative")
+
+
+def acknowledged_ranges(batches: Iterable[Message], renewals: bool) -> list[AckRange]:
+    """What a request says, one row per stretch of offsets with the same word; INVALID_REQUEST if it is ill said."""
+    ranges: list[AckRange] = []
+    expected = -1
+    highest = Acknowledgement.RENEW if renewals else Acknowledgement.REJECT
+    for batch in batches:
+        first, last, kinds = batch.first_offset, batch.last_offset, batch.acknowledge_types
+        if first < 0 or first > last or first < expected:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"offsets {first} to {last} are out of order")
+        if first == expected:  # which Kafka tells from the above
+            raise KafkaError(ErrorCode.INVALID_RECORD_STATE, f"offset {first} is acknowledged twice")
+        if not kinds or len(kinds) not in (1, last - first + 1):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{len(kinds)} acknowledgements for {first} to {last}")
+        if min(kinds) < 0 or max(kinds) > highest:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"acknowledgement {max(kinds)} is not allowed")
+        expected = last
+        if len(kinds) == 1:
+            ranges.append((first, last, kinds[0]))
+            continue
+        begin = 0
+        for at in range(1, len(kinds) + 1):
+            if at == len(kinds) or kinds[at] != kinds[begin]:
+                ranges.append((first + begin, first + at - 1, kinds[begin]))
+                begin = at
+    return ranges

@@ -1,0 +1,399 @@
+"""One shared partition on its leader: stretches of the log go out, what members say of them comes in and is persisted.
+
+It hands out whole batches, as a fetch does, together with the offsets in them that a member acquired, and lets locks
+expire and records become due. All decisions are in `node/queues/core/partition.py`; loading is the owner's.
+
+Keys and due times of records, for the groups and topics that ask for key order or delays; only these pay for it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.records.batch import iterate_headers
+from millstream.formats.records.opening import OpeningLimits, records_between
+from millstream.formats.records.record import Record
+from millstream.node.coordination.aborted_batches import AbortedBatches
+from millstream.node.coordination.runtime import SteadyTime
+from millstream.node.environment import Environment
+from millstream.node.queues.core.in_flight import ReadRecord
+from millstream.node.queues.core.partition import AckRange, SharePartition, Transition
+from millstream.node.queues.core.runs import Acquired, DeadLetter
+from millstream.node.queues.core.state import ShareKey
+from millstream.node.queues.persister import SharePersister
+from millstream.node.replicas.batch_walk import BatchPlace, walk_batches
+from millstream.node.replicas.local_partition import Waiter, Waiters
+from millstream.node.replicas.partition import Partition
+from millstream.node.replicas.unreadable_batches import note_unreadable, unreadable_in
+from millstream.node.storage.index.aborted_reading import aborted_among
+from millstream.node.storage.log.slice import Slice
+
+DELIVER_AT = "millstream-deliver-at"
+"""The header with the time before which share groups do not hand the record out: milliseconds since 1970, as text."""
+_LONGEST_NUMBER = 19
+MOST_INSPECTED = 2000
+"""Offsets that are looked at in one go: what becomes of each is worked out on the event loop."""
+
+_log = logging.getLogger("millstream.share")
+
+
+def inspect(batches: bytes, delay_ms: int, first: int, last: int, limits: OpeningLimits) -> Iterator[ReadRecord]:
+    """Offset, key and due time of each record from offset `first` to `last`; a negative delay means that nothing is
+    delayed here. For a thread: passing over what lies before `first` takes time."""
+    for position, header in iterate_headers(batches):
+        low, high = max(first, header.base_offset), min(last, header.last_offset)
+        if header.is_control or low > high:
+            continue
+        try:
+            batch = memoryview(batches)[position : position + header.size]
+            for record in records_between(header, batch, low, high, limits):
+                yield record.offset, record.key, due_ms(record, delay_ms)
+        except KafkaError as error:
+            # The consumer will say what is wrong with it; until then it must not hold up the others.
+            _log.warning("batch_not_inspected offset=%d error=%s", header.base_offset, error)
+            for offset in range(low, high + 1):
+                yield offset, None, 0
+
+
+def due_ms(record: Record, delay_ms: int) -> int:
+    if delay_ms < 0:
+        return 0
+    for name, value in record.headers:
+        if name == DELIVER_AT and value is not None:
+            text = value.strip()
+            if text.isdigit() and len(text) <= _LONGEST_NUMBER:
+                return int(text)
+    return record.timestamp + delay_ms if delay_ms and record.timestamp >= 0 else 0
+
+
+_SUPERSEDED = frozenset((ErrorCode.INVALID_REQUEST, ErrorCode.FENCED_STATE_EPOCH, ErrorCode.FENCED_LEADER_EPOCH))
+"""Refusals of a write that say that the state is no longer the one that was loaded."""
+
+_TRUST_MS = 5000
+"""How long a state that nothing is written to is taken for the one that is kept."""
+_READ_BYTES = 4 << 20
+_MOST_LOOKED_INSIDE = 1024
+_INSPECTED_BYTES = 256 << 10
+"""How much is read at once where records are looked at: the loop has others to serve."""
+
+
+class Owner(Protocol):
+    """What a shared partition needs around it."""
+
+    persister: SharePersister
+    environment: Environment
+
+    def opening_limits(self) -> OpeningLimits: ...
+
+    def bury(self, led: "LedSharePartition", letters: Sequence[DeadLetter]) -> None: ...
+
+    def forget(self, led: "LedSharePartition") -> None: ...
+
+    def in_background(self, work: "Coroutine[Any, Any, None]") -> None: ...
+
+
+class Taken(NamedTuple):
+    """What a member gets: bytes of the log, and which of the records in them are for it."""
+
+    records: Slice
+    acquired: list[Acquired]
+    total: int
+
+
+class LedSharePartition:
+    def __init__(
+        self,
+        key: ShareKey,
+        partition: Partition,
+        machine: SharePartition,
+        state_epoch: int,
+        delay_ms: int,
+        owner: Owner,
+        *,
+        only_committed: bool,
+    ) -> None:
+        self.key = key
+        self.partition = partition
+        self.leader_epoch = partition.leader_epoch
+        self.machine = machine
+        self.waiters: Waiters[Waiter] = Waiters()
+        self.dropped = False
+        self.only_committed = only_committed
+        """Whether records of transactions are handed out only once these are committed (`share.isolation.level`)."""
+        self._state_epoch = state_epoch
+        self._delay_ms = delay_ms
+        self._owner = owner
+        self._environment = owner.environment
+        self._reading = False
+        self._missed = False
+        self._looked_inside: set[tuple[str, int]] = set()
+        self._time = SteadyTime(owner.environment)
+        self._trusted_until_ms = self._time.now_ms() + _TRUST_MS
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_ms = 0
+        dead = machine.archiving()
+        if dead:
+            owner.bury(self, dead)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this broker leads the partition still, in the epoch that it was loaded in."""
+        return self.partition.is_leader and self.partition.leader_epoch == self.leader_epoch
+
+    # Handing out
+
+    async def take(
+        self, member: str, max_bytes: int, max_records: int, *, strict: bool, at_least_one: bool
+    ) -> Taken | None:
+        """Acquires records for a member; None if there are none for it now. KafkaError if the log cannot be read."""
+        if self._reading or self.dropped:
+            self._missed = True
+            return None
+        try:
+            self._reading = True  # a second reader would find the same records free while the first waits for the disk
+            return await self._take(member, max_bytes, max_records, strict, at_least_one)
+        finally:
+            self._reading = False
+            if self._missed:
+                self._missed = False
+                self.wake_all()
+
+    async def _take(
+        self, member: str, max_bytes: int, max_records: int, strict: bool, at_least_one: bool
+    ) -> Taken | None:
+        machine, log, clock = self.machine, self.partition.log, self._time
+        max_bytes = min(max_bytes, _INSPECTED_BYTES if machine.inspected else _READ_BYTES)
+        while not self.dropped:
+            now_ms = clock.now_ms()
+            machine.log_starts_at(log.log_start_offset, now_ms)
+            offset = machine.next_offset(now_ms)
+            end = self.partition.last_stable_offset if self.only_committed else self.partition.high_watermark
+            if offset is None or offset >= end:
+                return None
+            if now_ms >= self._trusted_until_ms:
+                await self._look_at_state()
+                continue
+            records = log.read(offset, max_bytes, up_to=end, at_least_one=at_least_one)
+            aborted = AbortedBatches(aborted_among(log, records, offset, end) if self.only_committed else ())
+            if not records.ready:
+                await self._environment.offload(records.prepare)
+                now_ms = clock.now_ms()
+            if not records.length:
+                return None
+            if machine.was_given(offset):
+                await self._look_inside(records)
+            data = await self._look(records, offset, max_records, now_ms, aborted)
+            if self.dropped:
+                return None
+            now_ms = clock.now_ms()
+            acquired = machine.acquire(
+                member, [(place.first, place.last) for place in data], max_records, now_ms, strict=strict
+            )
+            self._set_alarm()
+            if acquired:
+                taken = Taken(_trimmed(records, data, acquired), acquired, _count(acquired))
+                self.partition.traffic.sent_bytes += taken.records.length
+                self.partition.traffic.sent_records += taken.total
+                return taken
+            if machine.next_offset(now_ms) == offset:
+                return None
+            await asyncio.sleep(0)  # what was read was not for anyone yet: look further, after the others
+        return None
+
+    async def _look_inside(self, records: Slice) -> None:
+        """What comes back may be a batch that no member can read, and with it the good ones behind it (ADR 25)."""
+        place = records.file.path, records.position
+        if place in self._looked_inside:
+            return
+        if len(self._looked_inside) >= _MOST_LOOKED_INSIDE:
+            self._looked_inside.clear()
+        self._looked_inside.add(place)
+        limits = self._owner.opening_limits()
+        found = await self._environment.offload(lambda: unreadable_in(records, limits))
+        if self.is_current:
+            note_unreadable(self.partition, found)
+
+    def distrust(self) -> None:
+        """Somebody new reads: perhaps it is a new group of the same name."""
+        self._trusted_until_ms = 0
+
+    async def _look_at_state(self) -> None:
+        """Finds out whether the state is still the one that was loaded: the share coordinator may be elsewhere."""
+        try:
+            state = await self._owner.persister.summary(self.key)
+        except KafkaError as error:
+            # Nothing is lost by handing records out: what is said of them is refused, if the state is another.
+            _log.warning("share_state_not_looked_at key=%s error=%s", self.key, error)
+        else:
+            if state is None or state.state_epoch != self._state_epoch:
+                self._owner.forget(self)
+        self._trusted_until_ms = self._time.now_ms() + _TRUST_MS
+
+    async def _look(
+        self, records: Slice, offset: int, max_records: int, now_ms: int, aborted: AbortedBatches
+    ) -> list[BatchPlace]:
+        """Tells the machine what lies in a slice, as far as it is needed; returns the batches with records to give."""
+        machine, unreadable = self.machine, self.partition.unreadable
+        data: list[BatchPlace] = []
+        expected = offset
+        for place in walk_batches(records):
+            is_for_nobody = aborted.has(place) or place.is_control or place.is_empty
+            if place.last < offset:
+                continue
+            if unreadable is not None and unreadable.has(place.first):
+                if data:
+                    break  # members would drop what is behind it in the same response
+                is_for_nobody = True
+            if place.first > expected:
+                machine.absent(expected, place.first - 1, now_ms)
+            if is_for_nobody:
+                machine.absent(place.first, place.last, now_ms)
+            else:
+                data.append(place)
+            expected = place.last + 1
+            if not machine.inspected and expected - offset >= max_records:
+                break
+        unread = machine.next_unread()
+        if machine.inspected and data and data[0].first <= unread <= data[-1].last:
+            # In a thread: batches may be large once they are opened. No other request reads here meanwhile. A few at a
+            # time: the next request, or the next turn, goes on behind them.
+            last = min(data[-1].last, unread + MOST_INSPECTED - 1)
+            limits = self._owner.opening_limits()
+
+            def look() -> list[ReadRecord]:
+                return [
+                    row
+                    for place in data
+                    if place.last >= unread and place.first <= last
+                    for row in inspect(
+                        records.file.read_at(place.position, place.size), self._delay_ms, unread, last, limits
+                    )
+                ]
+
+            machine.admit(unread, last, await self._environment.open_in_turn(look), self._time.now_ms())
+        return data
+
+    def differs(self, key_order: bool, delay_ms: int) -> bool:
+        """Whether settings changed that decide how records are looked at."""
+        return (key_order, delay_ms) != (self.machine.key_order, self._delay_ms)
+
+    # What members say
+
+    async def acknowledge(self, member: str, ranges: Sequence[AckRange]) -> None:
+        """Returns when it is persisted; KafkaError if it was refused or could not be."""
+        if self.dropped:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the share-partition was loaded anew")
+        now_ms = self._time.now_ms()
+        transition = self.machine.acknowledge(member, ranges, now_ms)
+        self._set_alarm()
+        await self._persist(transition)
+
+    async def release(self, member: str) -> None:
+        """The member is gone."""
+        if not self.dropped:
+            await self._persist_or_log(self.machine.release_member(member))
+
+    async def _persist(self, transition: Transition) -> None:
+        if not transition.runs:
+            return
+        try:
+            await self._write(transition)
+        except KafkaError as error:
+            if error.code in _SUPERSEDED:
+                self._owner.forget(self)
+                raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the state is another by now: {error}") from error
+            self.machine.roll_back(transition)
+            self._set_alarm()
+            raise
+        self._commit(transition)
+
+    async def _persist_or_log(self, transition: Transition) -> None:
+        """For what is so whether it can be persisted or not: a lock is over, a member is gone."""
+        if not transition.runs:
+            return
+        try:
+            await self._write(transition)
+        except KafkaError as error:
+            _log.warning("share_state_not_written key=%s error=%s", self.key, error)
+            if error.code in _SUPERSEDED:
+                self._owner.forget(self)
+                return
+        self._commit(transition)
+
+    async def _write(self, transition: Transition) -> None:
+        await self._owner.persister.write(
+            self.key,
+            state_epoch=self._state_epoch,
+            leader_epoch=self.leader_epoch,
+            start_offset=transition.start,
+            complete_count=transition.complete_count,
+            batches=transition.batches,
+        )
+        self._trusted_until_ms = self._time.now_ms() + _TRUST_MS
+
+    def _commit(self, transition: Transition) -> None:
+        self.machine.commit(transition, self._time.now_ms())
+        if transition.dead and not self.dropped:
+            self._owner.bury(self, transition.dead)
+        self._set_alarm()
+        self.wake_all()
+
+    async def buried(self, letter: DeadLetter) -> None:
+        """A dead letter is where it belongs."""
+        if self.dropped:
+            return  # whoever loads it anew sends the letter again: the state still has it on its way
+        await self._persist(self.machine.finish_archiving(letter.first, letter.last))
+
+    # Time
+
+    def _set_alarm(self) -> None:
+        deadline_ms = self.machine.next_alarm_ms
+        if deadline_ms is None or self.dropped:
+            return
+        if self._alarm is not None:
+            if self._alarm_ms <= deadline_ms:
+                return  # when it rings, it looks again
+            self._alarm.cancel()
+        delay = max(0, deadline_ms - self._time.now_ms()) / 1000
+        self._alarm_ms = deadline_ms
+        self._alarm = self._environment.loop.call_later(delay, self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        self._owner.in_background(self._look_at_the_clock())
+
+    async def _look_at_the_clock(self) -> None:
+        if self.dropped:
+            return
+        now_ms = self._time.now_ms()
+        ready = self.machine.next_offset(now_ms)  # also takes note of what is due by now
+        expired = self.machine.expire(now_ms)  # written at once: what was decided first must not be written last
+        if expired.runs:
+            await self._persist_or_log(expired)
+        elif ready is not None:
+            self.wake_all()
+        self._set_alarm()
+
+    def wake_all(self) -> None:
+        for waiter in tuple(self.waiters):
+            waiter.wake()
+
+    def drop(self) -> None:
+        """The state changed under it, or the partition is gone: whoever asks next loads it anew."""
+        self.dropped = True
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self.wake_all()
+
+
+def _trimmed(records: Slice, places: list[BatchPlace], acquired: list[Acquired]) -> Slice:
+    """The batches from the first acquired record to the last."""
+    wanted = [place for place in places if place.last >= acquired[0].first and place.first <= acquired[-1].last]
+    first, last = wanted[0], wanted[-1]
+    return Slice(records.file, first.position, last.position + last.size - first.position, True)
+
+
+def _count(acquired: list[Acquired]) -> int:
+    return sum(row.last - row.first + 1 for row in acquired)

@@ -1,0 +1,251 @@
+"""The shared partitions this broker leads: loaded when a group first reads them, kept as settings and topics say."""
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any
+from uuid import UUID
+
+from millstream.config import group_config
+from millstream.config.errors import ConfigError
+from millstream.config.group_config import BY_DURATION, READ_COMMITTED, GroupConfig
+from millstream.config.iso_duration import parse_duration_ms
+from millstream.config.table import share as share_settings
+from millstream.config.table.topic import MILLSTREAM_DELIVERY_DELAY_MS
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.identifiers import TopicId
+from millstream.formats.records.opening import OpeningLimits
+from millstream.node.cluster.cluster_view import ClusterView
+from millstream.node.environment import Environment
+from millstream.node.metadata.image import ConfigResource, MetadataDelta, ResourceType
+from millstream.node.queues.coordinator import STATE_TOPIC, StoredState
+from millstream.node.queues.core.in_flight import ShareLimits
+from millstream.node.queues.core.partition import SharePartition
+from millstream.node.queues.core.runs import DeadLetter, RecordState
+from millstream.node.queues.core.state import UNINITIALIZED, ShareKey
+from millstream.node.queues.dead_letters import DeadLetters
+from millstream.node.queues.leader import LedSharePartition
+from millstream.node.queues.persister import SharePersister
+from millstream.node.replicas.partition import Partition
+from millstream.node.replicas.partition_table import PartitionTable
+from millstream.node.storage.opening_limits import opening_limits
+
+NO_DELAY = -1
+
+_log = logging.getLogger("millstream.share")
+
+
+class SharePartitions:
+    def __init__(
+        self,
+        view: ClusterView,
+        partitions: PartitionTable,
+        persister: SharePersister,
+        dead_letters: DeadLetters,
+        environment: Environment,
+    ) -> None:
+        self.persister = persister
+        self.environment = environment
+        self._view = view
+        self._partitions = partitions
+        self._dead_letters = dead_letters
+        self._led: dict[ShareKey, LedSharePartition] = {}
+        self._loading: dict[ShareKey, asyncio.Future[LedSharePartition]] = {}
+        self._background: set[asyncio.Future[Any]] = set()
+
+    def opening_limits(self) -> OpeningLimits:
+        """For batches whose records are looked at one by one."""
+        return opening_limits(self._view.config)
+
+    def config_of(self, group_id: str) -> GroupConfig:
+        overrides = self._view.image.configs.get(ConfigResource(ResourceType.GROUP, group_id), {})
+        return GroupConfig(overrides, self._view.config)
+
+    # Finding and loading
+
+    def led(self) -> list[LedSharePartition]:
+        """Those that some group reads here."""
+        return list(self._led.values())
+
+    def loaded(self, key: ShareKey) -> LedSharePartition | None:
+        return self._led.get(key)
+
+    async def get(self, key: ShareKey) -> LedSharePartition:
+        """The share-partition, loaded; KafkaError if this broker does not lead it or its state cannot be read."""
+        led = self._led.get(key)
+        if led is not None:
+            return led
+        loading = self._loading.get(key)
+        if loading is None:
+            loading = self._loading[key] = asyncio.ensure_future(self._load(key), loop=self.environment.loop)
+            loading.add_done_callback(lambda done: self._loading.pop(key, None))
+        return await asyncio.shield(loading)
+
+    async def _load(self, key: ShareKey) -> LedSharePartition:
+        partition = self.find(key)
+        leader_epoch = partition.leader_epoch
+        _ = partition.log  # opened, or the high watermark is not known yet
+        config = self.config_of(key.group_id)
+        try:
+            state = await self.persister.read(key, leader_epoch)
+        except KafkaError as error:
+            if error.code is not ErrorCode.INVALID_REQUEST:
+                raise
+            # As Kafka says it: the state was never initialized.
+            raise KafkaError(
+                ErrorCode.UNKNOWN_SERVER_ERROR,
+                f"share group {key.group_id} does not read partition {key.partition} of topic {key.topic_id}",
+            ) from None
+        state = await self._cut_to_log(key, partition, state)
+        start = state.start_offset
+        if start == UNINITIALIZED:
+            start = await self._first_offset(partition, config[group_config.SHARE_AUTO_OFFSET_RESET])
+            # Written down at once: "latest" must mean the same after a restart.
+            await self.persister.write(
+                key,
+                state_epoch=state.state_epoch,
+                leader_epoch=leader_epoch,
+                start_offset=start,
+                complete_count=0,
+                batches=(),
+            )
+        if not partition.is_leader or partition.leader_epoch != leader_epoch:
+            raise partition.not_leader()
+        delay_ms = self._delay_ms(partition.topic_partition.topic)
+        machine = SharePartition(
+            start,
+            state.batches,
+            self._limits(config),
+            key_order=config[group_config.SHARE_KEY_ORDER],
+            inspected=delay_ms != NO_DELAY,
+        )
+        led = self._led[key] = LedSharePartition(
+            key, partition, machine, state.state_epoch, delay_ms, self, only_committed=_only_committed(config)
+        )
+        return led
+
+    async def _cut_to_log(self, key: ShareKey, partition: Partition, state: StoredState) -> StoredState:
+        """Takes back what is known of records that the log no longer has: their offsets will be those of others.
+
+        A power cut, or the election of a leader that was not in sync, may cost the log its last records after their
+        acknowledgements were written.
+        """
+        end = max(partition.log.log_end_offset, partition.high_watermark)
+        batches = state.batches
+        if state.start_offset <= end and (not batches or batches[-1].last < end):
+            return state
+        _log.warning("share_state_beyond_log key=%s start=%d log_end=%d", key, state.start_offset, end)
+        left = [each._replace(last=min(each.last, end - 1)) for each in batches if each.first < end]
+        epoch, start = state.state_epoch + 1, min(state.start_offset, end)
+        await self.persister.initialize(key, epoch, start)
+        await self.persister.write(
+            key,
+            state_epoch=epoch,
+            leader_epoch=partition.leader_epoch,
+            start_offset=UNINITIALIZED,
+            complete_count=sum(each.last - each.first + 1 for each in left if RecordState(each.state).final),
+            batches=left,
+        )
+        return await self.persister.read(key, partition.leader_epoch)
+
+    def find(self, key: ShareKey) -> Partition:
+        """The partition, if this broker leads it."""
+        partition = self._partitions.by_id.get(key.topic_id.bytes, {}).get(key.partition)
+        if partition is not None and partition.is_leader:
+            return partition
+        topic = self._view.image.topics_by_id.get(TopicId(key.topic_id))
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with the id {key.topic_id}")
+        if not 0 <= key.partition < len(topic.partitions):
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"partition {key.partition} does not exist")
+        raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"another broker leads partition {key.partition}")
+
+    def leader(self, at: tuple[UUID, int]) -> tuple[int, int]:
+        """Who leads a partition, and in which epoch, as the metadata says; -1 where nobody does."""
+        topic = self._view.image.topics_by_id.get(TopicId(at[0]))
+        if topic is None or not 0 <= at[1] < len(topic.partitions):
+            return -1, -1
+        state = topic.partitions[at[1]]
+        return state.leader, state.leader_epoch
+
+    async def _first_offset(self, partition: Partition, rule: str) -> int:
+        log = partition.log
+        if rule == "earliest":
+            return log.log_start_offset
+        if rule.startswith(BY_DURATION):
+            since_ms = self.environment.clock.now_ms() - (parse_duration_ms(rule.removeprefix(BY_DURATION)) or 0)
+            search = log.time_search(self.opening_limits())
+            found = await self.environment.open_in_turn(lambda: search.offset_by_timestamp(since_ms))
+            return partition.high_watermark if found is None else found.offset
+        return partition.high_watermark
+
+    def _limits(self, config: GroupConfig) -> ShareLimits:
+        return ShareLimits(
+            delivery_count=config[group_config.SHARE_DELIVERY_COUNT_LIMIT],
+            lock_ms=config[group_config.SHARE_RECORD_LOCK_DURATION_MS],
+            max_locks=config[group_config.SHARE_PARTITION_MAX_RECORD_LOCKS],
+            max_deferred=self._view.config[share_settings.MILLSTREAM_SHARE_PARTITION_MAX_DEFERRED_RECORDS],
+            dead_letters=bool(config[group_config.ERRORS_DEADLETTERQUEUE_TOPIC_NAME]),
+        )
+
+    def _delay_ms(self, topic: str) -> int:
+        text = self._view.image.topic_config(topic).get(MILLSTREAM_DELIVERY_DELAY_MS.name)
+        if text is None:
+            return MILLSTREAM_DELIVERY_DELAY_MS.default
+        try:
+            return MILLSTREAM_DELIVERY_DELAY_MS.parse(text)
+        except ConfigError:
+            return NO_DELAY
+
+    # Following the metadata
+
+    def follow(self, delta: MetadataDelta) -> None:
+        gone = {topic.id for topic in delta.deleted.values()}
+        all_state = any(topic.name == STATE_TOPIC for topic in delta.deleted.values())
+        for led in list(self._led.values()):
+            if all_state or led.key.topic_id in gone or not led.is_current:
+                self.forget(led)
+        if not delta.configs:
+            return
+        for led in list(self._led.values()):
+            config = self.config_of(led.key.group_id)
+            led.machine.limits = self._limits(config)
+            led.only_committed = _only_committed(config)
+            delay_ms = self._delay_ms(led.partition.topic_partition.topic)
+            if led.differs(config[group_config.SHARE_KEY_ORDER], delay_ms):
+                self.forget(led)
+
+    def reset(self, group_id: str, partitions: Iterable[tuple[UUID, int]]) -> None:
+        """The persisted state is another one from now on."""
+        for topic_id, index in partitions:
+            led = self._led.get(ShareKey(group_id, topic_id, index))
+            if led is not None:
+                self.forget(led)
+
+    def forget(self, led: LedSharePartition) -> None:
+        if self._led.get(led.key) is led:
+            del self._led[led.key]
+        led.drop()
+
+    # In the background
+
+    def bury(self, led: LedSharePartition, letters: Sequence[DeadLetter]) -> None:
+        self.in_background(self._dead_letters.send(led, lambda: self.config_of(led.key.group_id), letters))
+
+    def in_background(self, work: "Coroutine[Any, Any, None]") -> None:
+        task = asyncio.ensure_future(work, loop=self.environment.loop)
+        self._background.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: "asyncio.Future[Any]") -> None:
+        self._background.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("share_background_failed", exc_info=error)
+
+    def close(self) -> None:
+        for led in self._led.values():
+            led.drop()
+
+
+def _only_committed(config: GroupConfig) -> bool:
+    return bool(config[group_config.SHARE_ISOLATION_LEVEL] == READ_COMMITTED)

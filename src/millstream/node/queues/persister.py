@@ -1,0 +1,414 @@
+"""The state of share-partitions as their leaders and group coordinators reach it: here, or over the wire where another
+broker keeps it.
+
+What meets a share coordinator that is moving, loading or not to be reached is tried again for a while; all requests are
+of a kind for which arriving twice does no harm. Writes for one share-partition are kept in order. What has to wait goes
+together into the next request.
+
+What a group coordinator sees to at the share coordinator: state is made for what a share group begins to read, and
+deleted when nobody needs it any more.
+
+The group's records say what is still to be made, so whoever coordinates the group next goes on with it. Members hear of
+an assignment only when its state is there (`ready`): what a leader finds is this group's own, and never what an earlier
+group of the same name left behind.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.protocol.schema import Message
+from millstream.node.cluster.cluster_view import ClusterView
+from millstream.node.cluster.peer_requests import PeerRequests
+from millstream.node.environment import Environment
+from millstream.node.groups.coordinator import GroupCoordinator
+from millstream.node.groups.core.shard import GroupShard
+from millstream.node.groups.core.share_group import TopicPartitionId
+from millstream.node.groups.core.share_groups import Partitions
+from millstream.node.queues.coordinator import STATE_TOPIC, ShareCoordinator, StoredState
+from millstream.node.queues.core.runs import RecordState, StateBatch
+from millstream.node.queues.core.state import UNINITIALIZED, ShareKey
+
+_PATIENCE_S = 10.0
+_REQUEST_S = 6.0
+_LOOK_S = 0.25
+_FIRST_PAUSE_S = 0.02
+_LONGEST_PAUSE_S = 0.5
+_ASKED_AGAIN = frozenset(
+    (
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.NETWORK_EXCEPTION,
+    )
+)
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class _Write:
+    state_epoch: int
+    leader_epoch: int
+    start_offset: int
+    complete_count: int
+    batches: Sequence[StateBatch]
+    done: "asyncio.Future[KafkaError | None]"
+
+    def follows_on(self, other: "_Write") -> bool:
+        return (self.state_epoch, self.leader_epoch) == (other.state_epoch, other.leader_epoch)
+
+
+class SharePersister:
+    def __init__(
+        self, view: ClusterView, local: ShareCoordinator, peers: PeerRequests, environment: Environment
+    ) -> None:
+        self._view = view
+        self._local = local
+        self._peers = peers
+        self._loop = environment.loop
+        self._waiting: dict[ShareKey, deque[_Write]] = {}
+        """Writes that could not be made on the spot, for each share-partition that has any under way."""
+        self._tasks: set[asyncio.Future[None]] = set()
+
+    async def initialize(self, key: ShareKey, state_epoch: int, start_offset: int) -> None:
+        await self._ask(
+            key,
+            lambda: self._local.initialize(key, state_epoch, start_offset),
+            "initialize_share_group_state",
+            {"state_epoch": state_epoch, "start_offset": start_offset},
+            lambda row: None,
+        )
+
+    async def read(self, key: ShareKey, leader_epoch: int) -> StoredState:
+        """The state as a leader needs it that takes over; INVALID_REQUEST if there is none."""
+        return await self._ask(
+            key,
+            lambda: self._local.read(key, leader_epoch),
+            "read_share_group_state",
+            {"leader_epoch": leader_epoch},
+            lambda row: StoredState(
+                row.state_epoch, leader_epoch, row.start_offset, -1, [_batch(each) for each in row.state_batches]
+            ),
+        )
+
+    async def delete(self, key: ShareKey) -> None:
+        if STATE_TOPIC in self._view.image.topics:
+            await self._ask(key, lambda: self._local.delete(key), "delete_share_group_state", {}, lambda row: None)
+
+    async def summary(self, key: ShareKey) -> StoredState | None:
+        """Where the state is, without what it knows of single records; None if there is none."""
+        return await self._ask(
+            key,
+            lambda: self._local.summary(key),
+            "read_share_group_state_summary",
+            {"leader_epoch": -1},
+            lambda row: StoredState(
+                row.state_epoch, row.leader_epoch, row.start_offset, row.delivery_complete_count, []
+            ),
+        )
+
+    # Writes
+
+    async def write(
+        self,
+        key: ShareKey,
+        *,
+        state_epoch: int,
+        leader_epoch: int,
+        start_offset: int,
+        complete_count: int,
+        batches: Sequence[StateBatch],
+    ) -> None:
+        if key not in self._waiting and self._is_here(key):
+            try:
+                # A coordinator on this broker takes them in the order in which they come.
+                await self._local.write(
+                    key,
+                    state_epoch=state_epoch,
+                    leader_epoch=leader_epoch,
+                    start_offset=start_offset,
+                    complete_count=complete_count,
+                    batches=batches,
+                )
+                return
+            except KafkaError as error:
+                if error.code not in _ASKED_AGAIN:
+                    raise
+        done: asyncio.Future[KafkaError | None] = self._loop.create_future()
+        waiting = self._waiting.get(key)
+        if waiting is None:
+            waiting = self._waiting[key] = deque()
+            task = asyncio.ensure_future(self._write_all(key, waiting), loop=self._loop)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        waiting.append(_Write(state_epoch, leader_epoch, start_offset, complete_count, batches, done))
+        error_or_none = await done
+        if error_or_none is not None:
+            raise error_or_none
+
+    async def _write_all(self, key: ShareKey, waiting: "deque[_Write]") -> None:
+        try:
+            while waiting:
+                together = [waiting.popleft()]
+                while waiting and waiting[0].follows_on(together[0]):
+                    together.append(waiting.popleft())
+                failure: KafkaError | None = None
+                try:
+                    await self._write_together(key, together)
+                except KafkaError as error:
+                    failure = error
+                for each in together:
+                    if not each.done.done():
+                        each.done.set_result(failure)
+        finally:
+            del self._waiting[key]
+
+    async def _write_together(self, key: ShareKey, writes: list[_Write]) -> None:
+        first = writes[0]
+        start = max(each.start_offset for each in writes)
+        complete = next((each.complete_count for each in reversed(writes) if each.complete_count >= 0), -1)
+        batches = [batch for each in writes for batch in each.batches]
+        await self._ask(
+            key,
+            lambda: self._local.write(
+                key,
+                state_epoch=first.state_epoch,
+                leader_epoch=first.leader_epoch,
+                start_offset=start,
+                complete_count=complete,
+                batches=batches,
+            ),
+            "write_share_group_state",
+            {
+                "state_epoch": first.state_epoch,
+                "leader_epoch": first.leader_epoch,
+                "start_offset": start,
+                "delivery_complete_count": complete,
+                "state_batches": [
+                    {"first_offset": low, "last_offset": high, "delivery_state": state, "delivery_count": count}
+                    for low, high, state, count in batches
+                ],
+            },
+            lambda row: None,
+        )
+
+    # Here or there
+
+    def _is_here(self, key: ShareKey) -> bool:
+        return STATE_TOPIC in self._view.image.topics and self._local.leader_of(key) == self._view.node_id
+
+    async def _ask(
+        self,
+        key: ShareKey,
+        here: "Callable[[], Awaitable[T]]",
+        api: str,
+        fields: Mapping[str, Any],
+        read: "Callable[[Message], T]",
+    ) -> T:
+        deadline = self._loop.time() + _PATIENCE_S
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            try:
+                await self._local.ensure_topic()
+                broker_id = self._local.leader_of(key)
+                if broker_id == self._view.node_id:
+                    return await here()
+                return read(await self._ask_there(broker_id, key, api, fields))
+            except KafkaError as error:
+                if error.code not in _ASKED_AGAIN:
+                    raise
+                failure = error
+            except OSError as error:
+                failure = KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"share coordinator: {error}")
+            if self._loop.time() + pause_s >= deadline:
+                raise failure
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    async def _ask_there(self, broker_id: int, key: ShareKey, api: str, fields: Mapping[str, Any]) -> Message:
+        request = {
+            "group_id": key.group_id,
+            "topics": [{"topic_id": key.topic_id, "partitions": [{"partition": key.partition, **fields}]}],
+        }
+        answer = await self._while_it_leads(
+            broker_id, key, self._peers.request(broker_id, api, request, timeout_s=_REQUEST_S)
+        )
+        for topic in answer.results:
+            for row in topic.partitions:
+                if row.error_code:
+                    raise KafkaError(ErrorCode(row.error_code), row.error_message or "")
+                found: Message = row
+                return found
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"broker {broker_id} said nothing of {key}")
+
+    async def _while_it_leads(self, broker_id: int, key: ShareKey, request: "Coroutine[Any, Any, Message]") -> Message:
+        """The answer of a broker, unless another takes its place meanwhile: one that hangs never says so."""
+        asked = asyncio.ensure_future(request)
+        try:
+            while not asked.done():
+                await asyncio.wait((asked,), timeout=_LOOK_S)
+                if not asked.done() and self._local.leader_of(key) != broker_id:
+                    raise KafkaError(ErrorCode.NOT_COORDINATOR, f"broker {broker_id} keeps this state no longer")
+            return asked.result()
+        finally:
+            asked.cancel()
+
+
+def _batch(row: Message) -> StateBatch:
+    return StateBatch(row.first_offset, row.last_offset, RecordState(row.delivery_state), row.delivery_count)
+
+
+_READY_TIMEOUT_S = 5.0
+_AT_ONCE = 50
+_FIRST_RETRY_S = 0.1
+_MAX_RETRY_S = 10.0
+_FIRST_SECOND = 1_577_836_800
+"""2020 began: epochs of states are counted from here."""
+_LARGEST_EPOCH = (1 << 31) - 1
+
+_log = logging.getLogger("millstream.share")
+
+
+@dataclass(slots=True, eq=False)
+class _Errand:
+    shard: GroupShard
+    makes: bool
+    """Or else deletes."""
+    epoch: int = 0
+    """Of the state that is made."""
+
+
+class ShareGroupStates:
+    def __init__(
+        self,
+        persister: SharePersister,
+        groups: GroupCoordinator,
+        forget: Callable[[str, Iterable[TopicPartitionId]], None],
+        environment: Environment,
+    ) -> None:
+        """`forget` is told of share-partitions whose state is another from now on, in case this broker leads them."""
+        self._persister = persister
+        self._groups = groups
+        self._forget = forget
+        self._environment = environment
+        self._errands: dict[str, dict[TopicPartitionId, _Errand]] = {}
+        self._tasks: dict[str, asyncio.Future[None]] = {}
+        self._news: dict[str, asyncio.Future[None]] = {}
+        self._last_epoch = 0
+        groups.on_share_state = self._changed
+        groups.on_shard_closed = self._shard_closed
+
+    def _changed(self, shard: GroupShard, group_id: str, begun: Partitions, gone: Partitions) -> None:
+        errands = self._errands.setdefault(group_id, {})
+        self._last_epoch = max(self._last_epoch + 1, self._environment.clock.now_ms() // 1000 - _FIRST_SECOND)
+        for at in begun:
+            errands[at] = _Errand(shard, makes=True, epoch=self._last_epoch)
+        for at in gone:
+            errands[at] = _Errand(shard, makes=False)
+        self._forget(group_id, [*begun, *gone])
+        if group_id not in self._tasks:
+            task = asyncio.ensure_future(self._see_to(group_id), loop=self._environment.loop)
+            self._tasks[group_id] = task
+            task.add_done_callback(_ended)
+
+    def _shard_closed(self, shard: GroupShard) -> None:
+        """Whoever coordinates its groups next goes by the records, not by what is under way here."""
+        for group_id, errands in self._errands.items():
+            for at, errand in tuple(errands.items()):
+                if errand.shard is shard:
+                    del errands[at]
+            self._tell(group_id)
+
+    async def ready(self, group_id: str) -> None:
+        """Returns when all state that the group's members read is there; COORDINATOR_NOT_AVAILABLE if it takes long."""
+        if not self._is_making(group_id):
+            return
+        try:
+            async with asyncio.timeout(_READY_TIMEOUT_S):
+                while self._is_making(group_id):
+                    news = self._news.get(group_id)
+                    if news is None:
+                        news = self._news[group_id] = self._environment.loop.create_future()
+                    await asyncio.shield(news)
+        except TimeoutError:
+            raise KafkaError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"the state of share group {group_id} is being made"
+            ) from None
+
+    def _is_making(self, group_id: str) -> bool:
+        return any(errand.makes for errand in self._errands.get(group_id, {}).values())
+
+    # In the background
+
+    async def _see_to(self, group_id: str) -> None:
+        try:
+            await self._see_to_all(group_id)
+        finally:
+            self._tasks.pop(group_id, None)
+            self._errands.pop(group_id, None)
+            self._tell(group_id)
+
+    async def _see_to_all(self, group_id: str) -> None:
+        pause_s = _FIRST_RETRY_S
+        while errands := self._errands.get(group_id):
+            some = list(errands.items())[:_AT_ONCE]
+            results = await asyncio.gather(*(self._do(ShareKey(group_id, *at), errand) for at, errand in some))
+            done = [(at, errand) for (at, errand), is_done in zip(some, results, strict=True) if is_done]
+            made = await self._note(group_id, [each for each in done if each[1].makes])
+            for at, errand in done:
+                if errands.get(at) is errand and (not errand.makes or made):
+                    del errands[at]
+            self._tell(group_id)
+            if len(done) < len(some) or not made:
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _MAX_RETRY_S)
+            else:
+                pause_s = _FIRST_RETRY_S
+
+    async def _do(self, key: ShareKey, errand: _Errand) -> bool:
+        try:
+            if errand.makes:
+                await self._make(key, errand.epoch)
+            else:
+                await self._persister.delete(key)
+        except KafkaError as error:
+            _log.warning("share_state_errand_failed key=%s makes=%s error=%s", key, errand.makes, error)
+            return False
+        return True
+
+    async def _make(self, key: ShareKey, epoch: int) -> None:
+        """In an epoch that no earlier state of the same name was in: a leader that still has it is refused."""
+        earlier = await self._persister.summary(key)
+        if earlier is not None:
+            epoch = max(epoch, earlier.state_epoch + 1)
+        await self._persister.initialize(key, min(epoch, _LARGEST_EPOCH), UNINITIALIZED)
+
+    async def _note(self, group_id: str, made: "list[tuple[TopicPartitionId, _Errand]]") -> bool:
+        """Has the group note what was made; False if that has to be tried again."""
+        for shard in dict.fromkeys(errand.shard for _, errand in made):
+            partitions = [at for at, errand in made if errand.shard is shard]
+            try:
+                await self._groups.run_on(shard, lambda now_ms: shard.share.made(group_id, partitions))  # noqa: B023
+            except KafkaError as error:
+                if error.code != ErrorCode.NOT_COORDINATOR:
+                    _log.warning("share_state_not_noted group=%s error=%s", group_id, error)
+                    return False
+        return True
+
+    def _tell(self, group_id: str) -> None:
+        news = self._news.pop(group_id, None)
+        if news is not None and not news.done():
+            news.set_result(None)
+
+    def close(self) -> None:
+        for task in tuple(self._tasks.values()):
+            task.cancel()
+
+
+def _ended(task: "asyncio.Future[None]") -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.error("share_state_errands_failed", exc_info=error)

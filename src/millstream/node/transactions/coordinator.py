@@ -1,0 +1,381 @@
+"""The transaction coordinator: finds the partition of `__transaction_state` an id lives in, and runs operations there.
+
+The internal topic is made when it is first needed. A coordinator's epoch is the leader epoch of its partition: with it,
+partitions refuse markers of the one before. The outcome of a transaction is committed first, then its markers are
+written, then it is complete; whoever becomes coordinator in between goes on from there.
+
+Decisions are in `coordinator/transaction`; markers are written by `transaction_markers`.
+
+The shards of the transaction coordinator: one for each partition of `__transaction_state` that this broker leads.
+
+Producer ids for the producers that come to this broker, out of blocks that the controller gives.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+from millstream.config.table import transactions as settings
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.identifiers import ProducerIdentity, TopicName, TopicPartition
+from millstream.node.cluster.cluster_view import ClusterView
+from millstream.node.cluster.controller_link import ControllerLink
+from millstream.node.cluster.internal_topics import InternalTopics
+from millstream.node.coordination.core.operations import Outcome
+from millstream.node.coordination.runtime import CoordinatorShards, CoordinatorShell
+from millstream.node.environment import Environment
+from millstream.node.groups.coordinator import java_hash
+from millstream.node.metadata.features import transaction_version
+from millstream.node.metadata.image import MetadataDelta
+from millstream.node.metadata.topic_names import TRANSACTION_STATE_TOPIC
+from millstream.node.replicas.partition import Partition
+from millstream.node.replicas.partition_table import PartitionTable
+from millstream.node.storage.opening_limits import replay_limits
+from millstream.node.transactions.core.decisions import ProducerIdNeeded, ProducerStart, StartedProducer
+from millstream.node.transactions.core.shard import TransactionFilter, TransactionSettings, TransactionShard
+from millstream.node.transactions.core.transaction import EPOCH_PER_TRANSACTION, NO_TIMEOUT_MS, Transaction
+from millstream.node.transactions.markers import TransactionMarkers
+
+
+class ProducerIds:
+    def __init__(self, link: ControllerLink, broker_id: int, broker_epoch: Callable[[], int]) -> None:
+        """`broker_epoch` is that of this broker's registration, as it is now."""
+        self._link = link
+        self._broker_id = broker_id
+        self._broker_epoch = broker_epoch
+        self._next = self._end = 0
+        self._refill = asyncio.Lock()
+
+    async def take(self) -> int:
+        """An id that nobody has; COORDINATOR_LOAD_IN_PROGRESS if there is none at the moment."""
+        async with self._refill:
+            if self._next == self._end:
+                own = {"broker_id": self._broker_id, "broker_epoch": self._broker_epoch()}
+                block = await self._link.request("allocate_producer_ids", own)
+                if block.error_code:
+                    # The broker is not, or not yet again, registered: the producer is to ask once more.
+                    raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "no producer ids at the moment")
+                self._next = block.producer_id_start
+                self._end = block.producer_id_start + block.producer_id_len
+            taken = self._next
+            self._next += 1
+            return taken
+
+
+STATE_TOPIC = TopicName(TRANSACTION_STATE_TOPIC)
+_log = logging.getLogger("millstream.transactions")
+
+
+class TransactionShards(CoordinatorShards):
+    def __init__(self, view: ClusterView, partitions: PartitionTable, environment: Environment) -> None:
+        super().__init__(STATE_TOPIC, partitions, environment, self._new_transaction_shell, _log)
+        self._view = view
+        self.on_decided: Callable[[CoordinatorShell, Transaction], None] = lambda shell, decided: None
+        """Told of transactions whose outcome was decided, or was found decided in the log."""
+
+    def _new_transaction_shell(self, partition: Partition) -> CoordinatorShell:
+        shard = TransactionShard(self._shard_settings)
+        shell = CoordinatorShell(partition, shard, self._environment, limits=lambda: replay_limits(self._view.config))
+        shard.on_decided = lambda decided: self.on_decided(shell, decided)
+        return shell
+
+    def _shard_settings(self) -> TransactionSettings:
+        config = self._view.config
+        return TransactionSettings(
+            transaction_version=transaction_version(self._view.image),
+            expiration_ms=config[settings.TRANSACTIONAL_ID_EXPIRATION_MS],
+            abort_interval_ms=config[settings.TRANSACTION_ABORT_TIMED_OUT_TRANSACTION_CLEANUP_INTERVAL_MS],
+            expiry_interval_ms=config[settings.TRANSACTION_REMOVE_EXPIRED_TRANSACTION_CLEANUP_INTERVAL_MS],
+        )
+
+
+def shard_of(shell: CoordinatorShell) -> TransactionShard:
+    assert isinstance(shell.state, TransactionShard)
+    return shell.state
+
+
+_HELD_S = 0.1
+"""How long after the decision requests are held that meet the end of an earlier transaction. It rarely takes so long,
+and a client that is told to come again takes longer. Where it does, something is wrong, and nobody should wait."""
+_AGAIN_FIRST_S = 0.05
+_AGAIN_AT_MOST_S = 2.0
+
+R = TypeVar("R")
+
+
+class _Ending(NamedTuple):
+    """The end of a transaction, under way."""
+
+    done: "asyncio.Future[None]"
+    since_s: float
+
+
+class TransactionCoordinator:
+    def __init__(
+        self,
+        view: ClusterView,
+        partitions: PartitionTable,
+        internal_topics: InternalTopics,
+        producer_ids: ProducerIds,
+        markers: TransactionMarkers,
+        environment: Environment,
+    ) -> None:
+        self._view = view
+        self._internal_topics = internal_topics
+        self._producer_ids = producer_ids
+        self._markers = markers
+        self._environment = environment
+        self._shards = TransactionShards(view, partitions, environment)
+        self._shards.on_decided = self._decided
+        self._shards.on_given_up = self._given_up
+        self._ending: dict[str, _Ending] = {}
+        """Transactional ids whose transaction is being ended, for those who wait for that."""
+        self._background: set[asyncio.Future[None]] = set()
+
+    # Where an id lives
+
+    async def ensure_topic(self) -> None:
+        """Makes `__transaction_state` unless it is there; COORDINATOR_NOT_AVAILABLE if that is not possible."""
+        if STATE_TOPIC in self._view.image.topics:
+            return
+        config = self._view.config
+        await self._internal_topics.ensure(
+            STATE_TOPIC,
+            config[settings.TRANSACTION_STATE_LOG_NUM_PARTITIONS],
+            config[settings.TRANSACTION_STATE_LOG_REPLICATION_FACTOR],
+            {
+                "cleanup.policy": "compact",
+                "compression.type": "uncompressed",
+                "unclean.leader.election.enable": "false",
+                "min.insync.replicas": str(config[settings.TRANSACTION_STATE_LOG_MIN_ISR]),
+                "segment.bytes": str(config[settings.TRANSACTION_STATE_LOG_SEGMENT_BYTES]),
+            },
+        )
+
+    def partition_of(self, transactional_id: str) -> int:
+        """The partition of STATE_TOPIC whose leader coordinates the transactions of that id."""
+        topic = self._view.image.topics.get(STATE_TOPIC)
+        if topic is None:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{STATE_TOPIC} does not exist yet")
+        return java_hash(transactional_id) % len(topic.partitions)
+
+    # Operations
+
+    async def init_producer_id(
+        self,
+        transactional_id: str,
+        timeout_ms: int,
+        expected: ProducerIdentity | None,
+        *,
+        two_phase_commit: bool = False,
+        keep_prepared: bool = False,
+    ) -> StartedProducer:
+        """Who a client is that begins, or goes on after an error, with this transactional id."""
+        config = self._view.config
+        if two_phase_commit and not config[settings.TRANSACTION_TWO_PHASE_COMMIT_ENABLE]:
+            # As Kafka answers, so that nobody can try out what the brokers are set to.
+            raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "two-phase commits are switched off")
+        if keep_prepared and self._version < EPOCH_PER_TRANSACTION:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "transactions can be kept from transaction.version 2 on")
+        longest_ms = config[settings.TRANSACTION_MAX_TIMEOUT_MS]
+        if not two_phase_commit and not 0 < timeout_ms <= longest_ms:
+            raise KafkaError(
+                ErrorCode.INVALID_TRANSACTION_TIMEOUT, f"a time-out of {timeout_ms} ms is not in 1 to {longest_ms}"
+            )
+
+        def operation(shard: TransactionShard, now_ms: int, new_id: int | None) -> Outcome[StartedProducer]:
+            start = ProducerStart(
+                transactional_id=transactional_id,
+                timeout_ms=NO_TIMEOUT_MS if two_phase_commit else timeout_ms,
+                expected=expected,
+                keep_prepared=keep_prepared,
+                new_producer_id=new_id,
+            )
+            return shard.start_producer(start, now_ms)
+
+        return await self._when_ended(transactional_id, lambda: self._run_with_id(transactional_id, operation))
+
+    async def add_partitions(
+        self,
+        transactional_id: str,
+        client: ProducerIdentity,
+        partitions: Iterable[TopicPartition],
+        *,
+        client_version: int,
+    ) -> None:
+        """Returns when the partitions are part of the transaction; KafkaError if they cannot be."""
+        wanted = frozenset(partitions)
+
+        def operation(shard: TransactionShard, now_ms: int) -> Outcome[None]:
+            return shard.add_partitions(transactional_id, client, wanted, client_version, now_ms)
+
+        await self._when_ended(transactional_id, lambda: self._run(transactional_id, operation))
+
+    async def verify(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Sequence[TopicPartition],
+        *,
+        adds: bool,
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Whether the partitions are part of the transaction, for the leaders of them; `adds` makes them so."""
+        client = ProducerIdentity(producer_id, producer_epoch)
+        try:
+            if adds:
+                await self.add_partitions(transactional_id, client, partitions, client_version=EPOCH_PER_TRANSACTION)
+                return dict.fromkeys(partitions, ErrorCode.NONE)
+            return await self._run(
+                transactional_id,
+                lambda shard, now_ms: Outcome(shard.verify(transactional_id, client, partitions)),
+            )
+        except KafkaError as error:
+            return dict.fromkeys(partitions, error.code)
+
+    async def end(
+        self, transactional_id: str, client: ProducerIdentity, *, committed: bool, client_version: int
+    ) -> ProducerIdentity:
+        """Returns when the outcome is decided, with who the client is from now on; markers are written after that."""
+
+        def operation(shard: TransactionShard, now_ms: int, new_id: int | None) -> Outcome[ProducerIdentity]:
+            return shard.end(transactional_id, client, committed, client_version, now_ms, new_id)
+
+        return await self._when_ended(transactional_id, lambda: self._run_with_id(transactional_id, operation))
+
+    async def describe(self, transactional_id: str) -> Transaction:
+        """TRANSACTIONAL_ID_NOT_FOUND if nothing is known of it."""
+
+        def describe(shard: TransactionShard, now_ms: int) -> Outcome[Transaction]:
+            transaction = shard.transactions.get(transactional_id)
+            if transaction is None:
+                raise KafkaError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"nothing is known of {transactional_id!r}")
+            return Outcome(transaction)
+
+        return await self._run(transactional_id, describe)
+
+    def all_loaded(self) -> list[Transaction]:
+        """The transactions of the shards that are loaded now, to be looked at without waiting for anything."""
+        return [each for shell in self._shards.all_loaded() for each in shard_of(shell).transactions.values()]
+
+    async def select(self, wanted: TransactionFilter) -> list[Transaction]:
+        """The transactions of all shards of this broker that pass the filter."""
+        now_ms = self._environment.clock.now_ms()
+        found: list[Transaction] = []
+        for index in self._shards.led():
+            try:
+                shell = await self._shards.loaded(index)
+                shard = shard_of(shell)
+                found += await shell.awaited(
+                    [each for each in shard.transactions.values() if wanted.matches(each, now_ms)]
+                )
+                await asyncio.sleep(0)  # others have their turn
+            except KafkaError as error:
+                if error.code != ErrorCode.NOT_COORDINATOR:
+                    raise  # else it went to another broker meanwhile, who is asked as well
+        return found
+
+    async def _run(self, transactional_id: str, operation: "Callable[[TransactionShard, int], Outcome[R]]") -> R:
+        if not transactional_id:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
+        shell = await self._shards.loaded(self.partition_of(transactional_id))
+        shard = shard_of(shell)
+        return await shell.run(lambda now_ms: operation(shard, now_ms))
+
+    async def _run_with_id(
+        self, transactional_id: str, operation: "Callable[[TransactionShard, int, int | None], Outcome[R]]"
+    ) -> R:
+        """The same for what may need a new producer id: the controller is asked only then."""
+        try:
+            return await self._run(transactional_id, lambda shard, now_ms: operation(shard, now_ms, None))
+        except ProducerIdNeeded:
+            new_id = await self._producer_ids.take()
+        return await self._run(transactional_id, lambda shard, now_ms: operation(shard, now_ms, new_id))
+
+    async def _when_ended(self, transactional_id: str, operation: "Callable[[], Awaitable[R]]") -> R:
+        """Tries again what met an earlier transaction that is being ended, unless that takes long."""
+        loop = self._environment.loop
+        came_s = loop.time()
+        while True:
+            try:
+                return await operation()
+            except KafkaError as error:
+                ending = self._ending.get(transactional_id)
+                if error.code != ErrorCode.CONCURRENT_TRANSACTIONS or ending is None:
+                    raise
+                wait_s = min(came_s, ending.since_s) + _HELD_S - loop.time()
+                if wait_s <= 0:
+                    raise
+            await asyncio.wait((ending.done,), timeout=wait_s)
+
+    @property
+    def _version(self) -> int:
+        return transaction_version(self._view.image)
+
+    # The end of transactions
+
+    def _decided(self, shell: CoordinatorShell, decided: Transaction) -> None:
+        loop = self._environment.loop
+        self._ending.setdefault(decided.transactional_id, _Ending(loop.create_future(), loop.time()))
+        # Markers are sent when it is certain that the decision stays.
+        shell.when_settled(partial(self._carry_out, shell, decided))
+
+    def _carry_out(self, shell: CoordinatorShell, decided: Transaction) -> None:
+        if not shell.is_closed:
+            self._markers.send(
+                decided.marker(shell.leader_epoch),
+                sorted(decided.partitions),
+                lambda: not shell.is_closed,
+                lambda: self._in_background(self._complete(shell, decided)),
+            )
+
+    async def _complete(self, shell: CoordinatorShell, decided: Transaction) -> None:
+        """Writes down that all markers are there; as often as it takes, while the shard is ours."""
+        pause_s = _AGAIN_FIRST_S
+        while not shell.is_closed:
+            try:
+                await shell.load()
+                answer = shell.run_now(lambda now_ms: shard_of(shell).complete(decided, now_ms))
+                self._ended(decided.transactional_id)
+                await shell.awaited(answer)
+                return
+            except KafkaError as error:
+                if error.code == ErrorCode.NOT_COORDINATOR:
+                    return  # the next coordinator sends the markers again, and completes it
+                _log.warning("not_completed transactional_id=%s error=%s", decided.transactional_id, error)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _AGAIN_AT_MOST_S)
+
+    def _given_up(self, shell: CoordinatorShell) -> None:
+        """Nobody waits here any more for what the next coordinator does."""
+        if shell.is_loaded:
+            for transaction in shard_of(shell).transactions.values():
+                if transaction.is_decided:
+                    self._ended(transaction.transactional_id)
+
+    def _ended(self, transactional_id: str) -> None:
+        ending = self._ending.pop(transactional_id, None)
+        if ending is not None:
+            ending.done.set_result(None)
+
+    # Life
+
+    def start(self) -> None:
+        self._shards.start()
+
+    def follow(self, delta: MetadataDelta) -> None:
+        """Topics came, went, or have other leaders."""
+        self._shards.follow(delta)
+        self._markers.follow(delta)
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work, loop=self._environment.loop)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    def close(self) -> None:
+        """Gives all shards up; whoever waits is told to look elsewhere."""
+        self._shards.close()
+        self._markers.close()

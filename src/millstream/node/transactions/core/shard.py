@@ -1,0 +1,327 @@
+"""One partition of `__transaction_state` as a state machine: the transactional ids that live in it.
+
+What is decided is announced through `on_decided`, once for each time this shard comes to know of it: after a write, and
+after a load. Whoever writes the markers calls `complete` when all are there. Transactions that take too long are
+aborted, and ids that nobody has used for long are forgotten.
+
+The records of `__transaction_state` to bytes and back, byte for byte as Kafka writes them (`transaction.schema`).
+
+Which transactions ListTransactions is to name: by state, producer id, how long they have been open, and id.
+"""
+
+import struct
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+from typing import TypeVar
+
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.identifiers import ProducerIdentity, TopicName, TopicPartition
+from millstream.formats.protocol.primitives import Cursor
+from millstream.formats.protocol.schema import Schema, split_entries
+from millstream.node.coordination.core.expression import Expression
+from millstream.node.coordination.core.operations import CoordinatorRecord, Outcome, Reply, Timers
+from millstream.node.transactions.core import transaction as transitions
+from millstream.node.transactions.core.decisions import (
+    Ending,
+    ProducerIdNeeded,
+    ProducerStart,
+    StartedProducer,
+    answer_of,
+    check_client,
+    ending,
+    started,
+)
+from millstream.node.transactions.core.transaction import Transaction, TransactionState
+
+_INT16 = struct.Struct(">h")
+_TYPE = 0
+_KEY_VERSION = 0
+_KNOWN_VERSIONS = (0, 1)
+
+
+@cache
+def _schemas() -> tuple[Schema, Schema]:
+    entries = split_entries(files("millstream.node.transactions.core").joinpath("transaction.schema").read_text())
+    return Schema(entries["key", "transaction_log"]), Schema(entries["value", "transaction_log"])
+
+
+def encode(transaction: Transaction, transaction_version: int) -> CoordinatorRecord:
+    """The record that says all of it; `transaction_version` is the cluster's and decides what there is room for."""
+    version = 1 if transaction_version >= 1 else 0
+    fields = {
+        "producer_id": transaction.producer_id,
+        "previous_producer_id": transaction.previous_producer_id,
+        "next_producer_id": transaction.next_producer_id,
+        "producer_epoch": transaction.producer_epoch,
+        "next_producer_epoch": transaction.next_producer_epoch,
+        "transaction_timeout_ms": transaction.timeout_ms,
+        "transaction_status": transaction.state,
+        "transaction_partitions": _rows(transaction),
+        "transaction_last_update_timestamp_ms": transaction.updated_ms,
+        "transaction_start_timestamp_ms": transaction.start_ms,
+        "client_transaction_version": transaction.client_version,
+    }
+    value = _INT16.pack(version) + _schemas()[1].encode(fields, version)
+    return CoordinatorRecord(_key(transaction.transactional_id), value)
+
+
+def tombstone(transactional_id: str) -> CoordinatorRecord:
+    return CoordinatorRecord(_key(transactional_id), None)
+
+
+def _key(transactional_id: str) -> bytes:
+    return _INT16.pack(_TYPE) + _schemas()[0].encode({"transactional_id": transactional_id}, _KEY_VERSION)
+
+
+def _rows(transaction: Transaction) -> list[dict[str, object]] | None:
+    if transaction.state == TransactionState.EMPTY:
+        return None
+    topics: dict[str, list[int]] = {}
+    for topic, partition in sorted(transaction.partitions):
+        topics.setdefault(topic, []).append(partition)
+    return [{"topic": topic, "partition_ids": partitions} for topic, partitions in topics.items()]
+
+
+def decode(key: bytes, value: bytes | None) -> tuple[str, Transaction | None] | None:
+    """The transactional id and what is known of it (None: nothing any more); None for what is not known here."""
+    (number,) = _INT16.unpack_from(key)
+    if number != _TYPE:
+        return None
+    key_schema, value_schema = _schemas()
+    transactional_id = key_schema.read(Cursor(key, _INT16.size, len(key)), _KEY_VERSION).transactional_id
+    if value is None:
+        return transactional_id, None
+    (version,) = _INT16.unpack_from(value)
+    if version not in _KNOWN_VERSIONS:
+        return None
+    row = value_schema.read(Cursor(value, _INT16.size, len(value)), version)
+    return transactional_id, Transaction(
+        transactional_id=transactional_id,
+        producer_id=row.producer_id,
+        producer_epoch=row.producer_epoch,
+        previous_producer_id=row.previous_producer_id,
+        next_producer_id=row.next_producer_id,
+        next_producer_epoch=row.next_producer_epoch,
+        timeout_ms=row.transaction_timeout_ms,
+        state=TransactionState(row.transaction_status),
+        partitions=frozenset(
+            TopicPartition(TopicName(topic.topic), partition)
+            for topic in row.transaction_partitions or ()
+            for partition in topic.partition_ids
+        ),
+        start_ms=row.transaction_start_timestamp_ms,
+        updated_ms=row.transaction_last_update_timestamp_ms,
+        client_version=row.client_transaction_version,
+    )
+
+
+R = TypeVar("R")
+_MOST_BYTES_AT_ONCE = 256 << 10
+_REST_LATER_MS = 50
+"""What does not fit into one batch of aborted or forgotten ones waits so long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionSettings:
+    transaction_version: int
+    """The cluster's level of the feature."""
+    expiration_ms: int
+    abort_interval_ms: int
+    expiry_interval_ms: int
+
+
+class TransactionShard:
+    def __init__(self, settings: Callable[[], TransactionSettings]) -> None:
+        self.timers = Timers()
+        self.transactions: dict[str, Transaction] = {}
+        self.on_decided: Callable[[Transaction], None] = lambda transaction: None
+        """Told of each transaction whose markers have to be written."""
+        self._settings = settings
+        self._ongoing: dict[str, None] = {}
+
+    # What clients ask for
+
+    def start_producer(self, start: ProducerStart, now_ms: int) -> Outcome[StartedProducer]:
+        """InitProducerId. ProducerIdNeeded if it must be asked again with a new id."""
+        changed = started(self.transactions, start, self._settings().transaction_version, now_ms)
+        if not changed.is_decided:
+            return self._changed(changed, answer_of(changed))
+        later: Reply[StartedProducer] = Reply()
+        later.resolve(_busy("the open transaction is being aborted"))  # type: ignore[arg-type]
+        return self._changed(changed, later)
+
+    def add_partitions(
+        self,
+        transactional_id: str,
+        client: ProducerIdentity,
+        partitions: Iterable[TopicPartition],
+        client_version: int,
+        now_ms: int,
+    ) -> Outcome[None]:
+        """The partitions are part of the transaction, which begins if there is none."""
+        transaction = self._known(transactional_id)
+        if transaction.is_decided:
+            raise _busy("the end of a transaction is under way")
+        check_client(transaction, client)
+        if transaction.is_kept:
+            raise KafkaError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"{transactional_id!r} has a prepared transaction, to be ended first",
+            )
+        wanted = frozenset(partitions)
+        if transaction.state == TransactionState.ONGOING and wanted <= transaction.partitions:
+            return Outcome(None)
+        return self._changed(transitions.with_partitions(transaction, wanted, client_version, now_ms), None)
+
+    def verify(
+        self, transactional_id: str, client: ProducerIdentity, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Whether the partitions are part of the transaction; KafkaError if there is none of that client."""
+        transaction = self._known(transactional_id)
+        check_client(transaction, client)
+        if transaction.is_decided:
+            raise _busy("the end of the transaction is under way")
+        has = frozenset() if transaction.is_kept else transaction.partitions
+        return {at: ErrorCode.NONE if at in has else ErrorCode.TRANSACTION_ABORTABLE for at in partitions}
+
+    def end(
+        self,
+        transactional_id: str,
+        client: ProducerIdentity,
+        committed: bool,
+        client_version: int,
+        now_ms: int,
+        new_producer_id: int | None = None,
+    ) -> Outcome[ProducerIdentity]:
+        """EndTxn; answers who the client is from now on. ProducerIdNeeded as above."""
+        transaction = self._known(transactional_id)
+        if ending(transaction, client, committed, client_version) is Ending.REPEATED:
+            return Outcome(transaction.producer)
+        if new_producer_id is None and transitions.needs_producer_id(transaction, client_version):
+            raise ProducerIdNeeded
+        changed = transitions.decided(transaction, committed, client_version, now_ms, new_producer_id)
+        return self._changed(changed, changed.client)
+
+    def _known(self, transactional_id: str) -> Transaction:
+        transaction = self.transactions.get(transactional_id)
+        if transaction is None:
+            raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, f"{transactional_id!r} has no producer id")
+        return transaction
+
+    # What goes on by itself
+
+    def complete(self, decided: Transaction, now_ms: int) -> Outcome[None]:
+        """All markers of a decided transaction are written."""
+        transaction = self.transactions.get(decided.transactional_id)
+        if transaction is None or transaction != decided:
+            return Outcome(None)  # done already, and perhaps it is the next one that is decided now
+        return self._changed(transitions.complete(transaction, now_ms), None)
+
+    def _abort_late(self, now_ms: int) -> Outcome[None] | None:
+        version = self._settings().transaction_version
+        self._arm(now_ms)
+        changes: list[Transaction] = []
+        records: list[CoordinatorRecord] = []
+        size = 0
+        for transactional_id in self._ongoing:
+            transaction = self.transactions[transactional_id]
+            if not transaction.is_late(now_ms):
+                continue
+            if size > _MOST_BYTES_AT_ONCE:
+                self.timers.set("abort", now_ms + _REST_LATER_MS, self._abort_late)
+                break
+            changes.append(transitions.fenced(transaction, version, now_ms))
+            records.append(encode(changes[-1], version))
+            size += _size(records[-1])
+        return Outcome(None, records, lambda error: self._written(changes, error)) if records else None
+
+    def _forget_unused(self, now_ms: int) -> Outcome[None] | None:
+        self._arm(now_ms)
+        before = now_ms - self._settings().expiration_ms
+        records: list[CoordinatorRecord] = []
+        size = 0
+        for transaction in self.transactions.values():
+            if not transaction.is_over or transaction.updated_ms > before:
+                continue
+            if size > _MOST_BYTES_AT_ONCE:
+                self.timers.set("forget", now_ms + _REST_LATER_MS, self._forget_unused)
+                break
+            records.append(tombstone(transaction.transactional_id))
+            size += _size(records[-1])
+        return Outcome(None, records) if records else None
+
+    def _arm(self, now_ms: int) -> None:
+        settings = self._settings()
+        if self._ongoing and "abort" not in self.timers:
+            self.timers.set("abort", now_ms + settings.abort_interval_ms, self._abort_late)
+        if self.transactions and "forget" not in self.timers:
+            self.timers.set("forget", now_ms + settings.expiry_interval_ms, self._forget_unused)
+
+    # Records
+
+    def _changed(self, changed: Transaction, answer: "R | Reply[R]") -> "Outcome[R]":
+        record = encode(changed, self._settings().transaction_version)
+        return Outcome(answer, [record], lambda error: self._written([changed], error))
+
+    def _written(self, changes: Sequence[Transaction], error: KafkaError | None) -> None:
+        if error is not None:
+            return
+        for changed in changes:
+            transaction = replace(
+                self.transactions[changed.transactional_id], last_producer_epoch=changed.last_producer_epoch
+            )
+            self.transactions[changed.transactional_id] = transaction
+            if transaction.is_decided:
+                self.on_decided(transaction)
+        self._arm(changes[-1].updated_ms)
+
+    def replay(self, key: bytes, value: bytes | None) -> None:
+        decoded = decode(key, value)
+        if decoded is None:
+            return
+        transactional_id, transaction = decoded
+        self._ongoing.pop(transactional_id, None)
+        if transaction is None:
+            self.transactions.pop(transactional_id, None)
+            return
+        self.transactions[transactional_id] = transaction
+        if transaction.state == TransactionState.ONGOING:
+            self._ongoing[transactional_id] = None
+
+    def loaded(self, now_ms: int) -> None:
+        for transaction in tuple(self.transactions.values()):
+            if transaction.is_decided:
+                self.on_decided(transaction)
+        self._arm(now_ms)
+
+
+def _busy(reason: str) -> KafkaError:
+    return KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, reason)
+
+
+def _size(record: CoordinatorRecord) -> int:
+    return len(record.key) + len(record.value or b"")
+
+
+STATES_BY_LABEL = {state.label: state for state in TransactionState}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionFilter:
+    """Nothing said of a thing means that all pass."""
+
+    states: Collection[TransactionState] | None = None
+    producer_ids: Collection[int] = ()
+    longer_than_ms: int = -1
+    pattern: Expression | None = None
+
+    def matches(self, transaction: Transaction, now_ms: int) -> bool:
+        if self.states is not None and transaction.state not in self.states:
+            return False
+        if self.producer_ids and transaction.producer_id not in self.producer_ids:
+            return False
+        if self.longer_than_ms >= 0 and now_ms - transaction.start_ms <= self.longer_than_ms:
+            return False
+        return self.pattern is None or self.pattern.is_match(transaction.transactional_id)

@@ -1,1 +1,0 @@
-"""Handlers of the APIs of transactions and producer ids."""

@@ -1,0 +1,365 @@
+"""Sends the markers of decided transactions to the leaders of their partitions, until all have been written.
+
+What leaders on other brokers are to write goes in one request at a time to each, with all that gathered meanwhile;
+partitions that this broker leads are written to directly. Whatever fails is tried again, at the leader there is then,
+and nobody waits for an answer of one that leads no longer: a marker that comes twice does no harm. A decided outcome is
+carried out, however long that takes. Partitions of a topic that is gone need no marker.
+
+Markers at the leaders of the partitions that a transaction wrote to: appended here, and answered once committed.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.identifiers import Marker, TopicName, TopicPartition
+from millstream.formats.model.ordered_set import OrderedSet
+from millstream.formats.protocol.schema import Message
+from millstream.node.cluster.cluster_view import ClusterView
+from millstream.node.cluster.peer_requests import PeerRequests
+from millstream.node.environment import Environment
+from millstream.node.metadata.image import MetadataDelta
+from millstream.node.metadata.records import NO_LEADER
+from millstream.node.metadata.topic_names import CONSUMER_OFFSETS_TOPIC
+from millstream.node.replicas.acknowledgement import may_acknowledge, when_acknowledged
+from millstream.node.replicas.partition_table import PartitionTable
+
+_REQUEST_S = 35.0
+"""Longer than the leader may take to have a marker replicated."""
+_AGAIN_S = 0.1
+_MOST_IN_ONE_REQUEST = 2000
+
+_log = logging.getLogger("millstream.transactions")
+
+
+class Writer(Protocol):
+    """Who writes markers to the partitions that this broker leads."""
+
+    def write(self, marker: Marker, partitions: Sequence[TopicPartition]) -> Awaitable[dict[TopicPartition, ErrorCode]]:
+        """What became of the marker in each partition, once it is committed there."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class _Round:
+    """One transaction's markers."""
+
+    marker: Marker
+    is_wanted: Callable[[], bool]
+    on_done: Callable[[], None]
+    left: dict[TopicPartition, None]
+    complained: bool = False
+
+    def done(self, at: TopicPartition) -> None:
+        if at in self.left:
+            del self.left[at]
+            if not self.left and self.is_wanted():
+                self.on_done()
+
+
+_Work = dict[tuple[_Round, TopicPartition], None]
+"""What is to be written where; in order, and each thing once."""
+
+
+class _Destination:
+    """A broker to which a request is under way: what it has been sent, and what goes to it next."""
+
+    def __init__(self) -> None:
+        self.next: _Work = {}
+        self.sent: _Work = {}
+        self.request: asyncio.Future[Message] | None = None
+
+    def take_back(self, is_elsewhere: "Callable[[TopicPartition], bool]") -> _Work:
+        """What is to be written by another broker now."""
+        back: _Work = {}
+        for work in (self.sent, self.next):
+            for each in [each for each in work if is_elsewhere(each[1])]:
+                del work[each]
+                back[each] = None
+        if not self.sent and self.request is not None:
+            self.request.cancel()
+        return back
+
+
+class TransactionMarkers:
+    def __init__(self, view: ClusterView, writer: Writer, peers: PeerRequests, environment: Environment) -> None:
+        self._view = view
+        self._writer = writer
+        self._peers = peers
+        self._loop = environment.loop
+        self._destinations: dict[int, _Destination] = {}
+        self._waiting: _Work = {}
+        """What has no leader now, and what has to be tried again."""
+        self._again: asyncio.TimerHandle | None = None
+        self._tasks: OrderedSet[asyncio.Future[None]] = OrderedSet()
+        self._is_closed = False
+
+    def send(
+        self,
+        marker: Marker,
+        partitions: Sequence[TopicPartition],
+        is_wanted: Callable[[], bool],
+        on_done: Callable[[], None],
+    ) -> None:
+        """Calls `on_done` when the marker is in all partitions; nothing more happens once it is not wanted any more."""
+        if not partitions:
+            on_done()
+            return
+        this = _Round(marker, is_wanted, on_done, dict.fromkeys(partitions))
+        self._dispatch(dict.fromkeys((this, at) for at in partitions))
+
+    def follow(self, delta: MetadataDelta) -> None:
+        """Leaders may have changed, or topics may be gone."""
+        if not (delta.changed or delta.deleted):
+            return
+        back: _Work = {}
+        for broker_id, destination in self._destinations.items():
+            back |= destination.take_back(lambda at, known=broker_id: self._leader(at) != known)  # type: ignore[misc]
+        self._dispatch(back)
+        if self._waiting:
+            self._try_again()
+
+    def _leader(self, at: TopicPartition) -> int | None:
+        state = self._view.image.partition(at)
+        return None if state is None else state.leader
+
+    def close(self) -> None:
+        self._is_closed = True
+        if self._again is not None:
+            self._again.cancel()
+        for task in tuple(self._tasks):
+            task.cancel()
+
+    # Where to
+
+    def _dispatch(self, work: _Work) -> None:
+        here: dict[_Round, list[TopicPartition]] = {}
+        for this, at in work:
+            if self._is_closed or not this.is_wanted():
+                continue
+            leader = self._leader(at)
+            if leader is None:
+                _log.info("marker_dropped partition=%s reason=deleted", at)
+                this.done(at)
+            elif leader == NO_LEADER:
+                self._later({(this, at): None})
+            elif leader == self._view.node_id:
+                here.setdefault(this, []).append(at)
+            else:
+                self._to_broker(leader, this, at)
+        for this, partitions in here.items():
+            self._in_background(self._write_here(this, partitions))
+
+    def _later(self, work: _Work) -> None:
+        self._waiting |= work
+        if self._again is None and self._waiting and not self._is_closed:
+            self._again = self._loop.call_later(_AGAIN_S, self._try_again)
+
+    def _try_again(self) -> None:
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
+        work, self._waiting = self._waiting, {}
+        self._dispatch(work)
+
+    def _take(
+        self, this: _Round, partitions: Sequence[TopicPartition], results: "Mapping[TopicPartition, ErrorCode]"
+    ) -> None:
+        """What became of one round's markers: those that were not written are tried again."""
+        again: _Work = {}
+        for at in partitions:
+            error = results.get(at, ErrorCode.UNKNOWN_SERVER_ERROR)
+            if error == ErrorCode.NONE:
+                this.done(at)
+                continue
+            if not this.complained:
+                this.complained = True
+                _log.info("marker_refused partition=%s marker=%s error=%s", at, this.marker, error.name)
+            if error == ErrorCode.INVALID_PRODUCER_EPOCH:
+                this.done(at)  # a later epoch has been there: this transaction is over in the partition
+            else:
+                again[this, at] = None
+        self._later(again)
+
+    # Here
+
+    async def _write_here(self, this: _Round, partitions: list[TopicPartition]) -> None:
+        results: Mapping[TopicPartition, ErrorCode] = {}
+        try:
+            results = await self._writer.write(this.marker, partitions)
+        except Exception:
+            _log.exception("marker_not_written producer_id=%d", this.marker.producer_id)
+        self._take(this, partitions, results)
+
+    # Elsewhere
+
+    def _to_broker(self, broker_id: int, this: _Round, at: TopicPartition) -> None:
+        destination = self._destinations.get(broker_id)
+        if destination is None:
+            destination = self._destinations[broker_id] = _Destination()
+            self._in_background(self._send_all(broker_id, destination))
+        destination.next[this, at] = None
+
+    async def _send_all(self, broker_id: int, destination: _Destination) -> None:
+        try:
+            while destination.next:
+                self._choose(destination)
+                if destination.sent:
+                    await self._send(broker_id, destination)
+        finally:
+            del self._destinations[broker_id]
+
+    def _choose(self, destination: _Destination) -> None:
+        """What goes into the next request. The answer names producers, so a request has one round of each."""
+        chosen: dict[int, _Round] = {}
+        destination.sent = {}
+        for each in list(destination.next):
+            this = each[0]
+            if not this.is_wanted():
+                del destination.next[each]
+            elif len(destination.sent) >= _MOST_IN_ONE_REQUEST:
+                break
+            elif chosen.setdefault(this.marker.producer_id, this) is this:
+                del destination.next[each]
+                destination.sent[each] = None
+
+    async def _send(self, broker_id: int, destination: _Destination) -> None:
+        fields = {"markers": [_fields(this.marker, ats) for this, ats in _by_round(destination.sent).items()]}
+        request = asyncio.ensure_future(
+            self._peers.request(broker_id, "write_txn_markers", fields, timeout_s=_REQUEST_S), loop=self._loop
+        )
+        destination.request = request
+        results: dict[int, dict[TopicPartition, ErrorCode]] = {}
+        try:
+            await asyncio.wait((request,))
+            if not request.cancelled():
+                results = {row.producer_id: _results(row) for row in request.result().markers}
+        except OSError as error:
+            _log.info("markers_not_sent broker=%d error=%s", broker_id, error)
+            sent, destination.sent = destination.sent, {}
+            self._later(sent)
+            return
+        finally:
+            request.cancel()
+            destination.request = None
+        sent, destination.sent = destination.sent, {}
+        for this, ats in _by_round(sent).items():  # without those that go elsewhere now
+            self._take(this, ats, results.get(this.marker.producer_id, {}))
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work, loop=self._loop)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _by_round(work: _Work) -> dict[_Round, list[TopicPartition]]:
+    rounds: dict[_Round, list[TopicPartition]] = {}
+    for this, at in work:
+        rounds.setdefault(this, []).append(at)
+    return rounds
+
+
+def _fields(marker: Marker, partitions: Sequence[TopicPartition]) -> dict[str, Any]:
+    topics: dict[str, list[int]] = {}
+    for topic, index in partitions:
+        topics.setdefault(topic, []).append(index)
+    return {
+        "producer_id": marker.producer_id,
+        "producer_epoch": marker.producer_epoch,
+        "transaction_result": marker.committed,
+        "topics": [{"name": name, "partition_indexes": indexes} for name, indexes in topics.items()],
+        "coordinator_epoch": marker.coordinator_epoch,
+        "transaction_version": marker.transaction_version,
+    }
+
+
+def _results(row: Message) -> dict[TopicPartition, ErrorCode]:
+    return {
+        TopicPartition(TopicName(topic.name), each.partition_index): ErrorCode(each.error_code)
+        for topic in row.topics
+        for each in topic.partitions
+    }
+
+
+PATIENCE_S = 30.0
+"""So long a marker may take to be replicated; the coordinator sends it again, and that is harmless."""
+
+
+class GroupOffsets(Protocol):
+    """Who keeps the offsets that groups commit: it ends transactions in its partitions, and in its memory, itself."""
+
+    async def end_transaction(self, index: int, marker: Marker) -> None:
+        """Returns when the marker is committed in the partition of that index; KafkaError if it is not."""
+        ...
+
+
+class MarkerWriter:
+    def __init__(self, partitions: PartitionTable, groups: GroupOffsets, environment: Environment) -> None:
+        self._partitions = partitions
+        self._groups = groups
+        self._environment = environment
+
+    def write(self, marker: Marker, partitions: Sequence[TopicPartition]) -> Awaitable[dict[TopicPartition, ErrorCode]]:
+        """What became of the marker in each of the partitions; one that is not led here is refused.
+
+        All that can be appended is, before this returns: the answer waits until it is committed.
+        """
+        results = dict.fromkeys(partitions, ErrorCode.NONE)
+        waiting: dict[TopicPartition, Awaitable[KafkaError | None]] = {}
+        for at in results:
+            try:
+                committed = self._begin(at, marker)
+            except KafkaError as error:
+                results[at] = error.code
+            else:
+                if committed is not None:
+                    waiting[at] = committed
+        return self._finish(results, waiting)
+
+    async def _finish(
+        self, results: dict[TopicPartition, ErrorCode], waiting: dict[TopicPartition, Awaitable[KafkaError | None]]
+    ) -> dict[TopicPartition, ErrorCode]:
+        for at, committed in waiting.items():
+            failure = await committed
+            if failure is not None:
+                results[at] = failure.code
+        return results
+
+    def _begin(self, at: TopicPartition, marker: Marker) -> Awaitable[KafkaError | None] | None:
+        if marker.producer_id < 0 or marker.producer_epoch < 0:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "a marker is a producer's, of one of its epochs")
+        if at.topic == CONSUMER_OFFSETS_TOPIC:
+            return asyncio.ensure_future(self._end_in_groups(at.partition, marker), loop=self._environment.loop)
+        return self._append(at, marker)
+
+    def _append(self, at: TopicPartition, marker: Marker) -> "asyncio.Future[KafkaError | None] | None":
+        """Appends to a partition; what to wait for if it is not safe by that: the replicas, and where a client's
+        batches wait for it, the disk. A marker that is lost after its transaction is forgotten would be missed for
+        ever."""
+        partition = self._partitions.find_led(at.topic, at.partition)
+        partition.check_enough_in_sync()
+        end = partition.append_marker(marker, self._environment.clock.now_ms()).last_offset + 1
+        if may_acknowledge(partition, end):
+            return None
+        loop = self._environment.loop
+        safe: asyncio.Future[KafkaError | None] = loop.create_future()
+
+        def tell(error: KafkaError | None) -> None:
+            if not safe.done():
+                timer.cancel()
+                safe.set_result(error)
+
+        late = KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"the marker in {at} is not safe yet")
+        timer = loop.call_later(PATIENCE_S, tell, late)
+        when_acknowledged(partition, end, tell)
+        return safe
+
+    async def _end_in_groups(self, index: int, marker: Marker) -> KafkaError | None:
+        try:
+            await self._groups.end_transaction(index, marker)
+        except KafkaError as error:
+            return error
+        return None
