@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.formats.records.record import Record
-from millstream.gateway.consumers.fetches import Part
+from millstream.gateway.consumers.fetches import FetchedPartition
 from millstream.gateway.consumers.progress import Progress
 from millstream.raw_client import TopicPartition
 
@@ -16,9 +16,11 @@ def shown(offset: int) -> bool:
     return offset % 4 != 3
 
 
-def part_from(position: int, count: int) -> Part:
+def part_from(position: int, count: int) -> FetchedPartition:
     offsets = range(position, position + count)
-    return Part([Record(None, bytes(10), (), 0, offset) for offset in offsets if shown(offset)], position + count)
+    return FetchedPartition(
+        [Record(None, bytes(10), (), 0, offset) for offset in offsets if shown(offset)], position + count
+    )
 
 
 @given(

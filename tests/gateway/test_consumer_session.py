@@ -11,9 +11,9 @@ from anyio import CapacityLimiter
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.records.opening import WIDEST
 from millstream.formats.records.record import Record
-from millstream.gateway.consumers.fetches import Part
+from millstream.gateway.consumers.fetches import FetchedPartition
 from millstream.gateway.consumers.member import GroupMember, Owner
-from millstream.gateway.consumers.session import Session, Tools
+from millstream.gateway.consumers.session import Session, SessionResources
 from millstream.gateway.consumers.sessions import Sessions
 from millstream.raw_client import Cluster, TopicPartition
 from tests.waiting import PATIENCE_S
@@ -29,18 +29,20 @@ class MadeUpFlights:
         self.session = session
         self.sought: int | None = sought
 
-    async def next(self, positions: dict[TopicPartition, int], *_: Any) -> dict[TopicPartition, Part]:
+    async def next(self, positions: dict[TopicPartition, int], *_: Any) -> dict[TopicPartition, FetchedPartition]:
         at = positions[PLACE]
         if self.sought is not None:
             self.session._progress[PLACE].seek(self.sought)
             self.sought = None
-        return {PLACE: Part([Record(None, b"", (), 0, at + number) for number in range(3)], at + 3)}
+        return {PLACE: FetchedPartition([Record(None, b"", (), 0, at + number) for number in range(3)], at + 3)}
 
 
 def test_what_was_fetched_before_a_seek_is_void() -> None:
     async def poll() -> list[int]:
         limiter = CapacityLimiter(1)
-        session = Session(Tools(NO_CLUSTER, limiter, limiter, limiter, lambda: 1, WIDEST), "g", "i", "earliest", 60)
+        session = Session(
+            SessionResources(NO_CLUSTER, limiter, limiter, limiter, lambda: 1, WIDEST), "g", "i", "earliest", 60
+        )
         session._progress.begin(PLACE, 100, None)
         session._flights = cast(Any, MadeUpFlights(session, sought=7))
         batch = await session.next(10, 1000, 5.0)

@@ -260,11 +260,11 @@ def test_every_record_has_an_outcome_when_nothing_is_heard(
     with Cluster(broker.bootstrap_servers) as cluster:
         publisher = publishing.Publisher(cluster, Limits(produce_timeout_s=0.05))
 
-    def lose(topic: str, records: Sequence[publishing.Outgoing]) -> "asyncio.Future[list[publishing.Outcome]]":
+    def lose(topic: str, records: Sequence[publishing.OutgoingRecord]) -> "asyncio.Future[list[publishing.Outcome]]":
         return asyncio.get_running_loop().create_future()
 
     monkeypatch.setattr(publisher, "enqueue", lose)
-    outcomes = asyncio.run(publisher.publish("lost", [publishing.Outgoing(b"")] * 1500))
+    outcomes = asyncio.run(publisher.publish("lost", [publishing.OutgoingRecord(b"")] * 1500))
     assert len(outcomes) == 1500 and {outcome[0] for outcome in outcomes} == {504}
 
 
@@ -282,10 +282,10 @@ def test_a_report_that_fails_leaves_the_others_heard(
         publisher = publishing.Publisher(cluster, Limits())
 
         async def publish() -> list[publishing.Outcome]:
-            lost = publisher.enqueue(topic, [publishing.Outgoing(b"")])
+            lost = publisher.enqueue(topic, [publishing.OutgoingRecord(b"")])
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(lost, 1.0)
-            return await publisher.publish(topic, [publishing.Outgoing(b"")])
+            return await publisher.publish(topic, [publishing.OutgoingRecord(b"")])
 
         try:
             assert asyncio.run(publish())[0][1] == 1

@@ -23,7 +23,7 @@ from millstream.gateway.http.errors import BadRequestError
 from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.gateway.streams import routes as stream_events
 from millstream.gateway.streams import tail as stream_tail
-from millstream.gateway.streams.positions import Id, read_id, read_start, spelled
+from millstream.gateway.streams.positions import EventId, format_positions, parse_event_id, parse_start
 from millstream.gateway.streams.routes import StreamRoutes
 from millstream.raw_client import Cluster, TopicPartition
 from millstream.testing import EmbeddedBroker
@@ -178,16 +178,16 @@ def test_requests_that_make_no_sense(gateway: Gateway, topic: str) -> None:
 
 
 def test_ids() -> None:
-    assert read_id(spelled({10: 5, 2: 7})) == {10: 5, 2: 7}
-    assert spelled({10: 5, 2: 7}) == "2:7,10:5"
-    moving = Id({10: 5, 2: 7})
+    assert parse_event_id(format_positions({10: 5, 2: 7})) == {10: 5, 2: 7}
+    assert format_positions({10: 5, 2: 7}) == "2:7,10:5"
+    moving = EventId({10: 5, 2: 7})
     assert [moving.move(10, 6), moving.move(2, 8)] == [b"2:7,10:6", b"2:8,10:6"]
     for text in ("0", "0:", "a:1", "0:1,", "0:-1", "0:1;1:2"):
         with pytest.raises(BadRequestError):
-            read_id(text)
-    assert read_start("2026-01-31T12:00:00Z") == read_start("2026-01-31T13:00:00 01:00")
+            parse_event_id(text)
+    assert parse_start("2026-01-31T12:00:00Z") == parse_start("2026-01-31T13:00:00 01:00")
     with pytest.raises(BadRequestError):
-        read_start("9" * 30)
+        parse_start("9" * 30)
 
 
 def test_many_readers_see_the_same(stream: Callable[..., Any], put: Callable[..., None]) -> None:

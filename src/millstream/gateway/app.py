@@ -18,15 +18,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from millstream.console.console import BASE
 from millstream.console.mounting import ConsoleMount
-from millstream.gateway.admin.group_routes import group_family
+from millstream.gateway.admin.group_routes import group_routes
 from millstream.gateway.admin.groups import GroupAdmin
-from millstream.gateway.admin.topic_routes import topic_family
+from millstream.gateway.admin.topic_routes import topic_routes
 from millstream.gateway.admin.topics import TopicAdmin
-from millstream.gateway.consumers.routes import consumer_family
-from millstream.gateway.context import Family, GatewayParts, Lifespan
+from millstream.gateway.consumers.routes import consumer_routes
+from millstream.gateway.context import GatewayContext, Lifespan, RouteGroup
 from millstream.gateway.http.access import Access, health_routes
 from millstream.gateway.http.configuration import Credentials
-from millstream.gateway.http.errors import HANDLERS, error_answer
+from millstream.gateway.http.errors import HANDLERS, error_response
 from millstream.gateway.http.openapi import openapi_routes
 from millstream.gateway.http.request import ApiRequest
 from millstream.gateway.http.routes import TEXT, Doc, Threads, endpoint, mapping
@@ -37,7 +37,7 @@ from millstream.gateway.rest_v3.records import RecordRoutes
 from millstream.gateway.rest_v3.resources import Links, not_found
 from millstream.gateway.rest_v3.topics import ReplicaRoutes, TopicRoutes
 from millstream.gateway.schemas.routes import ContextPaths, SchemaRoutes, SchemaSettingRoutes
-from millstream.gateway.streams.routes import stream_family
+from millstream.gateway.streams.routes import stream_routes
 
 CONSOLE = "/console"
 
@@ -115,7 +115,7 @@ _NOT_FOUND = f"""<!doctype html>
 _NO_SCRIPTS = {"Content-Security-Policy": "default-src 'none'", "X-Content-Type-Options": "nosniff"}
 
 
-def console_family(parts: GatewayParts) -> Sequence[BaseRoute]:
+def console_routes(parts: GatewayContext) -> Sequence[BaseRoute]:
     """No routes: a whole app below a prefix."""
     console = ConsoleMount(parts.cluster, parts.registry)
     parts.closing.callback(console.close)
@@ -148,10 +148,10 @@ class _Signposted:
 def _not_found(scope: Scope) -> Response:
     if "text/html" in Headers(scope=scope).get("accept", ""):
         return HTMLResponse(_NOT_FOUND, 404, _NO_SCRIPTS)
-    return error_answer(scope["path"], 404, 404, "the console has no such page", f"GET {BASE} is its overview")
+    return error_response(scope["path"], 404, 404, "the console has no such page", f"GET {BASE} is its overview")
 
 
-def v3_routes(parts: GatewayParts, producing: Producing) -> list[BaseRoute]:
+def v3_routes(parts: GatewayContext, producing: Producing) -> list[BaseRoute]:
     admin = TopicAdmin(parts.cluster)
     links = _links(admin)
     return [
@@ -177,22 +177,22 @@ def _links(admin: TopicAdmin) -> Callable[[ApiRequest], Links]:
     return links
 
 
-def registry_family(parts: GatewayParts) -> Sequence[BaseRoute]:
+def registry_routes(parts: GatewayContext) -> Sequence[BaseRoute]:
     return [*SchemaRoutes(parts.registry).routes(), *SchemaSettingRoutes(parts.registry).routes()]
 
 
-def produce_family(parts: GatewayParts) -> Sequence[BaseRoute]:
+def produce_routes(parts: GatewayContext) -> Sequence[BaseRoute]:
     """Our own routes and Confluent's, which share one producer."""
     producing = Producing(parts)
     return [*ProduceRoutes(producing).routes(), *v3_routes(parts, producing)]
 
 
-FAMILIES: tuple[Family, ...] = (
-    registry_family,
-    topic_family,
-    group_family,
-    produce_family,
-    consumer_family,
-    stream_family,
-    console_family,
+ROUTE_GROUPS: tuple[RouteGroup, ...] = (
+    registry_routes,
+    topic_routes,
+    group_routes,
+    produce_routes,
+    consumer_routes,
+    stream_routes,
+    console_routes,
 )

@@ -38,7 +38,7 @@ Lifespan = Callable[[], AbstractAsyncContextManager[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class GatewayParts:
+class GatewayContext:
     options: GatewayOptions
     cluster: Cluster
     registry: Registry
@@ -54,5 +54,5 @@ class GatewayParts:
     for `root_path`. Access is checked before."""
 
 
-Family = Callable[[GatewayParts], Sequence[BaseRoute]]
+RouteGroup = Callable[[GatewayContext], Sequence[BaseRoute]]
 """Makes its routes; may add to the parts what must be closed, what lives in the event loop, and mounts."""

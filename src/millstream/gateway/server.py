@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 import uvicorn
 from starlette.types import ASGIApp
 
-from millstream.gateway.app import FAMILIES, make_app
-from millstream.gateway.context import GatewayOptions, GatewayParts
+from millstream.gateway.app import ROUTE_GROUPS, make_app
+from millstream.gateway.context import GatewayContext, GatewayOptions
 from millstream.gateway.http.configuration import (
     GatewayError,
     address_of,
@@ -20,7 +20,7 @@ from millstream.gateway.http.configuration import (
     is_loopback,
     listen,
 )
-from millstream.gateway.http.protocol import CarefulHttp
+from millstream.gateway.http.protocol import BoundedHttpProtocol
 from millstream.raw_client import Cluster
 from millstream.registry.log import SchemaLog
 from millstream.registry.registry import Registry
@@ -103,10 +103,10 @@ class Gateway:
         self._close.callback(log.close)
         log.start(_PATIENCE_S)
         registry = Registry(log)
-        parts = GatewayParts(options, cluster, registry)
+        parts = GatewayContext(options, cluster, registry)
         self._close.enter_context(parts.closing)
         app = make_app(
-            [family(parts) for family in FAMILIES],
+            [family(parts) for family in ROUTE_GROUPS],
             trouble=lambda: registry.trouble,
             credentials=options.credentials,
             loopback=is_loopback(options.host) and not options.insecure,
@@ -151,7 +151,7 @@ def _server(app: ASGIApp, options: GatewayOptions, on_stop: Sequence[Callable[[]
     return _Server(
         uvicorn.Config(
             app,
-            http=CarefulHttp,
+            http=BoundedHttpProtocol,
             log_config=None,
             log_level="warning",  # or else each websocket of the console has lines of its own
             access_log=False,

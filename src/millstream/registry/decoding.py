@@ -231,8 +231,8 @@ class Decoder:
         if len(data) >= framing.PREFIX.size and data[0] == framing.MAGIC:
             schema_id, payload = framing.split(data)
             # Ids begin at 1, and a small number of eight bytes begins with zeros.
-            return self._through_registry(data, schema_id, payload) if schema_id else in_base64(data)
-        return guessed(data)
+            return self._through_registry(data, schema_id, payload) if schema_id else as_base64(data)
+        return decode_without_schema(data)
 
     def _through_registry(self, data: bytes, schema_id: int, payload: bytes) -> Decoded:
         known = self._schema(schema_id)
@@ -267,7 +267,7 @@ class Decoder:
             return _Known(None, reason, self._clock() + _ASK_AGAIN_S)
 
 
-def guessed(data: bytes) -> Decoded:
+def decode_without_schema(data: bytes) -> Decoded:
     """By the bytes alone."""
     try:
         return Decoded("json", json_value(data))
@@ -278,7 +278,7 @@ def guessed(data: bytes) -> Decoded:
             return Decoded("text", data.decode())
         except UnicodeDecodeError:
             pass
-    return in_base64(data)
+    return as_base64(data)
 
 
 def json_value(data: bytes) -> Any:
@@ -292,5 +292,5 @@ def json_value(data: bytes) -> Any:
     return value
 
 
-def in_base64(data: bytes) -> Decoded:
+def as_base64(data: bytes) -> Decoded:
     return Decoded("binary", base64.b64encode(data).decode())

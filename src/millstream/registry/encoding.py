@@ -30,7 +30,7 @@ _KEPT = 1_000
 _MAX_REASON = 400
 
 
-class UnfitValueError(ValueError):
+class InvalidValueError(ValueError):
     """The value is not one of the schema; the text says why."""
 
 
@@ -47,7 +47,7 @@ class SchemaEncoder:
         self._writer = writer
 
     def encode(self, value: Any) -> bytes:
-        """UnfitValueError if the value does not fit."""
+        """InvalidValueError if the value does not fit."""
         return self._prefix + self._writer.write(value)
 
 
@@ -88,12 +88,12 @@ def _writer(parsed: ParsedSchema) -> _Writer:
         try:
             return _Avro(fastavro.parse_schema(parsed.for_fastavro()))
         except SchemaParseException as error:
-            raise UnfitValueError(f"the Avro schema breaks a rule: {error}"[:_MAX_REASON]) from None
+            raise InvalidValueError(f"the Avro schema breaks a rule: {error}"[:_MAX_REASON]) from None
     if isinstance(parsed, JsonSchema):
         return _JsonSchema(parsed)
     if isinstance(parsed, ProtobufSchema):
         return _Protobuf(parsed)
-    raise UnfitValueError("values cannot be written with a schema of this type")
+    raise InvalidValueError("values cannot be written with a schema of this type")
 
 
 class _Avro:
@@ -108,7 +108,7 @@ class _Avro:
                 return self._written(value)
             except Exception as error:
                 reason = f"{type(error).__name__} {error}".strip()[:_MAX_REASON]
-                raise UnfitValueError(f"the value does not fit the Avro schema: {reason}") from None
+                raise InvalidValueError(f"the value does not fit the Avro schema: {reason}") from None
 
     def _specified(self, value: Any) -> Any:
         (datum,) = fastavro.json_reader(io.StringIO(json.dumps(value)), self._schema)
@@ -132,10 +132,10 @@ class _JsonSchema:
             problem = next(self._validator.iter_errors(value), None)
         except Exception as error:  # references that lead nowhere, patterns that are none, schemas without an end
             reason = f"{type(error).__name__} {error}".strip()[:_MAX_REASON]
-            raise UnfitValueError(f"the value cannot be checked with the JSON Schema: {reason}") from None
+            raise InvalidValueError(f"the value cannot be checked with the JSON Schema: {reason}") from None
         if problem is not None:
             place = "/" + "/".join(str(part) for part in problem.absolute_path)
-            raise UnfitValueError(
+            raise InvalidValueError(
                 f"the value does not fit the JSON Schema, at {place}: {problem.message[:_MAX_REASON]}"
             )
         return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
@@ -145,7 +145,7 @@ class _Protobuf:
     def __init__(self, parsed: ProtobufSchema) -> None:
         messages = list(parsed.file.message_types_by_name.values())
         if not messages:
-            raise UnfitValueError("the Protobuf schema has no message")
+            raise InvalidValueError("the Protobuf schema has no message")
         self._message = message_factory.GetMessageClass(messages[0])
 
     def write(self, value: Any) -> bytes:
@@ -154,4 +154,4 @@ class _Protobuf:
             return framing.indexes_prefix((0,)) + bytes(message.SerializeToString())
         except (json_format.Error, TypeError, ValueError, AttributeError, RecursionError) as error:
             reason = str(error)[:_MAX_REASON]
-            raise UnfitValueError(f"the value does not fit the Protobuf schema: {reason}") from None
+            raise InvalidValueError(f"the value does not fit the Protobuf schema: {reason}") from None

@@ -54,7 +54,7 @@ from millstream.registry.state import (
     RegistryState,
     level_of,
     mode_of,
-    reference_place,
+    resolve_reference,
     setting,
 )
 
@@ -149,7 +149,7 @@ def referred_to(state: RegistryState, user: Subject, reference: Reference) -> St
     """The version that a reference leads to; RegistryError 42201 if it is not there."""
     stored = state.referred_to(user, reference)
     if stored is None:
-        subject, version = reference_place(user, reference.subject, reference.version)
+        subject, version = resolve_reference(user, reference.subject, reference.version)
         raise invalid_schema(
             f"reference {reference.name!r} leads to subject {str(subject)!r} version {version}, "
             "which is not there: register it first"
@@ -157,18 +157,18 @@ def referred_to(state: RegistryState, user: Subject, reference: Reference) -> St
     return stored
 
 
-def obstacles(
+def incompatibilities(
     parser: SchemaParser, level: Level, type_: str, candidate: ParsedSchema, earlier: Sequence[StoredSchema]
 ) -> list[str]:
     """`earlier` in the order of versions. Without a transitive level only the last of them counts."""
-    for version in those_that_count(level, earlier):
+    for version in versions_to_compare(level, earlier):
         found = _obstacles_of_one(parser, level, type_, candidate, version)
         if found:
             return [*found, f"compared with version {version.version} of {version.subject} at level {level}"]
     return []
 
 
-def those_that_count(level: Level, earlier: Sequence[StoredSchema]) -> list[StoredSchema]:
+def versions_to_compare(level: Level, earlier: Sequence[StoredSchema]) -> list[StoredSchema]:
     """The versions that a new one is compared with, the newest first."""
     if level is Level.NONE:
         return []
@@ -322,7 +322,7 @@ class Registrar:
         every = state.versions(subject, deleted=True)
         if mode is not Mode.IMPORT:
             live = [version for version in every if not version.deleted]
-            found = obstacles(self._parser, level_of(state, subject), candidate.type, candidate.parsed, live)
+            found = incompatibilities(self._parser, level_of(state, subject), candidate.type, candidate.parsed, live)
             if found:
                 raise incompatible(found)
         version = every[-1].version + 1 if every else 1
@@ -352,7 +352,7 @@ class Registrar:
         """Parses before the state is locked for the decision what the decision will look at."""
         with self._log.lock:
             state = self._log.state
-            earlier = those_that_count(level_of(state, subject), state.versions(subject))
+            earlier = versions_to_compare(level_of(state, subject), state.versions(subject))
             contents = state.contents(subject.context)
         candidate.same.first(contents)
         for version in earlier:

@@ -23,7 +23,7 @@ from millstream.registry.records import (
     schema_entry,
     split_context,
 )
-from millstream.registry.registering import Registrar, SchemaParser, SchemaRequest, check_rules, obstacles
+from millstream.registry.registering import Registrar, SchemaParser, SchemaRequest, check_rules, incompatibilities
 from millstream.registry.state import LEVEL, NORMALIZE, Level, Mode, RegistryState, level_of, mode_of, scopes, setting
 
 
@@ -389,7 +389,7 @@ class Registry:
             earlier = [self.version(subject, version)]
         elif version is None:
             earlier = earlier[-1:]
-        return obstacles(self.parser, level, candidate.type, candidate.parsed, earlier)
+        return incompatibilities(self.parser, level, candidate.type, candidate.parsed, earlier)
 
     def level(self, subject: Subject | None) -> Level:
         with self._log.lock:

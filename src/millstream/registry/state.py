@@ -78,7 +78,7 @@ class RegistryState:
 
     def referred_to(self, user: Subject, reference: Reference) -> StoredSchema | None:
         """The version that a reference leads to, deleted or not; None if there is none."""
-        subject, version = reference_place(user, reference.subject, reference.version)
+        subject, version = resolve_reference(user, reference.subject, reference.version)
         return self._latest(subject) if version == LATEST else self.version(subject, version)
 
     def referencing(self, subject: Subject, version: int, *, deleted: bool = False) -> list[StoredSchema]:
@@ -139,7 +139,7 @@ class RegistryState:
         self._ids.setdefault((subject.context, schema.content), set()).add(schema.id)
         self._places.setdefault(place, {})[subject, version] = None
         for reference in schema.references:
-            self._referenced.setdefault(reference_place(subject, reference.subject, reference.version), {})[
+            self._referenced.setdefault(resolve_reference(subject, reference.subject, reference.version), {})[
                 subject, version
             ] = None
         self._contexts.add(subject.context)
@@ -153,7 +153,7 @@ class RegistryState:
         place = (subject.context, schema.id)
         self._places[place].pop((subject, version), None)
         for reference in schema.references:
-            self._referenced[reference_place(subject, reference.subject, reference.version)].pop(
+            self._referenced[resolve_reference(subject, reference.subject, reference.version)].pop(
                 (subject, version), None
             )
         if not self._places[place]:
@@ -179,7 +179,7 @@ class RegistryState:
             table[subject] = value
 
 
-def reference_place(user: Subject, subject: str, version: int) -> tuple[Subject, int]:
+def resolve_reference(user: Subject, subject: str, version: int) -> tuple[Subject, int]:
     """Where a reference leads: a subject without a context is looked for in the context of the schema that refers."""
     if subject.startswith(":."):
         context, _, name = subject[1:].partition(":")

@@ -9,8 +9,8 @@ from millstream.formats.model.errors import ErrorCode
 from millstream.gateway.admin.docs import group_docs
 from millstream.gateway.admin.groups import GroupAdmin, GroupDetail, Progress
 from millstream.gateway.admin.topic_routes import known, number_in
-from millstream.gateway.context import GatewayParts
-from millstream.gateway.http.errors import BadRequestError
+from millstream.gateway.context import GatewayContext
+from millstream.gateway.http.errors import ApiError
 from millstream.gateway.http.request import ApiRequest
 from millstream.gateway.http.routes import endpoint
 from millstream.raw_client import EARLIEST, LATEST, Cluster, TopicPartition
@@ -72,7 +72,7 @@ class GroupRoutes:
         known(document, "topic", "partitions", "to", "dry_run")
         topic, dry_run = document.get("topic"), document.get("dry_run", False)
         if not isinstance(topic, str) or not isinstance(dry_run, bool):
-            raise BadRequestError(422, "'topic' must be a name, and 'dry_run' true or false", _HINT)
+            raise ApiError(422, "'topic' must be a name, and 'dry_run' true or false", _HINT)
         target = self._targets(self._places(topic, document.get("partitions")), document.get("to"))
         before = self._admin.progress(name, share=self._share) if self._exists(name) else {}
         if not dry_run:
@@ -105,10 +105,10 @@ class GroupRoutes:
             return [TopicPartition(topic, row.index) for row in found.partitions]
         count = len(found.partitions)
         if not isinstance(partitions, list) or not partitions:
-            raise BadRequestError(422, "'partitions' must be a list of numbers", "leave it out for all of them")
+            raise ApiError(422, "'partitions' must be a list of numbers", "leave it out for all of them")
         for each in partitions:
             if isinstance(each, bool) or not isinstance(each, int) or not 0 <= each < count:
-                raise BadRequestError(422, f"{topic!r} has no partition {each!r}", f"it has {count}, counted from 0")
+                raise ApiError(422, f"{topic!r} has no partition {each!r}", f"it has {count}, counted from 0")
         return [TopicPartition(topic, each) for each in sorted(set(partitions))]
 
     def _targets(self, places: Sequence[TopicPartition], to: Any) -> dict[TopicPartition, int]:
@@ -124,7 +124,7 @@ class GroupRoutes:
             if "time" in to:
                 found = self._cluster.offsets(dict.fromkeys(places, number_in(to, "time", 0, _MAX_OFFSET, 0)))
                 return {place: row.offset if row.offset >= 0 else ends[place].offset for place, row in found.items()}
-        raise BadRequestError(422, "'to' says nowhere", _HINT)
+        raise ApiError(422, "'to' says nowhere", _HINT)
 
 
 def _members(group: GroupDetail) -> list[dict[str, Any]]:
@@ -153,5 +153,5 @@ def _shown(progress: dict[TopicPartition, Progress]) -> list[dict[str, Any]]:
     ]
 
 
-def group_family(parts: GatewayParts) -> Sequence[BaseRoute]:
+def group_routes(parts: GatewayContext) -> Sequence[BaseRoute]:
     return [route for share in (False, True) for route in GroupRoutes(parts.cluster, share=share).routes()]

@@ -16,8 +16,8 @@ from millstream.gateway.admin.docs import (
     TOPIC_CONFIGS,
 )
 from millstream.gateway.admin.topics import Change, Operation, Resource, Setting, TopicAdmin
-from millstream.gateway.context import GatewayParts
-from millstream.gateway.http.errors import BadRequestError
+from millstream.gateway.context import GatewayContext
+from millstream.gateway.http.errors import ApiError
 from millstream.gateway.http.request import ApiRequest
 from millstream.gateway.http.routes import endpoint
 from millstream.raw_client import EARLIEST, LATEST, Cluster, TopicInfo, TopicPartition
@@ -60,7 +60,7 @@ class TopicRoutes:
         known(document, "name", "partitions", "replication_factor", "configs")
         name = document.get("name")
         if not isinstance(name, str) or not name:
-            raise BadRequestError(422, "'name' must be the name of the topic", 'send {"name": "orders"}')
+            raise ApiError(422, "'name' must be the name of the topic", 'send {"name": "orders"}')
         partitions = number_in(document, "partitions", 1, _MAX_INT32, -1)
         replication = number_in(document, "replication_factor", 1, _MAX_INT16, -1)
         configs = _texts(document.get("configs") or {}, "configs")
@@ -99,7 +99,7 @@ class TopicRoutes:
         document, name = asked.document(), asked.path("topic")
         known(document, "count")
         if "count" not in document:
-            raise BadRequestError(422, "'count' is missing", 'send {"count": 6}: how many there shall be')
+            raise ApiError(422, "'count' is missing", 'send {"count": 6}: how many there shall be')
         self._admin.add_partitions(name, number_in(document, "count", 1, _MAX_INT32, -1))
         return {"name": name, "partitions": document["count"]}
 
@@ -115,7 +115,7 @@ class TopicRoutes:
         ]
         if not changes:
             hint = 'send {"configs": {"retention.ms": "60000"}}; null goes back to the default'
-            raise BadRequestError(422, "'configs' names no setting", hint)
+            raise ApiError(422, "'configs' names no setting", hint)
         self._admin.change(Resource.TOPIC, name, changes, validate_only=asked.flag("dry_run"))
         return {"configs": [_shown(row) for row in self._admin.settings(Resource.TOPIC, name) if row.is_own]}
 
@@ -145,7 +145,7 @@ def known(document: dict[str, Any], *names: str) -> None:
     """Refuses fields that mean nothing here: most likely they are misspelt."""
     unknown = [name for name in document if name not in names]
     if unknown:
-        raise BadRequestError(422, f"the field {unknown[0]!r} is not known", f"there are {', '.join(names)}")
+        raise ApiError(422, f"the field {unknown[0]!r} is not known", f"there are {', '.join(names)}")
 
 
 def number_in(document: dict[str, Any], name: str, low: int, high: int, default: int) -> int:
@@ -153,21 +153,21 @@ def number_in(document: dict[str, Any], name: str, low: int, high: int, default:
     if value is None:
         return default
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise BadRequestError(422, f"'{name}' must be a whole number from {low} to {high}")
+        raise ApiError(422, f"'{name}' must be a whole number from {low} to {high}")
     return value
 
 
 def _texts(value: Any, name: str) -> dict[str, str | None]:
     if not isinstance(value, dict):
-        raise BadRequestError(422, f"'{name}' must be an object of names and values")
+        raise ApiError(422, f"'{name}' must be an object of names and values")
     found: dict[str, str | None] = {}
     for key, each in value.items():
         if isinstance(each, (dict, list)):
-            raise BadRequestError(422, f"'{name}': the value of {key!r} must be a text or a number")
+            raise ApiError(422, f"'{name}': the value of {key!r} must be a text or a number")
         plain = each is None or isinstance(each, str)
         found[key] = each if plain else str(each).lower() if isinstance(each, bool) else str(each)
     return found
 
 
-def topic_family(parts: GatewayParts) -> Sequence[BaseRoute]:
+def topic_routes(parts: GatewayContext) -> Sequence[BaseRoute]:
     return TopicRoutes(parts.cluster).routes()

@@ -17,7 +17,7 @@ from typing import Any
 
 from millstream.formats.records.record import Header, Record
 from millstream.gateway.consumers.session import RESETS
-from millstream.gateway.http.errors import BadRequestError
+from millstream.gateway.http.errors import ApiError
 from millstream.gateway.http.request import ApiRequest
 from millstream.gateway.http.routes import (
     ANYTHING,
@@ -36,7 +36,7 @@ from millstream.gateway.http.routes import (
     whole,
 )
 from millstream.raw_client import TopicPartition
-from millstream.registry.decoding import Decoded, Decoder, in_base64, json_value
+from millstream.registry.decoding import Decoded, Decoder, as_base64, json_value
 
 MAX_TOPICS = 100
 MAX_INSTANCE_LENGTH = 100
@@ -60,18 +60,18 @@ class Subscription:
 def read_subscription(document: dict[str, Any]) -> Subscription:
     topics = document.get("topics")
     if not isinstance(topics, list) or not topics or not all(_is_topic(name) for name in topics):
-        raise BadRequestError(400, "'topics' must be a list of topic names", 'send {"topics": ["orders"]}')
+        raise ApiError(400, "'topics' must be a list of topic names", 'send {"topics": ["orders"]}')
     if len(topics) > MAX_TOPICS:
-        raise BadRequestError(400, f"{len(topics)} topics are too many for one consumer", f"name at most {MAX_TOPICS}")
+        raise ApiError(400, f"{len(topics)} topics are too many for one consumer", f"name at most {MAX_TOPICS}")
     instance = document.get("instance_id") or ""
     if not isinstance(instance, str) or len(instance) > MAX_INSTANCE_LENGTH:
-        raise BadRequestError(400, f"'instance_id' must be a name of at most {MAX_INSTANCE_LENGTH} letters")
+        raise ApiError(400, f"'instance_id' must be a name of at most {MAX_INSTANCE_LENGTH} letters")
     reset = document.get("auto_offset_reset")
     if reset is not None and (not isinstance(reset, str) or reset not in RESETS):
-        raise BadRequestError(400, f"'auto_offset_reset' must be one of {', '.join(RESETS)}", "or leave it out")
+        raise ApiError(400, f"'auto_offset_reset' must be one of {', '.join(RESETS)}", "or leave it out")
     idle_ms = document.get("expires_after_ms")
     if idle_ms is not None and not _is_number(idle_ms, MIN_IDLE_MS, MAX_IDLE_MS):
-        raise BadRequestError(400, f"'expires_after_ms' must be a whole number from {MIN_IDLE_MS} to {MAX_IDLE_MS}")
+        raise ApiError(400, f"'expires_after_ms' must be a whole number from {MIN_IDLE_MS} to {MAX_IDLE_MS}")
     return Subscription(sorted(set(topics)), instance, reset, None if idle_ms is None else idle_ms / 1000)
 
 
@@ -82,16 +82,16 @@ def read_offsets(document: dict[str, Any]) -> dict[TopicPartition, int] | None:
         return None
     example = 'send {"offsets": {"orders": {"0": 17}}}: by topic and partition the next offset to be read'
     if not isinstance(given, dict):
-        raise BadRequestError(400, "'offsets' must be an object", example)
+        raise ApiError(400, "'offsets' must be an object", example)
     found: dict[TopicPartition, int] = {}
     for topic, partitions in given.items():
         if not isinstance(partitions, dict):
-            raise BadRequestError(400, f"the offsets of {topic!r} must be an object", example)
+            raise ApiError(400, f"the offsets of {topic!r} must be an object", example)
         for partition, offset in partitions.items():
             if not partition.isdecimal() or len(partition) > 10 or int(partition) > MAX_PARTITION:
-                raise BadRequestError(400, f"{partition!r} is no partition of {topic!r}", example)
+                raise ApiError(400, f"{partition!r} is no partition of {topic!r}", example)
             if not _is_number(offset, 0, MAX_OFFSET):
-                raise BadRequestError(400, f"the offset for {topic}-{partition} must be a whole number", example)
+                raise ApiError(400, f"the offset for {topic}-{partition} must be a whole number", example)
             found[TopicPartition(topic, int(partition))] = offset
     return found
 
@@ -102,11 +102,11 @@ def read_seek(document: dict[str, Any]) -> tuple[TopicPartition, int | str]:
     offset: Any = document.get("offset")
     example = 'send {"topic": "orders", "partition": 0, "offset": 17}'
     if not _is_topic(topic):
-        raise BadRequestError(400, "'topic' must be a topic's name", example)
+        raise ApiError(400, "'topic' must be a topic's name", example)
     if not _is_number(partition, 0, MAX_PARTITION):
-        raise BadRequestError(400, "'partition' must be a partition's number", example)
+        raise ApiError(400, "'partition' must be a partition's number", example)
     if not (offset in ("earliest", "latest") if isinstance(offset, str) else _is_number(offset, 0, MAX_OFFSET)):
-        raise BadRequestError(400, "'offset' must be a whole number, earliest or latest", example)
+        raise ApiError(400, "'offset' must be a whole number, earliest or latest", example)
     return TopicPartition(topic, partition), offset
 
 
@@ -114,7 +114,7 @@ def within(asked: ApiRequest, name: str, default: int, low: int, high: int) -> i
     """A number of the query between these."""
     number = asked.number(name, default)
     if not low <= number <= high:
-        raise BadRequestError(400, f"?{name}={number} is out of bounds", f"give a number from {low} to {high}")
+        raise ApiError(400, f"?{name}={number} is out of bounds", f"give a number from {low} to {high}")
     return number
 
 
@@ -173,7 +173,7 @@ class RecordView:
 def read_format(text: str) -> str:
     """Of a query parameter; nothing is the default."""
     if text and text not in FORMATS:
-        raise BadRequestError(400, f"?format={text} is not known", f"give one of {', '.join(FORMATS)}")
+        raise ApiError(400, f"?format={text} is not known", f"give one of {', '.join(FORMATS)}")
     return text or BASE64
 
 
@@ -202,7 +202,7 @@ def _as_text(data: bytes | None) -> Decoded:
     try:
         return Decoded("text", data.decode())
     except UnicodeDecodeError:
-        return in_base64(data)
+        return as_base64(data)
 
 
 def _as_json(data: bytes | None) -> Decoded:

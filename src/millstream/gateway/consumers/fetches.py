@@ -63,7 +63,7 @@ _MOVED = frozenset(
 )
 
 
-class Part(NamedTuple):
+class FetchedPartition(NamedTuple):
     """What a fetch brought of one partition."""
 
     records: list[Record]
@@ -76,7 +76,7 @@ class Part(NamedTuple):
 @dataclass(eq=False, slots=True)
 class _Flight:
     wanted: dict[TopicPartition, int]
-    task: "asyncio.Task[dict[TopicPartition, Part]]"
+    task: "asyncio.Task[dict[TopicPartition, FetchedPartition]]"
 
     def give_up(self) -> None:
         if not self.task.cancel() and not self.task.cancelled():
@@ -106,7 +106,7 @@ class PendingFetches:
 
     async def next(
         self, positions: Positions, within_s: float, wake: asyncio.Event, trouble_s: float = math.inf
-    ) -> dict[TopicPartition, Part]:
+    ) -> dict[TopicPartition, FetchedPartition]:
         """What comes first for any of these positions, or nothing: because the time is up, or because `wake` was set
         (whoever does that has other positions to ask for). WireError if none of them could be read in the end, or for
         longer than `trouble_s`."""
@@ -158,8 +158,8 @@ class PendingFetches:
                 flight.give_up()
                 self._flights.remove(flight)
 
-    def _landed(self, positions: Positions) -> dict[TopicPartition, Part]:
-        found: dict[TopicPartition, Part] = {}
+    def _landed(self, positions: Positions) -> dict[TopicPartition, FetchedPartition]:
+        found: dict[TopicPartition, FetchedPartition] = {}
         for flight in [each for each in self._flights if each.task.done()]:
             self._flights.remove(flight)
             try:
@@ -232,7 +232,7 @@ class PendingFetches:
 
     async def _fly(
         self, node: int, epochs: dict[TopicPartition, int], wanted: dict[TopicPartition, int], wait_ms: int
-    ) -> dict[TopicPartition, Part]:
+    ) -> dict[TopicPartition, FetchedPartition]:
         request = _request(wanted, epochs, self.max_bytes(), wait_ms)
         borrowed, connection, sent = await self._in_thread(lambda: self._send(node, request))
         try:
@@ -303,11 +303,13 @@ def _request(wanted: Positions, epochs: Positions, max_bytes: int, wait_ms: int)
     }
 
 
-def _read(connection: Connection, sent: Sent, wanted: Positions, limits: OpeningLimits) -> dict[TopicPartition, Part]:
+def _read(
+    connection: Connection, sent: Sent, wanted: Positions, limits: OpeningLimits
+) -> dict[TopicPartition, FetchedPartition]:
     answer = connection.receive(sent, _ANSWER_S)
     if answer.error_code:
         raise refusal("a fetch", error_code(answer.error_code))
-    parts: dict[TopicPartition, Part] = {}
+    parts: dict[TopicPartition, FetchedPartition] = {}
     for topic in answer.responses:
         for row in topic.partitions:
             place = TopicPartition(topic.topic, row.partition_index)
@@ -316,10 +318,10 @@ def _read(connection: Connection, sent: Sent, wanted: Positions, limits: Opening
     return parts
 
 
-def _part(row: Message, wanted: int, limits: OpeningLimits, most_bytes: int) -> Part:
+def _part(row: Message, wanted: int, limits: OpeningLimits, most_bytes: int) -> FetchedPartition:
     """What is shown of a partition. Of many or large records only the first: the next fetch has the others."""
     if row.error_code:
-        return Part([], wanted, error_code(row.error_code))
+        return FetchedPartition([], wanted, error_code(row.error_code))
     aborted = AbortedTransactions((each.producer_id, each.first_offset) for each in row.aborted_transactions or ())
     data = memoryview(row.records or b"")
     records: list[Record] = []
@@ -332,21 +334,21 @@ def _part(row: Message, wanted: int, limits: OpeningLimits, most_bytes: int) -> 
                 found = _records(data, at, header, max(wanted, header.base_offset), last, limits)
             except KafkaError as error:
                 if next_offset > wanted:
-                    return Part(records, next_offset)  # what is wrong is said when it is its turn
+                    return FetchedPartition(records, next_offset)  # what is wrong is said when it is its turn
                 too_much = isinstance(error, BeyondLimitsError)
                 code = ErrorCode.MESSAGE_TOO_LARGE if too_much else ErrorCode.CORRUPT_MESSAGE
-                return Part([], header.last_offset + 1, code)
+                return FetchedPartition([], header.last_offset + 1, code)
             for record in found:
                 held += len(record.key or b"") + len(record.value or b"")
                 if records and held > most_bytes:
-                    return Part(records, record.offset)
+                    return FetchedPartition(records, record.offset)
                 records.append(record)
             if last < header.last_offset:
-                return Part(records, last + 1)
+                return FetchedPartition(records, last + 1)
         next_offset = max(next_offset, header.last_offset + 1)
     if next_offset == wanted and _is_damaged(data[end:]):
-        return Part([], wanted, ErrorCode.CORRUPT_MESSAGE)
-    return Part(records, next_offset)
+        return FetchedPartition([], wanted, ErrorCode.CORRUPT_MESSAGE)
+    return FetchedPartition(records, next_offset)
 
 
 def _records(

@@ -16,7 +16,7 @@ from anyio import CapacityLimiter, to_thread
 
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.protocol.schema import Message
-from millstream.gateway.http.errors import BadRequestError, trouble_with
+from millstream.gateway.http.errors import ApiError, error_for_code
 from millstream.raw_client import Cluster, CoordinatorKind, SetupError, TopicPartition, WireError
 from millstream.raw_client.errors import error_code
 
@@ -75,7 +75,7 @@ class GroupMember:
         self.member_id = str(uuid.uuid4())
         self.epoch = _JOIN_EPOCH
         self.topics: tuple[str, ...] = ()
-        self.failure: BadRequestError | None = None
+        self.failure: ApiError | None = None
         """Why this member cannot be one any more, if so."""
         self.partitions: frozenset[TopicPartition] = frozenset()
         self._leaving: frozenset[TopicPartition] = frozenset()
@@ -89,7 +89,7 @@ class GroupMember:
         self._left = False
 
     async def join(self, topics: Collection[str]) -> None:
-        """Joins, or changes what is read. BadRequestError or WireError if the cluster will not have it."""
+        """Joins, or changes what is read. ApiError or WireError if the cluster will not have it."""
         self.topics = tuple(sorted(topics))
         self._tell_all = True
         self.failure = None
@@ -140,8 +140,8 @@ class GroupMember:
                     self._kick.set()
                     raise FencedError
                 if row.error_code:
-                    found = trouble_with(code, f"the offset for {topic.name}-{row.partition_index} was refused")
-                    raise BadRequestError(found.status, f"{found.message} ({code.name})", found.hint, code=found.code)
+                    found = error_for_code(code, f"the offset for {topic.name}-{row.partition_index} was refused")
+                    raise ApiError(found.status, f"{found.message} ({code.name})", found.hint, code=found.code)
 
     # Heartbeats
 
@@ -154,7 +154,7 @@ class GroupMember:
             except WireError as error:
                 logger.info("consumer_heartbeat_failed group=%s reason=%s", self.group, error)
                 pause_s = _RETRY_S
-            except BadRequestError as error:
+            except ApiError as error:
                 self.failure = error
                 return
             except Exception:  # a member that stops its heartbeats for a mistake of ours would be a riddle
@@ -219,7 +219,7 @@ class GroupMember:
         except SetupError as error:
             if "consumer group heartbeat" not in str(error):
                 raise
-            raise BadRequestError(
+            raise ApiError(
                 501,
                 f"this cluster does not assign partitions by itself: {error}",
                 "consumers over HTTP need Millstream or Kafka 4.0 or later",
@@ -269,10 +269,10 @@ class GroupMember:
             self._owner.revoked(sorted(places))
 
     def _fail(self, code: ErrorCode, message: str | None) -> None:
-        found = trouble_with(code, f"group {self.group!r}: {message or code.name}")
+        found = error_for_code(code, f"group {self.group!r}: {message or code.name}")
         status = 409 if code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.GROUP_MAX_SIZE_REACHED) else found.status
         hint = "choose another group" if status == 409 else found.hint
-        self.failure = BadRequestError(status, found.message, hint, code=found.code if status != 409 else 40903)
+        self.failure = ApiError(status, found.message, hint, code=found.code if status != 409 else 40903)
         self._give_up(self.partitions)
 
     async def _in_thread(self, call: Callable[[], Answer]) -> Answer:

@@ -10,14 +10,14 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from millstream.formats.records.record import Record
-from millstream.gateway.consumers.fetches import Part
+from millstream.gateway.consumers.fetches import FetchedPartition
 from millstream.raw_client import TopicPartition
 
 _RECORD_OVERHEAD = 64
 
 
 @dataclass(slots=True)
-class Held:
+class PartitionProgress:
     """One partition."""
 
     position: int
@@ -28,7 +28,7 @@ class Held:
     """How far the position ever was: so far may be committed, also after a seek back."""
     settled: int = 0
     """Up to here nothing is open: where it began, or what the caller has committed since."""
-    ahead: Part | None = None
+    ahead: FetchedPartition | None = None
     """Fetched from the position on, and not handed out yet."""
     leaving: bool = False
     """To go to another member as soon as the caller has committed what it got, or goes on without."""
@@ -48,7 +48,7 @@ class Held:
         part, self.ahead = self.ahead, None
         if part is not None:
             rest = [record for record in part.records if record.offset >= offset]
-            self.ahead = Part(rest, part.next_offset) if rest else None
+            self.ahead = FetchedPartition(rest, part.next_offset) if rest else None
 
     def skip(self, offset: int) -> None:
         """Over what is never shown, such as the markers of transactions, so nobody could commit it."""
@@ -86,26 +86,26 @@ class Batch:
 
 class Progress:
     def __init__(self) -> None:
-        self._held: dict[TopicPartition, Held] = {}
+        self._held: dict[TopicPartition, PartitionProgress] = {}
         self._turn = 0
 
     def __contains__(self, place: TopicPartition) -> bool:
         return place in self._held
 
-    def __getitem__(self, place: TopicPartition) -> Held:
+    def __getitem__(self, place: TopicPartition) -> PartitionProgress:
         return self._held[place]
 
-    def get(self, place: TopicPartition) -> Held | None:
+    def get(self, place: TopicPartition) -> PartitionProgress | None:
         return self._held.get(place)
 
     def begin(self, place: TopicPartition, position: int, committed: int | None) -> None:
-        self._held[place] = Held(position, committed)
+        self._held[place] = PartitionProgress(position, committed)
 
     def drop(self, places: Collection[TopicPartition]) -> None:
         for place in places:
             self._held.pop(place, None)
 
-    def items(self) -> Iterator[tuple[TopicPartition, Held]]:
+    def items(self) -> Iterator[tuple[TopicPartition, PartitionProgress]]:
         yield from list(self._held.items())
 
     @property
@@ -128,7 +128,9 @@ class Progress:
             self._collect_from(place, part, batch, max_records, max_bytes)
         return batch
 
-    def _collect_from(self, place: TopicPartition, part: Part, batch: Batch, max_records: int, max_bytes: int) -> None:
+    def _collect_from(
+        self, place: TopicPartition, part: FetchedPartition, batch: Batch, max_records: int, max_bytes: int
+    ) -> None:
         taken = 0
         for record in part.records:
             size = len(record.key or b"") + len(record.value or b"") + _RECORD_OVERHEAD

@@ -27,8 +27,8 @@ from millstream.gateway.consumers.bodies import (
 from millstream.gateway.consumers.progress import Batch
 from millstream.gateway.consumers.session import Session
 from millstream.gateway.consumers.sessions import Sessions
-from millstream.gateway.context import GatewayParts
-from millstream.gateway.http.errors import JSON, BadRequestError, json_bytes
+from millstream.gateway.context import GatewayContext
+from millstream.gateway.http.errors import JSON, ApiError, json_bytes
 from millstream.gateway.http.request import ApiRequest
 from millstream.gateway.http.routes import endpoint
 from millstream.raw_client import TopicPartition
@@ -39,7 +39,7 @@ _EXPIRES_HEADER = "Consumer-Expires-In-Ms"
 _DEFAULT_RECORDS, _DEFAULT_MS, _DEFAULT_BYTES = 500, 1_000, 1 << 20
 
 
-def consumer_family(parts: GatewayParts) -> Sequence[BaseRoute]:
+def consumer_routes(parts: GatewayContext) -> Sequence[BaseRoute]:
     limits = parts.options.limits
     opening = OpeningLimits(limits.max_batch_bytes, limits.max_batch_records)
     sessions = Sessions(parts.cluster, limits.max_consumers, opening)
@@ -79,7 +79,7 @@ class ConsumerRoutes:
         view = RecordView(read_format(asked.text("format")), self._decoder)
         session = self._find(asked)
         if session.polling:
-            raise BadRequestError(
+            raise ApiError(
                 409,
                 "another poll of this consumer is under way",
                 "wait for its answer; give each program an instance_id of its own",
@@ -138,9 +138,7 @@ class ConsumerRoutes:
         place, target = read_seek(asked.document())
         session = self._find(asked)
         if session.polling:
-            raise BadRequestError(
-                409, "a poll of this consumer is under way", "seek when it has its answer", code=40907
-            )
+            raise ApiError(409, "a poll of this consumer is under way", "seek when it has its answer", code=40907)
         offset = await session.seek(place, target)
         self._sessions.used(session)
         return {"topic": place.topic, "partition": place.partition, "offset": offset}
@@ -198,9 +196,9 @@ def _refuse_others(request: Request) -> None:
     """A poll moves on, though it is a GET: not by a request for the head of the answer alone, nor by a page of another
     site, whose requests browsers mark."""
     if request.method != "GET":
-        raise BadRequestError(405, f"a poll is no {request.method}", "send GET")
+        raise ApiError(405, f"a poll is no {request.method}", "send GET")
     if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-        raise BadRequestError(403, "pages of other sites may not poll", "ask from a page of this gateway, or a program")
+        raise ApiError(403, "pages of other sites may not poll", "ask from a page of this gateway, or a program")
 
 
 def _rendered(batch: Batch, view: RecordView) -> bytes:

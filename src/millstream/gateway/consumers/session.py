@@ -12,10 +12,10 @@ from anyio import CapacityLimiter, to_thread
 
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.records.opening import OpeningLimits
-from millstream.gateway.consumers.fetches import Part, PendingFetches
+from millstream.gateway.consumers.fetches import FetchedPartition, PendingFetches
 from millstream.gateway.consumers.member import FencedError, GroupMember
-from millstream.gateway.consumers.progress import Batch, Held, Progress
-from millstream.gateway.http.errors import BadRequestError, trouble_of, trouble_with
+from millstream.gateway.consumers.progress import Batch, PartitionProgress, Progress
+from millstream.gateway.http.errors import ApiError, error_for_code, error_for_wire_error
 from millstream.raw_client import EARLIEST, LATEST, Cluster, TopicPartition, UnreadableError, WireError
 from millstream.raw_client.errors import UNREADABLE
 
@@ -28,7 +28,7 @@ Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
-class Tools:
+class SessionResources:
     """What all consumers of a gateway share."""
 
     cluster: Cluster
@@ -56,9 +56,9 @@ class Holding(NamedTuple):
 
 
 class Session:
-    """Lives in the event loop. Errors for callers are BadRequestError and WireError."""
+    """Lives in the event loop. Errors for callers are ApiError and WireError."""
 
-    def __init__(self, tools: Tools, group: str, instance: str, reset: str, idle_s: float) -> None:
+    def __init__(self, tools: SessionResources, group: str, instance: str, reset: str, idle_s: float) -> None:
         self.group = group
         self.instance = instance
         self.reset = reset
@@ -84,7 +84,7 @@ class Session:
         known = await self._call(lambda: self._tools.cluster.topics(topics))
         missing = sorted(set(topics) - set(known))
         if missing:
-            raise BadRequestError(
+            raise ApiError(
                 404, f"there is no topic {', '.join(missing)}", "create it first, or look at its name", code=40403
             )
         self._check_open()
@@ -121,7 +121,7 @@ class Session:
         return self._member.member_id
 
     @property
-    def failure(self) -> BadRequestError | None:
+    def failure(self) -> ApiError | None:
         return self._member.failure
 
     # What is ours, as the member hears of it
@@ -177,7 +177,7 @@ class Session:
         return found | {place: (row.offset, None) for place, row in ends.items()}
 
     @property
-    def assignment(self) -> dict[TopicPartition, Held | None]:
+    def assignment(self) -> dict[TopicPartition, PartitionProgress | None]:
         """What is ours, and where we are in it; None: not known yet."""
         return {place: self._progress.get(place) for place in sorted(self._member.partitions)}
 
@@ -208,10 +208,12 @@ class Session:
         """The answer did not go out."""
         self._progress.take_back(batch)
 
-    async def _take(self, landed: Mapping[TopicPartition, Part], wanted: Mapping[TopicPartition, int]) -> None:
+    async def _take(
+        self, landed: Mapping[TopicPartition, FetchedPartition], wanted: Mapping[TopicPartition, int]
+    ) -> None:
         """`wanted`: from which positions it was fetched; what was moved since, by a seek or a rebalance, is void. An
         error of one partition is raised when the others were taken: the next poll hands these out."""
-        refused: BadRequestError | None = None
+        refused: ApiError | None = None
         for place, part in landed.items():
             held = self._progress.get(place)
             if held is None or held.leaving or held.position != wanted[place]:
@@ -219,7 +221,7 @@ class Session:
             if part.error is ErrorCode.OFFSET_OUT_OF_RANGE:
                 await self._reset(place, held)
             elif part.error is ErrorCode.MESSAGE_TOO_LARGE:
-                refused = BadRequestError(
+                refused = ApiError(
                     502,
                     f"{place}: the batch at offset {held.position} is more than this gateway opens "
                     f"({self._tools.opening.max_records} records, {self._tools.opening.max_bytes} bytes)",
@@ -236,7 +238,7 @@ class Session:
         if refused is not None:
             raise refused
 
-    async def _reset(self, place: TopicPartition, held: Held) -> None:
+    async def _reset(self, place: TopicPartition, held: PartitionProgress) -> None:
         """What was to be read next was deleted in the meantime."""
         position = held.position
         ends = await self._call(lambda: self._tools.cluster.offsets({place: RESETS[self.reset]}))
@@ -255,7 +257,7 @@ class Session:
         for place, offset in offsets.items():
             reached = self._own(place).reached
             if offset > reached:
-                raise BadRequestError(
+                raise ApiError(
                     409,
                     f"{place} was handed out up to offset {reached - 1}, and not to {offset - 1}",
                     f"commit {reached} at most: the offset after the last record that was handed out",
@@ -266,7 +268,7 @@ class Session:
         try:
             await self._member.commit(offsets)
         except FencedError:
-            raise BadRequestError(
+            raise ApiError(
                 409,
                 f"group {self.group!r} went on without this consumer, and its partitions may be another member's",
                 "poll again: what was not committed comes again, here or at another member",
@@ -295,7 +297,7 @@ class Session:
         end = (await self._call(lambda: self._tools.cluster.offsets({place: LATEST})))[place].offset
         offset = {"earliest": first, "latest": end}[target] if isinstance(target, str) else target
         if not first <= offset <= end:
-            raise BadRequestError(
+            raise ApiError(
                 416,
                 f"{place} has no offset {offset}: its log goes from {first} to {end}",
                 "give an offset between these, or earliest or latest",
@@ -305,16 +307,16 @@ class Session:
         self._changed.set()  # a poll that began meanwhile waits for records from another position
         return offset
 
-    def _own(self, place: TopicPartition) -> Held:
+    def _own(self, place: TopicPartition) -> PartitionProgress:
         if place.topic not in self.topics:
-            raise BadRequestError(
+            raise ApiError(
                 400,
                 f"this consumer does not read {place.topic!r}",
                 f"it reads {', '.join(self.topics)}: subscribe anew",
             )
         held = self._progress.get(place)
         if held is None:
-            raise BadRequestError(
+            raise ApiError(
                 409,
                 f"{place} is not this consumer's (any more): the group has given it to another member, or not yet here",
                 "GET this consumer to see its partitions; what it did not commit comes again at whoever has it now",
@@ -329,7 +331,7 @@ class Session:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise BadRequestError(
+            raise ApiError(
                 410, "this consumer was closed", f"POST /consumers/{self.group}/subscribe to open one", code=41001
             )
 
@@ -337,10 +339,10 @@ class Session:
         return await to_thread.run_sync(call, limiter=self._tools.calls)
 
 
-def _refusal(place: TopicPartition, position: int, part: Part) -> BadRequestError:
+def _refusal(place: TopicPartition, position: int, part: FetchedPartition) -> ApiError:
     if part.error in UNREADABLE:
-        found = trouble_of(UnreadableError(place, position, part.error))
+        found = error_for_wire_error(UnreadableError(place, position, part.error))
         hint = f"seek to offset {part.next_offset}, behind the batch" if part.next_offset != position else found.hint
-        return BadRequestError(found.status, found.message, hint, code=found.code)
-    found = trouble_with(part.error, f"{place} cannot be read at offset {position}")
-    return BadRequestError(found.status, f"{found.message} ({part.error.name})", found.hint, code=found.code)
+        return ApiError(found.status, found.message, hint, code=found.code)
+    found = error_for_code(part.error, f"{place} cannot be read at offset {position}")
+    return ApiError(found.status, f"{found.message} ({part.error.name})", found.hint, code=found.code)

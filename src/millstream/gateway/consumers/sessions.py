@@ -13,8 +13,8 @@ from anyio import CapacityLimiter
 
 from millstream.formats.records.opening import OpeningLimits
 from millstream.gateway.consumers.fetches import fair_share
-from millstream.gateway.consumers.session import Session, Tools
-from millstream.gateway.http.errors import BadRequestError
+from millstream.gateway.consumers.session import Session, SessionResources
+from millstream.gateway.http.errors import ApiError
 from millstream.raw_client import Cluster
 
 DEFAULT_RESET = "earliest"
@@ -34,7 +34,7 @@ class Sessions:
         self._cluster = cluster
         self._opening = opening
         self._max_open = max_open
-        self._tools: Tools | None = None
+        self._tools: SessionResources | None = None
         self._open: dict[Name, Session] = {}
         self._by_group: dict[str, dict[str, Session]] = {}
         self._expired: OrderedDict[Name, None] = OrderedDict()
@@ -43,7 +43,7 @@ class Sessions:
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
-        self._tools = Tools(
+        self._tools = SessionResources(
             self._cluster,
             CapacityLimiter(_CALLS),
             CapacityLimiter(_HEARTBEATS),
@@ -90,7 +90,7 @@ class Sessions:
             return next(iter(inside.values()))
         again = f"POST /consumers/{group}/subscribe to open one"
         if not instance and inside:
-            raise BadRequestError(
+            raise ApiError(
                 409,
                 f"group {group!r} has {len(inside)} consumers here",
                 f"say which one with ?instance_id=…: {', '.join(sorted(inside)[:5])}",
@@ -98,14 +98,14 @@ class Sessions:
             )
         expired = [name for name in reversed(self._expired) if name[0] == group and instance in ("", name[1])]
         if expired:
-            raise BadRequestError(
+            raise ApiError(
                 410,
                 f"consumer {expired[0][1]!r} of group {group!r} has expired: nobody asked for it in time",
                 f"{again}; what it did not commit comes again",
                 code=41001,
             )
         named = f"consumer {instance!r} of group {group!r}" if instance else f"consumer of group {group!r}"
-        raise BadRequestError(404, f"there is no {named} in this gateway", again, code=40406)
+        raise ApiError(404, f"there is no {named} in this gateway", again, code=40406)
 
     async def subscribe(
         self, group: str, instance: str, topics: Collection[str], reset: str | None, idle_s: float | None
@@ -115,7 +115,7 @@ class Sessions:
         if instance in inside or (not instance and inside):
             session = self.find(group, instance)
             if reset not in (None, session.reset):
-                raise BadRequestError(
+                raise ApiError(
                     409,
                     f"this consumer has auto_offset_reset {session.reset}",
                     "DELETE it first, or give another instance_id",
@@ -135,7 +135,7 @@ class Sessions:
         self, group: str, instance: str, topics: Collection[str], reset: str | None, idle_s: float | None
     ) -> Session:
         if len(self._open) >= self._max_open:
-            raise BadRequestError(
+            raise ApiError(
                 429,
                 f"{self._max_open} consumers are open in this gateway, which is as many as it takes",
                 "DELETE those that are not needed, or wait until some expire",

@@ -16,7 +16,7 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from millstream.gateway.http.configuration import Credentials, is_loopback
-from millstream.gateway.http.errors import BadRequestError, error_answer
+from millstream.gateway.http.errors import ApiError, error_response
 from millstream.gateway.http.request import ApiRequest
 from millstream.gateway.http.routes import Doc, endpoint, record, text
 
@@ -28,7 +28,7 @@ def health_routes(trouble: Callable[[], str | None]) -> list[BaseRoute]:
     def ready(asked: ApiRequest) -> object:
         reason = trouble()
         if reason:
-            raise BadRequestError(503, f"not ready: {reason}")
+            raise ApiError(503, f"not ready: {reason}")
         return {"status": "ready"}
 
     def doc(summary: str) -> Doc:
@@ -64,22 +64,22 @@ class Access:
         host = headers.get("host", "")
         if self._loopback and not is_loopback(_hostname(f"//{host}")):
             hint = "ask for localhost, or bind the gateway with --http HOST:PORT"
-            return error_answer(scope["path"], 421, 421, f"this gateway is not {host}", hint)
+            return error_response(scope["path"], 421, 421, f"this gateway is not {host}", hint)
         origin = headers.get("origin")
         changes = scope.get("method") not in _READING  # a websocket has no method
         if origin is not None and changes and _place(origin) != host:
             hint = "use this gateway's own pages, or a program that is no browser"
-            return error_answer(scope["path"], 403, 403, f"pages of {origin} may not change anything here", hint)
+            return error_response(scope["path"], 403, 403, f"pages of {origin} may not change anything here", hint)
         if _is_of_another_page(headers):
             hint = "use this gateway's own pages, or a program that is no browser"
-            return error_answer(scope["path"], 403, 403, "pages of other sites may not ask for anything here", hint)
+            return error_response(scope["path"], 403, 403, "pages of other sites may not ask for anything here", hint)
         if not self._credentials or scope["path"] in OPEN_PATHS:
             return None
         if self._credentials.admit(headers.get("authorization", "")):
             return None
         challenge = {"WWW-Authenticate": 'Basic realm="millstream"'}
         hint = "send basic or bearer authentication"
-        return error_answer(scope["path"], 401, 40101, "these are no credentials of this gateway", hint, challenge)
+        return error_response(scope["path"], 401, 40101, "these are no credentials of this gateway", hint, challenge)
 
 
 def _is_of_another_page(headers: Headers) -> bool:

@@ -29,7 +29,7 @@ def json_bytes(document: Any) -> bytes:
         return json.dumps(document, separators=(",", ":")).encode()
 
 
-def json_answer(
+def json_response(
     document: Any, *, status: int = 200, media_type: str = JSON, headers: dict[str, str] | None = None
 ) -> Response:
     return Response(json_bytes(document), status, headers, media_type)
@@ -77,7 +77,7 @@ _TABLE: dict[ErrorCode, tuple[int, int, str]] = {
 _CLOSED_HINT = "ask whoever runs the cluster to grant the gateway's user this operation"
 
 
-def trouble_with(code: ErrorCode, message: str) -> ApiError:
+def error_for_code(code: ErrorCode, message: str) -> ApiError:
     """What a Kafka error code means to a caller; codes that pass by themselves are 503."""
     if code.name.endswith("AUTHORIZATION_FAILED"):
         return ApiError(403, 40301, message, _CLOSED_HINT)
@@ -89,11 +89,11 @@ def trouble_with(code: ErrorCode, message: str) -> ApiError:
     return ApiError(502, 50201, message, "this is the cluster's own word; its brokers' logs may say more")
 
 
-def trouble_of(error: WireError) -> ApiError:
+def error_for_wire_error(error: WireError) -> ApiError:
     if isinstance(error, UnreadableError):
         return ApiError(502, 50203, str(error), "seek behind the batch")
     if isinstance(error, RefusedError):
-        return trouble_with(error.code, str(error))
+        return error_for_code(error.code, str(error))
     if isinstance(error, UnreachableError):
         return ApiError(504, 50401, str(error), UNREACHABLE_HINT) if error.late else _away(error)
     if isinstance(error, SetupError):
@@ -118,7 +118,7 @@ _HINTS = {
 }
 
 
-class BadRequestError(Exception):
+class ApiError(Exception):
     """The request cannot be served; the status, what happened, and what to do about it. `code` is the status unless
     there is more to say. (Every refusal of ours is one of these, also those that are nobody's fault, such as 503.)"""
 
@@ -151,10 +151,10 @@ def error_document(path: str, code: int, message: str, hint: str = "") -> dict[s
     return {"error_code": code, "message": message, "hint": hint or _HINTS.get(status, _HINTS[400])}
 
 
-def error_answer(
+def error_response(
     path: str, status: int, code: int, message: str, hint: str = "", headers: dict[str, str] | None = None
 ) -> Response:
-    return json_answer(error_document(path, code, message, hint), status=status, headers=headers)
+    return json_response(error_document(path, code, message, hint), status=status, headers=headers)
 
 
 async def on_http_exception(request: Request, error: Exception) -> Response:
@@ -165,33 +165,33 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
     elif error.status_code == 405:
         message = f"this path does not take {request.method}"
     path, status = request.scope["path"], error.status_code
-    return error_answer(path, status, status, message, hint, dict(error.headers or {}))
+    return error_response(path, status, status, message, hint, dict(error.headers or {}))
 
 
 async def on_bad_request(request: Request, error: Exception) -> Response:
-    assert isinstance(error, BadRequestError)
-    return error_answer(request.scope["path"], error.status, error.code, error.message, error.hint, error.headers)
+    assert isinstance(error, ApiError)
+    return error_response(request.scope["path"], error.status, error.code, error.message, error.hint, error.headers)
 
 
 async def on_registry_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RegistryError)
-    return error_answer(request.scope["path"], error.status, error.code, error.message)
+    return error_response(request.scope["path"], error.status, error.code, error.message)
 
 
 async def on_wire_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, WireError)
-    found: ApiError = trouble_of(error)
-    return error_answer(request.scope["path"], found.status, found.code, found.message, found.hint)
+    found: ApiError = error_for_wire_error(error)
+    return error_response(request.scope["path"], found.status, found.code, found.message, found.hint)
 
 
 async def on_anything_else(request: Request, error: Exception) -> Response:
     """The server behind logs the error itself."""
-    return error_answer(request.scope["path"], 500, 50000, "this gateway has made a mistake; its log says which")
+    return error_response(request.scope["path"], 500, 50000, "this gateway has made a mistake; its log says which")
 
 
 HANDLERS: dict[Any, Any] = {
     HTTPException: on_http_exception,
-    BadRequestError: on_bad_request,
+    ApiError: on_bad_request,
     RegistryError: on_registry_error,
     WireError: on_wire_error,
     Exception: on_anything_else,

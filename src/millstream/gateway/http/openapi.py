@@ -24,8 +24,8 @@ from millstream.gateway.http.routes import (
     ANYTHING,
     CONFLUENT_ERROR,
     ERROR,
-    DescribedRoute,
     Doc,
+    DocumentedRoute,
     Parameter,
     endpoint,
     mapping,
@@ -65,16 +65,16 @@ what to do. Every path of the schema registry is there below `/contexts/{context
 """
 
 
-def undescribed(routes: Iterable[BaseRoute]) -> list[str]:
+def undocumented(routes: Iterable[BaseRoute]) -> list[str]:
     """The paths of routes that say nothing about themselves."""
-    return [str(getattr(route, "path", route)) for route in routes if not isinstance(route, DescribedRoute)]
+    return [str(getattr(route, "path", route)) for route in routes if not isinstance(route, DocumentedRoute)]
 
 
 def description(routes: Iterable[BaseRoute]) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     tags: dict[str, None] = {}
     for route in routes:
-        if isinstance(route, DescribedRoute):
+        if isinstance(route, DocumentedRoute):
             path = _PLACEHOLDER.sub(r"{\1}", route.path)
             paths.setdefault(path, {})[route.method.lower()] = _operation(route, path)
             tags[route.doc.tag] = None
@@ -94,7 +94,7 @@ def description(routes: Iterable[BaseRoute]) -> dict[str, Any]:
     }
 
 
-def _operation(route: DescribedRoute, path: str) -> dict[str, Any]:
+def _operation(route: DocumentedRoute, path: str) -> dict[str, Any]:
     doc = route.doc
     operation: dict[str, Any] = {
         "tags": [doc.tag],

@@ -15,7 +15,7 @@ MAX_HEAD_BYTES = 64 << 10
 HEAD_TIMEOUT_S = 30.0
 
 
-class CarefulHttp(HttpToolsProtocol):
+class BoundedHttpProtocol(HttpToolsProtocol):
     """One connection."""
 
     _head_timer: asyncio.TimerHandle | None = None

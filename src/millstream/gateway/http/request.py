@@ -17,7 +17,7 @@ from urllib.parse import unquote
 import orjson
 from starlette.requests import ClientDisconnect, Request
 
-from millstream.gateway.http.errors import BadRequestError
+from millstream.gateway.http.errors import ApiError
 
 _TRUE, _FALSE = frozenset({"true", "1", "yes", ""}), frozenset({"false", "0", "no"})
 
@@ -45,7 +45,7 @@ class ApiRequest:
             if name in query:
                 value = query[name].lower()
                 if value not in _TRUE | _FALSE:
-                    raise BadRequestError(400, f"?{name}={query[name]} is neither true nor false")
+                    raise ApiError(400, f"?{name}={query[name]} is neither true nor false")
                 return value in _TRUE
         return default
 
@@ -56,7 +56,7 @@ class ApiRequest:
         try:
             return int(text)
         except ValueError:
-            raise BadRequestError(400, f"?{name}={text} is not a whole number") from None
+            raise ApiError(400, f"?{name}={text} is not a whole number") from None
 
     def page(self, rows: list[Any]) -> list[Any]:
         """The part of a list that `offset` and `limit` ask for; a limit below 1 is none."""
@@ -67,7 +67,7 @@ class ApiRequest:
         """The body, which must be a JSON object."""
         document = self.json()
         if not isinstance(document, dict):
-            raise BadRequestError(400, "the body must be a JSON object", "send {…}")
+            raise ApiError(400, "the body must be a JSON object", "send {…}")
         return document
 
     def json(self) -> Any:
@@ -78,7 +78,7 @@ class ApiRequest:
             try:
                 return json.loads(self.body, parse_constant=_no_constant)
             except (ValueError, RecursionError) as error:
-                raise BadRequestError(400, f"the body is not JSON ({error})", "send a JSON object") from None
+                raise ApiError(400, f"the body is not JSON ({error})", "send a JSON object") from None
 
     @property
     def accepts(self) -> str:
@@ -103,16 +103,14 @@ async def body_pieces(request: Request, within_s: float = BODY_TIMEOUT_S) -> Asy
         except StopAsyncIteration:
             return
         except TimeoutError:
-            raise BadRequestError(
+            raise ApiError(
                 408,
                 f"the body was not complete within {within_s:g} s",
                 "send it faster, or less at once",
                 headers={"Connection": "close"},
             ) from None
         except ClientDisconnect:
-            raise BadRequestError(
-                400, "the connection was closed before the body was complete", "send it again"
-            ) from None
+            raise ApiError(400, "the connection was closed before the body was complete", "send it again") from None
         yield piece
 
 

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
-from millstream.gateway.http.errors import JSON, BadRequestError, json_answer
+from millstream.gateway.http.errors import JSON, ApiError, json_response
 from millstream.gateway.http.request import ApiRequest, body_pieces
 
 JsonSchema = Mapping[str, Any]
@@ -128,7 +128,7 @@ class Threads:
     writing: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(16))
 
 
-class DescribedRoute(Route):
+class DocumentedRoute(Route):
     """A route that says what it is for."""
 
     def __init__(self, method: str, path: str, serve: Callable[[Request], Awaitable[Response]], doc: Doc) -> None:
@@ -153,7 +153,7 @@ def endpoint(
     max_bytes: int = MAX_BODY_BYTES,
     at_once: bool = False,
     reads_body: bool = True,
-) -> DescribedRoute:
+) -> DocumentedRoute:
     """`at_once`: the handler waits for nothing and needs no thread. Without `reads_body` it reads `asked.request`'s
     stream on its own, or leaves it."""
     in_loop = at_once or inspect.iscoroutinefunction(handler)
@@ -170,9 +170,9 @@ def endpoint(
                 limiter = threads.reading if method == "GET" else threads.writing
                 result = await to_thread.run_sync(handler, asked, limiter=limiter)
         except RecursionError:
-            raise BadRequestError(422, "what was sent is nested too deeply", "make it flatter") from None
+            raise ApiError(422, "what was sent is nested too deeply", "make it flatter") from None
         except UnicodeEncodeError:  # JSON can spell halves of characters; names and settings cannot hold them
-            raise BadRequestError(
+            raise ApiError(
                 400, "what was sent holds half of a surrogate pair, which is no text", "send whole characters"
             ) from None
         if isinstance(result, Response):
@@ -180,14 +180,14 @@ def endpoint(
         if result is None:
             return Response(status_code=204)
         plain = JSON in asked.accepts and media_type not in asked.accepts
-        return json_answer(result, status=doc.status, media_type=JSON if plain else media_type)
+        return json_response(result, status=doc.status, media_type=JSON if plain else media_type)
 
-    return DescribedRoute(method, path, serve, doc)
+    return DocumentedRoute(method, path, serve, doc)
 
 
 async def read_body(request: Request, max_bytes: int) -> bytes:
     """413 as soon as it is seen to be more than the limit; nothing more of it is read."""
-    refusal = BadRequestError(413, f"the body is larger than {max_bytes} bytes", "send less at once")
+    refusal = ApiError(413, f"the body is larger than {max_bytes} bytes", "send less at once")
     announced = request.headers.get("content-length", "")
     if announced.isdigit() and int(announced) > max_bytes:
         raise refusal

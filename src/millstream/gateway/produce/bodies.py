@@ -14,7 +14,7 @@ from typing import Annotated, Any, Generic, TypeVar
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from millstream.gateway.http.errors import BadRequestError
+from millstream.gateway.http.errors import ApiError
 from millstream.gateway.http.routes import (
     INT32,
     INT64,
@@ -29,7 +29,7 @@ from millstream.gateway.http.routes import (
     text,
     whole,
 )
-from millstream.gateway.produce.publisher import Outgoing
+from millstream.gateway.produce.publisher import OutgoingRecord
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -77,14 +77,14 @@ def read_body(kind: Any, body: bytes, key: Form, value: Form) -> Any:
             body.decode()  # what is handed on without a look must at least be text
         return _decoder(kind, key, value).decode(body)
     except msgspec.ValidationError as error:
-        raise BadRequestError(422, str(error).replace("`", "'"), "look at the record; /docs describes it") from None
+        raise ApiError(422, str(error).replace("`", "'"), "look at the record; /docs describes it") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadRequestError(400, f"the body is not JSON: {error}", "send a JSON object") from None
+        raise ApiError(400, f"the body is not JSON: {error}", "send a JSON object") from None
 
 
 def outgoing(
     messages: Sequence[Message[Any, Any]], key_form: Form, value_form: Form, key_of: Encode, value_of: Encode
-) -> list[Outgoing]:
+) -> list[OutgoingRecord]:
     """`key_of` and `value_of` write the keys and values that are of a schema."""
     to_key, to_value = _converter(key_form, key_of), _converter(value_form, value_of)
     made = []
@@ -92,7 +92,7 @@ def outgoing(
         headers, partition = message.headers, message.partition
         try:
             made.append(
-                Outgoing(
+                OutgoingRecord(
                     to_value(message.value),
                     to_key(message.key),
                     None if headers is None else _pairs(headers),
@@ -101,7 +101,7 @@ def outgoing(
                 )
             )
         except ValueError as error:
-            raise BadRequestError(422, f"record {number}: {error}", "nothing was written; correct it") from None
+            raise ApiError(422, f"record {number}: {error}", "nothing was written; correct it") from None
     return made
 
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from millstream.gateway.http.configuration import Limits
-from millstream.gateway.http.errors import UNREACHABLE_HINT, ApiError, trouble_with
+from millstream.gateway.http.errors import UNREACHABLE_HINT, ApiError, error_for_code
 from millstream.raw_client import Cluster
 from millstream.raw_client.errors import error_code
 from millstream.raw_client.security import TlsSettings
@@ -86,7 +86,7 @@ _PATIENCE_S = 10.0
 _UNSURE_HINT = "it may have been written all the same: look before you send it again"
 
 
-class Outgoing(NamedTuple):
+class OutgoingRecord(NamedTuple):
     value: bytes | None
     key: bytes | None = None
     headers: list[tuple[str, str | bytes | None]] | None = None
@@ -134,7 +134,7 @@ class Publisher:
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
 
-    async def publish(self, topic: str, records: Sequence[Outgoing]) -> list[Outcome]:
+    async def publish(self, topic: str, records: Sequence[OutgoingRecord]) -> list[Outcome]:
         """The outcome of each record, in their order."""
         pending: list[tuple[asyncio.Future[list[Outcome]], int]] = []
         for start in range(0, len(records), _CHUNK):
@@ -156,7 +156,7 @@ class Publisher:
                 ApiError(504, 50401, "nothing was heard of the record", f"{UNREACHABLE_HINT}; {_UNSURE_HINT}")
             ] * count
 
-    def enqueue(self, topic: str, records: Sequence[Outgoing]) -> "asyncio.Future[list[Outcome]]":
+    def enqueue(self, topic: str, records: Sequence[OutgoingRecord]) -> "asyncio.Future[list[Outcome]]":
         """At least one record, on its way when this returns; records of one call and of later ones keep their order."""
         flight = _Flight(len(records), asyncio.get_running_loop())
         producer = self._running()
@@ -171,7 +171,7 @@ class Publisher:
             except BufferError:
                 flight.settle(index, ApiError(503, 50302, "too much waits to be written", "send it again in a moment"))
             except KafkaException as error:
-                flight.settle(index, trouble_of_kafka(error.args[0]))
+                flight.settle(index, error_for_librdkafka(error.args[0]))
         return flight.future
 
     def close(self) -> None:
@@ -233,7 +233,7 @@ class _Flight:
             if error is None:
                 self.settle(index, Stored(message.partition(), message.offset(), message.timestamp()[1]))
             else:
-                self.settle(index, trouble_of_kafka(error))
+                self.settle(index, error_for_librdkafka(error))
 
         return report
 
@@ -265,10 +265,10 @@ _LOCAL: dict[int, tuple[int, int, str]] = {
 }
 
 
-def trouble_of_kafka(error: KafkaError) -> ApiError:
+def error_for_librdkafka(error: KafkaError) -> ApiError:
     """What an error of librdkafka means to a caller."""
     code = int(error.code())
     if code >= 0:
-        return trouble_with(error_code(code), error.str())
+        return error_for_code(error_code(code), error.str())
     status, number, hint = _LOCAL.get(code, (503, 50301, UNREACHABLE_HINT))
     return ApiError(status, number, error.str(), hint)

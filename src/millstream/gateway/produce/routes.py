@@ -18,8 +18,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from millstream.formats.model.errors import ErrorCode
-from millstream.gateway.context import GatewayParts
-from millstream.gateway.http.errors import ApiError, BadRequestError, error_document, json_answer
+from millstream.gateway.context import GatewayContext
+from millstream.gateway.http.errors import ApiError, error_document, json_response
 from millstream.gateway.http.request import ApiRequest, body_pieces
 from millstream.gateway.http.routes import endpoint
 from millstream.gateway.produce.bodies import (
@@ -34,17 +34,17 @@ from millstream.gateway.produce.bodies import (
     outgoing,
     read_body,
 )
-from millstream.gateway.produce.publisher import Outcome, Outgoing, Publisher, Stored
+from millstream.gateway.produce.publisher import Outcome, OutgoingRecord, Publisher, Stored
 from millstream.raw_client import Cluster
 from millstream.raw_client.errors import error_code, refusal
-from millstream.registry.encoding import Encoders, UnfitValueError
+from millstream.registry.encoding import Encoders, InvalidValueError
 from millstream.registry.records import parse_subject
 
 _ENOUGH = 64 << 10
 """A stretch of a body whose length was not announced; counted before it is read."""
 
 
-class InFlight:
+class InFlightBytes:
     """Used from one event loop."""
 
     def __init__(self, max_bytes: int) -> None:
@@ -54,7 +54,7 @@ class InFlight:
     def take(self, size: int) -> None:
         """429 if it would be too much; otherwise `give_back` must follow."""
         if self._bytes and self._bytes + size > self._max_bytes:
-            raise BadRequestError(
+            raise ApiError(
                 429,
                 f"{self._bytes} bytes of other requests wait to be written already",
                 "send it again in a second",
@@ -69,7 +69,7 @@ class InFlight:
     @asynccontextmanager
     async def body(self, request: Request, max_bytes: int, within_s: float) -> AsyncIterator[bytes]:
         """The whole body, counted from before it is read until it has been dealt with."""
-        refusal = BadRequestError(413, f"the body is larger than {max_bytes} bytes", "send less at once")
+        refusal = ApiError(413, f"the body is larger than {max_bytes} bytes", "send less at once")
         announced = request.headers.get("content-length", "")
         taken = 0
         try:
@@ -106,7 +106,7 @@ class _Known(NamedTuple):
     until: float
 
 
-class WritableTopics:
+class TopicCache:
     """Thread safe. A topic that does not exist is created where the brokers do so (auto.create.topics.enable)."""
 
     def __init__(self, cluster: Cluster) -> None:
@@ -134,7 +134,7 @@ class WritableTopics:
                 raise refusal(f"topic {topic!r}", code)
             if time.monotonic() > deadline:
                 hint = 'create it: POST /topics with {"name": …}'
-                raise BadRequestError(404, f"there is no topic {topic!r}", hint, code=40403)
+                raise ApiError(404, f"there is no topic {topic!r}", hint, code=40403)
             time.sleep(_PAUSE_S)
 
     def forget(self, topic: str) -> None:
@@ -146,7 +146,7 @@ class WritableTopics:
         (row,) = answer.topics
         code = error_code(row.error_code)
         if row.is_internal:
-            raise BadRequestError(403, f"topic {topic!r} is the cluster's own", "write to another", code=40301)
+            raise ApiError(403, f"topic {topic!r} is the cluster's own", "write to another", code=40301)
         return (0 if code is not ErrorCode.NONE else len(row.partitions)), code
 
 
@@ -156,12 +156,12 @@ _THREADS = 32
 class Producing:
     """What all ways to produce have in common: one publisher, one bound on what is in flight."""
 
-    def __init__(self, parts: GatewayParts) -> None:
+    def __init__(self, parts: GatewayContext) -> None:
         limits = parts.options.limits
         self.limits = limits
-        self.topics = WritableTopics(parts.cluster)
+        self.topics = TopicCache(parts.cluster)
         self.publisher = Publisher(parts.cluster, limits)
-        self.in_flight = InFlight(limits.max_in_flight_bytes)
+        self.in_flight = InFlightBytes(limits.max_in_flight_bytes)
         self.encoders = Encoders(parts.registry)
         self.threads = CapacityLimiter(_THREADS)
         """For what asks the cluster, and may wait for it: others shall not wait for these."""
@@ -184,13 +184,13 @@ class Producing:
         finally:
             del self._asking[topic]
 
-    async def publish(self, topic: str, records: Sequence[Outgoing]) -> list[Outcome]:
+    async def publish(self, topic: str, records: Sequence[OutgoingRecord]) -> list[Outcome]:
         """Nothing is sent if one of them names a partition that there is not."""
         count = await self.partitions(topic)
         for number, record in enumerate(records):
             if record.partition >= count:
                 self.topics.forget(topic)  # it may have been added a moment ago: the next try knows
-                raise BadRequestError(
+                raise ApiError(
                     404,
                     f"record {number}: topic {topic!r} has no partition {record.partition}",
                     f"it has {count}, counted from 0; nothing was written",
@@ -222,7 +222,7 @@ class ProduceRoutes:
             (outcome,) = await self._publish(asked, topic, [message], forms)
         if isinstance(outcome, ApiError):
             raise _refusal(outcome)
-        return json_answer({"topic": topic, **outcome._asdict()})
+        return json_response({"topic": topic, **outcome._asdict()})
 
     async def batch(self, asked: ApiRequest) -> Response:
         topic, forms = asked.path("topic"), _forms(asked, Form.TEXT, Form.BASE64)
@@ -245,7 +245,7 @@ class ProduceRoutes:
     ) -> list[Outcome]:
         most = self._producing.limits.max_records
         if not 0 < len(messages) <= most:
-            raise BadRequestError(422, f"{len(messages)} records in one request", f"send from 1 to {most}")
+            raise ApiError(422, f"{len(messages)} records in one request", f"send from 1 to {most}")
         if Form.SCHEMA in forms:
             threads = self._producing.threads
             records = await to_thread.run_sync(self._encoded, asked, topic, messages, forms, limiter=threads)
@@ -255,7 +255,7 @@ class ProduceRoutes:
 
     def _encoded(
         self, asked: ApiRequest, topic: str, messages: list[Message[Any, Any]], forms: tuple[Form, Form]
-    ) -> list[Outgoing]:
+    ) -> list[OutgoingRecord]:
         """May ask the cluster for the schema, and take a while."""
         key_of, value_of = (
             self._schema(asked, topic, part) if form is Form.SCHEMA else _no_schema
@@ -270,8 +270,8 @@ class ProduceRoutes:
             if number:
                 return encoders.by_id(number).encode
             return encoders.version(parse_subject(f"{topic}-{part}")).encode
-        except UnfitValueError as error:
-            raise BadRequestError(422, str(error), "name another schema") from None
+        except InvalidValueError as error:
+            raise ApiError(422, str(error), "name another schema") from None
 
 
 def _no_schema(value: Any) -> bytes:
@@ -289,13 +289,13 @@ def _form(asked: ApiRequest, name: str, default: Form) -> Form:
     try:
         return Form(text)
     except ValueError:
-        raise BadRequestError(
+        raise ApiError(
             400, f"?{name}={text} is not known", f"give one of {', '.join(form.value for form in Form)}"
         ) from None
 
 
-def _refusal(trouble: ApiError) -> BadRequestError:
-    return BadRequestError(trouble.status, trouble.message, trouble.hint, code=trouble.code)
+def _refusal(trouble: ApiError) -> ApiError:
+    return ApiError(trouble.status, trouble.message, trouble.hint, code=trouble.code)
 
 
 def _answer(asked: ApiRequest, outcomes: Sequence[Outcome], document: dict[str, Any]) -> Response:
@@ -313,4 +313,4 @@ def _answer(asked: ApiRequest, outcomes: Sequence[Outcome], document: dict[str, 
         first = outcomes[0]
         assert isinstance(first, ApiError)
         raise _refusal(first)
-    return json_answer(document | {"offsets": offsets}, status=200 if stored == len(outcomes) else 207)
+    return json_response(document | {"offsets": offsets}, status=200 if stored == len(outcomes) else 207)

@@ -7,7 +7,7 @@ from typing import Any
 from starlette.routing import BaseRoute
 
 from millstream.gateway.admin.topics import Change, Operation, Resource, Setting, TopicAdmin
-from millstream.gateway.http.errors import BadRequestError
+from millstream.gateway.http.errors import ApiError
 from millstream.gateway.http.request import ApiRequest
 from millstream.gateway.http.routes import endpoint
 from millstream.gateway.rest_v3.resources import BASE, CONFIG_DOCS, Links, number_from_path, read_fields
@@ -75,7 +75,7 @@ class ConfigRoutes:
     def put(self, asked: ApiRequest, links: Links, holder: _Holder) -> None:
         fields = read_fields(asked.document(), {"value": str})
         if "value" not in fields:
-            raise BadRequestError(400, "the field value is missing", 'send {"value": "…"}; DELETE resets it')
+            raise ApiError(400, "the field value is missing", 'send {"value": "…"}; DELETE resets it')
         self._admin.change(holder.resource, holder.name, [Change(asked.path("name"), fields["value"])])
 
     def reset(self, asked: ApiRequest, links: Links, holder: _Holder) -> None:
@@ -87,7 +87,7 @@ class ConfigRoutes:
         rows = fields.get("data", [])
         if not 0 < len(rows) <= _MAX_CHANGES:
             hint = 'send {"data": [{"name": "retention.ms", "value": "60000"}]}'
-            raise BadRequestError(400, f"data must have from 1 to {_MAX_CHANGES} changes", hint)
+            raise ApiError(400, f"data must have from 1 to {_MAX_CHANGES} changes", hint)
         changes = [_change(row) for row in rows]
         validate_only = fields.get("validate_only", False)
         self._admin.change(holder.resource, holder.name, changes, validate_only=validate_only)
@@ -95,11 +95,11 @@ class ConfigRoutes:
 
 def _change(row: Any) -> Change:
     if not isinstance(row, dict):
-        raise BadRequestError(400, "each change must be an object", "with name, value, and operation SET or DELETE")
+        raise ApiError(400, "each change must be an object", "with name, value, and operation SET or DELETE")
     fields = read_fields(row, {"name": str, "value": str, "operation": str})
     operation = fields.get("operation", "SET").upper()
     if "name" not in fields or operation not in Operation.__members__:
-        raise BadRequestError(400, "a change needs a name, and SET or DELETE as its operation", "SET if it is left out")
+        raise ApiError(400, "a change needs a name, and SET or DELETE as its operation", "SET if it is left out")
     return Change(fields["name"], fields.get("value"), Operation[operation])
 
 

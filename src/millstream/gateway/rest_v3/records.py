@@ -26,19 +26,18 @@ from starlette.types import Receive, Scope, Send
 from millstream.gateway.http.errors import (
     JSON,
     ApiError,
-    BadRequestError,
     error_document,
-    json_answer,
+    error_for_wire_error,
     json_bytes,
-    trouble_of,
+    json_response,
 )
 from millstream.gateway.http.request import ApiRequest, BrokenStreamError, split
 from millstream.gateway.http.routes import endpoint
-from millstream.gateway.produce.publisher import Outcome, Outgoing
+from millstream.gateway.produce.publisher import Outcome, OutgoingRecord
 from millstream.gateway.produce.routes import Producing
 from millstream.gateway.rest_v3.resources import BASE, BATCH_DOC, RECORDS_DOC, Links
 from millstream.raw_client import WireError
-from millstream.registry.encoding import Encoders, SchemaEncoder, UnfitValueError
+from millstream.registry.encoding import Encoders, InvalidValueError, SchemaEncoder
 from millstream.registry.errors import RegistryError
 from millstream.registry.records import parse_subject
 from millstream.registry.registering import SchemaRequest
@@ -122,17 +121,17 @@ def _read(decoder: "msgspec.json.Decoder[Any]", data: bytes) -> Any:
             data.decode()  # what is handed on without a look must at least be text
         return decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRequestError(400, str(error).replace("`", "'"), code=400) from None
+        raise ApiError(400, str(error).replace("`", "'"), code=400) from None
 
 
-def to_outgoing(record: Record, key: Written, value: Written) -> Outgoing:
+def to_outgoing(record: Record, key: Written, value: Written) -> OutgoingRecord:
     headers: list[tuple[str, str | bytes | None]] | None = None
     if record.headers:
         if any("\0" in header.name for header in record.headers):
-            raise BadRequestError(400, "a header's name must not hold the character 0")  # librdkafka would cut it there
+            raise ApiError(400, "a header's name must not hold the character 0")  # librdkafka would cut it there
         headers = [(header.name, header.value) for header in record.headers]
     partition = -1 if record.partition_id is None else record.partition_id
-    return Outgoing(value.data, key.data, headers, partition, _milliseconds(record.timestamp))
+    return OutgoingRecord(value.data, key.data, headers, partition, _milliseconds(record.timestamp))
 
 
 def _milliseconds(at: datetime | None) -> int:
@@ -141,7 +140,7 @@ def _milliseconds(at: datetime | None) -> int:
         return 0
     since = ((at if at.tzinfo is not None else at.replace(tzinfo=UTC)) - _EPOCH) // timedelta(milliseconds=1)
     if not 0 < since <= _LAST:  # librdkafka would write the time of now for 0
-        raise BadRequestError(400, "a record's timestamp must be after 1970-01-01T00:00:00Z and before the year 10000")
+        raise ApiError(400, "a record's timestamp must be after 1970-01-01T00:00:00Z and before the year 10000")
     return since
 
 
@@ -162,24 +161,24 @@ class PartWriter:
         """`which`: key or value."""
         type_, subject, strategy, schema_id, version, schema = part.choice
         if type_ is not None and type_ not in _SCHEMA_TYPES:
-            raise BadRequestError(400, f"the type {type_!r} is not known: {_HOW}")
+            raise ApiError(400, f"the type {type_!r} is not known: {_HOW}")
         if strategy not in (None, "TOPIC_NAME"):
-            raise BadRequestError(400, f"subject_name_strategy {strategy} is not offered: give the subject instead")
+            raise ApiError(400, f"subject_name_strategy {strategy} is not offered: give the subject instead")
         place = parse_subject(subject or f"{self._topic}-{which}")
         try:
             if schema is not None:
                 if type_ is None:
-                    raise BadRequestError(400, f"a schema needs its type: {_HOW}")
+                    raise ApiError(400, f"a schema needs its type: {_HOW}")
                 stored = self._registry.register(place, SchemaRequest(schema, _SCHEMA_TYPES[type_], (), None, None))
                 encoder = self._encoders.of(stored)
             elif schema_id is not None:
                 encoder = self._encoders.by_id(schema_id)
             else:
                 encoder = self._encoders.version(place, version)
-        except UnfitValueError as error:
-            raise BadRequestError(400, str(error)) from None
+        except InvalidValueError as error:
+            raise ApiError(400, str(error)) from None
         if type_ is not None and encoder.stored.type != _SCHEMA_TYPES[type_]:
-            raise BadRequestError(400, f"schema {encoder.stored.id} is {encoder.stored.type}, not {type_}")
+            raise ApiError(400, f"schema {encoder.stored.id} is {encoder.stored.type}, not {type_}")
         self._found[which, *part.choice] = encoder
 
     def write(self, part: Part | None, which: str) -> Written:
@@ -192,8 +191,8 @@ class PartWriter:
         encoder = self._found[which, *part.choice]
         try:
             data = None if raw == _NULL else encoder.encode(msgspec.json.decode(raw))
-        except UnfitValueError as error:
-            raise BadRequestError(422, f"{which}: {error}", code=42206) from None
+        except InvalidValueError as error:
+            raise ApiError(422, f"{which}: {error}", code=42206) from None
         stored = encoder.stored
         told = {
             "type": _TYPE_NAMES[stored.type],
@@ -209,14 +208,14 @@ def _plain(type_: str | None, raw: bytes) -> bytes:
     if type_ == "JSON":
         return raw
     if not raw.startswith(b'"'):
-        raise BadRequestError(400, f"data of the type {type_} must be a string")
+        raise ApiError(400, f"data of the type {type_} must be a string")
     text: str = msgspec.json.decode(raw, type=str)
     if type_ == "STRING":
         return text.encode()
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise BadRequestError(400, "data of the type BINARY must be base64") from None
+        raise ApiError(400, "data of the type BINARY must be base64") from None
 
 
 logger = logging.getLogger(__name__)
@@ -252,7 +251,7 @@ class RecordRoutes:
         first = await waiting.get()
         if first is None:
             await reader
-            raise BadRequestError(400, _MISSING)
+            raise ApiError(400, _MISSING)
         return _Lines(_answers(first, waiting, reader))
 
     async def _read(
@@ -263,12 +262,12 @@ class RecordRoutes:
             async for data in split(asked.request.stream(), self._producing.limits.max_body_bytes):
                 await waiting.put(await lane.send(data))
         except BrokenStreamError as error:
-            await waiting.put(lane.refused(BadRequestError(400, f"{error}; nothing after it was read")))
+            await waiting.put(lane.refused(ApiError(400, f"{error}; nothing after it was read")))
         except ClientDisconnect:
             pass
         except Exception:  # whoever waits for lines must not wait for ever
             logger.exception("stream_failed topic=%s", asked.path("topic_name"))
-            await waiting.put(lane.refused(BadRequestError(500, "this gateway has made a mistake; its log says which")))
+            await waiting.put(lane.refused(ApiError(500, "this gateway has made a mistake; its log says which")))
         await waiting.put(None)
 
     async def batch(self, asked: ApiRequest) -> Response:
@@ -281,14 +280,14 @@ class RecordRoutes:
             ids = [entry.id for entry in entries]
             if not 0 < len(entries) <= limits.max_records or not all(ids) or len(set(ids)) < len(ids):
                 message = f"a batch has from 1 to {limits.max_records} entries, each with an id of its own"
-                raise BadRequestError(400, message)
+                raise ApiError(400, message)
             answers = [await lane.send_record(entry, 0) for entry in entries]
             for entry, answer in zip(entries, answers, strict=True):
                 told = {"id": entry.id, **await answer}
                 (successes if told["error_code"] == 200 else failures).append(told)
         for told in successes:
             del told["error_code"]
-        return json_answer({"successes": successes, "failures": failures}, status=207)
+        return json_response({"successes": successes, "failures": failures}, status=207)
 
 
 class _Lane:
@@ -307,7 +306,7 @@ class _Lane:
     async def send(self, data: bytes) -> "asyncio.Future[dict[str, Any]]":
         try:
             record = read_record(data)
-        except BadRequestError as error:
+        except ApiError as error:
             return self.refused(error)
         return await self.send_record(record, len(data))
 
@@ -319,10 +318,10 @@ class _Lane:
                     await to_thread.run_sync(self._writer.find, part, which, limiter=self._producing.threads)
             key, value = self._writer.write(record.key, "key"), self._writer.write(record.value, "value")
             if record.partition_id is not None and record.partition_id >= self._partitions:
-                raise BadRequestError(404, f"topic {self._topic} has no partition {record.partition_id}", code=40404)
+                raise ApiError(404, f"topic {self._topic} has no partition {record.partition_id}", code=40404)
             outgoing = to_outgoing(record, key, value)
             self._producing.in_flight.take(size)
-        except (BadRequestError, RegistryError, WireError) as error:
+        except (ApiError, RegistryError, WireError) as error:
             return self.refused(error)
         outcome = self._producing.publisher.enqueue(self._topic, [outgoing])
         return asyncio.ensure_future(self._answer(outcome, key, value, size))
@@ -351,9 +350,9 @@ class _Lane:
             told["value"] = value.told
         return told
 
-    def refused(self, error: BadRequestError | RegistryError | WireError) -> "asyncio.Future[dict[str, Any]]":
+    def refused(self, error: ApiError | RegistryError | WireError) -> "asyncio.Future[dict[str, Any]]":
         if isinstance(error, WireError):
-            found = trouble_of(error)
+            found = error_for_wire_error(error)
             document = error_document(self._path, found.code, found.message, found.hint)
         else:
             document = error_document(self._path, error.code, error.message, getattr(error, "hint", ""))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from millstream.gateway.http.errors import BadRequestError
+from millstream.gateway.http.errors import ApiError
 from millstream.gateway.http.request import ApiRequest
 from millstream.gateway.http.routes import (
     ANYTHING,
@@ -65,8 +65,8 @@ class Links:
         return {"kind": kind, "metadata": {"self": self.to(*path), "next": None}, "data": data}
 
 
-def not_found(what: str, hint: str = "") -> BadRequestError:
-    return BadRequestError(404, f"{what} cannot be found", hint)
+def not_found(what: str, hint: str = "") -> ApiError:
+    return ApiError(404, f"{what} cannot be found", hint)
 
 
 def number_from_path(asked: ApiRequest, name: str, what: str) -> int:
@@ -82,11 +82,11 @@ def read_fields(document: Mapping[str, Any], known: Mapping[str, type | tuple[ty
     found: dict[str, Any] = {}
     for name, value in document.items():
         if name not in known:
-            raise BadRequestError(400, f"Unrecognized field: {name}", f"there are {', '.join(known)}")
+            raise ApiError(400, f"Unrecognized field: {name}", f"there are {', '.join(known)}")
         if value is None:
             continue
         if not isinstance(value, known[name]) or (isinstance(value, bool) and known[name] is not bool):
-            raise BadRequestError(400, f"Cannot deserialize the field {name}", "see /docs for what it takes")
+            raise ApiError(400, f"Cannot deserialize the field {name}", "see /docs for what it takes")
         found[name] = value
     return found
 

@@ -11,7 +11,7 @@ from starlette.routing import BaseRoute
 
 from millstream.formats.model.errors import ErrorCode
 from millstream.gateway.admin.topics import TopicAdmin
-from millstream.gateway.http.errors import BadRequestError
+from millstream.gateway.http.errors import ApiError
 from millstream.gateway.http.request import ApiRequest
 from millstream.gateway.http.routes import endpoint
 from millstream.gateway.rest_v3.resources import (
@@ -119,10 +119,10 @@ class TopicRoutes:
         )
         name = fields.get("topic_name")
         if not name:
-            raise BadRequestError(400, "topic_name is missing", 'send {"topic_name": "orders"}')
+            raise ApiError(400, "topic_name is missing", 'send {"topic_name": "orders"}')
         partitions, replication = fields.get("partitions_count", -1), fields.get("replication_factor", -1)
         if not -1 <= partitions <= _MAX_INT32 or not -1 <= replication <= _MAX_INT16:
-            raise BadRequestError(400, "partitions_count or replication_factor is out of range", code=40002)
+            raise ApiError(400, "partitions_count or replication_factor is out of range", code=40002)
         configs = dict(_config(row) for row in fields.get("configs", []))
         assignments = dict(_assignment(row) for row in fields.get("replicas_assignments", []))
         validate_only = fields.get("validate_only", False)
@@ -130,7 +130,7 @@ class TopicRoutes:
             self._admin.create(name, partitions, replication, configs, assignments, validate_only=validate_only)
         except RefusedError as error:
             if error.code is ErrorCode.TOPIC_ALREADY_EXISTS:  # as Confluent's has it, where ours is a conflict
-                raise BadRequestError(400, f"Topic '{name}' already exists.", code=40002) from None
+                raise ApiError(400, f"Topic '{name}' already exists.", code=40002) from None
             raise
         if validate_only:
             return _topic(links, TopicInfo(name, _NO_ID, [], is_internal=False))
@@ -144,7 +144,7 @@ class TopicRoutes:
         links, name = self._links(asked), asked.path("topic_name")
         count = read_fields(asked.document(), {"partitions_count": int}).get("partitions_count", 0)
         if not 0 < count <= _MAX_INT32:
-            raise BadRequestError(400, "partitions_count must be how many there shall be", code=40002)
+            raise ApiError(400, "partitions_count must be how many there shall be", code=40002)
         self._admin.add_partitions(name, count)
         return _topic(links, self._admin.topic(name))
 
@@ -182,21 +182,21 @@ class TopicRoutes:
 
 def _config(row: Any) -> tuple[str, str | None]:
     if not isinstance(row, dict):
-        raise BadRequestError(400, "configs must be objects with name and value")
+        raise ApiError(400, "configs must be objects with name and value")
     fields = read_fields(row, {"name": str, "value": str})
     if "name" not in fields:
-        raise BadRequestError(400, "each of configs needs a name")
+        raise ApiError(400, "each of configs needs a name")
     return fields["name"], fields.get("value")
 
 
 def _assignment(row: Any) -> tuple[int, list[int]]:
     if not isinstance(row, dict):
-        raise BadRequestError(400, "replicas_assignments must be objects with partition_id and broker_ids")
+        raise ApiError(400, "replicas_assignments must be objects with partition_id and broker_ids")
     fields = read_fields(row, {"partition_id": int, "broker_ids": list})
     number, brokers = fields.get("partition_id", -1), fields.get("broker_ids", [])
     numbers = [number, *brokers]
     if not brokers or not all(type(each) is int and 0 <= each <= _MAX_INT32 for each in numbers):
-        raise BadRequestError(400, "replicas_assignments need a partition_id and broker_ids", code=40002)
+        raise ApiError(400, "replicas_assignments need a partition_id and broker_ids", code=40002)
     return number, brokers
 
 

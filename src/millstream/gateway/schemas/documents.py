@@ -6,7 +6,7 @@ The registry's routes, described.
 from collections.abc import Sequence
 from typing import Any
 
-from millstream.gateway.http.errors import BadRequestError
+from millstream.gateway.http.errors import ApiError
 from millstream.gateway.http.request import ApiRequest
 from millstream.gateway.http.routes import (
     ANYTHING,
@@ -26,7 +26,7 @@ from millstream.registry.errors import invalid_schema, invalid_version
 from millstream.registry.records import Reference, StoredSchema, Subject, parse_subject
 from millstream.registry.registering import FORMATS, SchemaRequest
 from millstream.registry.registry import Registry
-from millstream.registry.state import reference_place
+from millstream.registry.state import resolve_reference
 
 MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
 _MAX_VERSION = 2**31 - 1
@@ -101,7 +101,7 @@ def shown_content(registry: Registry, schema: StoredSchema, asked: ApiRequest) -
     form = asked.text("format")
     if form and not any(form in format_.forms for format_ in FORMATS.values()):
         known = sorted({form for format_ in FORMATS.values() for form in format_.forms})
-        raise BadRequestError(422, f"?format={form} is not known: give one of {', '.join(known)}, or leave it out")
+        raise ApiError(422, f"?format={form} is not known: give one of {', '.join(known)}, or leave it out")
     document: dict[str, Any] = {}
     if schema.type != "AVRO":
         document["schemaType"] = schema.type
@@ -126,7 +126,7 @@ def shown_version(registry: Registry, schema: StoredSchema, asked: ApiRequest) -
 def _shown_reference(schema: StoredSchema, reference: Reference, qualified: bool) -> dict[str, Any]:
     document = reference.as_json()
     if qualified:
-        document["subject"] = str(reference_place(schema.subject, reference.subject, reference.version)[0])
+        document["subject"] = str(resolve_reference(schema.subject, reference.subject, reference.version)[0])
     return document
 
 

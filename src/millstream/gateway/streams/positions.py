@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from millstream.gateway.http.errors import BadRequestError
+from millstream.gateway.http.errors import ApiError
 from millstream.raw_client import EARLIEST, LATEST, Cluster, TopicPartition
 
 Positions = dict[int, int]
@@ -20,11 +20,11 @@ _MAX_OFFSET = 2**63 - 1
 _EXAMPLES = "give earliest, latest, an offset, -N for the last N records, or a time such as 2026-01-31T12:00:00Z"
 
 
-def spelled(positions: Mapping[int, int]) -> str:
+def format_positions(positions: Mapping[int, int]) -> str:
     return ",".join(f"{partition}:{positions[partition]}" for partition in sorted(positions))
 
 
-class Id:
+class EventId:
     """The id of events as positions move, one at a time: with many partitions, only one of its parts changes."""
 
     def __init__(self, positions: Mapping[int, int]) -> None:
@@ -37,9 +37,9 @@ class Id:
         return ",".join(self._parts).encode()
 
 
-def read_id(text: str) -> Positions:
+def parse_event_id(text: str) -> Positions:
     if not _ID.fullmatch(text):
-        raise BadRequestError(
+        raise ApiError(
             400, f"Last-Event-ID {text[:60]!r} is none of this API's", "send one as it came, such as 0:17,1:5, or none"
         )
     pairs = (pair.split(":") for pair in text.split(","))
@@ -54,7 +54,7 @@ class Start(NamedTuple):
     offset: int | None = None
 
 
-def read_start(text: str) -> Start:
+def parse_start(text: str) -> Start:
     if text in ("", "latest"):
         return Start(LATEST)
     if text == "earliest":
@@ -68,7 +68,7 @@ def read_start(text: str) -> Start:
         zoned = moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
         return Start(max(0, int(zoned.timestamp() * 1000)))
     except (ValueError, OverflowError):
-        raise BadRequestError(400, f"?from={text[:60]} is not known", _EXAMPLES) from None
+        raise ApiError(400, f"?from={text[:60]} is not known", _EXAMPLES) from None
 
 
 def find_start(cluster: Cluster, topic: str, partitions: Sequence[int], start: Start) -> Positions:

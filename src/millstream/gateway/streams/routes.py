@@ -16,12 +16,20 @@ from starlette.types import Receive, Scope, Send
 
 from millstream.formats.records.opening import OpeningLimits
 from millstream.gateway.consumers.bodies import FORMAT, RecordView, read_format
-from millstream.gateway.context import GatewayParts
-from millstream.gateway.http.errors import BadRequestError, json_bytes
+from millstream.gateway.context import GatewayContext
+from millstream.gateway.http.errors import ApiError, json_bytes
 from millstream.gateway.http.request import ApiRequest
 from millstream.gateway.http.routes import TEXT, Doc, Parameter, array, endpoint, text, whole
-from millstream.gateway.streams.positions import Id, Positions, find_ends, find_start, read_id, read_start, spelled
-from millstream.gateway.streams.tail import TROUBLE_S, Chunk, StreamTools, Tail, Tails, chunk_of
+from millstream.gateway.streams.positions import (
+    EventId,
+    Positions,
+    find_ends,
+    find_start,
+    format_positions,
+    parse_event_id,
+    parse_start,
+)
+from millstream.gateway.streams.tail import TROUBLE_S, Chunk, StreamResources, Tail, Tails, chunk_of
 from millstream.raw_client import Cluster, TopicPartition, WireError
 from millstream.registry.decoding import Decoder
 
@@ -37,7 +45,7 @@ class TopicStream:
 
     def __init__(
         self,
-        tools: StreamTools,
+        tools: StreamResources,
         tails: Tails,
         topic: str,
         partitions: tuple[int, ...] | None,
@@ -154,7 +162,7 @@ class TopicStream:
         for reason in set(chunk.troubles.values()) - self._unreadable:
             self._unreadable.add(reason)
             parts.append(_trouble_event(reason))
-        event_id = Id({place.partition: 0 for place, _ in chunk.records} | positions)
+        event_id = EventId({place.partition: 0 for place, _ in chunk.records} | positions)
         notes = [note for note in chunk.notes if _concerns(note, positions.get(note["partition"], 0))]
         for note in notes:
             parts.append(b"event: skipped\ndata: " + json_bytes(note) + b"\n\n")
@@ -172,7 +180,7 @@ class TopicStream:
 
     def _heartbeat(self) -> bytes:
         """Of no event: only the id is noted, which moves also by what is not shown."""
-        return b": heartbeat\nid: " + spelled(self._positions).encode() + b"\n\n"
+        return b": heartbeat\nid: " + format_positions(self._positions).encode() + b"\n\n"
 
     def _told_trouble(self, reason: str) -> bytes:
         """Once for each reason."""
@@ -221,7 +229,7 @@ DOC = Doc(
 )
 
 
-def stream_family(parts: GatewayParts) -> Sequence[BaseRoute]:
+def stream_routes(parts: GatewayContext) -> Sequence[BaseRoute]:
     limits = parts.options.limits
     opening = OpeningLimits(limits.max_batch_bytes, limits.max_batch_records)
     routes = StreamRoutes(parts.cluster, Decoder(parts.registry), limits.max_streams, opening)
@@ -237,14 +245,14 @@ class StreamRoutes:
         self._max_open = max_open
         self._opening = opening
         self._open = 0
-        self._tools: StreamTools | None = None
+        self._tools: StreamResources | None = None
         self._tails: Tails | None = None
         self._stopping: asyncio.Event | None = None
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
         calls, reads = CapacityLimiter(_CALLS), CapacityLimiter(_READS)
-        self._tools = StreamTools(self._cluster, calls, reads, lambda: self._open, self._opening)
+        self._tools = StreamResources(self._cluster, calls, reads, lambda: self._open, self._opening)
         self._tails = Tails(self._tools)
         self._stopping = asyncio.Event()
         yield
@@ -256,9 +264,9 @@ class StreamRoutes:
 
     async def stream(self, asked: ApiRequest) -> Any:
         if asked.request.method != "GET":
-            raise BadRequestError(405, f"a stream is no {asked.request.method}", "send GET")
+            raise ApiError(405, f"a stream is no {asked.request.method}", "send GET")
         if self._open >= self._max_open:
-            raise BadRequestError(
+            raise ApiError(
                 429,
                 f"{self._max_open} streams are open in this gateway, which is as many as it takes",
                 "close those that are not needed, or ask again later",
@@ -277,16 +285,18 @@ class StreamRoutes:
         assert tools and tails is not None and stopping, "no requests are served outside of the lifespan"
         topic, format_ = asked.path("topic"), read_format(asked.text("format"))
         seen = asked.request.headers.get("last-event-id", "") or asked.text("last_event_id")
-        wanted, start, resumed = _partitions(asked), read_start(asked.text("from")), read_id(seen) if seen else None
+        wanted, start, resumed = (
+            _partitions(asked),
+            parse_start(asked.text("from")),
+            parse_event_id(seen) if seen else None,
+        )
         count = await tools.call(partial(self._count, topic))
         missing = [number for number in wanted or () if number >= count]
         if missing:
-            raise BadRequestError(
-                404, f"{topic!r} has no partition {missing[0]}", f"it has 0 to {count - 1}", code=40403
-            )
+            raise ApiError(404, f"{topic!r} has no partition {missing[0]}", f"it has 0 to {count - 1}", code=40403)
         numbers = wanted or tuple(range(count))
         # Partitions that the id does not know are newer than it: they are read from their beginning.
-        begin = read_start("earliest") if resumed is not None else start
+        begin = parse_start("earliest") if resumed is not None else start
         found: Positions = await tools.call(partial(find_start, self._cluster, topic, numbers, begin))
         positions = {number: (resumed or {}).get(number, found[number]) for number in numbers}
         view = RecordView(format_, self._decoder)
@@ -296,9 +306,7 @@ class StreamRoutes:
     def _count(self, topic: str) -> int:
         info = self._cluster.topics([topic]).get(topic) if topic else None
         if info is None:
-            raise BadRequestError(
-                404, f"there is no topic {topic!r}", "create it first, or look at its name", code=40403
-            )
+            raise ApiError(404, f"there is no topic {topic!r}", "create it first, or look at its name", code=40403)
         return len(info.partitions)
 
     def closed(self) -> None:
@@ -359,6 +367,6 @@ def _partitions(asked: ApiRequest) -> tuple[int, ...] | None:
     for given in asked.texts("partition"):
         for number in given.split(","):
             if not number.isdecimal() or len(number) > 10:
-                raise BadRequestError(400, f"?partition={given[:60]} is no partition", "give a number from 0 on")
+                raise ApiError(400, f"?partition={given[:60]} is no partition", "give a number from 0 on")
             found.add(int(number))
     return tuple(sorted(found)) or None

@@ -20,7 +20,7 @@ from millstream.formats.model.errors import ErrorCode
 from millstream.formats.records.opening import OpeningLimits
 from millstream.formats.records.record import Record
 from millstream.gateway.consumers.bodies import RecordView
-from millstream.gateway.consumers.fetches import Part, PendingFetches, fair_share
+from millstream.gateway.consumers.fetches import FetchedPartition, PendingFetches, fair_share
 from millstream.gateway.http.errors import json_bytes
 from millstream.gateway.streams.positions import Positions
 from millstream.raw_client import EARLIEST, LATEST, Cluster, TopicPartition, UnreadableError, WireError
@@ -58,7 +58,9 @@ class Chunk:
         return found
 
 
-async def chunk_of(landed: Mapping[TopicPartition, Part], tools: "StreamTools", positions: Positions) -> Chunk:
+async def chunk_of(
+    landed: Mapping[TopicPartition, FetchedPartition], tools: "StreamResources", positions: Positions
+) -> Chunk:
     records = [(place, record) for place in sorted(landed) for record in landed[place].records]
     after = {place.partition: part.next_offset for place, part in landed.items()}
     size = sum(len(record.key or b"") + len(record.value or b"") + 100 for _, record in records)
@@ -96,7 +98,7 @@ def _nearest(cluster: Cluster, place: TopicPartition, wanted: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamTools:
+class StreamResources:
     """What all streams of a gateway share."""
 
     cluster: Cluster
@@ -122,7 +124,7 @@ class StreamTools:
 
 
 class Tail:
-    def __init__(self, tools: StreamTools, topic: str, *, fixed: bool, positions: Positions) -> None:
+    def __init__(self, tools: StreamResources, topic: str, *, fixed: bool, positions: Positions) -> None:
         """`fixed`: reads these partitions, and none that are added."""
         self.readers = 0
         self.trouble: str | None = None
@@ -232,7 +234,7 @@ class Tail:
 class Tails:
     """By topic and the partitions that are read of it."""
 
-    def __init__(self, tools: StreamTools) -> None:
+    def __init__(self, tools: StreamResources) -> None:
         self._tools = tools
         self._tails: dict[tuple[str, tuple[int, ...] | None], Tail] = {}
 

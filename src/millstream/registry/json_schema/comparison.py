@@ -17,7 +17,12 @@ from fractions import Fraction
 from typing import Any
 
 from millstream.registry.formats import TOO_COMPLEX, Budget, Problem, TooComplexError
-from millstream.registry.json_schema.documents import UNDECIDABLE, JsonDocuments, Said, UnknownReferenceError
+from millstream.registry.json_schema.documents import (
+    UNDECIDABLE,
+    JsonDocuments,
+    NormalizedSchema,
+    UnknownReferenceError,
+)
 from millstream.registry.json_schema.facts import (
     EXCLUDED,
     GROUPS,
@@ -75,7 +80,7 @@ def disjoint(one: Side, this: Any, two: Side, that: Any, depth: int = 0) -> bool
     return False
 
 
-def _no_value_in(facts: Said, other: Side, schema: Any) -> bool:
+def _no_value_in(facts: NormalizedSchema, other: Side, schema: Any) -> bool:
     if "enum" not in facts:
         return False
     try:
@@ -84,7 +89,9 @@ def _no_value_in(facts: Said, other: Side, schema: Any) -> bool:
         return False
 
 
-def _disjoint_kind(kind: str, here: Said, there: Said, one: Side, two: Side, depth: int) -> bool:
+def _disjoint_kind(
+    kind: str, here: NormalizedSchema, there: NormalizedSchema, one: Side, two: Side, depth: int
+) -> bool:
     kinds = [{"number" if each == "integer" else each for each in kinds_of(facts)} for facts in (here, there)]
     if not all(kind in each for each in kinds):
         return True
@@ -101,7 +108,7 @@ def _disjoint_kind(kind: str, here: Said, there: Said, one: Side, two: Side, dep
     return False
 
 
-def _apart(here: Said, there: Said, least: str, most: str) -> bool:
+def _apart(here: NormalizedSchema, there: NormalizedSchema, least: str, most: str) -> bool:
     """One begins above where the other ends."""
     return any(
         least in low and most in high and Fraction(str(low[least])) > Fraction(str(high[most]))
@@ -109,7 +116,7 @@ def _apart(here: Said, there: Said, least: str, most: str) -> bool:
     )
 
 
-def _of_property(facts: Said, name: str) -> list[Any]:
+def _of_property(facts: NormalizedSchema, name: str) -> list[Any]:
     """Schemas that a property of this name satisfies for certain."""
     found = [facts["properties"][name]] if name in facts.get("properties", {}) else []
     answers = [(matches(pattern, name), schema) for pattern, schema in facts.get("patternProperties", {}).items()]
@@ -157,7 +164,7 @@ class Sameness:
                 self._known[place] = False
         return self._known[place]
 
-    def _same_rules(self, one: Said, two: Said) -> bool:
+    def _same_rules(self, one: NormalizedSchema, two: NormalizedSchema) -> bool:
         return all(self._same_value(name, value, two[name]) for name, value in one.items())
 
     def _same_value(self, name: str, one: Any, two: Any) -> bool:
@@ -242,7 +249,7 @@ class _Comparison(ObjectsAndArrays):
         finally:
             self._under_way.pop()
 
-    def _rules(self, rules: Said, facts: Said, path: str) -> list[Problem]:
+    def _rules(self, rules: NormalizedSchema, facts: NormalizedSchema, path: str) -> list[Problem]:
         """The writer's alternatives are taken apart first: each of them must be read."""
         kinds = kinds_of(facts)
         if "enum" in facts or all(kind in _FINITE for kind in kinds):
@@ -257,7 +264,7 @@ class _Comparison(ObjectsAndArrays):
             found += self.compare(part, facts, f"{path}/allOf/{index}")
         return found + list(self._sums(rules, facts, path)) + list(self._keywords(rules, facts, path))
 
-    def _values(self, rules: Said, facts: Said, path: str) -> list[Problem]:
+    def _values(self, rules: NormalizedSchema, facts: NormalizedSchema, path: str) -> list[Problem]:
         """The writer says each value that there may be."""
         values = facts.get("enum", [value for kind in kinds_of(facts) for value in _FINITE.get(kind, ())])
         missing = [value for value in values if self._may_be_written(facts, value) and not self._takes(rules, value)]
@@ -274,16 +281,16 @@ class _Comparison(ObjectsAndArrays):
             )
         ]
 
-    def _takes(self, rules: Said, value: Any) -> bool:
+    def _takes(self, rules: NormalizedSchema, value: Any) -> bool:
         try:
             return self._valid_for_reader.is_valid(rules, value)
         except UndecidableError:
             return False
 
-    def _may_be_written(self, facts: Said, value: Any) -> bool:
+    def _may_be_written(self, facts: NormalizedSchema, value: Any) -> bool:
         try:
-            branches = [Said({keyword: parts}) for keyword, parts in facts.get(GROUPS, ())]
-            others = Said({name: rule for name, rule in facts.items() if name != "enum"})
+            branches = [NormalizedSchema({keyword: parts}) for keyword, parts in facts.get(GROUPS, ())]
+            others = NormalizedSchema({name: rule for name, rule in facts.items() if name != "enum"})
             return (
                 self._valid_for_writer.is_valid(others, value)
                 and all(self._valid_for_writer.is_valid(each, value) for each in branches)
@@ -292,7 +299,7 @@ class _Comparison(ObjectsAndArrays):
         except UndecidableError:
             return True
 
-    def _sums(self, rules: Said, facts: Said, path: str) -> Iterator[Problem]:
+    def _sums(self, rules: NormalizedSchema, facts: NormalizedSchema, path: str) -> Iterator[Problem]:
         """`anyOf`, `oneOf` and `not` of the reader."""
         for keyword in ("anyOf", "oneOf"):
             branches = rules.get(keyword, ())
@@ -321,7 +328,7 @@ class _Comparison(ObjectsAndArrays):
                 "NOT_TYPE_EXTENDED", f"{path}/not", "the reader excludes what the writer allows: exclude less"
             )
 
-    def _is_one_of(self, keyword: str, branches: list[Any], facts: Said) -> bool:
+    def _is_one_of(self, keyword: str, branches: list[Any], facts: NormalizedSchema) -> bool:
         """Whether every document fits one of the branches; of `oneOf` that one alone."""
         for place, branch in enumerate(branches):
             if not self.compare(branch, facts, "") and (
@@ -331,7 +338,7 @@ class _Comparison(ObjectsAndArrays):
                 return True
         return False
 
-    def _keywords(self, rules: Said, facts: Said, path: str) -> Iterator[Problem]:
+    def _keywords(self, rules: NormalizedSchema, facts: NormalizedSchema, path: str) -> Iterator[Problem]:
         for keyword in ("enum", "const"):
             if keyword in rules:
                 yield Problem(
@@ -364,7 +371,7 @@ class _Comparison(ObjectsAndArrays):
             yield from size_problems(rules, facts, path, "Properties")
             yield from self.objects(rules, facts, path)
 
-    def _condition(self, rules: Said, facts: Said, path: str) -> Iterator[Problem]:
+    def _condition(self, rules: NormalizedSchema, facts: NormalizedSchema, path: str) -> Iterator[Problem]:
         if "if" not in rules:
             return
         then, otherwise = rules.get("then", True), rules.get("else", True)
@@ -380,7 +387,7 @@ class _Comparison(ObjectsAndArrays):
             "the reader's 'if' is not the writer's, and may refuse what was written: keep it as it was",
         )
 
-    def required(self, rules: Said, facts: Said, path: str) -> Iterator[Problem]:
+    def required(self, rules: NormalizedSchema, facts: NormalizedSchema, path: str) -> Iterator[Problem]:
         for name in rules.get("required", ()):
             described = rules.get("properties", {}).get(name)
             has_default = self._lenient and isinstance(described, dict) and "default" in described
@@ -392,5 +399,5 @@ class _Comparison(ObjectsAndArrays):
                 )
 
 
-def _shown(facts: Said) -> str:
+def _shown(facts: NormalizedSchema) -> str:
     return " or ".join(kinds_of(facts)) if "type" in facts else "the writer's schema"

@@ -24,7 +24,7 @@ _SINCE = {
 _UNTIL = {"dependencies": DRAFT_7, "additionalItems": DRAFT_2019}
 NEWER = frozenset({*_UNTIL, *(name for name, draft in _SINCE.items() if draft > DRAFT_7)})
 """Keywords that do not count both in draft 7 and in the newest."""
-SAYING = _SINCE.keys() | _UNTIL.keys() | {
+VALIDATION_KEYWORDS = _SINCE.keys() | _UNTIL.keys() | {
     "type", "enum", "maxLength", "minLength", "pattern", "maximum", "minimum", "exclusiveMaximum", "exclusiveMinimum",
     "multipleOf", "items", "maxItems", "minItems", "uniqueItems", "properties", "patternProperties",
     "additionalProperties", "required", "maxProperties", "minProperties", "allOf", "anyOf", "oneOf", "not",
@@ -32,7 +32,7 @@ SAYING = _SINCE.keys() | _UNTIL.keys() | {
 """Keywords that decide what is valid; all others are remarks."""
 
 
-class Said(dict[str, Any]):
+class NormalizedSchema(dict[str, Any]):
     """What a schema says, in the form of the newest draft: only keywords that count."""
 
 
@@ -44,13 +44,13 @@ def declared(document: Any) -> int | None:
     return next((draft for part, draft in _NAMES.items() if part in name), None)
 
 
-def said(schema: Mapping[str, Any], draft: int) -> Said:
+def said(schema: Mapping[str, Any], draft: int) -> NormalizedSchema:
     """Of a schema without a `$ref`."""
-    out = Said(
+    out = NormalizedSchema(
         {
             name: value
             for name, value in schema.items()
-            if name in SAYING and _SINCE.get(name, 0) <= draft <= _UNTIL.get(name, draft)
+            if name in VALIDATION_KEYWORDS and _SINCE.get(name, 0) <= draft <= _UNTIL.get(name, draft)
         }
     )
     if draft < DRAFT_2020:
@@ -64,19 +64,19 @@ def said(schema: Mapping[str, Any], draft: int) -> Said:
     return out
 
 
-def _newer_items(out: Said) -> None:
+def _newer_items(out: NormalizedSchema) -> None:
     others = out.pop("additionalItems", True)
     if isinstance(out.get("items"), list):
         out["prefixItems"], out["items"] = out["items"], others
 
 
-def _newer_dependencies(out: Said) -> None:
+def _newer_dependencies(out: NormalizedSchema) -> None:
     for name, wanted in out.pop("dependencies", {}).items():
         keyword = "dependentRequired" if isinstance(wanted, list) else "dependentSchemas"
         out[keyword] = {**out.get(keyword, {}), name: wanted}
 
 
-def _newer_limits(out: Said) -> None:
+def _newer_limits(out: NormalizedSchema) -> None:
     """Draft 4 says with true that a limit is itself out of bounds."""
     for limit, exclusive in (("maximum", "exclusiveMaximum"), ("minimum", "exclusiveMinimum")):
         flag = out.get(exclusive)
@@ -86,7 +86,7 @@ def _newer_limits(out: Said) -> None:
                 out[exclusive] = out.pop(limit)
 
 
-def _drop(out: Said, *names: str) -> None:
+def _drop(out: NormalizedSchema, *names: str) -> None:
     for name in names:
         out.pop(name, None)
 
@@ -96,7 +96,7 @@ _REFS = ("$ref", "$dynamicRef", "$recursiveRef")
 _DATA = frozenset({"enum", "const", "default", "examples"})
 """Keywords whose values are no schemas."""
 UNDECIDABLE = "$undecidable"
-"""Said by a schema that means something else in each place where it is used."""
+"""NormalizedSchema by a schema that means something else in each place where it is used."""
 
 
 class UnknownReferenceError(Exception):
@@ -132,7 +132,7 @@ class JsonDocuments:
         return any(
             not NEWER.isdisjoint(schema)
             or isinstance(schema.get("items"), list)
-            or ("$ref" in schema and not SAYING.isdisjoint(schema))
+            or ("$ref" in schema and not VALIDATION_KEYWORDS.isdisjoint(schema))
             for document in self._documents.values()
             for schema in _schemas(document)
         )
@@ -146,11 +146,13 @@ class JsonDocuments:
                         yield self._find(schema[keyword], name)
 
     def followed(self, schema: Any) -> Any:
-        """What a schema says behind its references: a `Said`, true or false; the same object for the same schema."""
-        if not isinstance(schema, dict) or isinstance(schema, Said):
+        """What a schema says behind its references: a `NormalizedSchema`, true or false; the same object for the same schema."""
+        if not isinstance(schema, dict) or isinstance(schema, NormalizedSchema):
             return schema
         if id(schema) not in self._followed:
-            self._followed[id(schema)] = Said({UNDECIDABLE: True})  # while it is looked at: a reference to itself
+            self._followed[id(schema)] = NormalizedSchema(
+                {UNDECIDABLE: True}
+            )  # while it is looked at: a reference to itself
             self._followed[id(schema)] = self._said(schema)
         return self._followed[id(schema)]
 
@@ -160,10 +162,10 @@ class JsonDocuments:
         keyword = next((name for name in _REFS if isinstance(schema.get(name), str)), None)
         if keyword is None:
             return said(schema, draft)
-        beside = said(schema, draft) if draft >= DRAFT_2019 else Said()
+        beside = said(schema, draft) if draft >= DRAFT_2019 else NormalizedSchema()
         # Others are dynamic: they lead elsewhere when another document refers to this one.
-        target = self._find(schema["$ref"], document) if keyword == "$ref" else Said({UNDECIDABLE: True})
-        return Said({"allOf": [target, beside]}) if beside else self.followed(target)
+        target = self._find(schema["$ref"], document) if keyword == "$ref" else NormalizedSchema({UNDECIDABLE: True})
+        return NormalizedSchema({"allOf": [target, beside]}) if beside else self.followed(target)
 
     def _find(self, reference: str, document: str) -> Any:
         address, fragment = urldefrag(reference)

@@ -14,7 +14,7 @@ from typing import Any
 import re2
 
 from millstream.registry.formats import Budget
-from millstream.registry.json_schema.documents import UNDECIDABLE, JsonDocuments, Said
+from millstream.registry.json_schema.documents import UNDECIDABLE, JsonDocuments, NormalizedSchema
 
 _QUIET = re2.Options()
 _QUIET.log_errors = False
@@ -55,7 +55,7 @@ def kind_of(value: Any) -> str:
     return "string" if isinstance(value, str) else "array" if isinstance(value, list) else "object"
 
 
-def kinds_of(schema: Said) -> list[str]:
+def kinds_of(schema: NormalizedSchema) -> list[str]:
     """The types that a schema allows; all if it says none. `number` stands for `integer` as well."""
     given = schema.get("type")
     if given is None:
@@ -83,12 +83,12 @@ class Validity:
             return False
         if "enum" in rules and not _is_among(value, rules["enum"]):
             return False
-        checks: dict[str, Callable[[Said, Any], bool]] = {
+        checks: dict[str, Callable[[NormalizedSchema, Any], bool]] = {
             "integer": _number, "number": _number, "string": _string, "array": self._array, "object": self._object
         }  # fmt: skip
         return (kind not in checks or checks[kind](rules, value)) and self._combined(rules, value)
 
-    def _combined(self, rules: Said, value: Any) -> bool:
+    def _combined(self, rules: NormalizedSchema, value: Any) -> bool:
         valid = self.is_valid
         if not all(valid(part, value) for part in rules.get("allOf", ())):
             return False
@@ -102,7 +102,7 @@ class Validity:
             return valid(rules.get("then" if valid(rules["if"], value) else "else", True), value)
         return True
 
-    def _array(self, rules: Said, value: list[Any]) -> bool:
+    def _array(self, rules: NormalizedSchema, value: list[Any]) -> bool:
         if "unevaluatedItems" in rules and value:
             raise UndecidableError
         if not rules.get("minItems", 0) <= len(value) <= rules.get("maxItems", len(value)):
@@ -118,7 +118,7 @@ class Validity:
             return bool(rules.get("minContains", 1) <= count <= rules.get("maxContains", count))
         return True
 
-    def _object(self, rules: Said, value: dict[str, Any]) -> bool:
+    def _object(self, rules: NormalizedSchema, value: dict[str, Any]) -> bool:
         if "unevaluatedProperties" in rules and value:
             raise UndecidableError
         if not rules.get("minProperties", 0) <= len(value) <= rules.get("maxProperties", len(value)):
@@ -143,7 +143,7 @@ def _is_among(value: Any, values: list[Any]) -> bool:
     return any(equal(each, value) for each in values)
 
 
-def _of_property(rules: Said, name: str) -> list[Any]:
+def _of_property(rules: NormalizedSchema, name: str) -> list[Any]:
     found = [rules["properties"][name]] if name in rules.get("properties", {}) else []
     for pattern, schema in rules.get("patternProperties", {}).items():
         matching = matches(pattern, name)
@@ -154,7 +154,7 @@ def _of_property(rules: Said, name: str) -> list[Any]:
     return found or [rules.get("additionalProperties", True)]
 
 
-def _string(rules: Said, value: str) -> bool:
+def _string(rules: NormalizedSchema, value: str) -> bool:
     if not rules.get("minLength", 0) <= len(value) <= rules.get("maxLength", len(value)):
         return False
     if "pattern" not in rules:
@@ -165,7 +165,7 @@ def _string(rules: Said, value: str) -> bool:
     return matching
 
 
-def _number(rules: Said, value: float) -> bool:
+def _number(rules: NormalizedSchema, value: float) -> bool:
     exact = Fraction(str(value))
     limits = {name: Fraction(str(rules[name])) for name in _LIMITS if name in rules}
     return (
@@ -183,7 +183,7 @@ GROUPS = "$groups"
 """Each a keyword, `anyOf` or `oneOf`, and its branches."""
 PATTERNS = "$patterns"
 """Every string matches all of them."""
-NOTHING = Said({"$never": True})
+NOTHING = NormalizedSchema({"$never": True})
 """No document is valid."""
 _LOWER = ("maxLength", "maximum", "exclusiveMaximum", "maxItems", "maxProperties")
 _HIGHER = ("minLength", "minimum", "exclusiveMinimum", "minItems", "minProperties")
@@ -208,28 +208,30 @@ class Facts:
     def __init__(self, documents: JsonDocuments, budget: Budget) -> None:
         self._documents = documents
         self._budget = budget
-        self._known: dict[int, Said] = {}
-        self._alternatives: dict[tuple[int, int], list[tuple[str, Said]]] = {}
+        self._known: dict[int, NormalizedSchema] = {}
+        self._alternatives: dict[tuple[int, int], list[tuple[str, NormalizedSchema]]] = {}
         self._kept: list[Any] = []
         """What is known by its identity must stay."""
 
-    def of(self, schema: Any, depth: int = 0) -> Said:
+    def of(self, schema: Any, depth: int = 0) -> NormalizedSchema:
         self._budget.step()
         rules = self._documents.followed(schema)
         if isinstance(rules, bool):
-            return Said() if rules else NOTHING
+            return NormalizedSchema() if rules else NOTHING
         if rules is NOTHING or depth > _MAX_DEPTH:
-            return NOTHING if rules is NOTHING else Said()
+            return NOTHING if rules is NOTHING else NormalizedSchema()
         if id(rules) not in self._known:
-            self._known[id(rules)] = Said()  # while it is looked at: a schema that is part of itself says nothing more
+            self._known[id(rules)] = (
+                NormalizedSchema()
+            )  # while it is looked at: a schema that is part of itself says nothing more
             facts = self._gathered(rules, depth)
             self._known[id(rules)] = facts
             self._known[id(facts)] = facts
             self._kept += [rules, facts]
         return self._known[id(rules)]
 
-    def _gathered(self, rules: Said, depth: int) -> Said:
-        facts = Said({name: value for name, value in rules.items() if name in _OWN})
+    def _gathered(self, rules: NormalizedSchema, depth: int) -> NormalizedSchema:
+        facts = NormalizedSchema({name: value for name, value in rules.items() if name in _OWN})
         closed = self._closed(rules)
         for names in _TOGETHER:
             facts |= {name: closed[name] for name in names if name in closed}
@@ -246,35 +248,35 @@ class Facts:
             facts = together(facts, self.of(part, depth + 1))
         return facts
 
-    def alternatives(self, facts: Said) -> list[tuple[str, Said]]:
+    def alternatives(self, facts: NormalizedSchema) -> list[tuple[str, NormalizedSchema]]:
         """Every document fits one of these at least; with the keyword and the number of each branch."""
         keyword, branches = facts[GROUPS][0]
         place = (id(facts), len(facts[GROUPS]))
         if place not in self._alternatives:
-            rest = Said({**facts, GROUPS: facts[GROUPS][1:]})
+            rest = NormalizedSchema({**facts, GROUPS: facts[GROUPS][1:]})
             found = []
             for number, branch in enumerate(branches):
                 self._budget.step(_COST + len(facts[GROUPS]))
                 others = [each for each in branches if each is not branch] if keyword == "oneOf" else []
                 one = together(rest, self.of(branch))
                 if one is not NOTHING:
-                    one = Said({**one, EXCLUDED: [*one.get(EXCLUDED, []), *others]})
+                    one = NormalizedSchema({**one, EXCLUDED: [*one.get(EXCLUDED, []), *others]})
                     self._known[id(one)] = one
                 found.append((f"{keyword}/{number}", one))
             self._alternatives[place] = found
             self._kept += [facts, found]
         return self._alternatives[place]
 
-    def of_kind(self, facts: Said, kind: str) -> Said:
-        one = Said({**facts, "type": [kind]})
+    def of_kind(self, facts: NormalizedSchema, kind: str) -> NormalizedSchema:
+        one = NormalizedSchema({**facts, "type": [kind]})
         self._known[id(one)] = one
         self._kept.append(one)
         return one
 
-    def _closed(self, rules: Said) -> Said:
+    def _closed(self, rules: NormalizedSchema) -> NormalizedSchema:
         """`unevaluatedProperties` and `unevaluatedItems` as what they say at least of properties and elements that no
         part of the schema can have evaluated."""
-        out = Said(rules)
+        out = NormalizedSchema(rules)
         if "unevaluatedProperties" in rules and "additionalProperties" not in rules:
             mentioned = _Mentioned(self._documents, rules, self._budget)
             if not mentioned.all_properties:
@@ -294,7 +296,7 @@ class Facts:
 class _Mentioned:
     """The properties and elements that a schema, or any part of it that is about the same value, may evaluate."""
 
-    def __init__(self, documents: JsonDocuments, rules: Said, budget: Budget) -> None:
+    def __init__(self, documents: JsonDocuments, rules: NormalizedSchema, budget: Budget) -> None:
         self._documents = documents
         self._budget = budget
         self._seen: list[Any] = []
@@ -337,11 +339,11 @@ def _parts(rules: dict[str, Any]) -> Iterator[Any]:
     yield from rules.get("dependentSchemas", {}).values()
 
 
-def together(one: Said, two: Said) -> Said:
+def together(one: NormalizedSchema, two: NormalizedSchema) -> NormalizedSchema:
     """What is known if both hold."""
     if one is NOTHING or two is NOTHING:
         return NOTHING
-    out = Said({**two, **one})
+    out = NormalizedSchema({**two, **one})
     for name in one.keys() & two.keys():
         if name in _LOWER:
             out[name] = min(one[name], two[name])
@@ -380,14 +382,14 @@ def _kinds_of_both(one: Iterable[str], two: Iterable[str]) -> list[str]:
     return [kind for kind in dict.fromkeys([*one, *two]) if fits(kind, one) and fits(kind, two)]
 
 
-def _properties_of_both(out: Said, one: Said, two: Said) -> None:
+def _properties_of_both(out: NormalizedSchema, one: NormalizedSchema, two: NormalizedSchema) -> None:
     """`additionalProperties` of one of them: with the properties of both it says less than it did alone."""
     for name in ("properties", "patternProperties"):
         if name in one and name in two:
             out[name] = _merged(one[name], two[name], _all)
 
 
-def _items_of_both(out: Said, one: Said, two: Said) -> None:
+def _items_of_both(out: NormalizedSchema, one: NormalizedSchema, two: NormalizedSchema) -> None:
     if not ({"prefixItems", "items"} & one.keys() and {"prefixItems", "items"} & two.keys()):
         return
     count = max(len(each.get("prefixItems", ())) for each in (one, two))
@@ -395,7 +397,7 @@ def _items_of_both(out: Said, one: Said, two: Said) -> None:
     out["items"] = _all(one.get("items", True), two.get("items", True))
 
 
-def element(rules: Said, place: int) -> Any:
+def element(rules: NormalizedSchema, place: int) -> Any:
     """The schema of the element at this place."""
     first = rules.get("prefixItems", ())
     return first[place] if place < len(first) else rules.get("items", True)
@@ -408,4 +410,4 @@ def _merged(one: dict[str, Any], two: dict[str, Any], both: Any) -> dict[str, An
 def _all(one: Any, two: Any) -> Any:
     if one is True or two is True or one is two:
         return two if one is True else one
-    return Said({"allOf": [one, two]})
+    return NormalizedSchema({"allOf": [one, two]})

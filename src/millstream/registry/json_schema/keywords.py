@@ -11,10 +11,10 @@ from fractions import Fraction
 from typing import Any
 
 from millstream.registry.formats import Problem
-from millstream.registry.json_schema.documents import JsonDocuments, Said
+from millstream.registry.json_schema.documents import JsonDocuments, NormalizedSchema
 from millstream.registry.json_schema.facts import PATTERNS, UndecidableError, Validity, element, matches
 
-_STRING = Said({"type": "string"})
+_STRING = NormalizedSchema({"type": "string"})
 
 
 class ObjectsAndArrays(ABC):
@@ -34,18 +34,20 @@ class ObjectsAndArrays(ABC):
     def turned(self) -> Any: ...
 
     @abstractmethod
-    def required(self, rules: Said, facts: Said, path: str) -> Iterator[Problem]: ...
+    def required(self, rules: NormalizedSchema, facts: NormalizedSchema, path: str) -> Iterator[Problem]: ...
 
     # Arrays
 
-    def arrays(self, rules: Said, facts: Said, path: str) -> Iterator[Problem]:
+    def arrays(self, rules: NormalizedSchema, facts: NormalizedSchema, path: str) -> Iterator[Problem]:
         yield from self._items(rules, facts, path)
         if "contains" in rules:
             yield from self._contains(rules, facts, path)
         if "unevaluatedItems" in rules and "items" not in rules:
             evaluated = _Evaluated(self._reader, rules)
             if not evaluated.all_items:
-                pseudo = Said({"prefixItems": [True] * evaluated.first_items, "items": rules["unevaluatedItems"]})
+                pseudo = NormalizedSchema(
+                    {"prefixItems": [True] * evaluated.first_items, "items": rules["unevaluatedItems"]}
+                )
                 if next(self._items(pseudo, facts, path), None) is not None:
                     yield Problem(
                         "UNEVALUATED_ITEMS_NARROWED",
@@ -54,7 +56,7 @@ class ObjectsAndArrays(ABC):
                         "allow them as before",
                     )
 
-    def _items(self, rules: Said, facts: Said, path: str) -> Iterator[Problem]:
+    def _items(self, rules: NormalizedSchema, facts: NormalizedSchema, path: str) -> Iterator[Problem]:
         count = max(len(rules.get("prefixItems", ())), len(facts.get("prefixItems", ())))
         for index in range(count):
             if index < facts.get("maxItems", count):
@@ -62,7 +64,7 @@ class ObjectsAndArrays(ABC):
         if count < facts.get("maxItems", count + 1):
             yield from self.compare(rules.get("items", True), facts.get("items", True), f"{path}/items")
 
-    def _contains(self, rules: Said, facts: Said, path: str) -> Iterator[Problem]:
+    def _contains(self, rules: NormalizedSchema, facts: NormalizedSchema, path: str) -> Iterator[Problem]:
         wanted = rules["contains"]
         least, most = rules.get("minContains", 1), rules.get("maxContains")
         if least and not self._has_at_least(least, wanted, facts):
@@ -72,7 +74,7 @@ class ObjectsAndArrays(ABC):
                 "MAX_CONTAINS_DECREASED", f"{path}/maxContains", "there may be more such elements than the reader takes"
             )
 
-    def _has_at_least(self, least: float, wanted: Any, facts: Said) -> bool:
+    def _has_at_least(self, least: float, wanted: Any, facts: NormalizedSchema) -> bool:
         if "contains" in facts and facts.get("minContains", 1) >= least and self.takes_all(wanted, facts["contains"]):
             return True
         if facts.get("minItems", 0) < least:
@@ -80,7 +82,7 @@ class ObjectsAndArrays(ABC):
         every = [*facts.get("prefixItems", ()), facts.get("items", True)]
         return all(self.takes_all(wanted, each) for each in every)
 
-    def _has_at_most(self, most: float, wanted: Any, facts: Said) -> bool:
+    def _has_at_most(self, most: float, wanted: Any, facts: NormalizedSchema) -> bool:
         if facts.get("maxItems", most + 1) <= most:
             return True
         return (
@@ -91,7 +93,7 @@ class ObjectsAndArrays(ABC):
 
     # Objects
 
-    def objects(self, rules: Said, facts: Said, path: str) -> Iterator[Problem]:
+    def objects(self, rules: NormalizedSchema, facts: NormalizedSchema, path: str) -> Iterator[Problem]:
         yield from self.required(rules, facts, path)
         yield from self._properties(rules, facts, path)
         yield from self._dependencies(rules, facts, path)
@@ -100,7 +102,7 @@ class ObjectsAndArrays(ABC):
         if "unevaluatedProperties" in rules and "additionalProperties" not in rules:
             evaluated = _Evaluated(self._reader, rules)
             if not evaluated.all_properties:
-                pseudo = Said(
+                pseudo = NormalizedSchema(
                     {
                         "properties": dict.fromkeys(evaluated.names, True),
                         "patternProperties": dict.fromkeys(evaluated.patterns, True),
@@ -115,7 +117,7 @@ class ObjectsAndArrays(ABC):
                         "allow them as before",
                     )
 
-    def _properties(self, rules: Said, facts: Said, path: str) -> Iterator[Problem]:
+    def _properties(self, rules: NormalizedSchema, facts: NormalizedSchema, path: str) -> Iterator[Problem]:
         here, there = rules.get("properties", {}), facts.get("properties", {})
         for name in {**here, **there}:
             where = f"{path}/properties/{name}"
@@ -139,7 +141,7 @@ class ObjectsAndArrays(ABC):
         yield from self._by_pattern(rules, facts, path)
         yield from self._further(rules, facts, path)
 
-    def _by_pattern(self, rules: Said, facts: Said, path: str) -> Iterator[Problem]:
+    def _by_pattern(self, rules: NormalizedSchema, facts: NormalizedSchema, path: str) -> Iterator[Problem]:
         """A name that matches the reader's pattern was written by the writer's rule for the same pattern, if it has
         one; else it may match any of its patterns, or none."""
         known = facts.get("patternProperties", {})
@@ -158,7 +160,7 @@ class ObjectsAndArrays(ABC):
                     )
                     break
 
-    def _further(self, rules: Said, facts: Said, path: str) -> Iterator[Problem]:
+    def _further(self, rules: NormalizedSchema, facts: NormalizedSchema, path: str) -> Iterator[Problem]:
         """A name that the reader describes neither by name nor by pattern."""
         extra = rules.get("additionalProperties", True)
         patterns = rules.get("patternProperties", {})
@@ -176,7 +178,7 @@ class ObjectsAndArrays(ABC):
                 "the reader does not take all the further properties that may be there: allow them as before",
             )
 
-    def _dependencies(self, rules: Said, facts: Said, path: str) -> Iterator[Problem]:
+    def _dependencies(self, rules: NormalizedSchema, facts: NormalizedSchema, path: str) -> Iterator[Problem]:
         for name, wanted in rules.get("dependentRequired", {}).items():
             known = {*facts.get("required", ()), *facts.get("dependentRequired", {}).get(name, ()), name}
             if not known.issuperset(wanted) and _written(facts, name) is not False:
@@ -188,21 +190,23 @@ class ObjectsAndArrays(ABC):
             if before is None or self.compare(schema, before, ""):
                 yield _dependency(path, name)
 
-    def _names(self, wanted: Any, facts: Said, path: str) -> Iterator[Problem]:
+    def _names(self, wanted: Any, facts: NormalizedSchema, path: str) -> Iterator[Problem]:
         if facts.get("additionalProperties") is False and not facts.get("patternProperties"):
             try:
                 if all(self._valid_for_reader.is_valid(wanted, name) for name in facts.get("properties", {})):
                     return
             except UndecidableError:
                 pass
-        written = Said({"allOf": [_STRING, facts["propertyNames"]]}) if "propertyNames" in facts else _STRING
+        written = (
+            NormalizedSchema({"allOf": [_STRING, facts["propertyNames"]]}) if "propertyNames" in facts else _STRING
+        )
         yield from self.compare(wanted, written, f"{path}/propertyNames")
 
 
 class _Evaluated:
     """The properties and elements that a reader's schema evaluates in every document that it takes."""
 
-    def __init__(self, documents: JsonDocuments, rules: Said) -> None:
+    def __init__(self, documents: JsonDocuments, rules: NormalizedSchema) -> None:
         self.names: set[str] = set()
         self.patterns: set[str] = set()
         self.first_items = 0
@@ -223,7 +227,7 @@ class _Evaluated:
             self._look(documents, documents.followed(part))
 
 
-def _wanted(rules: Said, name: str) -> list[Any]:
+def _wanted(rules: NormalizedSchema, name: str) -> list[Any]:
     """The reader's schemas that a property of this name must satisfy; more than that where it cannot be told."""
     answers = [(matches(pattern, name), schema) for pattern, schema in rules.get("patternProperties", {}).items()]
     found = [rules["properties"][name]] if name in rules.get("properties", {}) else []
@@ -232,14 +236,14 @@ def _wanted(rules: Said, name: str) -> list[Any]:
     return [*found, *unsure] if found else [rules.get("additionalProperties", True), *unsure]
 
 
-def _written(facts: Said, name: str) -> Any:
+def _written(facts: NormalizedSchema, name: str) -> Any:
     """What is known of a property of this name."""
     answers = [(matches(pattern, name), schema) for pattern, schema in facts.get("patternProperties", {}).items()]
     found = [facts["properties"][name]] if name in facts.get("properties", {}) else []
     found += [schema for matching, schema in answers if matching]
     if not found:
         return True if any(matching is None for matching, _ in answers) else facts.get("additionalProperties", True)
-    return found[0] if len(found) == 1 else Said({"allOf": found})
+    return found[0] if len(found) == 1 else NormalizedSchema({"allOf": found})
 
 
 def _dependency(path: str, name: str) -> Problem:
