@@ -29,7 +29,7 @@ from millstream.formats.protocol.schema import Message, request_schema, response
 from millstream.formats.records.record import Record, build_batch
 from millstream.node.runtime.disk import RealDisk
 from millstream.node.runtime.node import Node
-from millstream.node.runtime.world import real_environment
+from millstream.node.runtime.real_environment import real_environment
 from millstream.node.storage.log.partition_log import PartitionLog
 
 SOURCE = Path(millstream.__file__).parent

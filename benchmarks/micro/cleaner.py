@@ -19,7 +19,7 @@ from millstream.formats.model.identifiers import TopicName, TopicPartition
 from millstream.formats.records.compression import Codec
 from millstream.formats.records.record import Record, build_batch
 from millstream.node.runtime.disk import RealDisk
-from millstream.node.runtime.world import breathe
+from millstream.node.runtime.real_environment import breathe
 from millstream.node.storage.cleaner.cleanable import cleanable
 from millstream.node.storage.cleaner.cleaning import Cleaning
 from millstream.node.storage.cleaner.settings import CleanerSettings

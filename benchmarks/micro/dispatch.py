@@ -14,7 +14,7 @@ from millstream.node.broker.broker import Broker
 from millstream.node.metadata.topics import NewTopic
 from millstream.node.runtime.disk import RealDisk
 from millstream.node.runtime.node import Node
-from millstream.node.runtime.world import real_environment
+from millstream.node.runtime.real_environment import real_environment
 from millstream.node.server.service import Peer
 
 PRODUCE_VERSION, FETCH_VERSION = 12, 12

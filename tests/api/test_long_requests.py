@@ -16,7 +16,7 @@ import pytest
 from millstream.config.loading import load_broker_config
 from millstream.node.runtime.disk import RealDisk
 from millstream.node.runtime.node import Node
-from millstream.node.runtime.world import real_environment
+from millstream.node.runtime.real_environment import real_environment
 from millstream.testing.node_process import HOST, free_ports
 from tests import wire
 from tests.api import hostile

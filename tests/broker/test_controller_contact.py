@@ -10,7 +10,7 @@ import pytest
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.protocol.fetch import FetchPartition, FetchRequest
 from millstream.formats.protocol.produce import PartitionData, ProduceRequest
-from millstream.node.cluster.controller_contact import ControllerContact
+from millstream.node.cluster.lifecycle import ControllerContact
 from millstream.node.data.fetch_reading import FetchReader
 from millstream.node.data.offsets import OffsetHandlers
 from millstream.node.metadata.image import PartitionState

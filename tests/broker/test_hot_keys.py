@@ -20,7 +20,7 @@ from millstream.node.metadata.image import ResourceType
 from millstream.node.metadata.topics import NewTopic
 from millstream.node.runtime.disk import RealDisk
 from millstream.node.runtime.node import Node
-from millstream.node.runtime.world import real_environment
+from millstream.node.runtime.real_environment import real_environment
 from millstream.node.server.network import SocketNetwork
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from millstream.formats.model.identifiers import BrokerId
 from millstream.formats.protocol.primitives import Cursor
 from millstream.formats.protocol.schema import Message, request_schema, response_schema
 from millstream.node.broker.cluster_apis import ClusterHandlers
-from millstream.node.cluster.lost_brokers import LostBrokers
+from millstream.node.cluster.cluster_view import LostBrokers
 from millstream.node.metadata.brokers import fence_broker
 from millstream.node.metadata.topics import NewTopic
 from millstream.node.server.request import Context

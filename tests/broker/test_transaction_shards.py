@@ -19,8 +19,8 @@ from millstream.node.environment import Environment
 from millstream.node.metadata.image import PartitionState
 from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.partition_table import PartitionTable
-from millstream.node.runtime.clock import SystemClock
 from millstream.node.runtime.disk import RealDisk
+from millstream.node.runtime.real_environment import SystemClock
 from millstream.node.server.network import SocketNetwork
 from millstream.node.storage.log.log_directory import LogDirectory
 from millstream.node.transactions.coordinator import STATE_TOPIC, TransactionShards, shard_of

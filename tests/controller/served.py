@@ -9,10 +9,8 @@ from millstream.config.liveness import contact_limit_s
 from millstream.config.loading import load_broker_config
 from millstream.formats.protocol.schema import Message
 from millstream.node.cluster.cluster_view import ClusterView
-from millstream.node.cluster.controller_contact import ControllerContact
-from millstream.node.cluster.controller_link import ControllerLink
-from millstream.node.cluster.forwarding import Forwarding
-from millstream.node.cluster.lifecycle import BrokerLifecycle
+from millstream.node.cluster.controller_link import ControllerLink, Forwarding
+from millstream.node.cluster.lifecycle import BrokerLifecycle, ControllerContact
 from millstream.node.controller.active_controller import ActiveController
 from millstream.node.controller.cluster_handlers import ProducerIdHandlers
 from millstream.node.controller.controller_apis import ControllerApis

@@ -14,7 +14,7 @@ from millstream.config.loading import load_broker_config
 from millstream.formats.records.batch import HEADER_SIZE, iterate_headers
 from millstream.node.runtime.disk import RealDisk
 from millstream.node.runtime.node import Node
-from millstream.node.runtime.world import real_environment
+from millstream.node.runtime.real_environment import real_environment
 from millstream.testing import EmbeddedBroker
 
 TOPICS = {f"topic-{number}" for number in range(3)}

@@ -15,7 +15,7 @@ from millstream.config.loading import load_broker_config
 from millstream.formats.model.errors import ErrorCode
 from millstream.node.runtime.disk import RealDisk, RealFile
 from millstream.node.runtime.node import Node
-from millstream.node.runtime.world import real_environment
+from millstream.node.runtime.real_environment import real_environment
 from tests.wire import Wire, batch, values
 
 

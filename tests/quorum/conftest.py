@@ -15,8 +15,8 @@ from millstream.formats.model.identifiers import TopicId, TopicName
 from millstream.node.consensus.quorum.metadata_log import MetadataLog, new_batch
 from millstream.node.environment import Environment
 from millstream.node.metadata.records import MetadataRecord, TopicRecord
-from millstream.node.runtime.clock import SystemClock
 from millstream.node.runtime.disk import RealDisk
+from millstream.node.runtime.real_environment import SystemClock
 from millstream.node.server.network import SocketNetwork
 from millstream.node.storage.log.log_directory import LogDirectory
 

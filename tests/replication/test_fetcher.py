@@ -25,7 +25,7 @@ from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.replica_fetcher import ReplicaFetcher
 from millstream.node.replicas.replica_throttle import ReplicaThrottle
 from millstream.node.runtime.disk import RealDisk
-from millstream.node.runtime.world import real_environment
+from millstream.node.runtime.real_environment import real_environment
 from millstream.node.storage.log.log_directory import LogDirectory
 from tests.waiting import PATIENCE_S
 

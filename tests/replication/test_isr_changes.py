@@ -13,7 +13,7 @@ from millstream.formats.protocol.schema import Message, response_schema
 from millstream.node.replicas import isr_changes
 from millstream.node.replicas.core.leader import Confirmed, NextStep, Proposal
 from millstream.node.replicas.isr_changes import IsrChanges
-from millstream.node.runtime.world import real_environment
+from millstream.node.runtime.real_environment import real_environment
 from tests.waiting import PATIENCE_S
 
 

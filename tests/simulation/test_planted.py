@@ -9,7 +9,7 @@ from millstream.config.log_config import LogConfig
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import Marker
 from millstream.formats.records.batch import HEADER_SIZE, BatchHeader
-from millstream.node.cluster.controller_contact import ControllerContact
+from millstream.node.cluster.lifecycle import ControllerContact
 from millstream.node.consensus.quorum.metadata_log import MetadataLog
 from millstream.node.consensus.quorum.quorum_state import QuorumStateFile
 from millstream.node.controller.broker_sessions import BrokerSession

@@ -9,12 +9,9 @@ from millstream.formats.protocol import fetch as fetch_codec
 from millstream.formats.protocol import produce as produce_codec
 from millstream.formats.records.opening import OpeningLimits
 from millstream.node.broker.cluster_apis import ClusterHandlers
-from millstream.node.cluster.cluster_view import ClusterView
-from millstream.node.cluster.controller_link import ControllerLink
-from millstream.node.cluster.forwarding import Forwarding
-from millstream.node.cluster.internal_topics import InternalTopics
-from millstream.node.cluster.peer_requests import PeerRequests
-from millstream.node.cluster.topic_creation import TopicCreator
+from millstream.node.cluster.cluster_view import ClusterView, PeerRequests
+from millstream.node.cluster.controller_link import ControllerLink, Forwarding
+from millstream.node.cluster.topic_creation import AutomaticTopicCreation, InternalTopics
 from millstream.node.consensus.quorum.metadata_log import METADATA_PARTITION
 from millstream.node.controller.cluster_handlers import features_to_tell
 from millstream.node.controller.config_handlers import DescribedConfigs
@@ -210,7 +207,7 @@ class Broker:
 
     def _make_apis(self) -> list[Api]:
         view, environment, partitions = self.view, self._environment, self.partitions
-        topics = TopicCreator(self.link)
+        topics = AutomaticTopicCreation(self.link)
         configs = DescribedConfigs(view)
         offsets = OffsetHandlers(partitions, environment, self.replicas, self._remember_starts, self._opening_limits)
         cluster = ClusterHandlers(

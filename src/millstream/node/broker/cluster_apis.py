@@ -13,7 +13,7 @@ from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import NO_TOPIC_ID, BrokerId, TopicName
 from millstream.formats.protocol.schema import Message, response_schema
 from millstream.formats.protocol.steps import write_in_steps
-from millstream.node.cluster.lost_brokers import LostBrokers
+from millstream.node.cluster.cluster_view import LostBrokers
 from millstream.node.groups.coordinator import java_hash
 from millstream.node.metadata.image import BrokerRegistration, MetadataImage, PartitionState, TopicImage
 from millstream.node.metadata.records import NO_LEADER, Endpoint

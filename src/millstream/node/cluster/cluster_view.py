@@ -1,11 +1,30 @@
-"""The cluster as the broker role sees it: the committed metadata, and this node's settings as they are now."""
+"""The cluster as the broker role sees it: the committed metadata, and this node's settings as they are now.
 
-from collections.abc import Callable
+Brokers that were there a moment ago: what clients are told of them between their death and their being forgotten.
+
+A client whose leader died asks another broker at once, often before the controller has spoken. Told the old leader
+again, it would wait a second or more before it asks next; told that there is none, it asks again soon. So a broker
+whose connection to this one broke is *missing*, for a moment: nobody is sent to it, nothing else changes. And a broker
+that was fenced is *departed*: clients that ask for topics still get its address for as long as a session lasts, which
+is how long a broker that dies unnoticed is listed anyway. (librdkafka gives up all that it holds of a broker that is
+not listed, and what it was about to move to the new leader with it, for another second.)
+
+Requests from this broker to another, by its id: one channel to each, at the address that the metadata says.
+
+What is sent is decided elsewhere, and so is what to do about failures: an OSError is one, and nothing is tried twice.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from millstream.config.broker_config import BrokerConfig
 from millstream.formats.model.identifiers import BrokerId
+from millstream.formats.protocol.schema import Message
 from millstream.node.controller.active_controller import ImageSource, changes_broker_settings, dynamic_config
-from millstream.node.metadata.image import MetadataDelta, MetadataImage
+from millstream.node.environment import Environment
+from millstream.node.metadata.image import BrokerRegistration, MetadataDelta, MetadataImage
+from millstream.node.server.channel import Channel
+from millstream.node.server.request import BROKER_CLIENT_ID
 
 
 class ClusterView:
@@ -37,3 +56,111 @@ class ClusterView:
             self.config = dynamic_config(self._static_config, self.image)
         for on_change in self._subscribers:
             on_change(delta)
+
+
+_MISSING_S = 2.0
+"""Longer than it takes to elect a controller and leaders. It bounds the harm where only brokers lost each other."""
+_NOBODY: frozenset[int] = frozenset()
+
+
+class LostBrokers:
+    def __init__(
+        self, image: Callable[[], MetadataImage], session_s: Callable[[], float], now_s: Callable[[], float]
+    ) -> None:
+        self._image = image
+        self._session_s = session_s
+        self._now_s = now_s
+        self._missing_until: dict[int, tuple[int, float]] = {}
+        self._listed_until: dict[int, tuple[int, float]] = {}
+        """By broker id: the epoch of the registration this is about, and a time."""
+        self._serving = self._serving_now()
+
+    # What happens
+
+    def connection_lost(self, broker_id: int) -> None:
+        """An established connection from here to the broker ended, and not because we hung up."""
+        self._missing_until[broker_id] = (self._epoch(broker_id), self._now_s() + _MISSING_S)
+
+    def connection_made(self, broker_id: int) -> None:
+        self._missing_until.pop(broker_id, None)
+
+    def follow(self, delta: MetadataDelta) -> None:
+        if not delta.brokers:
+            return
+        before, self._serving = self._serving, self._serving_now()
+        until_s = self._now_s() + self._session_s()
+        for broker_id, epoch in before.items():
+            if broker_id not in self._serving:
+                self._listed_until[broker_id] = (epoch, until_s)
+
+    # What is to be told
+
+    def missing(self) -> frozenset[int]:
+        """Brokers to which nobody is to be sent now, though the metadata says that they serve."""
+        return self._current(self._missing_until, fenced=False)
+
+    def departed(self) -> frozenset[int]:
+        """Brokers that are fenced, and yet to be listed."""
+        return self._current(self._listed_until, fenced=True)
+
+    def _current(self, until: dict[int, tuple[int, float]], *, fenced: bool) -> frozenset[int]:
+        if not until:
+            return _NOBODY
+        now_s, brokers = self._now_s(), self._image().brokers
+        for broker_id, (epoch, end_s) in tuple(until.items()):
+            broker = brokers.get(BrokerId(broker_id))
+            if now_s >= end_s or broker is None or broker.epoch != epoch or broker.fenced is not fenced:
+                del until[broker_id]
+        return frozenset(until)
+
+    def _epoch(self, broker_id: int) -> int:
+        broker = self._image().brokers.get(BrokerId(broker_id))
+        return broker.epoch if broker is not None else -1
+
+    def _serving_now(self) -> dict[int, int]:
+        return {broker.id: broker.epoch for broker in self._image().brokers.values() if not broker.fenced}
+
+
+class PeerRequests:
+    def __init__(
+        self, node_id: int, image: Callable[[], MetadataImage], listener: str, environment: Environment
+    ) -> None:
+        """`listener` is the name of the one that brokers use among each other."""
+        self._image = image
+        self._listener = listener
+        self._environment = environment
+        self._client_id = f"{BROKER_CLIENT_ID}{node_id}"
+        self._channels: dict[int, Channel] = {}
+
+    async def request(
+        self, broker_id: int, api: str, fields: Mapping[str, Any], *, timeout_s: float, version: int | None = None
+    ) -> Message:
+        """The broker's answer; OSError if it is not known, cannot be reached or does not answer in time."""
+        return await self.channel(broker_id).request(api, fields, timeout_s=timeout_s, version=version)
+
+    def channel(self, broker_id: int) -> Channel:
+        """The channel to a broker; ConnectionError if there is no such broker now."""
+        broker = self._image().brokers.get(BrokerId(broker_id))
+        if broker is None:
+            raise ConnectionError(f"there is no broker {broker_id} in the cluster")
+        host, port = self._address(broker)
+        channel = self._channels.get(broker_id)
+        if channel is None or (channel.host, channel.port) != (host, port):
+            if channel is not None:
+                channel.close()  # it registered anew, elsewhere
+            network, loop = self._environment.network, self._environment.loop
+            channel = self._channels[broker_id] = Channel(host, port, network, loop, client_id=self._client_id)
+        return channel
+
+    def _address(self, broker: BrokerRegistration) -> tuple[str, int]:
+        for endpoint in broker.end_points:
+            if endpoint.name.upper() == self._listener:
+                return endpoint.host, endpoint.port
+        raise ConnectionError(
+            f"broker {broker.id} has no listener {self._listener}: set the same inter.broker.listener.name everywhere"
+        )
+
+    def close(self) -> None:
+        for channel in self._channels.values():
+            channel.close()
+        self._channels.clear()

@@ -3,6 +3,10 @@
 The lead moves now and then. A request that meets no leader, a broken connection or a node that leads no more is sent
 again as soon as another leader is known, so that whoever asks sees one answer or REQUEST_TIMED_OUT. A request may
 thereby be carried out twice; as in Kafka, who creates a topic can hear that it exists because the first try made it.
+
+Client requests that only the active controller can answer, passed on to it and answered with its bytes.
+
+A listener of the quorum that passes on one thing: who leads may have changed.
 """
 
 import asyncio
@@ -15,13 +19,14 @@ from millstream.formats.model.identifiers import TopicId, TopicName
 from millstream.formats.protocol.primitives import MalformedMessage
 from millstream.formats.protocol.schema import Message, request_schema, response_schema
 from millstream.node.controller.active_controller import ImageSource, Leadership
-from millstream.node.controller.controller_apis import names_error, refuse
+from millstream.node.controller.controller_apis import FORWARDED_APIS, names_error, refuse
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import MetadataDelta
+from millstream.node.metadata.records import MetadataRecord
 from millstream.node.metadata.topics import NewTopic, TopicCreation
 from millstream.node.server.channel import Channel
 from millstream.node.server.envelope import answer_body
-from millstream.node.server.request import Context, Response
+from millstream.node.server.request import Api, Context, Response, api
 from millstream.node.server.service import Peer
 
 DEFAULT_TIMEOUT_S = 30.0
@@ -266,3 +271,60 @@ def _address_bytes(host: str) -> bytes:
     if len(parts) == 4 and all(part.isdigit() and int(part) < 256 for part in parts):
         return bytes(int(part) for part in parts)
     return bytes(4)
+
+
+_SLACK_S = 0.5
+"""The client is told in time that it took too long: before it gives up by itself."""
+
+
+class Forwarding:
+    def __init__(self, link: ControllerLink) -> None:
+        self._link = link
+
+    def table(self) -> list[Api]:
+        return [self._forwarded(name) for name in FORWARDED_APIS]
+
+    def _forwarded(self, name: str) -> Api:
+        async def forward(request: Message, context: Context) -> Response:
+            try:
+                return await self._link.forward(name, request, context, timeout_s=_patience_s(request))
+            except KafkaError as error:
+                return refuse(name, request, error)
+
+        return api(name, forward, with_frame=True)
+
+
+def _patience_s(request: Message) -> float:
+    timeout_ms = getattr(request, "timeout_ms", 0)
+    if timeout_ms <= 0:
+        return DEFAULT_TIMEOUT_S
+    return min(DEFAULT_TIMEOUT_S, max(timeout_ms / 1000 - _SLACK_S, 1.0))
+
+
+class LeaderWatch:
+    """Subscribe it to the quorum after the controller, which then is active before anybody is told."""
+
+    def __init__(self) -> None:
+        self._subscribers: list[Callable[[], None]] = []
+
+    def subscribe(self, on_change: Callable[[], None]) -> None:
+        self._subscribers.append(on_change)
+
+    def leader_changed(self, leader_id: int | None, epoch: int) -> None:
+        self._tell()
+
+    def leading(self, epoch: int) -> None:
+        self._tell()
+
+    def no_longer_leading(self) -> None:
+        self._tell()
+
+    def committed(self, records: Sequence[MetadataRecord], *, offset: int, epoch: int) -> None:
+        return
+
+    def reset(self, image_records: Sequence[MetadataRecord], *, offset: int, epoch: int) -> None:
+        return
+
+    def _tell(self) -> None:
+        for on_change in self._subscribers:
+            on_change()

@@ -3,10 +3,21 @@
 Heartbeats go out every `broker.heartbeat.interval.ms`, and at once when there is something to tell: the metadata has
 been read up to the own registration, another node leads, this broker wants to stop, another one does (the controller
 lets it go when all others have heard of it). So a broker serves as soon as it can, and no timer makes anyone wait.
+
+Whether this broker is in touch with the controller: if it is not, others may lead what it believes to lead.
+
+A leader that was cut off does not know that it was fenced. By Kafka's rules it goes on to respond from its log, and
+some of its responses are final for a client: a sequence that is out of order, an offset that is out of range. Another
+leader may have what this one lacks. So a leader that is not in touch gives no such response. It says that it does not
+lead, and the client looks for the leader (ADR 23).
+
+A broker is in touch if its last heartbeat was responded to, and its copy of the metadata was complete, a short time
+ago. Both count from when it asked, not from when it got the response: a process that was stopped finds old responses.
 """
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from uuid import UUID
 
@@ -15,12 +26,35 @@ from millstream.config.table import cluster, node
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.protocol.schema import Message
 from millstream.node.cluster.cluster_view import ClusterView
-from millstream.node.cluster.controller_contact import ControllerContact
 from millstream.node.cluster.controller_link import ControllerLink
 from millstream.node.environment import Environment
 from millstream.node.metadata.features import SUPPORTED_FEATURES
 from millstream.node.metadata.image import MetadataDelta
 from millstream.node.metadata.records import Endpoint
+
+_METADATA_S = 1.1
+"""The leader of the quorum holds a fetch for half a second, so the last one with a response may be a second old."""
+
+
+class ControllerContact:
+    def __init__(
+        self, now: Callable[[], float], limit_s: Callable[[], float], metadata_as_of_s: Callable[[], float]
+    ) -> None:
+        """`metadata_as_of_s` says until when all committed metadata was known here, in the time of `now`."""
+        self._now = now
+        self._limit_s = limit_s
+        self._metadata_as_of_s = metadata_as_of_s
+        self._heard_s = -math.inf
+
+    def heard(self, asked_s: float, *, is_fenced: bool) -> None:
+        """The controller has responded to a heartbeat that was sent then."""
+        self._heard_s = -math.inf if is_fenced else asked_s
+
+    @property
+    def is_lost(self) -> bool:
+        now, limit_s = self._now(), self._limit_s()
+        return now - self._heard_s > limit_s or now - self._metadata_as_of_s() > max(limit_s, _METADATA_S)
+
 
 _RETRY_S = 0.25
 _LEAVING_PATIENCE_S = 3.0

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import TopicName, TopicPartition
-from millstream.node.cluster.cluster_view import ClusterView
-from millstream.node.cluster.peer_requests import PeerRequests
+from millstream.node.cluster.cluster_view import ClusterView, PeerRequests
 from millstream.node.environment import Environment
 from millstream.node.metadata.records import NO_LEADER
 from millstream.node.replicas.acknowledgement import may_acknowledge, when_acknowledged

@@ -34,8 +34,7 @@ from millstream.formats.records.compiled import schema_faults
 from millstream.formats.records.opening import OpeningLimits, records_between
 from millstream.formats.records.record import Record
 from millstream.formats.records.walking import NO_ID
-from millstream.node.cluster.cluster_view import ClusterView
-from millstream.node.cluster.peer_requests import PeerRequests
+from millstream.node.cluster.cluster_view import ClusterView, PeerRequests
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import MetadataDelta, MetadataImage, ResourceType
 

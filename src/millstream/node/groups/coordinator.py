@@ -15,7 +15,7 @@ from millstream.config.table import transactions
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import Marker, TopicName, VerificationGuard
 from millstream.node.cluster.cluster_view import ClusterView
-from millstream.node.cluster.internal_topics import InternalTopics
+from millstream.node.cluster.topic_creation import InternalTopics
 from millstream.node.coordination.core.metadata_view import ImageTopics
 from millstream.node.coordination.core.operations import Outcome, Reply
 from millstream.node.coordination.runtime import CoordinatorShards, CoordinatorShell

@@ -22,11 +22,10 @@ from millstream.formats.model.identifiers import TopicName, TopicPartition
 from millstream.formats.records.opening import OpeningLimits
 from millstream.formats.records.record import Record, build_batch
 from millstream.node.cluster.cluster_view import ClusterView
-from millstream.node.cluster.internal_topics import InternalTopics
+from millstream.node.cluster.topic_creation import InternalTopics
 from millstream.node.data.internal_client import InternalProducer
 from millstream.node.environment import Environment
-from millstream.node.hot_keys.batch_sample import MOST, sample_block
-from millstream.node.hot_keys.topic_heat import HALF_LIFE_S, TopicHeat
+from millstream.node.hot_keys.topic_heat import HALF_LIFE_S, MOST, TopicHeat, sample_block
 from millstream.node.metadata.image import MetadataDelta
 from millstream.node.metadata.topic_names import HOT_KEYS_TOPIC
 from millstream.node.replicas.partition import Partition

@@ -24,7 +24,7 @@ from millstream.formats.records.batch import iterate_headers
 from millstream.formats.records.opening import OpeningLimits, records_between
 from millstream.formats.records.record import Record, build_batch
 from millstream.node.cluster.cluster_view import ClusterView
-from millstream.node.cluster.internal_topics import InternalTopics
+from millstream.node.cluster.topic_creation import InternalTopics
 from millstream.node.data.internal_client import InternalProducer
 from millstream.node.environment import Environment
 from millstream.node.metadata.topics import NewTopic

@@ -22,8 +22,7 @@ from typing import Any, TypeVar
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.protocol.schema import Message
-from millstream.node.cluster.cluster_view import ClusterView
-from millstream.node.cluster.peer_requests import PeerRequests
+from millstream.node.cluster.cluster_view import ClusterView, PeerRequests
 from millstream.node.environment import Environment
 from millstream.node.groups.coordinator import GroupCoordinator
 from millstream.node.groups.core.shard import GroupShard

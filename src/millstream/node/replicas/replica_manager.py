@@ -12,7 +12,7 @@ from millstream.config.broker_config import BrokerConfig
 from millstream.config.table import cluster
 from millstream.formats.model.identifiers import BrokerId, TopicId, TopicName, TopicPartition
 from millstream.formats.protocol.primitives import NodeEndpoint
-from millstream.node.cluster.lost_brokers import LostBrokers
+from millstream.node.cluster.cluster_view import LostBrokers
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import BrokerRegistration, MetadataDelta, MetadataImage, PartitionState
 from millstream.node.replicas.core.leader import Proposal

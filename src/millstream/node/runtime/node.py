@@ -3,11 +3,14 @@
 What a node is, `process.roles` says. Every node follows the metadata quorum; a controller votes in it and may lead it;
 a broker registers with whoever leads, and serves clients once it has caught up and been let in. A single node is all of
 this at once, and goes the same way.
+
+A node's listeners, bound as its settings say.
 """
 
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import socket
 from collections.abc import Callable, Iterable
@@ -16,32 +19,76 @@ from millstream.config.broker_config import BrokerConfig
 from millstream.config.errors import ConfigError
 from millstream.config.listeners import Listener as ListenerConfig
 from millstream.config.liveness import contact_limit_s
-from millstream.config.table import cluster, node
+from millstream.config.table import cluster, network, node
 from millstream.config.table import log as log_settings
 from millstream.node.broker.broker import Broker
 from millstream.node.cluster.cluster_view import ClusterView
-from millstream.node.cluster.controller_contact import ControllerContact
-from millstream.node.cluster.controller_link import ControllerLink
-from millstream.node.cluster.lifecycle import BrokerLifecycle
+from millstream.node.cluster.controller_link import ControllerLink, LeaderWatch
+from millstream.node.cluster.lifecycle import BrokerLifecycle, ControllerContact
 from millstream.node.consensus.quorum.inspection import inspect_metadata
 from millstream.node.consensus.quorum.metadata_loader import MetadataLoader
 from millstream.node.consensus.quorum.metadata_quorum import MetadataQuorum
 from millstream.node.consensus.quorum.opening import open_quorum
 from millstream.node.consensus.raft.voter_set import Endpoint as VoterEndpoint
 from millstream.node.controller.controller_role import ControllerRole
-from millstream.node.controller.leader_watch import LeaderWatch
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import MetadataDelta
 from millstream.node.metadata.records import Endpoint
 from millstream.node.metrics.endpoints import NodeEndpoints
 from millstream.node.metrics.process_reading import ProcessProbe
-from millstream.node.runtime.binding import bind
 from millstream.node.runtime.identity import Identity, claim_directory, keep_cluster_id, random_uuid, short_uuid
-from millstream.node.server.listener import Listener
+from millstream.node.server.listener import DEFAULT_REQUEST_MEMORY_BYTES, ConnectionLimits, Listener
+from millstream.node.server.plain_http import HttpService
 from millstream.node.server.service import HeldRequests, Service
 from millstream.node.storage.directory_health import DirectoryFailure, DirectoryHealth, try_directory
 from millstream.node.storage.disk import Disk
 from millstream.node.storage.log.log_directory import DirectoryInUseError, LogDirectory
+
+
+def bind(
+    wanted: Iterable[ListenerConfig],
+    into: list[Listener],
+    config: BrokerConfig,
+    environment: Environment,
+    http: HttpService,
+) -> dict[str, int]:
+    """Adds the listeners to `into`, without accepting anybody yet; their ports by name. ConfigError for an address that
+    is taken."""
+    ports: dict[str, int] = {}
+    for each in wanted:
+        stopwatch = environment.stopwatch
+        listener = Listener(each.name, _limits(config), environment.network, environment.loop, stopwatch)
+        try:
+            _, ports[each.name] = listener.bind(each.host, each.port)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen on {each.host or '*'}:{each.port}: {error.strerror or error}; "
+                "choose another with --listen HOST:PORT (port 0 picks a free one)",
+                name="listeners",
+            ) from None
+        listener.http = http
+        into.append(listener)
+    return ports
+
+
+def _idle_seconds(setting_ms: int) -> float:
+    return setting_ms / 1000 if setting_ms >= 0 else math.inf
+
+
+def _limits(config: BrokerConfig) -> ConnectionLimits:
+    request_bytes = config[network.QUEUED_MAX_REQUEST_BYTES]
+    return ConnectionLimits(
+        max_frame_bytes=config[network.SOCKET_REQUEST_MAX_BYTES],
+        request_memory_bytes=request_bytes if request_bytes > 0 else DEFAULT_REQUEST_MEMORY_BYTES,
+        max_connections=config[network.MAX_CONNECTIONS],
+        max_connections_per_address=config[network.MAX_CONNECTIONS_PER_IP],
+        max_connections_of_address=config.connection_limits,
+        max_idle_seconds=_idle_seconds(config[network.CONNECTIONS_MAX_IDLE_MS]),
+        send_buffer_bytes=config[network.SOCKET_SEND_BUFFER_BYTES],
+        receive_buffer_bytes=config[network.SOCKET_RECEIVE_BUFFER_BYTES],
+        backlog=config[network.SOCKET_LISTEN_BACKLOG_SIZE],
+    )
+
 
 _log = logging.getLogger("millstream.node")
 _MAINTENANCE_SECONDS = 1.0

@@ -21,7 +21,7 @@ from millstream.node.data.log_dirs import offline_directory
 from millstream.node.environment import Environment
 from millstream.node.metrics.endpoints import NodeEndpoints
 from millstream.node.metrics.process_reading import ProcessProbe
-from millstream.node.runtime.binding import bind
+from millstream.node.runtime.node import bind
 from millstream.node.server.dispatch import Dispatcher
 from millstream.node.server.listener import Listener
 from millstream.node.server.request import Api, ApiVersions, Context, Response, api

@@ -16,8 +16,7 @@ from millstream.node.environment import Environment
 from millstream.node.runtime.disk import RealDisk
 from millstream.node.runtime.node import Node
 from millstream.node.runtime.offline_node import OfflineNode
-from millstream.node.runtime.process_probe import ProcessWatch
-from millstream.node.runtime.world import real_environment
+from millstream.node.runtime.real_environment import ProcessWatch, real_environment
 
 _log = logging.getLogger("millstream.node")
 _SWITCH_SECONDS = 0.0005

@@ -22,7 +22,7 @@ from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import ProducerIdentity, TopicName, TopicPartition
 from millstream.node.cluster.cluster_view import ClusterView
 from millstream.node.cluster.controller_link import ControllerLink
-from millstream.node.cluster.internal_topics import InternalTopics
+from millstream.node.cluster.topic_creation import InternalTopics
 from millstream.node.coordination.core.operations import Outcome
 from millstream.node.coordination.runtime import CoordinatorShards, CoordinatorShell
 from millstream.node.environment import Environment

@@ -18,8 +18,7 @@ from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import Marker, TopicName, TopicPartition
 from millstream.formats.model.ordered_set import OrderedSet
 from millstream.formats.protocol.schema import Message
-from millstream.node.cluster.cluster_view import ClusterView
-from millstream.node.cluster.peer_requests import PeerRequests
+from millstream.node.cluster.cluster_view import ClusterView, PeerRequests
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import MetadataDelta
 from millstream.node.metadata.records import NO_LEADER

@@ -17,8 +17,7 @@ from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import TopicName, TopicPartition
 from millstream.formats.model.ordered_set import OrderedSet
 from millstream.formats.protocol.schema import Message
-from millstream.node.cluster.cluster_view import ClusterView
-from millstream.node.cluster.peer_requests import PeerRequests
+from millstream.node.cluster.cluster_view import ClusterView, PeerRequests
 from millstream.node.environment import Environment
 from millstream.node.metadata.records import NO_LEADER
 from millstream.node.metadata.topic_names import TRANSACTION_STATE_TOPIC
