@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from millstream.config.log_config import LogConfig
+from millstream.config.topic_config import LogConfig
 from millstream.formats.model.identifiers import TopicName, TopicPartition
 from millstream.formats.records.compression import Codec
 from millstream.formats.records.record import Record, build_batch

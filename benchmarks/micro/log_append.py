@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import Callable
 
-from millstream.config.log_config import LogConfig
+from millstream.config.topic_config import LogConfig
 from millstream.formats.model.identifiers import TopicName, TopicPartition
 from millstream.formats.records.batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, seal
 from millstream.formats.records.record import Record, build_batch

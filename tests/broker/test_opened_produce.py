@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from millstream.config.log_config import LogConfig
+from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import ErrorCode, InvalidRecordsError, KafkaError
 from millstream.formats.model.identifiers import TopicId, TopicName
 from millstream.formats.protocol.produce import PartitionData, PartitionResult, ProduceRequest

@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from millstream.config.loading import load_broker_config
-from millstream.config.log_config import LogConfig
+from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import ProducerIdentity, TopicPartition
 from millstream.node.coordination import runtime as coordinator_shards

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from millstream.config.log_config import LogConfig
+from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.model.identifiers import Marker, TopicName, TopicPartition
 from millstream.formats.protocol.produce import PartitionData, ProduceRequest

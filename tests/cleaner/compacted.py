@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from millstream.config.log_config import LogConfig
+from millstream.config.topic_config import LogConfig
 from millstream.formats.records.batch import BatchHeader
 from millstream.formats.records.compression import Codec
 from millstream.formats.records.record import Record, build_batch, read_batches

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from millstream.config.log_config import LogConfig
+from millstream.config.topic_config import LogConfig
 from millstream.formats.records.compression import Codec
 from millstream.node.storage.cleaner.cleanable import cleanable
 from millstream.node.storage.cleaner.settings import CleanerSettings

@@ -4,7 +4,7 @@ from pathlib import Path
 from uuid import UUID
 
 from millstream.cli import exit_codes
-from millstream.config.log_config import LogConfig
+from millstream.config.topic_config import LogConfig
 from millstream.formats.model.identifiers import TopicName, TopicPartition
 from millstream.node.runtime.disk import RealDisk
 from millstream.node.storage.log.log_directory import LogDirectory

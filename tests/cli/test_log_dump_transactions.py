@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from millstream.config.log_config import LogConfig
+from millstream.config.topic_config import LogConfig
 from millstream.formats.model.identifiers import TopicName, TopicPartition
 from millstream.formats.records.record import Record, build_batch
 from millstream.node.runtime.disk import RealDisk

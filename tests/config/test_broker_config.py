@@ -3,8 +3,8 @@
 import pytest
 
 from millstream.config.broker_config import ConfigSource
-from millstream.config.errors import ConfigError
 from millstream.config.loading import load_broker_config
+from millstream.config.setting import ConfigError
 from millstream.config.table import log, node
 
 

@@ -3,9 +3,8 @@
 import pytest
 
 from millstream.config.catalog import BROKER_SETTINGS, FAMILIES, TOPIC_SETTINGS, broker_setting, hint
-from millstream.config.errors import ConfigError
 from millstream.config.loading import load_broker_config
-from millstream.config.setting import Setting, Update, format_value
+from millstream.config.setting import ConfigError, Setting, Update, format_value
 from millstream.config.table import inert, topic
 from millstream.config.topic_config import value_from_broker
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from millstream.config.errors import ConfigError
-from millstream.config.listeners import Listener, parse_listeners, parse_protocol_map
+from millstream.config.addresses import Listener, parse_listeners, parse_protocol_map
+from millstream.config.setting import ConfigError
 
 PROTOCOLS = {"PLAINTEXT": "PLAINTEXT", "SSL": "SSL", "INSIDE": "PLAINTEXT"}
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from millstream.config.liveness import contact_limit_s, heartbeat_interval_s, suspect_after_s
+from millstream.config.broker_config import contact_limit_s, heartbeat_interval_s, suspect_after_s
 from millstream.config.loading import load_broker_config
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from millstream.config.broker_config import BrokerConfig
-from millstream.config.errors import ConfigError
 from millstream.config.loading import load_broker_config
+from millstream.config.setting import ConfigError
 from millstream.config.table import log, network, node
 
 STOCK = """\

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from millstream.config.catalog import BROKER_SETTINGS, TOPIC_SETTINGS
-from millstream.config.markdown import settings_page
+from millstream.config.describe import settings_page
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.config.errors import ConfigError
-from millstream.config.properties import parse_properties
+from millstream.config.loading import parse_properties
+from millstream.config.setting import ConfigError
 
 
 def parsed(text: str) -> list[tuple[str, str]]:

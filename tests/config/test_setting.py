@@ -4,9 +4,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.config.errors import ConfigError
-from millstream.config.setting import Setting, SettingType, at_least, between, format_value, one_of, some_of
-from millstream.config.table.declare import boolean, double, integer, listed, long, optional_long, short, string
+from millstream.config.setting import (
+    ConfigError,
+    Setting,
+    SettingType,
+    at_least,
+    between,
+    boolean,
+    double,
+    format_value,
+    integer,
+    listed,
+    long,
+    one_of,
+    optional_long,
+    short,
+    some_of,
+    string,
+)
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,15 @@
 
 import pytest
 
-from millstream.config.errors import ConfigError
 from millstream.config.loading import load_broker_config
-from millstream.config.log_config import LogConfig
-from millstream.config.topic_config import check_topic_config, metadata_log_config, resolve_log_config, topic_defaults
+from millstream.config.setting import ConfigError
+from millstream.config.topic_config import (
+    LogConfig,
+    check_topic_config,
+    metadata_log_config,
+    resolve_log_config,
+    topic_defaults,
+)
 
 HOUR_MS = 60 * 60 * 1000
 

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import UUID
 
-from millstream.config.liveness import contact_limit_s
+from millstream.config.broker_config import contact_limit_s
 from millstream.config.loading import load_broker_config
 from millstream.formats.protocol.schema import Message
 from millstream.node.cluster.cluster_view import ClusterView

@@ -2,7 +2,7 @@
 
 from uuid import UUID
 
-from millstream.config.log_config import LogConfig
+from millstream.config.topic_config import LogConfig
 from millstream.formats.model.identifiers import BrokerId, TopicName, TopicPartition
 from millstream.node.broker.broker import Broker
 from millstream.node.storage.log.partition_log import PartitionLog

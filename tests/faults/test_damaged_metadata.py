@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from millstream.config.errors import ConfigError
 from millstream.config.loading import load_broker_config
+from millstream.config.setting import ConfigError
 from millstream.formats.records.batch import HEADER_SIZE, iterate_headers
 from millstream.node.runtime.disk import RealDisk
 from millstream.node.runtime.node import Node

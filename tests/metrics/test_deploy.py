@@ -16,7 +16,7 @@ import yaml
 
 from apache_kafka import ToolchainMissingError
 from install_test_clients import prometheus as installed
-from millstream.node.metrics.catalog import families
+from millstream.node.metrics.endpoints import families
 from millstream.testing import EmbeddedBroker
 from millstream.testing.node_process import free_ports
 from tests.metrics.conftest import Scrape

@@ -8,7 +8,7 @@ from hypothesis import strategies as some
 
 from millstream.node.measures import Histogram
 from millstream.node.metrics.exposition import Page, counter, gauge, histogram, number
-from millstream.node.metrics.of_requests import kafka_name
+from millstream.node.metrics.requests import kafka_name
 from tests.metrics.conftest import Scraped
 
 SIZE = gauge("size_bytes", "How large.", "name", "place")

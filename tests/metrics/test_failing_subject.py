@@ -9,7 +9,7 @@ import pytest
 
 from millstream.node.metrics import endpoints
 from millstream.node.metrics.exposition import Page, gauge
-from millstream.node.metrics.subject import ObservedNode, Subject, Turns
+from millstream.node.metrics.observed_node import ObservedNode, Subject, Turns
 from millstream.node.server.plain_http import HttpRequest, HttpResponse
 from tests.metrics.conftest import Scraped
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.node.metrics.catalog import SUBJECTS, SUCCESS, families, markdown
+from millstream.node.metrics.endpoints import SUBJECTS, SUCCESS, families, markdown
 from millstream.testing import EmbeddedBroker
 from tests.broker.test_share import Group
 from tests.metrics.conftest import RECORDS, Scrape, Scraped, get, scraper

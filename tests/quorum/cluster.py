@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any
 from uuid import UUID
 
-from millstream.config.log_config import LogConfig
+from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import KafkaError
 from millstream.formats.protocol.schema import Message
 from millstream.node.consensus.quorum.handlers import QuorumHandlers

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from millstream.config.log_config import LogConfig
+from millstream.config.topic_config import LogConfig
 from millstream.formats.model.identifiers import TopicId, TopicName
 from millstream.node.consensus.quorum.metadata_log import MetadataLog, new_batch
 from millstream.node.environment import Environment

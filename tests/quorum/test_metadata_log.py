@@ -2,7 +2,7 @@ from uuid import UUID
 
 import pytest
 
-from millstream.config.errors import ConfigError
+from millstream.config.setting import ConfigError
 from millstream.node.consensus.quorum.metadata_log import MetadataLog, new_batch
 from millstream.node.consensus.quorum.snapshots import SnapshotContent
 from millstream.node.consensus.raft.log import (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.config.errors import ConfigError
+from millstream.config.setting import ConfigError
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.node.consensus.quorum.snapshot_writer import Retention
 from millstream.node.consensus.raft.messages import Peer

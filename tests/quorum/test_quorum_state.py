@@ -4,7 +4,7 @@ from uuid import UUID
 
 import pytest
 
-from millstream.config.errors import ConfigError
+from millstream.config.setting import ConfigError
 from millstream.node.consensus.quorum.quorum_state import QuorumStateFile, StoredQuorumState
 from millstream.node.runtime.disk import RealDisk
 

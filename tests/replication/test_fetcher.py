@@ -11,7 +11,7 @@ import pytest
 
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.loading import load_broker_config
-from millstream.config.log_config import LogConfig
+from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.model.identifiers import TopicPartition
 from millstream.formats.protocol.primitives import Cursor

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from millstream.config.log_config import LogConfig
+from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import KafkaError
 from millstream.formats.model.identifiers import TopicName, TopicPartition
 from millstream.formats.records.batch import iterate_headers

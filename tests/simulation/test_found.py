@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from millstream.config.log_config import LogConfig
+from millstream.config.topic_config import LogConfig
 from millstream.formats.model.identifiers import TopicName, TopicPartition
 from millstream.node.server.channel import Channel
 from millstream.node.storage.cleaner.transactions import CleanedTransactions

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from millstream.config.log_config import LogConfig
+from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import Marker
 from millstream.formats.records.batch import HEADER_SIZE, BatchHeader

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from millstream.config.log_config import LogConfig
+from millstream.config.topic_config import LogConfig
 from millstream.formats.records.record import read_batches
 from millstream.node.storage.index.aborted_reading import aborted_among
 from millstream.node.storage.log.partition_log import PartitionLog

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.config.log_config import LogConfig
+from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.records.batch import BatchHeader, iterate_headers
 from millstream.node.storage.log.partition_log import PartitionLog

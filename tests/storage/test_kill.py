@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.config.log_config import LogConfig
+from millstream.config.topic_config import LogConfig
 from millstream.node.runtime.disk import RealDisk
 from millstream.node.storage.log.log_directory import LogDirectory
 

@@ -4,7 +4,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from millstream.config.log_config import LogConfig
+from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import NO_TOPIC_ID, TopicName, TopicPartition
 from millstream.node.storage.log.log_directory import DirectoryInUseError, LogDirectory

@@ -1,6 +1,6 @@
 import pytest
 
-from millstream.config.log_config import LogConfig
+from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.records.batch import iterate_headers, read_header
 from millstream.formats.records.compression import Codec

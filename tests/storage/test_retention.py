@@ -1,6 +1,6 @@
 import pytest
 
-from millstream.config.log_config import LogConfig
+from millstream.config.topic_config import LogConfig
 from millstream.node.storage.log.partition_log import PartitionLog
 
 from .batches import NOW, batch

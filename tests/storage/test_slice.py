@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from millstream.config.log_config import LogConfig
+from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.node.storage.log.partition_log import PartitionLog
 from millstream.node.storage.log.slice import Slice

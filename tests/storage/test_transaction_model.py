@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from millstream.config.log_config import LogConfig
+from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.records.batch import iterate_headers
 from millstream.node.storage.log.partition_log import PartitionLog

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.config.log_config import LogConfig
+from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import Origin, VerificationGuard
 from millstream.formats.records.batch import read_header

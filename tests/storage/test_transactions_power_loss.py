@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from millstream.config.log_config import LogConfig
+from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import KafkaError
 from millstream.formats.records.batch import iterate_headers
 from millstream.node.storage.log.log_directory import LogDirectory

@@ -82,7 +82,7 @@ def parse(arguments: Sequence[str]) -> ServeOptions | None:
 
 def run(options: ServeOptions) -> int:
     """Serve until SIGTERM or SIGINT."""
-    from millstream.config.errors import ConfigError
+    from millstream.config.setting import ConfigError
     from millstream.formats.model.errors import KafkaError
     from millstream.gateway.http.configuration import GatewayError
 

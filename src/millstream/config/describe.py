@@ -1,13 +1,18 @@
-"""Settings as DescribeConfigs shows them: value, where it comes from, what counts without it, and what it means."""
+"""Settings as DescribeConfigs shows them: value, where it comes from, what counts without it, and what it means.
 
-from collections.abc import Collection, Iterator, Mapping
+The settings page, `docs/settings.md`, made from the tables; a test checks that the file is up to date.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from millstream.config import group_config
 from millstream.config.broker_config import BrokerConfig, ConfigSource
-from millstream.config.catalog import BROKER_SETTINGS, TOPIC_SETTINGS
+from millstream.config.catalog import BROKER_SETTINGS, FAMILIES, TOPIC_SETTINGS
 from millstream.config.group_config import GROUP_SETTINGS
 from millstream.config.setting import Setting, SettingType, Update, format_value
+from millstream.config.table import inert, topic
 from millstream.config.topic_config import value_from_broker
 
 
@@ -142,3 +147,73 @@ def _entry(setting: Setting[Any], value: str | None, synonyms: list[ConfigSynony
         synonyms=tuple(synonyms),
         documentation=documentation(setting),
     )
+
+
+_INTRODUCTION = """\
+# Settings
+
+*Made by `python -m millstream.config` from the tables in `src/millstream/config/table/`: do not edit.*
+
+Settings have Kafka's names, and a `server.properties` file of Kafka is read as it is
+(`millstream serve --config FILE`); `--set name=value` wins over the file. Names that Kafka has and that change nothing
+here are listed at the end, with the reason. *change* says whether a value can be changed while the broker runs.
+"""
+
+
+def settings_page() -> str:
+    """The whole page."""
+    parts = [_INTRODUCTION]
+    for heading, settings in FAMILIES.items():
+        parts += [f"## {heading}\n", _table(settings)]
+    parts += [
+        "## Topics\n",
+        "A topic's own value wins; without one, the first broker setting under *else* that has a value counts.\n",
+        _table_with_synonyms(topic.SETTINGS),
+        "## Groups\n",
+        "Set for one group with IncrementalAlterConfigs, resource type GROUP: `kafka-configs --entity-type groups`.\n",
+        _table_with_synonyms(group_config.SETTINGS),
+        "## Accepted, without effect here\n",
+    ]
+    reasons: dict[str, list[str]] = {}
+    for setting in inert.SETTINGS:
+        reasons.setdefault(setting.without_effect, []).append(f"`{setting.name}`")
+    parts += [f"- **{reason[0].upper()}{reason[1:]}:** {', '.join(names)}" for reason, names in reasons.items()]
+    return "\n".join(parts) + "\n"
+
+
+def _table(settings: Iterable[Setting[Any]]) -> str:
+    rows = [f"| `{s.name}` | {_type(s)} | {_default_value(s)} | {_change(s)} | {_meaning(s)} |" for s in settings]
+    return "\n".join(["| name | type | default | change | meaning |", "|---|---|---|---|---|", *rows, ""])
+
+
+def _table_with_synonyms(settings: Iterable[Setting[Any]]) -> str:
+    rows = [
+        f"| `{s.name}` | {_type(s)} | {_default_value(s)} | {'<br>'.join(f'`{y.setting.name}`' for y in s.synonyms)} "
+        f"| {_meaning(s)} |"
+        for s in settings
+    ]
+    return "\n".join(["| name | type | default | else | meaning |", "|---|---|---|---|---|", *rows, ""])
+
+
+def _type(setting: Setting[Any]) -> str:
+    return setting.type.name.lower() + (f", {setting.unit}" if setting.unit else "")
+
+
+def _default_value(setting: Setting[Any]) -> str:
+    text = format_value(setting.default)
+    return "none" if text is None else f"`{text}`" if text else "empty"
+
+
+def _change(setting: Setting[Any]) -> str:
+    return "restart" if setting.update is Update.RESTART else f"while running, {setting.update}"
+
+
+def _meaning(setting: Setting[Any]) -> str:
+    parts = [setting.explanation]
+    if setting.allowed is not None:
+        parts.append(f"Allowed: {setting.allowed.text}.")
+    if setting.without_effect:
+        parts.append(f"No effect here: {setting.without_effect}.")
+    if setting.only_default:
+        parts.append(f"Only the default is supported: {setting.only_default}.")
+    return " ".join(parts).replace("|", "\\|")

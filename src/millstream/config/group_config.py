@@ -9,11 +9,20 @@ from typing import Any
 
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.catalog import BROKER_SETTINGS
-from millstream.config.errors import ConfigError
 from millstream.config.iso_duration import parse_duration_ms
-from millstream.config.setting import Allowed, Setting, Synonym, at_least, one_of
+from millstream.config.setting import (
+    Allowed,
+    ConfigError,
+    Setting,
+    Synonym,
+    at_least,
+    boolean,
+    declared,
+    integer,
+    one_of,
+    string,
+)
 from millstream.config.table import share
-from millstream.config.table.declare import boolean, declared, integer, string
 
 BY_DURATION = "by_duration:"
 

@@ -1,7 +1,17 @@
 """Nodes that form a cluster: the metadata quorum, brokers and their controller, replication."""
 
-from millstream.config.setting import LONG_MAX, Importance, Update, at_least
-from millstream.config.table.declare import boolean, declared, integer, listed, long, optional_string
+from millstream.config.setting import (
+    LONG_MAX,
+    Importance,
+    Update,
+    at_least,
+    boolean,
+    declared,
+    integer,
+    listed,
+    long,
+    optional_string,
+)
 
 # The metadata quorum
 

@@ -1,7 +1,6 @@
 """Consumer groups that the broker assigns (KIP-848): time-outs, limits, assignors, moving between protocols."""
 
-from millstream.config.setting import INT_MAX, Allowed, at_least, one_of
-from millstream.config.table.declare import declared, integer, listed, string
+from millstream.config.setting import INT_MAX, Allowed, at_least, declared, integer, listed, one_of, string
 
 SESSION_TIMEOUT_MS = integer(
     "group.consumer.session.timeout.ms",

@@ -1,7 +1,6 @@
 """Groups and their offsets: limits, time-outs, and how long offsets are kept."""
 
-from millstream.config.setting import INT_MAX, Importance, at_least
-from millstream.config.table.declare import declared, integer, long, short
+from millstream.config.setting import INT_MAX, Importance, at_least, declared, integer, long, short
 
 GROUP_MIN_SESSION_TIMEOUT_MS = integer(
     "group.min.session.timeout.ms",

@@ -1,15 +1,23 @@
 """How logs are kept: the broker's own settings, and its defaults for topics (which `topic.py` names as synonyms)."""
 
-from millstream.config.setting import INT_MAX, LONG_MAX, Allowed, Importance, Update, at_least, between, one_of, some_of
-from millstream.config.table.declare import (
+from millstream.config.setting import (
+    INT_MAX,
+    LONG_MAX,
+    Allowed,
+    Importance,
+    Update,
+    at_least,
+    between,
     boolean,
     declared,
     double,
     integer,
     listed,
     long,
+    one_of,
     optional_integer,
     optional_long,
+    some_of,
     string,
 )
 

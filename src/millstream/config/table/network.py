@@ -1,7 +1,6 @@
 """Bounds on connections, requests and answers."""
 
-from millstream.config.setting import INT_MAX, Importance, at_least
-from millstream.config.table.declare import declared, integer, long, string
+from millstream.config.setting import INT_MAX, Importance, at_least, declared, integer, long, string
 
 SOCKET_REQUEST_MAX_BYTES = integer(
     "socket.request.max.bytes",

@@ -1,14 +1,17 @@
 """Who this node is, where it listens, and where its data lies."""
 
-from millstream.config.setting import Importance, at_least, one_of, some_of
-from millstream.config.table.declare import (
+from millstream.config.setting import (
+    Importance,
+    at_least,
     boolean,
     declared,
     integer,
     listed,
+    one_of,
     optional_class,
     optional_list,
     optional_string,
+    some_of,
     string,
 )
 

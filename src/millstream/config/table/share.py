@@ -1,7 +1,17 @@
 """Share groups: limits on what members may hold, how their state is kept, and where dead letters go."""
 
-from millstream.config.setting import Importance, Update, at_least, between
-from millstream.config.table.declare import boolean, declared, integer, listed, short, string
+from millstream.config.setting import (
+    Importance,
+    Update,
+    at_least,
+    between,
+    boolean,
+    declared,
+    integer,
+    listed,
+    short,
+    string,
+)
 
 GROUP_SHARE_ASSIGNORS = listed(
     "group.share.assignors",

@@ -3,9 +3,25 @@
 import re
 from typing import Any
 
-from millstream.config.setting import LONG_MAX, Allowed, Setting, Synonym, at_least, between, one_of, some_of
+from millstream.config.setting import (
+    LONG_MAX,
+    Allowed,
+    Setting,
+    Synonym,
+    at_least,
+    between,
+    boolean,
+    declared,
+    double,
+    integer,
+    listed,
+    long,
+    one_of,
+    optional_integer,
+    some_of,
+    string,
+)
 from millstream.config.table import log
-from millstream.config.table.declare import boolean, declared, double, integer, listed, long, optional_integer, string
 
 _DAY_MS = 24 * 60 * 60 * 1000
 _MINUTE_MS = 60_000

@@ -1,7 +1,6 @@
 """Transactions: time-outs, how their state is kept, what partition leaders ask of the coordinator."""
 
-from millstream.config.setting import Importance, Update, at_least
-from millstream.config.table.declare import boolean, declared, integer, short
+from millstream.config.setting import Importance, Update, at_least, boolean, declared, integer, short
 
 TRANSACTION_MAX_TIMEOUT_MS = integer(
     "transaction.max.timeout.ms",

@@ -12,8 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from millstream.config.catalog import TOPIC_SETTINGS
-from millstream.config.errors import ConfigError
-from millstream.config.setting import LONG_MAX, Allowed, Setting, SettingType, format_value
+from millstream.config.setting import LONG_MAX, Allowed, ConfigError, Setting, SettingType, format_value
 from millstream.console.formats import size
 from millstream.formats.protocol.schema import Message
 from millstream.raw_client import Cluster, ErrorCode, RefusedError

@@ -21,7 +21,7 @@ import math
 from collections.abc import Callable
 from uuid import UUID
 
-from millstream.config.liveness import heartbeat_interval_s
+from millstream.config.broker_config import heartbeat_interval_s
 from millstream.config.table import cluster, node
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.protocol.schema import Message

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
-from millstream.config.broker_config import BrokerConfig
-from millstream.config.liveness import suspect_after_s
+from millstream.config.broker_config import BrokerConfig, suspect_after_s
 from millstream.config.table import cluster
 from millstream.formats.model.errors import KafkaError
 from millstream.formats.model.identifiers import BrokerId

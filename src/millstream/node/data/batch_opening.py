@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from millstream.config.log_config import LogConfig
+from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import ErrorCode, InvalidRecordsError, KafkaError
 from millstream.formats.model.ordered_set import OrderedSet
 from millstream.formats.protocol.produce import FIRST_WITH_TOPIC_ID, ProduceRequest

@@ -24,8 +24,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
-from millstream.config.errors import ConfigError
-from millstream.config.setting import Setting
+from millstream.config.setting import ConfigError, Setting
 from millstream.config.table import topic as settings
 from millstream.formats.model.errors import ErrorCode, InvalidRecordsError, KafkaError
 from millstream.formats.model.identifiers import TopicName, TopicPartition

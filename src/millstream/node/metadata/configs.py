@@ -8,9 +8,8 @@ from typing import Any
 
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.catalog import BROKER_SETTINGS, broker_setting, hint
-from millstream.config.errors import ConfigError
 from millstream.config.group_config import check_group_config, group_setting
-from millstream.config.setting import Setting, SettingType, Update
+from millstream.config.setting import ConfigError, Setting, SettingType, Update
 from millstream.config.table import log
 from millstream.config.topic_config import check_topic_config, topic_setting, value_from_broker
 from millstream.formats.model.errors import ErrorCode, KafkaError

@@ -32,8 +32,7 @@ from typing import Any
 from uuid import UUID
 
 from millstream.config.broker_config import BrokerConfig, ConfigSource
-from millstream.config.errors import ConfigError
-from millstream.config.setting import Setting
+from millstream.config.setting import ConfigError, Setting
 from millstream.config.table import log
 from millstream.config.table import topic as topic_settings
 from millstream.formats.model.errors import ErrorCode, KafkaError

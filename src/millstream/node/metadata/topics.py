@@ -7,7 +7,7 @@ from random import Random
 from uuid import UUID
 
 from millstream.config.broker_config import BrokerConfig
-from millstream.config.errors import ConfigError
+from millstream.config.setting import ConfigError
 from millstream.config.table import node
 from millstream.config.topic_config import check_topic_config
 from millstream.formats.model.errors import ErrorCode, KafkaError

@@ -1,5 +1,5 @@
 """`python -m millstream.node.metrics` prints the table of docs/metrics.md."""
 
-from millstream.node.metrics.catalog import markdown
+from millstream.node.metrics.endpoints import markdown
 
 print(markdown())

@@ -1,17 +1,59 @@
 """What a node answers over HTTP on its Kafka ports: /metrics, /livez, /readyz.
 
 A page is made in short turns between which the loop does other things; who asks meanwhile for the same gets the same.
+
+All subjects and, through them, all metrics there are; docs/metrics.md has the same table.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
 
-from millstream.node.metrics.catalog import SUBJECTS, SUCCESS
-from millstream.node.metrics.exposition import CONTENT_TYPE, Page
-from millstream.node.metrics.readiness import why_not_ready
-from millstream.node.metrics.subject import ObservedNode, Subject, Turns
+from millstream.node.metrics.cluster import CLUSTER, QUORUM
+from millstream.node.metrics.exposition import CONTENT_TYPE, Family, Page, gauge
+from millstream.node.metrics.groups import GROUP_SUBJECT
+from millstream.node.metrics.observed_node import ObservedNode, Subject, Turns, why_not_ready
+from millstream.node.metrics.partitions import COMPACTION, PARTITIONS, REPLICATION, TOPICS
+from millstream.node.metrics.process import PROCESS
+from millstream.node.metrics.requests import CONNECTIONS, REQUESTS
 from millstream.node.server.plain_http import HttpRequest, HttpResponse
+
+SUBJECTS: tuple[Subject, ...] = (
+    PROCESS,
+    REQUESTS,
+    CONNECTIONS,
+    TOPICS,
+    PARTITIONS,
+    REPLICATION,
+    CLUSTER,
+    QUORUM,
+    GROUP_SUBJECT,
+    COMPACTION,
+)
+
+SUCCESS = gauge(
+    "millstream_scrape_success",
+    "1 where a subject could be told of; 0 where not, and the node's log says why.",
+    "subject",
+)
+"""On every page, for each subject of it."""
+
+
+def families() -> list[Family]:
+    return [SUCCESS, *(family for subject in SUBJECTS for family in subject.families)]
+
+
+def markdown() -> str:
+    """The table of docs/metrics.md."""
+    lines = []
+    for title, found in [("on every page", (SUCCESS,)), *((f"`{each.name}`", each.families) for each in SUBJECTS)]:
+        lines += [f"### {title}", "", "| metric | type | labels | what it tells |", "|---|---|---|---|"]
+        for family in found:
+            labels = ", ".join(f"`{label}`" for label in family.labels)
+            lines.append(f"| `{family.name}` | {family.kind} | {labels} | {family.help} |")
+        lines.append("")
+    return "\n".join(lines)
+
 
 _log = logging.getLogger("millstream.metrics")
 _CHOICE = "collect[]"

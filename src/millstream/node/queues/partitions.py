@@ -7,9 +7,9 @@ from typing import Any
 from uuid import UUID
 
 from millstream.config import group_config
-from millstream.config.errors import ConfigError
 from millstream.config.group_config import BY_DURATION, READ_COMMITTED, GroupConfig
 from millstream.config.iso_duration import parse_duration_ms
+from millstream.config.setting import ConfigError
 from millstream.config.table import share as share_settings
 from millstream.config.table.topic import MILLSTREAM_DELIVERY_DELAY_MS
 from millstream.formats.model.errors import ErrorCode, KafkaError

@@ -10,8 +10,7 @@ from functools import partial
 from typing import Protocol
 
 from millstream.config.broker_config import BrokerConfig
-from millstream.config.log_config import LogConfig
-from millstream.config.topic_config import resolve_log_config, topic_defaults
+from millstream.config.topic_config import LogConfig, resolve_log_config, topic_defaults
 from millstream.formats.model.errors import KafkaError
 from millstream.formats.model.identifiers import NO_TOPIC_ID, TopicPartition
 from millstream.node.environment import Environment

@@ -9,8 +9,8 @@ import random
 import uuid
 from dataclasses import dataclass, replace
 
-from millstream.config.errors import ConfigError
-from millstream.config.properties import parse_properties
+from millstream.config.loading import parse_properties
+from millstream.config.setting import ConfigError
 from millstream.node.storage.disk import Disk
 
 _FILE = "meta.properties"

@@ -15,10 +15,9 @@ import os
 import socket
 from collections.abc import Callable, Iterable
 
-from millstream.config.broker_config import BrokerConfig
-from millstream.config.errors import ConfigError
-from millstream.config.listeners import Listener as ListenerConfig
-from millstream.config.liveness import contact_limit_s
+from millstream.config.addresses import Listener as ListenerConfig
+from millstream.config.broker_config import BrokerConfig, contact_limit_s
+from millstream.config.setting import ConfigError
 from millstream.config.table import cluster, network, node
 from millstream.config.table import log as log_settings
 from millstream.node.broker.broker import Broker
@@ -35,7 +34,7 @@ from millstream.node.environment import Environment
 from millstream.node.metadata.image import MetadataDelta
 from millstream.node.metadata.records import Endpoint
 from millstream.node.metrics.endpoints import NodeEndpoints
-from millstream.node.metrics.process_reading import ProcessProbe
+from millstream.node.metrics.observed_node import ProcessProbe
 from millstream.node.runtime.identity import Identity, claim_directory, keep_cluster_id, random_uuid, short_uuid
 from millstream.node.server.listener import DEFAULT_REQUEST_MEMORY_BYTES, ConnectionLimits, Listener
 from millstream.node.server.plain_http import HttpService

@@ -20,7 +20,7 @@ from millstream.node.controller.controller_role import ControllerRole
 from millstream.node.data.log_dirs import offline_directory
 from millstream.node.environment import Environment
 from millstream.node.metrics.endpoints import NodeEndpoints
-from millstream.node.metrics.process_reading import ProcessProbe
+from millstream.node.metrics.observed_node import ProcessProbe
 from millstream.node.runtime.node import bind
 from millstream.node.server.dispatch import Dispatcher
 from millstream.node.server.listener import Listener

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from millstream.node.environment import Environment
 from millstream.node.measures import PAUSE_SECONDS, Histogram
-from millstream.node.metrics.process_reading import ProcessReading
+from millstream.node.metrics.observed_node import ProcessReading
 from millstream.node.runtime.disk import SYNC_DURATIONS
 from millstream.node.server.network import SocketNetwork
 

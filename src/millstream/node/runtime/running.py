@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 
 from millstream.config.broker_config import BrokerConfig
-from millstream.config.errors import ConfigError
+from millstream.config.setting import ConfigError
 from millstream.config.table import cluster
 from millstream.formats.model.errors import KafkaError
 from millstream.node.environment import Environment

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from millstream.config.errors import ConfigError
-from millstream.config.log_config import LogConfig
+from millstream.config.setting import ConfigError
+from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import TopicName, TopicPartition
 from millstream.formats.records.batch import PLACEMENT, BatchHeader, iterate_headers, read_header

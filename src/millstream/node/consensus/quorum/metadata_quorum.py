@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 from uuid import UUID
 
-from millstream.config.errors import ConfigError
+from millstream.config.setting import ConfigError
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.node.consensus.quorum.metadata_log import CommittedBatch, MetadataLog, new_batch, unreadable
 from millstream.node.consensus.quorum.peers import Peers

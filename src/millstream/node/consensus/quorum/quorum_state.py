@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from millstream.config.errors import ConfigError
+from millstream.config.setting import ConfigError
 from millstream.node.consensus.raft.log import QuorumState
 from millstream.node.consensus.raft.messages import directory_or_none
 from millstream.node.consensus.raft.voter_set import ReplicaKey

@@ -6,7 +6,7 @@ only when it is. Order and codes are those of Kafka's LogValidator, as far as he
 
 from crc32c import crc32c
 
-from millstream.config.log_config import LogConfig
+from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import ErrorCode, InvalidRecordsError, KafkaError
 from millstream.formats.model.identifiers import Origin, VerificationGuard
 from millstream.formats.records.batch import (

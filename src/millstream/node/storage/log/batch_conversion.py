@@ -6,7 +6,7 @@ offsets and leader epoch are stamped later, by the append itself.
 
 from typing import NamedTuple
 
-from millstream.config.log_config import LogConfig
+from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.records.batch import (
     ATTRIBUTES,

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from uuid import UUID
 
-from millstream.config.log_config import LogConfig
+from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import TopicPartition
 from millstream.node.storage.checkpoint import encode_topic_id

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Collection
 from uuid import UUID
 
-from millstream.config.log_config import LogConfig
+from millstream.config.topic_config import LogConfig
 from millstream.formats.model.identifiers import NO_TOPIC_ID, TopicPartition
 from millstream.node.storage.checkpoint import DamagedFileError, decode_epochs, decode_topic_id, encode_topic_id
 from millstream.node.storage.disk import Disk

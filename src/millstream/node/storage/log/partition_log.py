@@ -12,7 +12,7 @@ import logging
 from typing import NamedTuple
 from uuid import UUID
 
-from millstream.config.log_config import LogConfig
+from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import Origin, TopicPartition, VerificationGuard
 from millstream.formats.records.batch import HEADER, LOG_OVERHEAD, PLACEMENT, TRANSACTIONAL_BIT, Bytes

@@ -1,7 +1,7 @@
 """When the active segment has had enough: by time, or because its indexes are full. Size and offsets are the append's
 to see."""
 
-from millstream.config.log_config import LogConfig
+from millstream.config.topic_config import LogConfig
 from millstream.node.storage.index.offset_index import ENTRY_SIZE as OFFSET_ENTRY_SIZE
 from millstream.node.storage.index.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
 from millstream.node.storage.log.segment import Segment

@@ -3,7 +3,7 @@
 from collections import Counter
 
 from millstream.node.metrics.exposition import Page, escaped, gauge
-from millstream.node.metrics.subject import ObservedNode, Subject, Turns
+from millstream.node.metrics.observed_node import ObservedNode, Subject, Turns
 from millstream.node.transactions.core.transaction import TransactionState
 
 _AT = ("group", "topic", "partition")

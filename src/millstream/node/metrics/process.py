@@ -3,8 +3,7 @@
 import platform
 
 from millstream.node.metrics.exposition import Page, counter, gauge, histogram
-from millstream.node.metrics.readiness import why_not_ready
-from millstream.node.metrics.subject import ObservedNode, Subject, Turns
+from millstream.node.metrics.observed_node import ObservedNode, Subject, Turns, why_not_ready
 from millstream.version import VERSION
 
 BUILD = gauge("millstream_build_info", "1; what runs here.", "version", "python")
