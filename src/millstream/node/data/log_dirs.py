@@ -3,13 +3,17 @@
 import asyncio
 import os
 from collections.abc import Callable
-from typing import Any
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.protocol.schema import Message
+from millstream.formats.protocol.wire_types import (
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResponseResults,
+    DescribeLogDirsResponseResultsTopicsPartitions,
+)
 from millstream.node.environment import Environment
 from millstream.node.replicas.partition_table import PartitionTable
-from millstream.node.server.request import Context, Response
+from millstream.node.server.request import Context
 from millstream.node.storage.directory_health import DirectoryHealth
 
 _TURN = 200  # partitions looked at before others get a turn
@@ -30,13 +34,13 @@ class LogDirHandlers:
         self._health = health
         self._directory = health.root
 
-    async def describe_log_dirs(self, request: Message, context: Context) -> Response:
+    async def describe_log_dirs(self, request: DescribeLogDirsRequest, context: Context) -> DescribeLogDirsResponse:
         if self._health.failure is not None:
             return offline_directory(self._directory)
         wanted = None
         if request.topics is not None:
             wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
-        topics: dict[str, list[dict[str, Any]]] = {}
+        topics: dict[str, list[DescribeLogDirsResponseResultsTopicsPartitions]] = {}
         for count, partition in enumerate(list(self._partitions)):
             name, index = partition.topic_partition
             if wanted is not None and (name, index) not in wanted:
@@ -47,7 +51,9 @@ class LogDirHandlers:
                 size = (await partition.open()).size_bytes
             except KafkaError:
                 continue
-            topics.setdefault(name, []).append({"partition_index": index, "partition_size": size, "offset_lag": 0})
+            topics.setdefault(name, []).append(
+                {"partition_index": index, "partition_size": size, "offset_lag": 0, "is_future_key": False}
+            )
         space = await self._environment.offload(lambda: os.statvfs(self._directory))
         return {
             "results": [
@@ -63,9 +69,9 @@ class LogDirHandlers:
         }
 
 
-def offline_directory(directory: str) -> Response:
+def offline_directory(directory: str) -> DescribeLogDirsResponse:
     """What is said of a directory that has failed: nothing in it counts."""
-    row = {
+    row: DescribeLogDirsResponseResults = {
         "error_code": ErrorCode.KAFKA_STORAGE_ERROR,
         "log_dir": directory,
         "topics": [],

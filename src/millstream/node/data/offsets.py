@@ -8,17 +8,31 @@ from collections import Counter
 from collections.abc import Callable
 from enum import IntEnum
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.protocol.schema import Message
+from millstream.formats.protocol.wire_types import (
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsResponseTopics,
+    DeleteRecordsResponseTopicsPartitions,
+    ListOffsetsRequest,
+    ListOffsetsRequestTopicsPartitions,
+    ListOffsetsResponse,
+    ListOffsetsResponseTopics,
+    ListOffsetsResponseTopicsPartitions,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderEpochResponseTopics,
+    OffsetForLeaderEpochResponseTopicsPartitions,
+)
 from millstream.formats.records.opening import OpeningLimits
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import PartitionState
 from millstream.node.replicas.commit_waiters import CommitWaiter
 from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.partition_table import PartitionTable
-from millstream.node.server.request import Context, Response
+from millstream.node.server.request import Context
 
 DELETE_UP_TO_HIGH_WATERMARK = -1
 READ_UNCOMMITTED = 0
@@ -70,35 +84,38 @@ class OffsetHandlers:
         partition.check_leader_epoch(leader_epoch)
         return partition
 
-    async def list_offsets(self, request: Message, context: Context) -> Response:
-        asked = Counter((topic.name, row.partition_index) for topic in request.topics for row in topic.partitions)
-        topics = []
+    async def list_offsets(self, request: ListOffsetsRequest, context: Context) -> ListOffsetsResponse:
+        named = Counter((topic.name, row.partition_index) for topic in request.topics for row in topic.partitions)
+        topics: list[ListOffsetsResponseTopics] = []
         for topic in request.topics:
-            rows = []
+            rows: list[ListOffsetsResponseTopicsPartitions] = []
             for row in topic.partitions:
                 try:
-                    if asked[topic.name, row.partition_index] > 1:
-                        raise KafkaError(ErrorCode.INVALID_REQUEST, "the partition is asked for twice")
-                    found = await self._list_offset(topic.name, row, request)
-                    rows.append({"partition_index": row.partition_index, **found})
+                    if named[topic.name, row.partition_index] > 1:
+                        raise KafkaError(ErrorCode.INVALID_REQUEST, "the request names the partition twice")
+                    rows.append(await self._list_offset(topic.name, row, request))
                 except (KafkaError, OSError) as error:
                     rows.append({"partition_index": row.partition_index, "error_code": _code(error), "offset": -1})
             topics.append({"name": topic.name, "partitions": rows})
         return {"topics": topics}
 
-    async def _list_offset(self, topic: str, row: Message, request: Message) -> dict[str, Any]:
-        partition = self._led(topic, row.partition_index, row.current_leader_epoch)
+    async def _list_offset(
+        self, topic: str, row: ListOffsetsRequestTopicsPartitions, request: ListOffsetsRequest
+    ) -> ListOffsetsResponseTopicsPartitions:
+        index = row.partition_index
+        partition = self._led(topic, index, row.current_leader_epoch)
         log = await partition.open()
+        epoch = partition.leader_epoch
         match row.timestamp:
             case Special.LATEST if request.replica_id >= 0:
-                return {"offset": log.log_end_offset, "leader_epoch": partition.leader_epoch}
+                return _found(index, log.log_end_offset, epoch)
             case Special.LATEST:
                 _check_knows_end(partition)
-                return {"offset": _end_for(partition, request), "leader_epoch": partition.leader_epoch}
+                return _found(index, _end_for(partition, request), epoch)
             case Special.EARLIEST | Special.EARLIEST_LOCAL:
-                return {"offset": log.log_start_offset, "leader_epoch": log.epochs.epoch_of(log.log_start_offset)}
+                return _found(index, log.log_start_offset, log.epochs.epoch_of(log.log_start_offset))
             case Special.LATEST_TIERED | Special.EARLIEST_PENDING_UPLOAD:
-                return {"offset": -1, "leader_epoch": -1}  # nothing is tiered here
+                return _found(index, -1, -1)  # there is no tiered storage
             case Special.MAX_TIMESTAMP:
                 search = log.time_search(self._limits())
                 found = await self._environment.open_in_turn(search.max_timestamp_offset)
@@ -110,13 +127,15 @@ class OffsetHandlers:
         if found is None or found.offset >= _end_for(partition, request):
             if found is not None:
                 _check_knows_end(partition)
-            return {"offset": -1, "timestamp": -1, "leader_epoch": -1}
-        return {"offset": found.offset, "timestamp": found.timestamp, "leader_epoch": found.leader_epoch}
+            return _found(index, -1, -1)
+        return _found(index, found.offset, found.leader_epoch, found.timestamp)
 
-    def offset_for_leader_epoch(self, request: Message, context: Context) -> Response:
-        topics = []
+    def offset_for_leader_epoch(
+        self, request: OffsetForLeaderEpochRequest, context: Context
+    ) -> OffsetForLeaderEpochResponse:
+        topics: list[OffsetForLeaderEpochResponseTopics] = []
         for topic in request.topics:
-            rows = []
+            rows: list[OffsetForLeaderEpochResponseTopicsPartitions] = []
             for row in topic.partitions:
                 try:
                     partition = self._led(topic.topic, row.partition, row.current_leader_epoch)
@@ -138,28 +157,33 @@ class OffsetHandlers:
             return -1, -1  # no epoch is meant
         return log.end_offset_of_epoch(epoch)
 
-    async def delete_records(self, request: Message, context: Context) -> Response:
+    async def delete_records(self, request: DeleteRecordsRequest, context: Context) -> DeleteRecordsResponse:
         """Responds when no live replica has the records any more and the log's start is on disk, or when the time is
         up."""
-        waits: list[tuple[dict[str, Any], Partition, CommitWaiter, asyncio.Future[KafkaError | None]]] = []
-        topics = []
+        waits: list[
+            tuple[DeleteRecordsResponseTopicsPartitions, Partition, CommitWaiter, asyncio.Future[KafkaError | None]]
+        ] = []
+        topics: list[DeleteRecordsResponseTopics] = []
         for topic in request.topics:
-            rows = []
+            rows: list[DeleteRecordsResponseTopicsPartitions] = []
             for row in topic.partitions:
-                answer: dict[str, Any] = {"partition_index": row.partition_index}
-                rows.append(answer)
+                result: DeleteRecordsResponseTopicsPartitions = {
+                    "partition_index": row.partition_index,
+                    "low_watermark": -1,
+                }
+                rows.append(result)
                 if len(rows) % _ROWS_PER_TURN == 0:
                     await asyncio.sleep(0)
                 try:
                     partition = self._led(topic.name, row.partition_index)
                     offset = self._delete_before(partition, row.offset)
-                    answer["low_watermark"] = partition.low_watermark
+                    result["low_watermark"] = partition.low_watermark
                     done: asyncio.Future[KafkaError | None] = self._environment.loop.create_future()
                     waiter = partition.when_deleted(offset, partial(_resolve, done))
                     if waiter is not None:
-                        waits.append((answer, partition, waiter, done))
+                        waits.append((result, partition, waiter, done))
                 except (KafkaError, OSError) as error:
-                    answer |= {"low_watermark": -1, "error_code": _code(error)}
+                    _fail(result, _code(error))
             topics.append({"name": topic.name, "partitions": rows})
             await asyncio.sleep(0)
         deleted = [row for topic in topics for row in topic["partitions"] if "error_code" not in row]
@@ -168,13 +192,13 @@ class OffsetHandlers:
         remembered = self._remember_starts()
         pending = [done for _, _, _, done in waits]
         await asyncio.wait({remembered}.union(pending), timeout=max(request.timeout_ms, 0) / 1000)
-        for answer, partition, waiter, done in waits:
+        for result, partition, waiter, done in waits:
             waiter.cancel()
             failure = done.result() if done.done() else KafkaError(ErrorCode.REQUEST_TIMED_OUT, "a replica is behind")
             if failure is None:
-                answer["low_watermark"] = partition.low_watermark
+                result["low_watermark"] = partition.low_watermark
             else:
-                answer |= {"low_watermark": -1, "error_code": _code(failure)}
+                _fail(result, _code(failure))
         if not remembered.done():
             _refuse(deleted, ErrorCode.REQUEST_TIMED_OUT)
         elif remembered.result() is not None:
@@ -198,9 +222,17 @@ class OffsetHandlers:
         return log.log_start_offset
 
 
-def _refuse(rows: list[dict[str, Any]], error: ErrorCode) -> None:
+def _found(index: int, offset: int, leader_epoch: int, timestamp: int = -1) -> ListOffsetsResponseTopicsPartitions:
+    return {"partition_index": index, "offset": offset, "timestamp": timestamp, "leader_epoch": leader_epoch}
+
+
+def _fail(row: DeleteRecordsResponseTopicsPartitions, error: int) -> None:
+    row["low_watermark"], row["error_code"] = -1, error
+
+
+def _refuse(rows: list[DeleteRecordsResponseTopicsPartitions], error: ErrorCode) -> None:
     for row in rows:
-        row |= {"low_watermark": -1, "error_code": row.get("error_code", error)}
+        _fail(row, row.get("error_code", error))
 
 
 def _resolve(done: "asyncio.Future[KafkaError | None]", error: KafkaError | None) -> None:
@@ -208,7 +240,7 @@ def _resolve(done: "asyncio.Future[KafkaError | None]", error: KafkaError | None
         done.set_result(error)
 
 
-def _end_for(partition: Partition, request: Message) -> int:
+def _end_for(partition: Partition, request: ListOffsetsRequest) -> int:
     """How far a consumer may read."""
     return partition.high_watermark if request.isolation_level == READ_UNCOMMITTED else partition.last_stable_offset
 

@@ -11,7 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from millstream.config.broker_config import BrokerConfig
-from millstream.formats.protocol.schema import Message
+from millstream.formats.protocol.wire_types import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+)
 from millstream.node.broker.broker import Broker
 from millstream.node.cluster.lifecycle import BrokerLifecycle
 from millstream.node.consensus.quorum.metadata_loader import MetadataLoader
@@ -24,7 +29,7 @@ from millstream.node.metrics.observed_node import ProcessProbe
 from millstream.node.runtime.node import bind
 from millstream.node.server.dispatch import Dispatcher
 from millstream.node.server.listener import Listener
-from millstream.node.server.request import Api, ApiVersions, Context, Response, api
+from millstream.node.server.request import Api, ApiVersions, Context, api
 from millstream.node.storage.directory_health import DirectoryFailure, DirectoryHealth, try_directory
 from millstream.node.storage.disk import Disk
 
@@ -103,8 +108,8 @@ class OfflineNode:
         for listener in self._listeners:
             listener.serve(service)
 
-    def _api_versions(self, request: Message, context: Context) -> Response:
+    def _api_versions(self, request: ApiVersionsRequest, context: Context) -> ApiVersionsResponse:
         return self._versions.handle(request, context)
 
-    def _describe_log_dirs(self, request: Message, context: Context) -> Response:
+    def _describe_log_dirs(self, request: DescribeLogDirsRequest, context: Context) -> DescribeLogDirsResponse:
         return offline_directory(self._root)

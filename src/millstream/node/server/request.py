@@ -11,7 +11,8 @@ from millstream.formats.model.errors import ErrorCode
 from millstream.formats.protocol import fetch as fetch_codec
 from millstream.formats.protocol import produce as produce_codec
 from millstream.formats.protocol.fetch import ResponseParts
-from millstream.formats.protocol.schema import Message, request_schema
+from millstream.formats.protocol.schema import request_schema
+from millstream.formats.protocol.wire_types import ApiVersionsRequest, ApiVersionsResponse, ApiVersionsResponseApiKeys
 from millstream.node.server.service import Peer, Turn
 
 
@@ -36,7 +37,8 @@ class Context:
     """The whole request, header and all, for APIs that ask for it."""
 
 
-Handler = Callable[[Message, Context], "Response | Awaitable[Response]"]
+Handler = Callable[[Any, Context], "Response | Awaitable[Response]"]
+"""Takes the decoded request of its API (`wire_types`), and returns the fields of the response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,7 @@ class ApiVersions:
         self, apis: Iterable[Api], features: Callable[[], tuple[Mapping[str, tuple[int, int]], Mapping[str, int], int]]
     ) -> None:
         """`features` gives the supported ranges, the finalized levels and the metadata epoch they stem from."""
-        self._rows = [
+        self._rows: list[ApiVersionsResponseApiKeys] = [
             # Kafka 4 offers Produce from version 0 although it takes only 3 and later: old librdkafka looks for it.
             {
                 "api_key": api.key,
@@ -119,12 +121,12 @@ class ApiVersions:
         ]
         self._features = features
 
-    def handle(self, request: Message, context: Context) -> Response:
+    def handle(self, request: ApiVersionsRequest, context: Context) -> ApiVersionsResponse:
         if context.version < 0:
             return {"error_code": ErrorCode.UNSUPPORTED_VERSION, "api_keys": self._rows}
         if context.version >= 3:
             if not (_is_name(request.client_software_name) and _is_name(request.client_software_version)):
-                return {"error_code": ErrorCode.INVALID_REQUEST}
+                return {"error_code": ErrorCode.INVALID_REQUEST, "api_keys": []}
             context.peer.client_software = f"{request.client_software_name} {request.client_software_version}"
         supported, finalized, epoch = self._features()
         return {
