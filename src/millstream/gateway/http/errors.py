@@ -38,7 +38,9 @@ def json_response(
 UNREACHABLE_HINT = "ask again in a moment; if it stays, see whether the brokers run and --bootstrap names them"
 
 
-class ApiError(NamedTuple):
+class ErrorDetails(NamedTuple):
+    """Status, code, message and hint of a failed operation. As an exception it is `ApiError`."""
+
     status: int
     code: int
     message: str
@@ -77,32 +79,34 @@ _TABLE: dict[ErrorCode, tuple[int, int, str]] = {
 _CLOSED_HINT = "ask whoever runs the cluster to grant the gateway's user this operation"
 
 
-def error_for_code(code: ErrorCode, message: str) -> ApiError:
+def error_for_code(code: ErrorCode, message: str) -> ErrorDetails:
     """What a Kafka error code means to a caller; codes that pass by themselves are 503."""
     if code.name.endswith("AUTHORIZATION_FAILED"):
-        return ApiError(403, 40301, message, _CLOSED_HINT)
+        return ErrorDetails(403, 40301, message, _CLOSED_HINT)
     status, number, hint = _TABLE.get(code, (0, 0, ""))
     if status:
-        return ApiError(status, number, message, hint)
+        return ErrorDetails(status, number, message, hint)
     if code.retriable:
-        return ApiError(503, 50301, message, UNREACHABLE_HINT)
-    return ApiError(502, 50201, message, "this is the cluster's own word; its brokers' logs may say more")
+        return ErrorDetails(503, 50301, message, UNREACHABLE_HINT)
+    return ErrorDetails(502, 50201, message, "this is the cluster's own word; its brokers' logs may say more")
 
 
-def error_for_wire_error(error: WireError) -> ApiError:
+def error_for_wire_error(error: WireError) -> ErrorDetails:
     if isinstance(error, UnreadableError):
-        return ApiError(502, 50203, str(error), "seek behind the batch")
+        return ErrorDetails(502, 50203, str(error), "seek behind the batch")
     if isinstance(error, RefusedError):
         return error_for_code(error.code, str(error))
     if isinstance(error, UnreachableError):
-        return ApiError(504, 50401, str(error), UNREACHABLE_HINT) if error.late else _away(error)
+        return ErrorDetails(504, 50401, str(error), UNREACHABLE_HINT) if error.late else _away(error)
     if isinstance(error, SetupError):
-        return ApiError(502, 50202, str(error), "the gateway's settings do not fit the cluster: start it with others")
+        return ErrorDetails(
+            502, 50202, str(error), "the gateway's settings do not fit the cluster: start it with others"
+        )
     return _away(error)
 
 
-def _away(error: WireError) -> ApiError:
-    return ApiError(503, 50301, str(error), UNREACHABLE_HINT)
+def _away(error: WireError) -> ErrorDetails:
+    return ErrorDetails(503, 50301, str(error), UNREACHABLE_HINT)
 
 
 _CONFLUENT_PATHS = frozenset({"subjects", "schemas", "contexts", "config", "mode", "compatibility", "v3", "kafka"})
@@ -180,7 +184,7 @@ async def on_registry_error(request: Request, error: Exception) -> Response:
 
 async def on_wire_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, WireError)
-    found: ApiError = error_for_wire_error(error)
+    found: ErrorDetails = error_for_wire_error(error)
     return error_response(request.scope["path"], found.status, found.code, found.message, found.hint)
 
 

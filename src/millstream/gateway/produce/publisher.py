@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from millstream.gateway.http.configuration import Limits
-from millstream.gateway.http.errors import UNREACHABLE_HINT, ApiError, error_for_code
+from millstream.gateway.http.errors import UNREACHABLE_HINT, ErrorDetails, error_for_code
 from millstream.raw_client import Cluster
 from millstream.raw_client.errors import error_code
 from millstream.raw_client.security import TlsSettings
@@ -102,7 +102,7 @@ class Stored(NamedTuple):
     timestamp: int
 
 
-Outcome = Stored | ApiError
+Outcome = Stored | ErrorDetails
 
 
 class Publisher:
@@ -153,7 +153,7 @@ class Publisher:
             return await asyncio.wait_for(future, self._limits.produce_timeout_s + _PATIENCE_S)
         except TimeoutError:
             return [
-                ApiError(504, 50401, "nothing was heard of the record", f"{UNREACHABLE_HINT}; {_UNSURE_HINT}")
+                ErrorDetails(504, 50401, "nothing was heard of the record", f"{UNREACHABLE_HINT}; {_UNSURE_HINT}")
             ] * count
 
     def enqueue(self, topic: str, records: Sequence[OutgoingRecord]) -> "asyncio.Future[list[Outcome]]":
@@ -169,7 +169,9 @@ class Publisher:
                 else:
                     produce(topic, value, key, partition, report, None, timestamp, headers)
             except BufferError:
-                flight.settle(index, ApiError(503, 50302, "too much waits to be written", "send it again in a moment"))
+                flight.settle(
+                    index, ErrorDetails(503, 50302, "too much waits to be written", "send it again in a moment")
+                )
             except KafkaException as error:
                 flight.settle(index, error_for_librdkafka(error.args[0]))
         return flight.future
@@ -265,10 +267,10 @@ _LOCAL: dict[int, tuple[int, int, str]] = {
 }
 
 
-def error_for_librdkafka(error: KafkaError) -> ApiError:
+def error_for_librdkafka(error: KafkaError) -> ErrorDetails:
     """What an error of librdkafka means to a caller."""
     code = int(error.code())
     if code >= 0:
         return error_for_code(error_code(code), error.str())
     status, number, hint = _LOCAL.get(code, (503, 50301, UNREACHABLE_HINT))
-    return ApiError(status, number, error.str(), hint)
+    return ErrorDetails(status, number, error.str(), hint)

@@ -26,6 +26,7 @@ from starlette.types import Receive, Scope, Send
 from millstream.gateway.http.errors import (
     JSON,
     ApiError,
+    ErrorDetails,
     error_document,
     error_for_wire_error,
     json_bytes,
@@ -333,7 +334,7 @@ class _Lane:
             (outcome,) = await self._producing.publisher.outcome(pending)
         finally:
             self._producing.in_flight.give_back(size)
-        if isinstance(outcome, ApiError):
+        if isinstance(outcome, ErrorDetails):
             return error_document(self._path, outcome.code, outcome.message, outcome.hint)
         at = datetime.fromtimestamp(outcome.timestamp / 1000, UTC)
         told: dict[str, Any] = {
