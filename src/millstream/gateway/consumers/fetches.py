@@ -1,9 +1,9 @@
 """Fetches that wait for records without a thread: each is a request on a connection of its own, and an entry in the
 event loop's epoll until the broker answers. Threads are used only to send, and to read what has come.
 
-One `PendingFetches` belongs to one reader, an HTTP consumer or a stream. It keeps a fetch in the air for every position that
-is asked for; a position that changes (seek, rebalance) makes the old fetch void, and a new one is sent at once, on
-another connection, since a broker answers a connection's requests in order.
+One `PendingFetches` belongs to one reader, an HTTP consumer or a stream. It keeps a fetch pending for each position of
+the reader. When a position changes (seek, rebalance), the old fetch becomes void, and a new one is sent at once on
+another connection: a broker responds to the requests of a connection in order.
 """
 
 import asyncio

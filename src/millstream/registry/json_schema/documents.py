@@ -146,7 +146,7 @@ class JsonDocuments:
                         yield self._find(schema[keyword], name)
 
     def followed(self, schema: Any) -> Any:
-        """What a schema says behind its references: a `NormalizedSchema`, true or false; the same object for the same schema."""
+        """The content of a schema after its references: a `NormalizedSchema`, or a boolean; one object per schema."""
         if not isinstance(schema, dict) or isinstance(schema, NormalizedSchema):
             return schema
         if id(schema) not in self._followed:
