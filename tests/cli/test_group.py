@@ -151,7 +151,7 @@ def test_every_way_to_reset(run: Run, topic: str, tmp_path: Path) -> None:
     assert reset("--from-file", saved) == [(3, 4), (9, 10)]
 
     text = run("group", "reset-offsets", "mover", "--all-topics", "--to-offset", 99).out
-    assert "nearest offset there is" in text
+    assert "nearest offset in the log" in text
     assert "nothing was changed: add --execute" in text
 
 

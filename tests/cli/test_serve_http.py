@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 import millstream
-from millstream.cli import http_front
+from millstream.cli import gateway_process
 from millstream.cli.gateway_process import DEFAULT_HTTP, HttpOptions, named_limits, open_front
 from millstream.cli.serve import log_to_stderr
 from millstream.gateway.http.configuration import GatewayError, Limits, parse_address
@@ -229,7 +229,7 @@ def test_nobody_can_write_lines_into_the_log(
 def test_the_default_is_quiet_about_what_is_missing(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(http_front, "_PACKAGES", ("no_such_package",))
+    monkeypatch.setattr(gateway_process, "_PACKAGES", ("no_such_package",))
     with caplog.at_level(logging.INFO):
         assert open_front(HttpOptions(), by_default=True) is None
     assert "pip install 'millstream[gateway]'" in caplog.text
@@ -242,14 +242,16 @@ def test_the_default_is_quiet_about_what_is_missing(
 def test_all_of_the_extra_is_looked_for() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
     named = {re.split(r"\W*[<>=\[]", each)[0] for each in project["project"]["optional-dependencies"]["gateway"]}
-    assert {name.replace("grpcio-tools", "grpc_tools") for name in named - {"protobuf"}} == set(http_front._PACKAGES)
+    assert {name.replace("grpcio-tools", "grpc_tools") for name in named - {"protobuf"}} == set(
+        gateway_process._PACKAGES
+    )
 
 
 def test_a_default_port_that_is_taken(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     (port,) = free_ports(1)
     with socket.create_server(("127.0.0.1", port)):
         address = f"127.0.0.1:{port}"
-        monkeypatch.setattr(http_front, "DEFAULT_HTTP", address)
+        monkeypatch.setattr(gateway_process, "DEFAULT_HTTP", address)
         front = open_front(HttpOptions(), by_default=True)
         assert front is not None and front.address != address
         front.stop()

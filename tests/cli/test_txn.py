@@ -210,7 +210,7 @@ def test_a_prepared_transaction_waits_for_ever_and_can_be_given_up(
     assert produced.responses[0].partition_responses[0].error_code == 0
     (document,) = run("txn", "describe", name, "--json").json()
     assert document["state"] == "Ongoing" and document["timeout_ms"] == 2**31 - 1
-    assert "waits for its end, whenever that is" in run("txn", "describe", name).out
+    assert "no timeout (two-phase commit)" in run("txn", "describe", name).out
     limits = ("--topic", topic, "--max-transaction-timeout", "0s")
     assert run("txn", "find-hanging", *limits, "--json").json() == []
     assert run("txn", "abort", name, "--yes").code == 0
@@ -241,15 +241,15 @@ def test_a_person_is_asked(
     [
         (("describe", "nobody"), 4, "txn list"),
         (("abort", "nobody", "--yes"), 4, "txn list"),
-        (("abort",), 2, "say which"),
-        (("abort", "id", "--topic", "t"), 2, "say which"),
-        (("abort", "--topic", "t"), 2, "go together"),
-        (("abort", "--topic", "gone", "--partition", 0, "--start-offset", 1), 4, "there is no gone-0"),
+        (("abort",), 2, "give a transactional id"),
+        (("abort", "id", "--topic", "t"), 2, "give a transactional id"),
+        (("abort", "--topic", "t"), 2, "given together"),
+        (("abort", "--topic", "gone", "--partition", 0, "--start-offset", 1), 4, "there is no partition gone-0"),
         (("list", "--state", "Wild"), 2, "Ongoing"),
         (("list", "--match", "("), 2, "regular expression"),
         (("list", "--older-than", "soon"), 2, "--older-than soon"),
         (("find-hanging", "--partition", 0), 2, "--topic"),
-        (("find-hanging", "--topic", "gone"), 4, "there is no gone"),
+        (("find-hanging", "--topic", "gone"), 4, "there is no topic gone"),
         (("find-hanging", "--broker", 9), 4, "there is no broker 9"),
         (("find-hanging", "--max-transaction-timeout", "x"), 2, "--max-transaction-timeout x"),
     ],

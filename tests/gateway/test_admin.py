@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, ShareConsumer
 from confluent_kafka import TopicPartition as Place
 
-from millstream.gateway.admin.groups import read_assignment
+from millstream.admin.groups import read_assignment
 from millstream.gateway.server import Gateway
 from millstream.testing import EmbeddedBroker
 from tests.gateway.test_produce import make_topic

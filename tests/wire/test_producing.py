@@ -10,7 +10,7 @@ import pytest
 from millstream.columnar import ArrowEncoder, stamp
 from millstream.formats.records.compression import Codec
 from millstream.raw_client import Cluster, ErrorCode, RefusedError, TopicPartition, UnreachableError, WireError
-from millstream.raw_client.deadline import Patience
+from millstream.raw_client.deadline import Deadline
 from millstream.raw_client.producing import Producer, _Batch, _Lane
 from millstream.raw_client.routing import Leader
 from millstream.raw_client.transactions import idempotent_producer
@@ -132,7 +132,7 @@ def test_a_leader_that_left_the_cluster_is_looked_up_again(cluster: Cluster, mon
     cluster.create_topic("left", 1, 1)
     real, asked = cluster.leader_of, 0
 
-    def leader_of(place: TopicPartition, patience: Patience | None = None) -> Leader:
+    def leader_of(place: TopicPartition, patience: Deadline | None = None) -> Leader:
         nonlocal asked
         asked += 1
         found = real(place, patience)

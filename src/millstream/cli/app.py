@@ -1,6 +1,6 @@
 """The command tree of `millstream`, and how failures become exit codes."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,11 +10,9 @@ from millstream.cli import (
     demo,
     exit_codes,
     gateway,
-    group,
     produce,
     schema,
     settings,
-    share,
     simulate,
     table,
     topic,
@@ -22,14 +20,17 @@ from millstream.cli import (
 )
 from millstream.cli.bench import commands as bench
 from millstream.cli.cluster import commands as cluster
-from millstream.cli.log import commands as log_compaction
-from millstream.cli.log import commands as log_dump
+from millstream.cli.groups.commands import group_app, share_app
+from millstream.cli.log import commands as log
 from millstream.cli.options import AuthFile, Http, Insecure, Json, NoHttp, TlsCert, TlsKey
 from millstream.cli.pipeline import commands as pipeline
 from millstream.cli.serve import ServeOptions
 from millstream.cli.serve import run as run_serve
 from millstream.cli.terminal import CommandFailedError, complain, print_json
 from millstream.version import VERSION
+
+if TYPE_CHECKING:
+    from millstream.raw_client import WireError
 
 app = typer.Typer(
     name="millstream",
@@ -85,13 +86,12 @@ def serve(
 
 
 app.add_typer(topic.app, name="topic")
-app.add_typer(group.app, name="group")
-app.add_typer(share.app, name="share")
+app.add_typer(group_app, name="group")
+app.add_typer(share_app, name="share")
 app.add_typer(txn.app, name="txn")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(broker.app, name="broker")
-log_dump.app.command("compaction")(log_compaction.compaction)
-app.add_typer(log_dump.app, name="log")
+app.add_typer(log.app, name="log")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(table.app, name="table")
 app.add_typer(schema.app, name="schema")
@@ -141,12 +141,11 @@ def run_app(arguments: list[str]) -> int:
 
 
 def _exit_code(error: Exception) -> int | None:
-    from millstream.cli import wire_cluster
     from millstream.client import errors
     from millstream.raw_client import WireError
 
     if isinstance(error, WireError):
-        return wire_cluster.exit_code(error)
+        return _wire_exit_code(error)
     meanings: tuple[tuple[type[Exception], int], ...] = (
         (errors.NoBrokerError, exit_codes.NO_BROKER),
         (errors.DeadlineError, exit_codes.TIMED_OUT),
@@ -160,3 +159,29 @@ def _exit_code(error: Exception) -> int | None:
     )
     cause = error.__cause__ if isinstance(error, errors.DeliveryError) and error.__cause__ else error
     return next((code for kind, code in meanings if isinstance(cause, kind)), None)
+
+
+def _wire_exit_code(error: "WireError") -> int:
+    from millstream.admin.errors import InvalidArgumentError
+    from millstream.formats.model.errors import ErrorCode
+    from millstream.raw_client import RefusedError, SetupError, UnreachableError
+
+    if isinstance(error, UnreachableError):
+        return exit_codes.TIMED_OUT if error.late else exit_codes.NO_BROKER
+    if isinstance(error, (SetupError, InvalidArgumentError)):
+        return exit_codes.USAGE
+    meanings = {
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: exit_codes.TIMED_OUT,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE: exit_codes.TIMED_OUT,
+        ErrorCode.NOT_COORDINATOR: exit_codes.TIMED_OUT,
+        ErrorCode.CONCURRENT_TRANSACTIONS: exit_codes.TIMED_OUT,
+        ErrorCode.REQUEST_TIMED_OUT: exit_codes.TIMED_OUT,
+        ErrorCode.LEADER_NOT_AVAILABLE: exit_codes.TIMED_OUT,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: exit_codes.NOT_FOUND,
+        ErrorCode.OFFSET_OUT_OF_RANGE: exit_codes.NOT_FOUND,
+        ErrorCode.GROUP_ID_NOT_FOUND: exit_codes.NOT_FOUND,
+        ErrorCode.RESOURCE_NOT_FOUND: exit_codes.NOT_FOUND,
+        ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: exit_codes.NOT_FOUND,
+        ErrorCode.TOPIC_ALREADY_EXISTS: exit_codes.EXISTS,
+    }
+    return meanings.get(error.code, exit_codes.FAILED) if isinstance(error, RefusedError) else exit_codes.FAILED

@@ -1,22 +1,24 @@
-"""`millstream broker`: list the brokers of a cluster, and empty one that is to go."""
+"""`millstream broker`: list the brokers of a cluster, and drain one that is to be removed."""
 
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from millstream.cli import exit_codes
 from millstream.cli.cluster.commands import Throttle
-from millstream.cli.cluster.moves import Mover, loads, places
+from millstream.cli.cluster.moves import Mover, available_brokers, loads, open_admin
 from millstream.cli.cluster.report import broker_rows, plan_document, show_brokers, show_plan
-from millstream.cli.cluster_reading import Cluster, ClusterAdmin, open_admin
 from millstream.cli.options import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Bootstrap, ClientSettings, Json, Timeout
 from millstream.cli.terminal import CommandFailedError, note, print_json
 from millstream.formats.model.errors import KafkaError
 from millstream.node.metadata.balance import PlannedReassignment, plan_drain
 
-app = typer.Typer(help="List the brokers of a cluster; empty one that is to go.", no_args_is_help=True)
-_LOOK_S = 0.5
+if TYPE_CHECKING:
+    from millstream.admin.cluster import ClusterAdmin, ClusterState
+
+app = typer.Typer(help="List the brokers of a cluster; drain a broker before it is removed.", no_args_is_help=True)
+_POLL_INTERVAL_S = 0.5
 
 
 @app.command("list")
@@ -26,7 +28,7 @@ def list_brokers(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     settings: ClientSettings = None,
 ) -> None:
-    """List brokers: where they are, what they lead and hold.
+    """List brokers with address, state, leaders, replicas and data.
 
     \b
     Examples:
@@ -42,27 +44,27 @@ def list_brokers(
 
 @app.command()
 def drain(
-    broker: Annotated[int, typer.Argument(metavar="ID", help="The broker's id (node.id).", show_default=False)],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be moved, and move nothing.")] = False,
+    broker: Annotated[int, typer.Argument(metavar="ID", help="Broker id (node.id).", show_default=False)],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan, and move nothing.")] = False,
     throttle: Throttle = None,
     unregister: Annotated[
         bool,
-        typer.Option("--unregister", help="Then wait until the broker is stopped, and make the cluster forget it."),
+        typer.Option("--unregister", help="Then wait until the broker is stopped, and unregister it."),
     ] = False,
     undo: Annotated[
-        bool, typer.Option("--undo", help="Let it have new replicas again; `cluster balance` gives it some.")
+        bool, typer.Option("--undo", help="Allow new replicas again; `cluster balance` moves some to it.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     settings: ClientSettings = None,
 ) -> None:
-    """Move everything off a broker, which then can be stopped for good. Works for one that is dead, too.
+    """Move all replicas off a broker, so that it can be stopped for good. Works for a dead broker too.
 
-    From the start on the broker gets no new replicas (it is cordoned). Waits
-    until all is moved. With --unregister it goes on waiting, up to --timeout
-    seconds, for the broker to be stopped; without, do that later: the
-    command finds nothing left to move.
+    The broker is cordoned first: it gets no new replicas. Waits until
+    everything is moved. With --unregister it then waits, up to --timeout
+    seconds, until the broker is stopped. --unregister can also be given later:
+    the command finds nothing left to move.
 
     \b
     Examples:
@@ -92,7 +94,7 @@ def drain(
         _check_empty(admin, broker)
     gone = False
     if not dry_run and unregister:
-        _forget(admin, broker, timeout)
+        _unregister(admin, broker, timeout)
         gone = True
     if json:
         executed = bool(plan) and not dry_run
@@ -100,54 +102,53 @@ def drain(
             {"broker": broker, "executed": executed, "unregistered": gone, "moves": plan_document(plan, cluster)}
         )
     elif dry_run:
-        print("nothing was moved: leave --dry-run out to do it" if plan else f"broker {broker} holds nothing")
+        print("nothing was moved: run it without --dry-run to move" if plan else f"broker {broker} has no replicas")
     elif gone:
-        print(f"broker {broker} is gone")
+        print(f"broker {broker} is unregistered")
     else:
-        print(f"broker {broker} holds nothing now: it can be stopped")
+        print(f"broker {broker} has no replicas now: it can be stopped")
 
 
-def _undo(admin: ClusterAdmin, broker: int, *, json: bool) -> None:
-    admin.cordon(broker, lift=True)
+def _undo(admin: "ClusterAdmin", broker: int, *, json: bool) -> None:
+    admin.uncordon(broker)
     if json:
         print_json({"broker": broker, "cordoned": False})
     else:
-        print(f"broker {broker} may have new replicas again: `millstream cluster balance` gives it its share")
+        print(f"broker {broker} gets new replicas again: `millstream cluster balance` moves some to it")
 
 
-def _plan(cluster: Cluster, broker: int) -> list[PlannedReassignment]:
+def _plan(cluster: "ClusterState", broker: int) -> list[PlannedReassignment]:
     try:
-        return plan_drain(places(cluster), loads(cluster), broker)
+        return plan_drain(available_brokers(cluster), loads(cluster), broker)
     except KafkaError as error:
-        raise CommandFailedError(f"broker {broker} cannot be emptied: {error.message}") from error
+        raise CommandFailedError(f"broker {broker} cannot be drained: {error.message}") from error
 
 
-def _check_empty(admin: ClusterAdmin, broker: int) -> None:
+def _check_empty(admin: "ClusterAdmin", broker: int) -> None:
     left = [each for each in admin.partitions() if broker in each.replicas]
     if left:
         raise CommandFailedError(
-            f"broker {broker} has {len(left)} partitions again, {left[0].topic}-{left[0].number} for one: topics were "
-            "made meanwhile; run the same command once more"
+            f"broker {broker} has {len(left)} partitions again, for example {left[0].topic_partition}: topics were "
+            "created in the meantime; run the same command once more"
         )
 
 
-def _forget(admin: ClusterAdmin, broker: int, timeout: float) -> None:
+def _unregister(admin: "ClusterAdmin", broker: int, timeout: float) -> None:
     deadline = time.monotonic() + timeout
-    told = False
+    is_noted = False
     while True:
-        _, brokers = admin.brokers()
-        found = next((each for each in brokers if each.id == broker), None)
+        found = next((each for each in admin.describe().brokers if each.id == broker), None)
         if found is None:
             return
         if found.fenced:
             admin.unregister(broker)
             return
-        if not told:
-            told = True
-            note(f"broker {broker} holds nothing now: stop it; the cluster forgets it as soon as it is gone")
+        if not is_noted:
+            is_noted = True
+            note(f"broker {broker} has no replicas now: stop it; it is unregistered when it has stopped")
         if time.monotonic() > deadline:
             raise CommandFailedError(
-                f"broker {broker} holds nothing, but still runs: stop it, and run the same command again",
+                f"broker {broker} has no replicas, but still runs: stop it, and run the same command again",
                 exit_codes.TIMED_OUT,
             )
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_INTERVAL_S)

@@ -1,7 +1,4 @@
-"""Options that several commands share, and how a command gets its client.
-
-Options of the commands that serve HTTP, or have it served beside them.
-"""
+"""Options that several commands share, and the clients that they describe."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,14 +9,18 @@ from millstream.cli.gateway_process import AUTH_VARIABLE, DEFAULT_HTTP
 from millstream.cli.terminal import CommandFailedError
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from millstream.client import Client
+    from millstream.raw_client import Cluster
 
-
+CLIENT_ID = "millstream-cli"
+_REQUEST_TIMEOUT = "request.timeout.ms"
 COMPLETION_TIMEOUT_S = 1.0
 
 
 def complete_topic(context: typer.Context, incomplete: str) -> list[str]:
-    """Topic names for the shell; nothing if there is no broker, since completion must never complain."""
+    """Topic names for the shell. Empty on any error: completion must not print one."""
     try:
         from millstream.client import connect
 
@@ -32,16 +33,22 @@ def complete_topic(context: typer.Context, incomplete: str) -> list[str]:
 
 Bootstrap = Annotated[
     str,
-    typer.Option("--bootstrap", "-b", envvar="MILLSTREAM_BOOTSTRAP", metavar="HOST:PORT", help="Where the broker is."),
+    typer.Option(
+        "--bootstrap",
+        "-b",
+        envvar="MILLSTREAM_BOOTSTRAP",
+        metavar="HOST:PORT",
+        help="Address of a broker, or several separated by commas.",
+    ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts instead of text for people.")]
-Timeout = Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="How long the broker may take to answer.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Timeout = Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="Timeout of each request.")]
 ClientSettings = Annotated[
     list[str] | None,
-    typer.Option("-X", metavar="NAME=VALUE", help="A librdkafka setting, e.g. -X security.protocol=ssl. Repeatable."),
+    typer.Option("-X", metavar="NAME=VALUE", help="Client setting, e.g. -X security.protocol=ssl. Repeatable."),
 ]
 TopicArgument = Annotated[
-    str, typer.Argument(metavar="TOPIC", help="The topic's name.", autocompletion=complete_topic, show_default=False)
+    str, typer.Argument(metavar="TOPIC", help="Topic name.", autocompletion=complete_topic, show_default=False)
 ]
 
 DEFAULT_BOOTSTRAP = "localhost:9092"
@@ -60,31 +67,68 @@ def assignments(words: list[str] | None, option: str) -> dict[str, str]:
 
 
 def open_client(bootstrap: str, timeout: float, settings: list[str] | None, **more: str) -> "Client":
-    """A client for the shared options; what the user says with -X wins."""
+    """A client for the shared options. Settings of the user (-X) override `more`."""
     from millstream.client import connect
 
     return connect(bootstrap, settings={**more, **assignments(settings, "-X")}, timeout=timeout)
 
 
+def open_cluster(bootstrap: str, timeout: float, settings: list[str] | None) -> "Cluster":
+    """A raw client for the shared options. Fails at once if no broker listens.
+
+    The raw client is imported here, so that `millstream --help` does not wait for it.
+    """
+    from millstream.client.connection import Connection
+    from millstream.raw_client import Cluster
+
+    given = assignments(settings, "-X")
+    Connection(bootstrap, given, timeout).probe()
+    if not {_REQUEST_TIMEOUT, "socket.timeout.ms"} & given.keys():
+        given[_REQUEST_TIMEOUT] = str(max(1, int(timeout * 1000)))  # one response may take the whole timeout
+    return Cluster(bootstrap, given, client_id=CLIENT_ID, timeout_s=timeout)
+
+
+def parsed_duration(option: str, text: str) -> int:
+    """The duration of an option, such as 90s, 5m, 2h or 7d, in milliseconds."""
+    from millstream.admin.errors import InvalidArgumentError
+    from millstream.admin.offsets import parse_duration
+
+    try:
+        return int(parse_duration(text).total_seconds() * 1000)
+    except InvalidArgumentError as error:
+        raise CommandFailedError(f"{option} {error}", exit_codes.USAGE) from error
+
+
+def parsed_time(option: str, text: str) -> "datetime":
+    """The time of an option: ISO 8601 or @milliseconds."""
+    from millstream.admin.errors import InvalidArgumentError
+    from millstream.admin.offsets import parse_time
+
+    try:
+        return parse_time(text)
+    except InvalidArgumentError as error:
+        raise CommandFailedError(f"{option} {error}", exit_codes.USAGE) from error
+
+
 Http = Annotated[
     str | None,
     typer.Option(
-        "--http", metavar="HOST:PORT", help=f"Where HTTP is served; port 0 picks a free port. [default: {DEFAULT_HTTP}]"
+        "--http",
+        metavar="HOST:PORT",
+        help=f"Address of the HTTP server; port 0 takes a free port. [default: {DEFAULT_HTTP}]",
     ),
 ]
-NoHttp = Annotated[bool, typer.Option("--no-http", help="Serve no HTTP.")]
+NoHttp = Annotated[bool, typer.Option("--no-http", help="Start no HTTP server.")]
 AuthFile = Annotated[
     str | None,
     typer.Option(
         "--auth-file",
         metavar="FILE",
-        help=f"Who may use HTTP: lines 'basic NAME:PASSWORD' or 'bearer TOKEN'; or in ${AUTH_VARIABLE}.",
+        help=f"Credentials for HTTP: lines 'basic NAME:PASSWORD' or 'bearer TOKEN'. Also in ${AUTH_VARIABLE}.",
     ),
 ]
 Insecure = Annotated[
-    bool, typer.Option("--insecure", help="Let everybody use HTTP, also at an address that others can reach.")
+    bool, typer.Option("--insecure", help="Serve HTTP without credentials on an address that other hosts can reach.")
 ]
-TlsCert = Annotated[
-    str | None, typer.Option("--tls-cert", metavar="FILE", help="Serve HTTPS: the certificate chain, PEM.")
-]
-TlsKey = Annotated[str | None, typer.Option("--tls-key", metavar="FILE", help="Its private key, PEM.")]
+TlsCert = Annotated[str | None, typer.Option("--tls-cert", metavar="FILE", help="Certificate chain for HTTPS (PEM).")]
+TlsKey = Annotated[str | None, typer.Option("--tls-key", metavar="FILE", help="Private key of the certificate (PEM).")]

@@ -176,8 +176,6 @@ def _announce(address: str, front: "HttpFront | None", *, serves_clients: bool) 
 def log_to_stderr(usual_level: str = "INFO") -> None:
     import logging
 
-    from millstream.cli.serve import LineFormatter
-
     level = os.environ.get("MILLSTREAM_LOG_LEVEL", usual_level).upper()
     known = logging.getLevelNamesMapping()
     handler = logging.StreamHandler(sys.stderr)

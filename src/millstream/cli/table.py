@@ -5,12 +5,12 @@ How lake tables are shown: tables for people, documents for scripts.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from millstream.cli import exit_codes
-from millstream.cli.offset_reset import duration, moment
 from millstream.cli.options import (
     DEFAULT_BOOTSTRAP,
     DEFAULT_TIMEOUT_S,
@@ -20,6 +20,8 @@ from millstream.cli.options import (
     Timeout,
     assignments,
     complete_topic,
+    parsed_duration,
+    parsed_time,
 )
 from millstream.cli.terminal import CommandFailedError, complain, note, print_json, print_table, progress
 
@@ -95,7 +97,6 @@ def list_tables(
       millstream table list s3://lake -o s3.endpoint=http://localhost:9000 --json
     """
     with _plain_errors():
-        from millstream.cli.table import show_tables, summary_document
         from millstream.lake.storage import Storage
         from millstream.lake.table import format_at
 
@@ -118,8 +119,6 @@ def describe(table: TableArgument, json: Json = False, settings: TableSettings =
       millstream table describe /lake/orders --json
     """
     with _plain_errors():
-        from millstream.cli.table import description_document, show_description
-
         found = _open(table, settings)
         if json:
             print_json(description_document(found))
@@ -141,8 +140,6 @@ def history(
       millstream table history /lake/orders -n 5
     """
     with _plain_errors():
-        from millstream.cli.table import show_history, version_document
-
         versions = _open(table, settings).history(limit)
         if json:
             print_json([version_document(version) for version in versions])
@@ -182,11 +179,10 @@ def optimize(
       millstream table optimize /lake/orders --vacuum --retain 2d
     """
     with _plain_errors():
-        from millstream.cli.table import rewritten_document, show_rewritten
         from millstream.lake.options import parse_size
 
         size = parse_size(target_size, "--target-size")
-        age = duration(retain, "--retain")
+        age = timedelta(milliseconds=parsed_duration("--retain", retain))
         found = _open(table, settings)
         with progress(wanted=not json, bytes_shown=found.format != "delta") as display:
             bar = None if display is None else display.add_task("rewriting", total=None, info="")
@@ -262,8 +258,8 @@ def backfill(
             table=_options(table, settings),
             bootstrap=bootstrap,
             topic=to,
-            begin=None if begin is None else moment(begin, "--from"),
-            end=None if until is None else moment(until, "--until"),
+            begin=None if begin is None else parsed_time("--from", begin),
+            end=None if until is None else parsed_time("--until", until),
             key=key,
             value_format=value_format,
             order=order,

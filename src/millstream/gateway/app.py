@@ -16,12 +16,12 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from millstream.admin.groups import GroupAdmin
+from millstream.admin.topics import TopicAdmin
 from millstream.console.console import BASE
 from millstream.console.mounting import ConsoleMount
-from millstream.gateway.admin.group_routes import group_routes
-from millstream.gateway.admin.groups import GroupAdmin
-from millstream.gateway.admin.topic_routes import topic_routes
-from millstream.gateway.admin.topics import TopicAdmin
+from millstream.gateway.admin.groups import group_routes
+from millstream.gateway.admin.topics import topic_routes
 from millstream.gateway.consumers.routes import consumer_routes
 from millstream.gateway.context import GatewayContext, Lifespan, RouteGroup
 from millstream.gateway.http.access import Access, health_routes

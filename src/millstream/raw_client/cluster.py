@@ -17,7 +17,7 @@ from uuid import UUID
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.protocol.schema import Message
 from millstream.raw_client.connection import Connection
-from millstream.raw_client.deadline import Patience
+from millstream.raw_client.deadline import Deadline
 from millstream.raw_client.errors import ConnectionLostError, NotYetError, error_code, refusal
 from millstream.raw_client.fetching import Fetched, Fetcher, Wanted
 from millstream.raw_client.model import Address, BrokerInfo, TopicInfo, TopicPartition, parse_bootstrap
@@ -69,18 +69,18 @@ class Cluster:
 
     def topics(self, names: Collection[str] | None = None) -> dict[str, TopicInfo]:
         """Topics as they are now, all of them or those named; names that do not exist are absent."""
-        patience = Patience(self.timeout_s)
-        return patience.keep_trying(lambda: self._routing.refresh(names, patience))
+        deadline = Deadline(self.timeout_s)
+        return deadline.keep_trying(lambda: self._routing.refresh(names, deadline))
 
     def partitions_of(self, topic: str) -> int:
         """How many partitions a topic has now."""
-        patience = Patience(self.timeout_s)
+        deadline = Deadline(self.timeout_s)
 
         def ask() -> int:
             self._routing.forget(topic)
-            return len(self._routing.topic(topic, patience).partitions)
+            return len(self._routing.topic(topic, deadline).partitions)
 
-        return patience.keep_trying(ask)
+        return deadline.keep_trying(ask)
 
     def only(self, address: str) -> "Cluster":
         """Another one with the same settings that asks this address alone: a broker that the metadata does not name."""
@@ -92,9 +92,9 @@ class Cluster:
         self.topics(())
         return self._routing.brokers()
 
-    def leader_of(self, partition: TopicPartition, patience: Patience | None = None) -> Leader:
+    def leader_of(self, partition: TopicPartition, deadline: Deadline | None = None) -> Leader:
         """Who leads the partition, as last heard; waits while nobody does."""
-        patient = patience or Patience(self.timeout_s)
+        patient = deadline or Deadline(self.timeout_s)
         return patient.keep_trying(lambda: self._routing.leader(partition, patient))
 
     def forget_leader(self, topic: str) -> None:
@@ -110,7 +110,7 @@ class Cluster:
 
         With `read_committed`, LATEST is where the first open transaction begins, or the end if there is none.
         """
-        return LogOffsets(self._routing, self._pool).find(wanted, Patience(self.timeout_s), read_committed)
+        return LogOffsets(self._routing, self._pool).find(wanted, Deadline(self.timeout_s), read_committed)
 
     def fetch(
         self,
@@ -129,7 +129,7 @@ class Cluster:
         """
         return self._fetcher.fetch(
             Wanted(partition, offset, max_bytes, max_wait_ms, min_bytes, read_committed, topic_id),
-            Patience(self.timeout_s + max_wait_ms / 1000),
+            Deadline(self.timeout_s + max_wait_ms / 1000),
         )
 
     # Groups
@@ -159,31 +159,31 @@ class Cluster:
 
         Only connections are tried again, and not even they with `once`; the error codes in the answer are the caller's.
         """
-        patience = Patience((within_s or self.timeout_s) + fields.get("timeout_ms", 0) / 1000, once=once)
+        deadline = Deadline((within_s or self.timeout_s) + fields.get("timeout_ms", 0) / 1000, once=once)
         if node is None:
-            return patience.keep_trying(lambda: self._routing.ask_any(api, fields, patience, at_most))
-        return patience.keep_trying(lambda: self._ask_node(node, api, fields, patience, at_most))
+            return deadline.keep_trying(lambda: self._routing.ask_any(api, fields, deadline, at_most))
+        return deadline.keep_trying(lambda: self._ask_node(node, api, fields, deadline, at_most))
 
     def call_every_broker(self, api: str, /, **fields: Any) -> dict[int, Message]:
         """The answers of all brokers that are up, by node id; one whose coordinator loads is asked again."""
         answers: dict[int, Message] = {}
         for broker in self.brokers():
-            patience = Patience(self.timeout_s)
+            deadline = Deadline(self.timeout_s)
 
-            def ask(node: int = broker.node_id, patience: Patience = patience) -> Message:
-                answer = self._ask_node(node, api, fields, patience)
+            def ask(node: int = broker.node_id, deadline: Deadline = deadline) -> Message:
+                answer = self._ask_node(node, api, fields, deadline)
                 passing = passing_code(answer)
                 if passing is not None:
                     raise NotYetError(f"the coordinator on broker {node}", passing)
                 return answer
 
-            answers[broker.node_id] = patience.keep_trying(ask)
+            answers[broker.node_id] = deadline.keep_trying(ask)
         return answers
 
     def coordinator_of(self, key: str, kind: CoordinatorKind) -> Address:
         """Where the coordinator of a group or transactional id is."""
-        patience = Patience(self.timeout_s)
-        return patience.keep_trying(lambda: self._coordinators.find(key, kind, patience))
+        deadline = Deadline(self.timeout_s)
+        return deadline.keep_trying(lambda: self._coordinators.find(key, kind, deadline))
 
     def call_coordinator(
         self, key: str, kind: CoordinatorKind, api: str, /, *, at_most: int | None = None, **fields: Any
@@ -192,8 +192,8 @@ class Cluster:
 
         Other error codes in the answer are the caller's.
         """
-        patience = Patience(self.timeout_s + fields.get("timeout_ms", 0) / 1000)
-        return patience.keep_trying(lambda: self._coordinators.ask(key, kind, api, fields, patience, at_most))
+        deadline = Deadline(self.timeout_s + fields.get("timeout_ms", 0) / 1000)
+        return deadline.keep_trying(lambda: self._coordinators.ask(key, kind, api, fields, deadline, at_most))
 
     def create_topic(
         self, name: str, partitions: int = -1, replication: int = -1, configs: Mapping[str, str] | None = None
@@ -202,12 +202,12 @@ class Cluster:
         rows = [{"name": key, "value": value} for key, value in (configs or {}).items()]
         topic = {"name": name, "num_partitions": partitions, "replication_factor": replication, "configs": rows}
         fields = {"topics": [topic | {"assignments": []}], "timeout_ms": int(self.timeout_s * 1000)}
-        patience = Patience(self.timeout_s)
+        deadline = Deadline(self.timeout_s)
         uncertain = False
 
         def ask() -> None:
             nonlocal uncertain
-            (row,) = self._routing.ask_any("create_topics", fields, patience).topics
+            (row,) = self._routing.ask_any("create_topics", fields, deadline).topics
             code = error_code(row.error_code)
             if code.retriable:
                 uncertain = True  # it may exist by now, and the next try says so
@@ -215,28 +215,28 @@ class Cluster:
             if row.error_code and not (uncertain and code is ErrorCode.TOPIC_ALREADY_EXISTS):
                 raise refusal(f"topic {name!r}", code, row.error_message)
 
-        patience.keep_trying(ask)
+        deadline.keep_trying(ask)
         for index in range(self.partitions_of(name)):
             self.leader_of(TopicPartition(name, index))
 
     @contextmanager
-    def connection(self, node: int, patience: Patience | None = None) -> Iterator[Connection]:
+    def connection(self, node: int, deadline: Deadline | None = None) -> Iterator[Connection]:
         """A connection to a broker for the caller alone, for requests in flight; it raises ConnectionLostError."""
-        patient = patience or Patience(self.timeout_s)
+        patient = deadline or Deadline(self.timeout_s)
         address = patient.keep_trying(lambda: self._routing.address_of(node, patient))
         with self._pool.borrow(address, self._pool.wait_s(patient)) as connection:
             yield connection
 
     def _ask_node(
-        self, node: int, api: str, fields: dict[str, Any], patience: Patience, at_most: int | None = None
+        self, node: int, api: str, fields: dict[str, Any], deadline: Deadline, at_most: int | None = None
     ) -> Message:
-        address = self._routing.address_of(node, patience)
+        address = self._routing.address_of(node, deadline)
         try:
-            return self._pool.ask(address, api, fields, patience, at_most)
+            return self._pool.ask(address, api, fields, deadline, at_most)
         except ConnectionLostError as error:
             self._routing.note_failure(address)
-            patience.note(error)
-            self._routing.refresh((), patience)  # it may be back at another address
+            deadline.note(error)
+            self._routing.refresh((), deadline)  # it may be back at another address
             raise
 
 

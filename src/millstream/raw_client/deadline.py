@@ -13,7 +13,7 @@ _LONGEST_PAUSE_S = 0.5
 _MISMATCH_GRACE_S = 3.0
 
 
-class Patience:
+class Deadline:
     """The time one call has, and the reasons it was not done yet."""
 
     def __init__(self, timeout_s: float, *, once: bool = False) -> None:

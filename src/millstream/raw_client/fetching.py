@@ -14,7 +14,7 @@ from uuid import UUID
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.protocol.primitives import Cursor, MalformedMessage, read_varint, skip_tags
 from millstream.formats.protocol.schema import request_schema, response_schema
-from millstream.raw_client.deadline import Patience
+from millstream.raw_client.deadline import Deadline
 from millstream.raw_client.errors import (
     UNREADABLE,
     ConnectionLostError,
@@ -155,33 +155,33 @@ class Fetcher:
         self._routing = routing
         self._pool = pool
 
-    def fetch(self, wanted: Wanted, patience: Patience) -> Fetched:
-        return patience.keep_trying(lambda: self._once(wanted, patience))
+    def fetch(self, wanted: Wanted, deadline: Deadline) -> Fetched:
+        return deadline.keep_trying(lambda: self._once(wanted, deadline))
 
-    def _once(self, wanted: Wanted, patience: Patience) -> Fetched:
+    def _once(self, wanted: Wanted, deadline: Deadline) -> Fetched:
         place = wanted.partition
-        leader = self._routing.leader(place, patience)
+        leader = self._routing.leader(place, deadline)
         if wanted.topic_id is not None and wanted.topic_id != leader.topic_id:
             raise refusal(f"topic {place.topic!r} with id {wanted.topic_id}", ErrorCode.UNKNOWN_TOPIC_ID)
         try:
-            error, fetched = self._ask(wanted, leader, patience)
+            error, fetched = self._ask(wanted, leader, deadline)
         except ConnectionLostError:
             self._routing.lost(leader, place.topic)
             raise
         code = error_code(error)
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            self._check_range(place, wanted.offset, patience)
+            self._check_range(place, wanted.offset, deadline)
             raise NotYetError(str(place), code)  # it is there after all: the log grew, or another leader knows it
         if code in UNREADABLE:
             raise UnreadableError(place, wanted.offset, code)
         if code == ErrorCode.UNKNOWN_TOPIC_ID:
-            self._routing.refresh([place.topic], patience)
+            self._routing.refresh([place.topic], deadline)
             raise refusal(f"topic {place.topic!r}", code)
         if error:
-            raise self._routing.judge(str(place), place.topic, code, patience)
+            raise self._routing.judge(str(place), place.topic, code, deadline)
         return fetched
 
-    def _ask(self, wanted: Wanted, leader: Leader, patience: Patience) -> FetchAnswer:
+    def _ask(self, wanted: Wanted, leader: Leader, deadline: Deadline) -> FetchAnswer:
         fields = fetch_fields(
             wanted.partition.topic,
             leader.topic_id,
@@ -194,7 +194,7 @@ class Fetcher:
             read_committed=wanted.read_committed,
         )
         schema = request_schema("fetch")
-        wait_s = self._pool.wait_s(patience, wanted.max_wait_ms)
+        wait_s = self._pool.wait_s(deadline, wanted.max_wait_ms)
         with self._pool.borrow(leader.address, wait_s) as connection:
             version = connection.version_of("fetch", None if leader.topic_id.int else LAST_WITH_NAMES)
             sent = connection.send_body(schema, version, schema.encode(fields, version), wait_s)
@@ -204,10 +204,10 @@ class Fetcher:
         except MalformedMessage as error:
             raise ConnectionLostError(str(leader.address), f"its answer to a fetch makes no sense: {error}") from error
 
-    def _check_range(self, place: TopicPartition, offset: int, patience: Patience) -> None:
+    def _check_range(self, place: TopicPartition, offset: int, deadline: Deadline) -> None:
         log = LogOffsets(self._routing, self._pool)
-        start = log.find({place: EARLIEST}, patience, read_committed=False)[place].offset
-        end = log.find({place: LATEST}, patience, read_committed=False)[place].offset
+        start = log.find({place: EARLIEST}, deadline, read_committed=False)[place].offset
+        end = log.find({place: LATEST}, deadline, read_committed=False)[place].offset
         if not start <= offset <= end:
             why = "it was deleted, by retention most likely" if offset < start else "nothing was written there yet"
             raise OffsetOutOfRangeError(

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.protocol.schema import Message
-from millstream.raw_client.deadline import Patience
+from millstream.raw_client.deadline import Deadline
 from millstream.raw_client.errors import ConnectionLostError, NotYetError, WireError, error_code, refusal
 from millstream.raw_client.model import TopicPartition
 from millstream.raw_client.pool import ConnectionPool
@@ -32,36 +32,36 @@ class LogOffsets:
         self._pool = pool
 
     def find(
-        self, wanted: Mapping[TopicPartition, int], patience: Patience, read_committed: bool
+        self, wanted: Mapping[TopicPartition, int], deadline: Deadline, read_committed: bool
     ) -> dict[TopicPartition, OffsetAndTime]:
         """Every partition's, asked again where the leader had moved."""
         found: dict[TopicPartition, OffsetAndTime] = {}
-        patience.keep_trying(lambda: self._find_rest(wanted, found, patience, read_committed))
+        deadline.keep_trying(lambda: self._find_rest(wanted, found, deadline, read_committed))
         return {place: found[place] for place in wanted}
 
     def _find_rest(
         self,
         wanted: Mapping[TopicPartition, int],
         found: dict[TopicPartition, OffsetAndTime],
-        patience: Patience,
+        deadline: Deadline,
         read_committed: bool,
     ) -> None:
         unknown = {place.topic for place in wanted if place not in found and not self._routing.knows(place.topic)}
         if unknown:
-            self._routing.refresh(unknown, patience)
+            self._routing.refresh(unknown, deadline)
         by_leader: dict[int, dict[TopicPartition, Leader]] = {}
         trouble: WireError | None = None
         for place in wanted:
             if place not in found:
                 try:
-                    leader = self._routing.leader(place, patience)
+                    leader = self._routing.leader(place, deadline)
                 except NotYetError as error:
                     trouble = error
                 else:
                     by_leader.setdefault(leader.node_id, {})[place] = leader
         for led in by_leader.values():
             try:
-                trouble = self._ask(wanted, led, found, patience, read_committed) or trouble
+                trouble = self._ask(wanted, led, found, deadline, read_committed) or trouble
             except ConnectionLostError as error:
                 for place, leader in led.items():
                     self._routing.lost(leader, place.topic)
@@ -74,7 +74,7 @@ class LogOffsets:
         wanted: Mapping[TopicPartition, int],
         led: Mapping[TopicPartition, Leader],
         found: dict[TopicPartition, OffsetAndTime],
-        patience: Patience,
+        deadline: Deadline,
         read_committed: bool,
     ) -> NotYetError | None:
         topics: dict[str, list[dict[str, int]]] = {}
@@ -88,7 +88,7 @@ class LogOffsets:
             "timeout_ms": 0,
         }
         (address,) = {leader.address for leader in led.values()}
-        answer = self._pool.ask(address, "list_offsets", fields, patience)
+        answer = self._pool.ask(address, "list_offsets", fields, deadline)
         trouble: NotYetError | None = None
         for topic in answer.topics:
             for row in topic.partitions:
@@ -97,7 +97,7 @@ class LogOffsets:
                 if code == ErrorCode.NONE:
                     found[place] = OffsetAndTime(row.offset, row.timestamp, row.leader_epoch)
                     continue
-                judged = self._routing.judge(str(place), place.topic, code, patience)
+                judged = self._routing.judge(str(place), place.topic, code, deadline)
                 if not isinstance(judged, NotYetError):
                     raise judged
                 trouble = judged

@@ -15,7 +15,7 @@ from typing import Any
 
 from millstream.formats.protocol.schema import Message
 from millstream.raw_client.connection import Connection
-from millstream.raw_client.deadline import Patience
+from millstream.raw_client.deadline import Deadline
 from millstream.raw_client.errors import ConnectionLostError, SetupError, WireError
 from millstream.raw_client.model import Address
 from millstream.raw_client.security import authenticate, make_context
@@ -110,16 +110,16 @@ class ConnectionPool:
             self._give_back(connection)
 
     def ask(
-        self, address: Address, api: str, fields: Mapping[str, Any], patience: Patience, at_most: int | None = None
+        self, address: Address, api: str, fields: Mapping[str, Any], deadline: Deadline, at_most: int | None = None
     ) -> Message:
         """One request and its answer, over a connection of its own."""
-        wait_s = self.wait_s(patience, fields.get("timeout_ms", 0))
+        wait_s = self.wait_s(deadline, fields.get("timeout_ms", 0))
         with self.borrow(address, wait_s) as connection:
             return connection.ask(api, fields, wait_s, at_most=at_most)
 
-    def wait_s(self, patience: Patience, own_wait_ms: int = 0) -> float:
+    def wait_s(self, deadline: Deadline, own_wait_ms: int = 0) -> float:
         """How long to wait for an answer that the broker itself may hold back for `own_wait_ms`."""
-        return min(patience.left_s, self._opener.settings.request_timeout_s + own_wait_ms / 1000)
+        return min(deadline.left_s, self._opener.settings.request_timeout_s + own_wait_ms / 1000)
 
     def forget(self, address: Address) -> None:
         """Closes what waits for use to a broker."""

@@ -17,7 +17,7 @@ from millstream.formats.model.errors import ErrorCode
 from millstream.formats.protocol.schema import Message
 from millstream.raw_client.cluster import Cluster
 from millstream.raw_client.connection import Connection, Sent
-from millstream.raw_client.deadline import Patience
+from millstream.raw_client.deadline import Deadline
 from millstream.raw_client.errors import (
     ConnectionLostError,
     RefusedError,
@@ -149,7 +149,7 @@ class Producer:
 
     def _find_leader(self, lane: _Lane) -> None:
         spent_s = time.monotonic() - lane.troubled_since if lane.troubled_since is not None else 0.0
-        leader = self._cluster.leader_of(lane.place, Patience(max(1.0, self._patience_s - spent_s)))
+        leader = self._cluster.leader_of(lane.place, Deadline(max(1.0, self._patience_s - spent_s)))
         if lane.topic_id not in (None, leader.topic_id):
             raise RefusedError(f"topic {lane.place.topic!r} was deleted and created anew", ErrorCode.UNKNOWN_TOPIC_ID)
         lane.leader, lane.topic_id = leader.node_id, leader.topic_id
@@ -184,7 +184,7 @@ class Producer:
                 return
             if lanes:
                 if connection is None:
-                    once = Patience(self._cluster.timeout_s, once=True)  # rather than wait, ask who leads now
+                    once = Deadline(self._cluster.timeout_s, once=True)  # rather than wait, ask who leads now
                     connection = stack.enter_context(self._cluster.connection(node, once))
                 on_the_way.append(_Request(self._send_request(connection, lanes), lanes))
             elif on_the_way:

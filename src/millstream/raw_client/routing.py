@@ -11,7 +11,7 @@ from uuid import UUID
 
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.protocol.schema import Message
-from millstream.raw_client.deadline import Patience
+from millstream.raw_client.deadline import Deadline
 from millstream.raw_client.errors import ConnectionLostError, NotYetError, WireError, error_code, refusal
 from millstream.raw_client.model import NO_LEADER, Address, BrokerInfo, PartitionInfo, TopicInfo, TopicPartition
 from millstream.raw_client.pool import ConnectionPool
@@ -55,17 +55,17 @@ class Routing:
 
     # Brokers
 
-    def ask_any(self, api: str, fields: dict[str, Any], patience: Patience, at_most: int | None = None) -> Message:
+    def ask_any(self, api: str, fields: dict[str, Any], deadline: Deadline, at_most: int | None = None) -> Message:
         """The answer of the first broker that gives one: those that failed least recently are asked first."""
         failures: list[ConnectionLostError] = []
         for address in self._candidates():
             try:
-                return self._pool.ask(address, api, fields, patience, at_most)
+                return self._pool.ask(address, api, fields, deadline, at_most)
             except ConnectionLostError as error:
                 self.note_failure(address)
                 failures.append(error)
         for failure in failures[:-1]:
-            patience.note(failure)
+            deadline.note(failure)
         raise failures[-1]
 
     def _candidates(self) -> list[Address]:
@@ -79,11 +79,11 @@ class Routing:
             self._failures += 1
             self._failed[address] = self._failures
 
-    def address_of(self, node_id: int, patience: Patience) -> Address:
+    def address_of(self, node_id: int, deadline: Deadline) -> Address:
         """Where a broker is; asked anew if it is not known."""
         found = self._brokers.get(node_id)
         if found is None:
-            self.refresh((), patience)
+            self.refresh((), deadline)
             found = self._brokers.get(node_id)
         if found is None:
             raise NotYetError(f"broker {node_id} of the cluster", ErrorCode.BROKER_NOT_AVAILABLE)
@@ -95,10 +95,10 @@ class Routing:
 
     # Topics
 
-    def refresh(self, names: Collection[str] | None, patience: Patience) -> dict[str, TopicInfo]:
+    def refresh(self, names: Collection[str] | None, deadline: Deadline) -> dict[str, TopicInfo]:
         """Asks for these topics (None: all) and the brokers; those that do not exist are absent."""
         rows = None if names is None else [{"name": name} for name in names]
-        answer = self.ask_any("metadata", {"topics": rows, "allow_auto_topic_creation": False}, patience)
+        answer = self.ask_any("metadata", {"topics": rows, "allow_auto_topic_creation": False}, deadline)
         if answer.error_code:
             raise NotYetError("the cluster's metadata", error_code(answer.error_code))
         found: dict[str, TopicInfo] = {}
@@ -131,22 +131,22 @@ class Routing:
     def knows(self, topic: str) -> bool:
         return topic in self._topics and topic not in self._doubted
 
-    def topic(self, name: str, patience: Patience) -> TopicInfo:
+    def topic(self, name: str, deadline: Deadline) -> TopicInfo:
         """As last heard; asked for if it was not yet, for a while if it is not there."""
         found = None if name in self._doubted else self._topics.get(name)
         if found is None:
-            found = self.refresh([name], patience).get(name)
+            found = self.refresh([name], deadline).get(name)
         if found is None:
-            raise self.unknown(f"topic {name!r}", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, patience)
+            raise self.unknown(f"topic {name!r}", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, deadline)
         return found
 
-    def leader(self, place: TopicPartition, patience: Patience) -> Leader:
+    def leader(self, place: TopicPartition, deadline: Deadline) -> Leader:
         """Who leads the partition; NotYetError while nobody does."""
-        topic = self.topic(place.topic, patience)
+        topic = self.topic(place.topic, deadline)
         if place.partition < 0 or place.partition >= len(topic.partitions):
             self.forget(place.topic)
             what = f"partition {place.partition} of topic {place.topic!r}, which has {len(topic.partitions)},"
-            raise self.unknown(what, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, patience)
+            raise self.unknown(what, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, deadline)
         partition = topic.partitions[place.partition]
         broker = self._brokers.get(partition.leader)
         if partition.leader == NO_LEADER or broker is None:
@@ -159,19 +159,19 @@ class Routing:
         self.note_failure(leader.address)
         self.forget(topic)
 
-    def judge(self, what: str, topic: str, code: ErrorCode, patience: Patience) -> WireError:
+    def judge(self, what: str, topic: str, code: ErrorCode, deadline: Deadline) -> WireError:
         """What a refusal by a leader means: to be tried again, or not."""
         if code in MOVED:
             self.forget(topic)
             return NotYetError(what, code)
         if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             self.forget(topic)
-            return self.unknown(what, code, patience)
+            return self.unknown(what, code, deadline)
         return NotYetError(what, code) if code.retriable else refusal(what, code)
 
-    def unknown(self, what: str, code: ErrorCode, patience: Patience) -> WireError:
+    def unknown(self, what: str, code: ErrorCode, deadline: Deadline) -> WireError:
         """The error for what is not there: not yet believed at first, later on final."""
-        if patience.elapsed_s < min(UNKNOWN_TOPIC_GRACE_S, patience.timeout_s / 2):
+        if deadline.elapsed_s < min(UNKNOWN_TOPIC_GRACE_S, deadline.timeout_s / 2):
             return NotYetError(what, code)
         return refusal(what, code)
 
@@ -221,13 +221,13 @@ class Coordinators:
         kind: CoordinatorKind,
         api: str,
         fields: dict[str, Any],
-        patience: Patience,
+        deadline: Deadline,
         at_most: int | None = None,
     ) -> Message:
         """One try; NotYetError while the coordinator loads, moves, or is still busy with the last transaction."""
-        address = self.find(key, kind, patience)
+        address = self.find(key, kind, deadline)
         try:
-            answer = self._pool.ask(address, api, fields, patience, at_most)
+            answer = self._pool.ask(address, api, fields, deadline, at_most)
         except ConnectionLostError:
             self._routing.note_failure(address)
             self._forget(key, kind)
@@ -239,14 +239,14 @@ class Coordinators:
             raise NotYetError(f"the coordinator of {_name(key, kind)}", passing)
         return answer
 
-    def find(self, key: str, kind: CoordinatorKind, patience: Patience) -> Address:
+    def find(self, key: str, kind: CoordinatorKind, deadline: Deadline) -> Address:
         """Where the coordinator is, as last heard."""
         known = self._known.get((key, kind))
         if known is not None:
             return known
         # Old versions have room for one key, newer ones for several.
         fields = {"key": key, "key_type": int(kind), "coordinator_keys": [key]}
-        answer = self._routing.ask_any("find_coordinator", fields, patience)
+        answer = self._routing.ask_any("find_coordinator", fields, deadline)
         row = answer.coordinators[0] if answer.coordinators else answer
         code = error_code(row.error_code)
         if code in _PASSING:

@@ -13,7 +13,7 @@ from typing import Any
 
 from millstream.formats.model.errors import ErrorCode
 from millstream.raw_client.cluster import Cluster
-from millstream.raw_client.deadline import Patience
+from millstream.raw_client.deadline import Deadline
 from millstream.raw_client.errors import NotYetError, RefusedError, WireError, error_code, refusal
 from millstream.raw_client.model import TopicPartition
 from millstream.raw_client.routing import CoordinatorKind
@@ -74,7 +74,7 @@ def idempotent_producer(cluster: Cluster) -> tuple[int, int]:
             raise refusal("a producer id", code)
         return answer.producer_id, answer.producer_epoch
 
-    return Patience(cluster.timeout_s).keep_trying(ask)
+    return Deadline(cluster.timeout_s).keep_trying(ask)
 
 
 class Transactions:
@@ -178,7 +178,7 @@ class Transactions:
         for place in partitions:
             topics.setdefault(place.topic, []).append(place.partition)
         named: list[dict[str, Any]] = [{"name": name, "partitions": numbers} for name, numbers in topics.items()]
-        Patience(self._cluster.timeout_s).keep_trying(lambda: self._add(identity, named))
+        Deadline(self._cluster.timeout_s).keep_trying(lambda: self._add(identity, named))
 
     def _add(self, identity: Identity, topics: list[dict[str, Any]]) -> None:
         answer = self._cluster.call_coordinator(
@@ -244,7 +244,7 @@ class Transactions:
         """Transactional ids that begin so and are in one of these states, on any coordinator; Ongoing is open."""
         found: set[str] = set()
         for broker in self._cluster.brokers():
-            listed = Patience(self._cluster.timeout_s).keep_trying(partial(self._list, broker.node_id, states))
+            listed = Deadline(self._cluster.timeout_s).keep_trying(partial(self._list, broker.node_id, states))
             found |= {each for each in listed if each.startswith(prefix)}
         return found
 
@@ -253,7 +253,7 @@ class Transactions:
         return (
             bool(self.version)
             and self._describes
-            and Patience(self._cluster.timeout_s).keep_trying(partial(self._describe, transactional_id))
+            and Deadline(self._cluster.timeout_s).keep_trying(partial(self._describe, transactional_id))
         )
 
     def _describe(self, transactional_id: str) -> bool:

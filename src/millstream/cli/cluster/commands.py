@@ -1,13 +1,13 @@
-"""`millstream cluster`: start a local cluster, see how a cluster is, even out its load, change its quorum."""
+"""`millstream cluster`: start a local cluster, show its state, balance it, change its quorum."""
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from millstream.cli import exit_codes
-from millstream.cli.cluster.moves import Mover, loads, places
+from millstream.cli.cluster.moves import Mover, available_brokers, loads, open_admin
 from millstream.cli.cluster.report import (
     Health,
     plan_document,
@@ -17,7 +17,6 @@ from millstream.cli.cluster.report import (
     show_status,
     status_document,
 )
-from millstream.cli.cluster_reading import ClusterAdmin, Quorum, QuorumNode, open_admin
 from millstream.cli.gateway_process import HttpOptions
 from millstream.cli.options import (
     DEFAULT_BOOTSTRAP,
@@ -37,33 +36,36 @@ from millstream.cli.options import (
 from millstream.cli.terminal import CommandFailedError, note, print_json
 from millstream.node.metadata.balance import plan_balance
 
+if TYPE_CHECKING:
+    from millstream.admin.cluster import ClusterAdmin, Quorum, QuorumNode
+
 app = typer.Typer(
-    help="Start a local cluster, see how a cluster is, even out its load, change who votes in it.", no_args_is_help=True
+    help="Start a local cluster, show the state of a cluster, balance it, change its quorum.", no_args_is_help=True
 )
-quorum_app = typer.Typer(help="See the metadata quorum, and change who votes in it.", no_args_is_help=True)
+quorum_app = typer.Typer(help="Show the metadata quorum, and change its voters.", no_args_is_help=True)
 app.add_typer(quorum_app, name="quorum")
 
-_FOLLOWING_S = 10.0
-"""How long a node may take to be seen following the quorum."""
-_LOOK_S = 0.2
+_OBSERVER_TIMEOUT_S = 10.0
+"""For a node that was just started to appear in the quorum."""
+_POLL_INTERVAL_S = 0.2
 Throttle = Annotated[
     int | None,
-    typer.Option("--throttle", metavar="BYTES/S", min=1, help="The most that moves may use, on each broker."),
+    typer.Option("--throttle", metavar="BYTES/S", min=1, help="Bandwidth limit of the moves, on each broker."),
 ]
 
 
 @app.command()
 def start(
     directory: Annotated[
-        Path, typer.Option("--dir", metavar="DIR", help="Where the nodes keep their files.", show_default=True)
+        Path, typer.Option("--dir", metavar="DIR", help="Directory of the nodes' files.", show_default=True)
     ] = Path("millstream-cluster"),
-    nodes: Annotated[int | None, typer.Option("--nodes", metavar="N", help="How many nodes, 3 if not said.")] = None,
+    nodes: Annotated[int | None, typer.Option("--nodes", metavar="N", help="Number of nodes. [default: 3]")] = None,
     port: Annotated[
         int | None,
-        typer.Option("--port", metavar="PORT", help="Of the first node, 9092 if not said; others follow."),
+        typer.Option("--port", metavar="PORT", help="Port of the first node; the others follow. [default: 9092]"),
     ] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting for every node. Repeatable.")
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Setting of every node. Repeatable.")
     ] = None,
     http: Http = None,
     no_http: NoHttp = False,
@@ -73,13 +75,13 @@ def start(
     tls_key: TlsKey = None,
     json: Json = False,
 ) -> None:
-    """Run a cluster on this machine, to try things out. Ctrl-C stops it; the data stays for the next start.
+    """Run a cluster on this machine, for trials. Ctrl-C stops it; the data stays for the next start.
 
-    Every node is a `millstream serve` of its own, broker and controller at
-    once, with a server.properties to look at. Prints
-    'ready kafka=HOST:PORT,HOST:PORT,… http=HOST:PORT' when it can be used. One
-    gateway serves console, REST and schema registry of them all over HTTP. A
-    node that dies is reported; the others go on.
+    Every node is a `millstream serve` process, broker and controller at the
+    same time, with its own server.properties. Prints
+    'ready kafka=HOST:PORT,HOST:PORT,… http=HOST:PORT' when it accepts
+    connections. One gateway serves console, REST and schema registry over HTTP.
+    A node that ends is reported; the others keep running.
 
     \b
     Examples:
@@ -100,11 +102,11 @@ def status(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     settings: ClientSettings = None,
 ) -> None:
-    """Show the quorum, the brokers, and the partitions that are not as they should be.
+    """Show the quorum, the brokers, and the partitions with problems.
 
-    Exits with 0 if all is well, and with 8 if a broker is fenced or silent,
-    its log directory is offline, a voter is behind, or a partition is offline, under-replicated or under
-    min.insync.replicas.
+    Exits with 0 if there is no problem, and with 8 if a broker is fenced or
+    does not respond, a log directory is offline, a voter is behind, or a
+    partition is offline, under-replicated or under min.insync.replicas.
 
     \b
     Examples:
@@ -118,24 +120,24 @@ def status(
         print_json(status_document(cluster, health))
     else:
         show_status(cluster, health)
-    if not health.is_well:
+    if not health.is_healthy:
         raise typer.Exit(exit_codes.UNWELL)
 
 
 @app.command()
 def balance(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be moved, and move nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan, and move nothing.")] = False,
     throttle: Throttle = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     settings: ClientSettings = None,
 ) -> None:
-    """Even out replicas, data and leaders over the live brokers and racks, moving no more than that takes.
+    """Balance replicas, data and leaders over the live brokers and racks, with as few moves as possible.
 
-    For a broker that was added and is empty, or after one was lost. Waits
-    until all is moved; a command that is interrupted leaves the cluster
-    moving, and the same command waits for that and does the rest.
+    Use it after a broker was added or lost. Waits until everything is moved.
+    If the command is interrupted, the cluster finishes the moves that were
+    started; the same command waits for them and does the rest.
 
     \b
     Examples:
@@ -147,30 +149,32 @@ def balance(
     cluster.check_quorum()
     if not dry_run and Mover(admin, cluster, throttle).settle():
         cluster = admin.read()
-    plan = plan_balance(places(cluster), loads(cluster))
+    plan = plan_balance(available_brokers(cluster), loads(cluster))
     document = {"executed": bool(plan) and not dry_run, "moves": plan_document(plan, cluster)}
     if plan and not json:
         show_plan(plan, cluster)
     if plan and not dry_run:
         Mover(admin, cluster, throttle).move(plan)
     if not plan and not dry_run:
-        _even_leaders(admin)
+        _balance_leaders(admin)
     if json:
         print_json(document)
     elif not plan:
-        print("the load is even: nothing to move")
+        print("the cluster is balanced: nothing to move")
     else:
-        print("nothing was moved: leave --dry-run out to do it" if dry_run else "moved")
+        print("nothing was moved: run it without --dry-run to move" if dry_run else "moved")
 
 
-def _even_leaders(admin: ClusterAdmin) -> None:
-    """Where replicas are right, leaders may still be where a failure left them."""
-    astray = [
-        each.place for each in admin.partitions() if not each.is_led_as_preferred and each.replicas[0] in each.isr
+def _balance_leaders(admin: "ClusterAdmin") -> None:
+    """Elects preferred leaders: after a failure, leaders may be unbalanced although replicas are not."""
+    partitions = [
+        each.topic_partition
+        for each in admin.partitions()
+        if not each.is_led_as_preferred and each.replicas[0] in each.isr
     ]
-    if astray:
-        admin.elect_preferred(astray)
-        note(f"{len(astray)} partitions are led by their preferred replica again")
+    if partitions:
+        admin.elect_preferred(partitions)
+        note(f"{len(partitions)} partitions are led by their preferred replica again")
 
 
 @quorum_app.command("show")
@@ -180,7 +184,7 @@ def show(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     settings: ClientSettings = None,
 ) -> None:
-    """Show who leads the metadata quorum, who votes, who only follows, and how far each is.
+    """Show the leader, voters and observers of the metadata quorum, with their log end offsets.
 
     \b
     Examples:
@@ -202,10 +206,10 @@ def upgrade(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     settings: ClientSettings = None,
 ) -> None:
-    """Let voters be added and removed while the cluster runs (kraft.version 1). There is no way back.
+    """Let voters be added and removed while the cluster runs (kraft.version 1). This cannot be undone.
 
-    From then on the metadata log says who votes; controller.quorum.voters
-    only says where to find the quorum.
+    From then on the metadata log has the voters; controller.quorum.voters
+    only has addresses to find the quorum.
 
     \b
     Example:
@@ -216,7 +220,7 @@ def upgrade(
     _report(admin, "voters can be added and removed now", json=json)
 
 
-NodeId = Annotated[int, typer.Argument(metavar="ID", help="The node's id (node.id).", show_default=False)]
+NodeId = Annotated[int, typer.Argument(metavar="ID", help="Node id (node.id).", show_default=False)]
 
 
 @quorum_app.command("add")
@@ -224,17 +228,17 @@ def add(
     node: NodeId,
     address: Annotated[
         str,
-        typer.Option("--address", metavar="HOST:PORT", help="Where its controller listener is.", show_default=False),
+        typer.Option("--address", metavar="HOST:PORT", help="Address of its controller listener.", show_default=False),
     ],
     listener: Annotated[
-        str, typer.Option("--listener", metavar="NAME", help="The listener's name (controller.listener.names).")
+        str, typer.Option("--listener", metavar="NAME", help="Name of the listener (controller.listener.names).")
     ] = "CONTROLLER",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     settings: ClientSettings = None,
 ) -> None:
-    """Let a controller vote. It must run already and follow the quorum, of which `cluster quorum show` tells.
+    """Make a controller a voter. It must run and be an observer in `cluster quorum show`.
 
     \b
     Example:
@@ -244,14 +248,14 @@ def add(
     if not colon or not port.isdigit():
         raise CommandFailedError(f"--address {address}: write HOST:PORT", exit_codes.USAGE)
     admin = open_admin(bootstrap, timeout, settings)
-    deadline = time.monotonic() + min(timeout, _FOLLOWING_S)
-    while not admin.quorum().follows(node) and time.monotonic() < deadline:
-        time.sleep(_LOOK_S)  # it may have been started a moment ago
+    deadline = time.monotonic() + min(timeout, _OBSERVER_TIMEOUT_S)
+    while not admin.quorum().has_node(node) and time.monotonic() < deadline:
+        time.sleep(_POLL_INTERVAL_S)
     found = _node(admin.quorum(), node)
     if found.is_voter:
-        raise CommandFailedError(f"node {node} votes already", exit_codes.EXISTS)
+        raise CommandFailedError(f"node {node} is a voter already", exit_codes.EXISTS)
     admin.add_voter(node, found.directory_id, listener, host.strip("[]"), int(port))
-    _report(admin, f"node {node} votes now", json=json)
+    _report(admin, f"node {node} is a voter now", json=json)
 
 
 @quorum_app.command("remove")
@@ -262,7 +266,7 @@ def remove(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     settings: ClientSettings = None,
 ) -> None:
-    """Take a controller's vote away, dead or alive; then it can be stopped for good.
+    """Remove a voter, whether it runs or not. Then the controller can be stopped for good.
 
     \b
     Example:
@@ -272,24 +276,24 @@ def remove(
     quorum = admin.quorum()
     found = _node(quorum, node)
     if not found.is_voter:
-        raise CommandFailedError(f"node {node} has no vote", exit_codes.NOT_FOUND)
+        raise CommandFailedError(f"node {node} is not a voter", exit_codes.NOT_FOUND)
     if len(quorum.voters) == 1:
-        raise CommandFailedError(f"node {node} is the only voter: add another before")
+        raise CommandFailedError(f"node {node} is the only voter: add another voter first")
     admin.remove_voter(node, found.directory_id)
-    _report(admin, f"node {node} votes no longer", json=json)
+    _report(admin, f"node {node} is not a voter any more", json=json)
 
 
-def _node(quorum: Quorum, number: int) -> QuorumNode:
+def _node(quorum: "Quorum", number: int) -> "QuorumNode":
     for each in quorum.nodes:
         if each.id == number:
             return each
     known = ", ".join(str(each.id) for each in quorum.nodes)
     raise CommandFailedError(
-        f"node {number} does not follow the quorum (those who do: {known}): start it first", exit_codes.NOT_FOUND
+        f"node {number} is not in the quorum (nodes: {known}): start it first", exit_codes.NOT_FOUND
     )
 
 
-def _report(admin: ClusterAdmin, text: str, *, json: bool) -> None:
+def _report(admin: "ClusterAdmin", text: str, *, json: bool) -> None:
     quorum = admin.quorum()
     if json:
         print_json(quorum_document(quorum))

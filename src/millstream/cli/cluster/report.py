@@ -1,16 +1,18 @@
-"""How a cluster, a plan and a quorum are shown: tables for people, documents for scripts."""
+"""Output of the cluster and broker commands: the state of a cluster, a plan, a quorum."""
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from millstream.cli.cluster_reading import Broker, Cluster, Partition, Quorum
 from millstream.cli.terminal import note, print_table
 from millstream.node.metadata.balance import PlannedReassignment
 
+if TYPE_CHECKING:
+    from millstream.admin.cluster import Broker, ClusterState, Partition, Quorum
+
 _SHOWN_PROBLEMS = 20
 _BEHIND_MS = 5000
-"""A voter that had not all for so long is not there, or cannot keep up: they ask twice a second."""
+"""A voter behind for so long does not run, or cannot keep up: voters fetch twice a second."""
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
@@ -26,15 +28,15 @@ def shown_bytes(count: int | None) -> str:
 
 
 class Health:
-    """What is not as it should be."""
+    """The problems of a cluster."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: "ClusterState") -> None:
         partitions = cluster.partitions
         self.offline = [each for each in partitions if each.is_offline]
         self.under_min_in_sync = [each for each in partitions if cluster.is_under_min_in_sync(each)]
         self.under_replicated = [each for each in partitions if each.is_under_replicated]
         self.fenced = [broker.id for broker in cluster.brokers if broker.fenced]
-        self.silent = cluster.silent
+        self.unresponsive = cluster.unresponsive
         self.offline_directories = cluster.offline_directories
         self.lagging_voters = [
             node.id for node in cluster.quorum.voters if node.behind_ms is None or node.behind_ms > _BEHIND_MS
@@ -44,22 +46,22 @@ class Health:
         self.leader_skew = leader_skew(cluster)
 
     @property
-    def is_well(self) -> bool:
-        missing = (self.offline, self.under_min_in_sync, self.under_replicated, self.fenced, self.silent)
+    def is_healthy(self) -> bool:
+        missing = (self.offline, self.under_min_in_sync, self.under_replicated, self.fenced, self.unresponsive)
         return (
             not any(missing) and not self.offline_directories and not self.lagging_voters and not self.no_quorum_leader
         )
 
-    def problem(self, partition: Partition) -> str:
+    def problem(self, partition: "Partition") -> str:
         if partition in self.offline:
             return "offline"
         return "under min.insync.replicas" if partition in self.under_min_in_sync else "under-replicated"
 
 
-def leader_skew(cluster: Cluster) -> float:
-    """How much more than its share the broker leads that leads most: 0 if all lead the same, 1 if it leads twice that.
+def leader_skew(cluster: "ClusterState") -> float:
+    """How far the broker with the most leaders is above the average: 0 if it is not, 1 if it leads twice as many.
 
-    What is within one partition of even counts as even.
+    A difference of one partition counts as none.
     """
     counts = Counter(each.leader for each in cluster.partitions if not each.is_offline)
     live = [broker.id for broker in cluster.live if broker.id not in cluster.cordoned]
@@ -70,7 +72,7 @@ def leader_skew(cluster: Cluster) -> float:
     return 0.0 if most <= share + 1 else most / share - 1
 
 
-def broker_rows(cluster: Cluster) -> list[dict[str, Any]]:
+def broker_rows(cluster: "ClusterState") -> list[dict[str, Any]]:
     leaders = Counter(each.leader for each in cluster.partitions)
     replicas = Counter(number for each in cluster.partitions for number in each.replicas)
     return [
@@ -88,12 +90,12 @@ def broker_rows(cluster: Cluster) -> list[dict[str, Any]]:
     ]
 
 
-def _state(broker: Broker, cluster: Cluster) -> str:
+def _state(broker: "Broker", cluster: "ClusterState") -> str:
     if broker.id in cluster.offline_directories:
         return "disk offline"
     if broker.fenced:
         return "fenced"
-    if broker.id in cluster.silent:
+    if broker.id in cluster.unresponsive:
         return "silent"
     return "cordoned" if broker.id in cluster.cordoned else "live"
 
@@ -116,7 +118,7 @@ def show_brokers(rows: Sequence[dict[str, Any]]) -> None:
     )
 
 
-def quorum_document(quorum: Quorum) -> dict[str, Any]:
+def quorum_document(quorum: "Quorum") -> dict[str, Any]:
     return {
         "leader": quorum.leader,
         "epoch": quorum.epoch,
@@ -136,7 +138,7 @@ def quorum_document(quorum: Quorum) -> dict[str, Any]:
     }
 
 
-def show_quorum(quorum: Quorum) -> None:
+def show_quorum(quorum: "Quorum") -> None:
     document = quorum_document(quorum)
     print_table(
         ("quorum", "role", "log end", "lag", "behind", "address"),
@@ -149,14 +151,14 @@ def show_quorum(quorum: Quorum) -> None:
 
 def _seconds(behind_ms: int | None) -> str:
     if behind_ms is None:
-        return "never there"
+        return "never in sync"
     return "" if behind_ms <= _BEHIND_MS else f"{behind_ms / 1000:.0f} s"
 
 
-def status_document(cluster: Cluster, health: Health) -> dict[str, Any]:
+def status_document(cluster: "ClusterState", health: Health) -> dict[str, Any]:
     return {
         "cluster_id": cluster.cluster_id,
-        "well": health.is_well,
+        "well": health.is_healthy,
         "quorum": quorum_document(cluster.quorum),
         "brokers": broker_rows(cluster),
         "partitions": len(cluster.partitions),
@@ -168,17 +170,17 @@ def status_document(cluster: Cluster, health: Health) -> dict[str, Any]:
     }
 
 
-def _document(partition: Partition) -> dict[str, Any]:
+def _document(partition: "Partition") -> dict[str, Any]:
     return {
         "topic": partition.topic,
-        "partition": partition.number,
+        "partition": partition.index,
         "leader": partition.leader,
         "replicas": list(partition.replicas),
         "isr": list(partition.isr),
     }
 
 
-def show_status(cluster: Cluster, health: Health) -> None:
+def show_status(cluster: "ClusterState", health: Health) -> None:
     quorum = cluster.quorum
     leader = "has no leader" if health.no_quorum_leader else f"leader {quorum.leader}, epoch {quorum.epoch}"
     print(f"cluster {cluster.cluster_id}  quorum {leader}")
@@ -188,27 +190,30 @@ def show_status(cluster: Cluster, health: Health) -> None:
         print()
     show_brokers(broker_rows(cluster))
     print()
-    troubled = sorted(
-        {each.place: each for each in (*health.offline, *health.under_min_in_sync, *health.under_replicated)}.values(),
-        key=lambda each: (not each.is_offline, each.place),
+    affected = sorted(
+        {
+            each.topic_partition: each
+            for each in (*health.offline, *health.under_min_in_sync, *health.under_replicated)
+        }.values(),
+        key=lambda each: (not each.is_offline, each.topic_partition),
     )
-    if troubled:
+    if affected:
         print_table(
             ("topic", "partition", "leader", "in sync", "replicas", "problem"),
             [
                 (
                     each.topic,
-                    each.number,
+                    each.index,
                     "none" if each.is_offline else each.leader,
                     _numbers(each.isr),
                     _numbers(each.replicas),
                     health.problem(each),
                 )
-                for each in troubled[:_SHOWN_PROBLEMS]
+                for each in affected[:_SHOWN_PROBLEMS]
             ],
         )
-        if len(troubled) > _SHOWN_PROBLEMS:
-            print(f"and {len(troubled) - _SHOWN_PROBLEMS} more; --json lists all")
+        if len(affected) > _SHOWN_PROBLEMS:
+            print(f"and {len(affected) - _SHOWN_PROBLEMS} more; --json lists all")
         print()
     print(
         f"{len(cluster.partitions)} partitions: {len(health.offline)} offline, "
@@ -219,28 +224,30 @@ def show_status(cluster: Cluster, health: Health) -> None:
         note(line)
 
 
-def _advice(cluster: Cluster, health: Health) -> list[str]:
-    """What to do about it, for a person."""
+def _advice(cluster: "ClusterState", health: Health) -> list[str]:
+    """What to do about the problems."""
     lines = []
     if health.no_quorum_leader:
         lines.append(
-            "the metadata quorum has no leader: start most of its controllers; the rest is what was known last"
+            "the metadata quorum has no leader: start a majority of its controllers; the rest is the last known state"
         )
     for number, directories in health.offline_directories.items():
         lines.append(
-            f"broker {number}: log directory {', '.join(directories)} is offline: its disk fails. Look at the disk and "
-            "the broker's log; the broker comes back by itself when the disk works again."
+            f"broker {number}: log directory {', '.join(directories)} is offline: its disk failed. Check the disk and "
+            "the broker's log; the broker recovers when the disk works again."
         )
     fenced = [number for number in health.fenced if number not in health.offline_directories]
     if fenced:
         numbers = ", ".join(map(str, fenced))
-        lines.append(f"fenced: {numbers}. Start what has stopped; `millstream broker drain ID` gives up what is lost.")
-    if health.silent:
-        lines.append(f"no answer from {', '.join(map(str, health.silent))} at the address it advertises")
+        lines.append(
+            f"fenced: {numbers}. Start the stopped brokers; `millstream broker drain ID` removes one that is lost."
+        )
+    if health.unresponsive:
+        lines.append(f"no response from {', '.join(map(str, health.unresponsive))} at the advertised address")
     if health.lagging_voters:
-        lines.append(f"voters behind or away: {', '.join(map(str, health.lagging_voters))}")
-    if health.is_well and len(cluster.live) > 1 and (health.leader_skew > 0.2 or health.not_preferred):
-        lines.append("leaders are uneven: `millstream cluster balance` evens them out")
+        lines.append(f"voters behind or not running: {', '.join(map(str, health.lagging_voters))}")
+    if health.is_healthy and len(cluster.live) > 1 and (health.leader_skew > 0.2 or health.not_preferred):
+        lines.append("leaders are unbalanced: `millstream cluster balance` balances them")
     return lines
 
 
@@ -248,8 +255,8 @@ def _numbers(numbers: Sequence[int]) -> str:
     return ",".join(map(str, numbers))
 
 
-def plan_document(plan: Sequence[PlannedReassignment], cluster: Cluster) -> list[dict[str, Any]]:
-    before = {each.place: each.replicas for each in cluster.partitions}
+def plan_document(plan: Sequence[PlannedReassignment], cluster: "ClusterState") -> list[dict[str, Any]]:
+    before = {(each.topic, each.index): each.replicas for each in cluster.partitions}
     return [
         {
             "topic": each.topic,
@@ -262,7 +269,7 @@ def plan_document(plan: Sequence[PlannedReassignment], cluster: Cluster) -> list
     ]
 
 
-def show_plan(plan: Sequence[PlannedReassignment], cluster: Cluster) -> None:
+def show_plan(plan: Sequence[PlannedReassignment], cluster: "ClusterState") -> None:
     rows = plan_document(plan, cluster)
     print_table(
         ("topic", "partition", "from", "", "to", "data"),

@@ -183,6 +183,7 @@ class Compaction:
     """Whether a pass is copying segments."""
 
 
+@app.command()
 def compaction(
     data_dir: Annotated[str, typer.Argument(metavar="DIRECTORY", help="A data directory.", show_default=False)],
     all_: Annotated[

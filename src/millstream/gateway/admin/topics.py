@@ -1,195 +1,173 @@
-"""Topics and settings of the cluster, asked and changed over the wire."""
+"""Topics over HTTP: what there is, made, changed and deleted."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from enum import IntEnum
+from collections.abc import Sequence
 from typing import Any
 
-from millstream.formats.model.errors import ErrorCode
-from millstream.formats.protocol.schema import Message
-from millstream.raw_client import BrokerInfo, Cluster, RefusedError, TopicInfo
-from millstream.raw_client.errors import error_code, refusal
+from starlette.routing import BaseRoute
 
-_CHANGE_MS = 30_000
+from millstream.admin.topics import ConfigChange, ConfigEntry, ConfigOperation, ConfigResource, TopicAdmin
+from millstream.gateway.admin.docs import (
+    ADD_PARTITIONS,
+    CLUSTER,
+    CREATE_TOPIC,
+    DELETE_TOPIC,
+    DESCRIBE_TOPIC,
+    LIST_TOPICS,
+    SET_TOPIC_CONFIGS,
+    TOPIC_CONFIGS,
+)
+from millstream.gateway.context import GatewayContext
+from millstream.gateway.http.errors import ApiError
+from millstream.gateway.http.request import ApiRequest
+from millstream.gateway.http.routes import endpoint
+from millstream.raw_client import EARLIEST, LATEST, Cluster, TopicInfo, TopicPartition
 
-
-class Resource(IntEnum):
-    TOPIC = 2
-    BROKER = 4
-
-
-class Operation(IntEnum):
-    """What is done to a setting."""
-
-    SET = 0
-    DELETE = 1
-    APPEND = 2
-    SUBTRACT = 3
-
-
-_SOURCES = {
-    1: "DYNAMIC_TOPIC_CONFIG",
-    2: "DYNAMIC_BROKER_CONFIG",
-    3: "DYNAMIC_DEFAULT_BROKER_CONFIG",
-    4: "STATIC_BROKER_CONFIG",
-    5: "DEFAULT_CONFIG",
-    6: "DYNAMIC_BROKER_LOGGER_CONFIG",
-    7: "DYNAMIC_CLIENT_METRICS_CONFIG",
-    8: "GROUP_CONFIG",
-}
-_OWN = frozenset({1, 2})
-"""Sources of what was set for this very topic or broker."""
+_MAX_INT32 = 2**31 - 1
+_MAX_INT16 = 2**15 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
-    name: str
-    value: str | None
-    source: str
-    is_default: bool
-    is_own: bool
-    is_read_only: bool
-    is_sensitive: bool
-    documentation: str | None
-    synonyms: tuple[tuple[str, str | None, str], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    name: str
-    value: str | None
-    operation: Operation = Operation.SET
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterInfo:
-    cluster_id: str
-    controller_id: int
-    brokers: list[BrokerInfo]
-
-
-class TopicAdmin:
-    """Thread safe; every method may raise WireError."""
-
+class TopicRoutes:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+        self._admin = TopicAdmin(cluster)
 
-    def cluster(self) -> ClusterInfo:
-        answer = self._cluster.call("describe_cluster")
-        _check("the cluster", answer)
-        brokers = [BrokerInfo(row.broker_id, row.host, row.port, row.rack) for row in answer.brokers]
-        return ClusterInfo(answer.cluster_id, answer.controller_id, sorted(brokers, key=lambda row: row.node_id))
-
-    def topics(self) -> list[TopicInfo]:
-        found = self._cluster.topics()
-        return [found[name] for name in sorted(found)]
-
-    def topic(self, name: str) -> TopicInfo:
-        found = self._cluster.topics([name]).get(name)
-        if found is None:
-            raise refusal(f"topic {name!r}", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        return found
-
-    def create(
-        self,
-        name: str,
-        partitions: int = -1,
-        replication: int = -1,
-        configs: Mapping[str, str | None] | None = None,
-        assignments: Mapping[int, Sequence[int]] | None = None,
-        *,
-        validate_only: bool = False,
-    ) -> None:
-        """Waits until the topic can be written to."""
-        if not validate_only and not assignments:
-            given = {key: value for key, value in (configs or {}).items() if value is not None}
-            self._cluster.create_topic(name, partitions, replication, given)
-            return
-        rows = [{"partition_index": at, "broker_ids": list(ids)} for at, ids in (assignments or {}).items()]
-        topic = {
-            "name": name,
-            "num_partitions": -1 if rows else partitions,
-            "replication_factor": -1 if rows else replication,
-            "assignments": rows,
-            "configs": [{"name": key, "value": value} for key, value in (configs or {}).items()],
-        }
-        answer = self._cluster.call("create_topics", topics=[topic], validate_only=validate_only, timeout_ms=_CHANGE_MS)
-        _check(f"topic {name!r}", answer.topics[0])
-
-    def delete(self, name: str) -> None:
-        answer = self._cluster.call("delete_topics", topics=[{"name": name}], topic_names=[name], timeout_ms=_CHANGE_MS)
-        _check(f"topic {name!r}", answer.responses[0])
-
-    def add_partitions(self, name: str, count: int, *, validate_only: bool = False) -> None:
-        topic = {"name": name, "count": count, "assignments": None}
-        answer = self._cluster.call(
-            "create_partitions", topics=[topic], validate_only=validate_only, timeout_ms=_CHANGE_MS
-        )
-        _check(f"topic {name!r}", answer.results[0])
-
-    # Settings
-
-    def settings(self, resource: Resource, name: str, names: Sequence[str] | None = None) -> list[Setting]:
-        """In the order of their names; of the whole cluster if a broker's name is empty."""
-        wanted = {"resource_type": int(resource), "resource_name": name, "configuration_keys": names}
-        answer = self._ask_about(
-            resource, name, "describe_configs", resources=[wanted], include_synonyms=True, include_documentation=True
-        )
-        _check(_called(resource, name), answer.results[0])
-        return sorted((_setting(row) for row in answer.results[0].configs), key=lambda row: row.name)
-
-    def setting(self, resource: Resource, name: str, key: str) -> Setting:
-        """RESOURCE_NOT_FOUND if the topic or broker has no such setting."""
-        found = next((row for row in self.settings(resource, name) if row.name == key), None)
-        if found is None:
-            raise refusal(_called(resource, name), ErrorCode.RESOURCE_NOT_FOUND, f"there is no setting {key!r}")
-        return found
-
-    def change(self, resource: Resource, name: str, changes: Sequence[Change], *, validate_only: bool = False) -> None:
-        rows = [
-            {"name": change.name, "config_operation": int(change.operation), "value": change.value}
-            for change in changes
+    def routes(self) -> list[BaseRoute]:
+        return [
+            endpoint("GET", "/cluster", self.cluster, doc=CLUSTER),
+            endpoint("GET", "/topics", self.every, doc=LIST_TOPICS),
+            endpoint("POST", "/topics", self.create, doc=CREATE_TOPIC),
+            endpoint("GET", "/topics/{topic}", self.describe, doc=DESCRIBE_TOPIC),
+            endpoint("DELETE", "/topics/{topic}", self.delete, doc=DELETE_TOPIC),
+            endpoint("POST", "/topics/{topic}/partitions", self.add_partitions, doc=ADD_PARTITIONS),
+            endpoint("GET", "/topics/{topic}/configs", self.configs, doc=TOPIC_CONFIGS),
+            endpoint("PATCH", "/topics/{topic}/configs", self.set_configs, doc=SET_TOPIC_CONFIGS),
         ]
-        wanted = {"resource_type": int(resource), "resource_name": name, "configs": rows}
-        answer = self._ask_about(
-            resource, name, "incremental_alter_configs", resources=[wanted], validate_only=validate_only
-        )
-        _check(_called(resource, name), answer.responses[0])
 
-    def _ask_about(self, resource: Resource, name: str, api: str, **fields: Any) -> Message:
-        """A broker's settings are its own to tell."""
-        if resource is Resource.BROKER and name:
-            if int(name) not in {row.node_id for row in self._cluster.brokers()}:
-                raise refusal(f"broker {name}", ErrorCode.RESOURCE_NOT_FOUND, "there is no such broker")
-            return self._cluster.call(api, node=int(name), **fields)
-        return self._cluster.call(api, **fields)
+    def cluster(self, asked: ApiRequest) -> Any:
+        found = self._admin.cluster()
+        brokers = [{"id": row.id, "host": row.host, "port": row.port, "rack": row.rack} for row in found.brokers]
+        return {"cluster_id": found.cluster_id, "controller": found.controller_id, "brokers": brokers}
+
+    def every(self, asked: ApiRequest) -> Any:
+        internal, prefix = asked.flag("internal"), asked.text("prefix")
+        found = [
+            row for row in self._admin.topics() if row.name.startswith(prefix) and (internal or not row.is_internal)
+        ]
+        return {"topics": [_summary(row) for row in asked.page(found)]}
+
+    def create(self, asked: ApiRequest) -> Any:
+        document = asked.document()
+        known(document, "name", "partitions", "replication_factor", "configs")
+        name = document.get("name")
+        if not isinstance(name, str) or not name:
+            raise ApiError(422, "'name' must be the name of the topic", 'send {"name": "orders"}')
+        partitions = number_in(document, "partitions", 1, _MAX_INT32, -1)
+        replication = number_in(document, "replication_factor", 1, _MAX_INT16, -1)
+        configs = _texts(document.get("configs") or {}, "configs")
+        self._admin.create(name, partitions, replication, configs)
+        return _summary(self._admin.topic(name))
+
+    def describe(self, asked: ApiRequest) -> Any:
+        topic = self._admin.topic(asked.path("topic"))
+        led = [TopicPartition(topic.name, row.index) for row in topic.partitions if row.leader >= 0]
+        starts = self._cluster.offsets(dict.fromkeys(led, EARLIEST))
+        ends = self._cluster.offsets(dict.fromkeys(led, LATEST), read_committed=False)
+        partitions = []
+        for row in topic.partitions:
+            place = TopicPartition(topic.name, row.index)
+            partitions.append(
+                {
+                    "partition": row.index,
+                    "leader": row.leader if row.leader >= 0 else None,
+                    "replicas": list(row.replicas),
+                    "isr": list(row.isr),
+                    "start_offset": starts[place].offset if place in starts else None,
+                    "end_offset": ends[place].offset if place in ends else None,
+                }
+            )
+        settings = self._admin.settings(ConfigResource.TOPIC, topic.name)
+        return {
+            **_summary(topic),
+            "partitions": partitions,
+            "configs": {row.name: row.value for row in settings if row.is_own},
+        }
+
+    def delete(self, asked: ApiRequest) -> None:
+        self._admin.delete(asked.path("topic"))
+
+    def add_partitions(self, asked: ApiRequest) -> Any:
+        document, name = asked.document(), asked.path("topic")
+        known(document, "count")
+        if "count" not in document:
+            raise ApiError(422, "'count' is missing", 'send {"count": 6}: how many there shall be')
+        self._admin.add_partitions(name, number_in(document, "count", 1, _MAX_INT32, -1))
+        return {"name": name, "partitions": document["count"]}
+
+    def configs(self, asked: ApiRequest) -> Any:
+        return {"configs": [_shown(row) for row in self._admin.settings(ConfigResource.TOPIC, asked.path("topic"))]}
+
+    def set_configs(self, asked: ApiRequest) -> Any:
+        document, name = asked.document(), asked.path("topic")
+        known(document, "configs")
+        changes = [
+            ConfigChange(key, value, ConfigOperation.DELETE if value is None else ConfigOperation.SET)
+            for key, value in _texts(document.get("configs"), "configs").items()
+        ]
+        if not changes:
+            hint = 'send {"configs": {"retention.ms": "60000"}}; null goes back to the default'
+            raise ApiError(422, "'configs' names no setting", hint)
+        self._admin.change(ConfigResource.TOPIC, name, changes, validate_only=asked.flag("dry_run"))
+        return {"configs": [_shown(row) for row in self._admin.settings(ConfigResource.TOPIC, name) if row.is_own]}
 
 
-def _setting(row: Message) -> Setting:
-    source = _SOURCES.get(row.config_source, "UNKNOWN")
-    return Setting(
-        row.name,
-        row.value,
-        source,
-        source == "DEFAULT_CONFIG",
-        row.config_source in _OWN,
-        row.read_only,
-        row.is_sensitive,
-        row.documentation,
-        tuple((each.name, each.value, _SOURCES.get(each.source, "UNKNOWN")) for each in row.synonyms),
-    )
+def _summary(topic: TopicInfo) -> dict[str, Any]:
+    return {
+        "name": topic.name,
+        "partition_count": len(topic.partitions),
+        "replication_factor": len(topic.partitions[0].replicas) if topic.partitions else 0,
+        "internal": topic.is_internal,
+    }
 
 
-def _called(resource: Resource, name: str) -> str:
-    if resource is Resource.TOPIC:
-        return f"topic {name!r}"
-    return f"broker {name}" if name else "the cluster"
+def _shown(row: ConfigEntry) -> dict[str, Any]:
+    return {
+        "name": row.name,
+        "value": row.value,
+        "source": row.source,
+        "default": not row.is_own,
+        "read_only": row.is_read_only,
+        "sensitive": row.is_sensitive,
+        "documentation": row.documentation,
+    }
 
 
-def _check(what: str, row: Message) -> None:
-    if row.error_code:
-        raise _refusal(what, row)
+def known(document: dict[str, Any], *names: str) -> None:
+    """Refuses fields that mean nothing here: most likely they are misspelt."""
+    unknown = [name for name in document if name not in names]
+    if unknown:
+        raise ApiError(422, f"the field {unknown[0]!r} is not known", f"there are {', '.join(names)}")
 
 
-def _refusal(what: str, row: Message) -> RefusedError:
-    return refusal(what, error_code(row.error_code), getattr(row, "error_message", None))
+def number_in(document: dict[str, Any], name: str, low: int, high: int, default: int) -> int:
+    value = document.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ApiError(422, f"'{name}' must be a whole number from {low} to {high}")
+    return value
+
+
+def _texts(value: Any, name: str) -> dict[str, str | None]:
+    if not isinstance(value, dict):
+        raise ApiError(422, f"'{name}' must be an object of names and values")
+    found: dict[str, str | None] = {}
+    for key, each in value.items():
+        if isinstance(each, (dict, list)):
+            raise ApiError(422, f"'{name}': the value of {key!r} must be a text or a number")
+        plain = each is None or isinstance(each, str)
+        found[key] = each if plain else str(each).lower() if isinstance(each, bool) else str(each)
+    return found
+
+
+def topic_routes(context: GatewayContext) -> Sequence[BaseRoute]:
+    return TopicRoutes(context.cluster).routes()

@@ -31,7 +31,7 @@ from millstream.formats.records.opening import BeyondLimitsError, OpeningLimits,
 from millstream.formats.records.record import Record
 from millstream.raw_client import Cluster, TopicPartition, WireError
 from millstream.raw_client.connection import Connection, Sent
-from millstream.raw_client.deadline import Patience
+from millstream.raw_client.deadline import Deadline
 from millstream.raw_client.errors import UNREADABLE, ConnectionLostError, UnreadableError, error_code, refusal
 
 Positions = Mapping[TopicPartition, int]
@@ -213,7 +213,7 @@ class PendingFetches:
         found: dict[int, dict[TopicPartition, int]] = {}
         for place in wanted:
             try:
-                leader = self.cluster.leader_of(place, Patience(_SEND_S, once=True))
+                leader = self.cluster.leader_of(place, Deadline(_SEND_S, once=True))
             except WireError as error:
                 self._trouble(place, error)
                 continue
@@ -251,7 +251,7 @@ class PendingFetches:
             borrowed.__exit__(None, None, None)
 
     def _send(self, node: int, request: dict[str, Any]) -> tuple[AbstractContextManager[Connection], Connection, Sent]:
-        borrowed = self.cluster.connection(node, Patience(_SEND_S, once=True))
+        borrowed = self.cluster.connection(node, Deadline(_SEND_S, once=True))
         connection = borrowed.__enter__()
         try:
             return borrowed, connection, connection.send("fetch", request, _SEND_S, at_most=_LAST_WITH_NAMES)

@@ -6,7 +6,7 @@ from typing import Any
 
 from starlette.routing import BaseRoute
 
-from millstream.gateway.admin.topics import Change, Operation, Resource, Setting, TopicAdmin
+from millstream.admin.topics import ConfigChange, ConfigEntry, ConfigOperation, ConfigResource, TopicAdmin
 from millstream.gateway.http.errors import ApiError
 from millstream.gateway.http.request import ApiRequest
 from millstream.gateway.http.routes import endpoint
@@ -19,7 +19,7 @@ _MAX_CHANGES = 1_000
 class _Holder:
     """Whose settings they are, in one request."""
 
-    resource: Resource
+    resource: ConfigResource
     name: str
     kind: str
     path: tuple[object, ...]
@@ -65,7 +65,7 @@ class ConfigRoutes:
 
     def every(self, asked: ApiRequest, links: Links, holder: _Holder) -> Any:
         rows = self._admin.settings(holder.resource, holder.name)
-        if holder.resource is Resource.BROKER and not holder.name:
+        if holder.resource is ConfigResource.BROKER and not holder.name:
             rows = [row for row in rows if row.source == "DYNAMIC_DEFAULT_BROKER_CONFIG"]
         return links.collection(f"{holder.kind}List", holder.path, [_shown(links, holder, row) for row in rows])
 
@@ -76,10 +76,10 @@ class ConfigRoutes:
         fields = read_fields(asked.document(), {"value": str})
         if "value" not in fields:
             raise ApiError(400, "the field value is missing", 'send {"value": "…"}; DELETE resets it')
-        self._admin.change(holder.resource, holder.name, [Change(asked.path("name"), fields["value"])])
+        self._admin.change(holder.resource, holder.name, [ConfigChange(asked.path("name"), fields["value"])])
 
     def reset(self, asked: ApiRequest, links: Links, holder: _Holder) -> None:
-        change = Change(asked.path("name"), None, Operation.DELETE)
+        change = ConfigChange(asked.path("name"), None, ConfigOperation.DELETE)
         self._admin.change(holder.resource, holder.name, [change])
 
     def alter(self, asked: ApiRequest, links: Links, holder: _Holder) -> None:
@@ -93,17 +93,17 @@ class ConfigRoutes:
         self._admin.change(holder.resource, holder.name, changes, validate_only=validate_only)
 
 
-def _change(row: Any) -> Change:
+def _change(row: Any) -> ConfigChange:
     if not isinstance(row, dict):
         raise ApiError(400, "each change must be an object", "with name, value, and operation SET or DELETE")
     fields = read_fields(row, {"name": str, "value": str, "operation": str})
     operation = fields.get("operation", "SET").upper()
-    if "name" not in fields or operation not in Operation.__members__:
+    if "name" not in fields or operation not in ConfigOperation.__members__:
         raise ApiError(400, "a change needs a name, and SET or DELETE as its operation", "SET if it is left out")
-    return Change(fields["name"], fields.get("value"), Operation[operation])
+    return ConfigChange(fields["name"], fields.get("value"), ConfigOperation[operation])
 
 
-def _shown(links: Links, holder: _Holder, row: Setting) -> dict[str, Any]:
+def _shown(links: Links, holder: _Holder, row: ConfigEntry) -> dict[str, Any]:
     return links.resource(
         holder.kind,
         (*holder.path, row.name),
@@ -124,16 +124,20 @@ def _shown(links: Links, holder: _Holder, row: Setting) -> dict[str, Any]:
 def _topic(asked: ApiRequest) -> _Holder:
     name = asked.path("topic_name")
     path = ("topics", name, "configs")
-    return _Holder(Resource.TOPIC, name, "KafkaTopicConfig", path, (("topic", name),), "config", {"topic_name": name})
+    return _Holder(
+        ConfigResource.TOPIC, name, "KafkaTopicConfig", path, (("topic", name),), "config", {"topic_name": name}
+    )
 
 
 def _broker(asked: ApiRequest) -> _Holder:
     number = number_from_path(asked, "broker_id", "Broker")
     path = ("brokers", number, "configs")
     named = (("broker", number),)
-    return _Holder(Resource.BROKER, str(number), "KafkaBrokerConfig", path, named, "config", {"broker_id": number})
+    return _Holder(
+        ConfigResource.BROKER, str(number), "KafkaBrokerConfig", path, named, "config", {"broker_id": number}
+    )
 
 
 def _cluster(asked: ApiRequest) -> _Holder:
     fields = {"config_type": "BROKER"}
-    return _Holder(Resource.BROKER, "", "KafkaClusterConfig", ("broker-configs",), (), "broker-config", fields)
+    return _Holder(ConfigResource.BROKER, "", "KafkaClusterConfig", ("broker-configs",), (), "broker-config", fields)

@@ -6,7 +6,7 @@ from typing import Any
 
 from starlette.routing import BaseRoute
 
-from millstream.gateway.admin.groups import GroupAdmin, GroupDetail, GroupMember, ListedGroup, Progress
+from millstream.admin.groups import Group, GroupAdmin, GroupListing, GroupMember, GroupOffset
 from millstream.gateway.http.request import ApiRequest
 from millstream.gateway.http.routes import endpoint
 from millstream.gateway.rest_v3.resources import BASE, GROUP_DOCS, Links, not_found, number_from_path
@@ -47,7 +47,7 @@ class GroupRoutes:
         rows = [self._listed(links, row) for row in self._admin.groups()]
         return links.collection("KafkaConsumerGroupList", ("consumer-groups",), rows)
 
-    def _listed(self, links: Links, row: ListedGroup) -> dict[str, Any]:
+    def _listed(self, links: Links, row: GroupListing) -> dict[str, Any]:
         return _group(links, self._admin.group(row.name))
 
     def group(self, asked: ApiRequest) -> Any:
@@ -57,7 +57,7 @@ class GroupRoutes:
         self._links(asked)
         self._admin.delete(asked.path("consumer_group_id"))
 
-    def _group(self, asked: ApiRequest) -> GroupDetail:
+    def _group(self, asked: ApiRequest) -> Group:
         return self._admin.group(asked.path("consumer_group_id"))
 
     # Members
@@ -132,11 +132,11 @@ def _place(asked: ApiRequest) -> TopicPartition:
     return TopicPartition(asked.path("topic_name"), number_from_path(asked, "partition_id", "Partition"))
 
 
-def _owner(group: GroupDetail, place: TopicPartition) -> GroupMember | None:
+def _owner(group: Group, place: TopicPartition) -> GroupMember | None:
     return next((member for member in group.members if place in member.assignment), None)
 
 
-def _group(links: Links, group: GroupDetail) -> dict[str, Any]:
+def _group(links: Links, group: Group) -> dict[str, Any]:
     path = ("consumer-groups", group.name)
     fields: dict[str, Any] = {
         "consumer_group_id": group.name,
@@ -187,7 +187,7 @@ def _assignment(links: Links, group: str, member: GroupMember, place: TopicParti
     return links.resource("KafkaConsumerAssignment", (*path, place.topic, "partitions", place.partition), named, fields)
 
 
-def _lag(links: Links, group: GroupDetail, place: TopicPartition, row: Progress) -> dict[str, Any]:
+def _lag(links: Links, group: Group, place: TopicPartition, row: GroupOffset) -> dict[str, Any]:
     owner = _owner(group, place)
     path = ("consumer-groups", group.name, "lags", place.topic, "partitions", place.partition)
     fields = {

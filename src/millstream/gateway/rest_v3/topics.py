@@ -9,8 +9,9 @@ from uuid import UUID
 
 from starlette.routing import BaseRoute
 
+from millstream.admin.cluster import Broker
+from millstream.admin.topics import TopicAdmin
 from millstream.formats.model.errors import ErrorCode
-from millstream.gateway.admin.topics import TopicAdmin
 from millstream.gateway.http.errors import ApiError
 from millstream.gateway.http.request import ApiRequest
 from millstream.gateway.http.routes import endpoint
@@ -23,7 +24,7 @@ from millstream.gateway.rest_v3.resources import (
     number_from_path,
     read_fields,
 )
-from millstream.raw_client import BrokerInfo, Cluster, PartitionInfo, RefusedError, TopicInfo, TopicPartition
+from millstream.raw_client import Cluster, PartitionInfo, RefusedError, TopicInfo, TopicPartition
 from millstream.raw_client.errors import error_code, refusal
 
 _MAX_INT32, _MAX_INT16 = 2**31 - 1, 2**15 - 1
@@ -91,7 +92,7 @@ class TopicRoutes:
     def broker(self, asked: ApiRequest) -> Any:
         links, number = self._links(asked), number_from_path(asked, "broker_id", "Broker")
         for row in self._admin.cluster().brokers:
-            if row.node_id == number:
+            if row.id == number:
                 return _broker(links, row)
         raise not_found(f"Broker {number}")
 
@@ -200,8 +201,8 @@ def _assignment(row: Any) -> tuple[int, list[int]]:
     return number, brokers
 
 
-def _broker(links: Links, row: BrokerInfo) -> dict[str, Any]:
-    number = row.node_id
+def _broker(links: Links, row: Broker) -> dict[str, Any]:
+    number = row.id
     fields = {
         "broker_id": number,
         "host": row.host,
@@ -275,7 +276,7 @@ class ReplicaRoutes:
 
     def of_broker(self, asked: ApiRequest) -> Any:
         links, broker = self._links(asked), number_from_path(asked, "broker_id", "Broker")
-        if broker not in {row.node_id for row in self._admin.cluster().brokers}:
+        if broker not in {row.id for row in self._admin.cluster().brokers}:
             raise not_found(f"Broker {broker}")
         rows = [
             shown_replica(links, topic.name, row, broker)

@@ -17,10 +17,10 @@ from millstream.formats.model.identifiers import BrokerId
 from millstream.node.metadata.image import MetadataImage
 
 _GAPS = 2
-"""Patience is this many of the longest recent pauses between two heartbeats."""
+"""Deadline is this many of the longest recent pauses between two heartbeats."""
 _GAP_HALF_LIFE_S = 20.0
 _LATENESSES = 5
-"""Patience grows by this many times the controller's own average lateness: brokers may be as late, and later."""
+"""Deadline grows by this many times the controller's own average lateness: brokers may be as late, and later."""
 _PROBED_S = 0.3
 """How long probes must have gone without a response, however long the broker has been silent before."""
 

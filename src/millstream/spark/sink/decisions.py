@@ -33,7 +33,7 @@ from millstream.raw_client import (
     RefusedError,
     TopicPartition,
 )
-from millstream.raw_client.deadline import Patience
+from millstream.raw_client.deadline import Deadline
 from millstream.raw_client.producing import Producer, Written
 from millstream.raw_client.transactions import NO_MORE_SAY, Identity, Transactions
 from millstream.spark.errors import SinkError
@@ -140,7 +140,7 @@ class DecisionLog:
         end = self._cluster.offsets({place: LATEST}, read_committed=False)[place].offset
         if self._position is None:
             self._position = self._cluster.offsets({place: EARLIEST})[place].offset
-        patience = Patience(wait_s)
+        patience = Deadline(wait_s)
         while self._position < end:
             fetched = self._cluster.fetch(place, self._position, max_bytes=_FETCH_BYTES, max_wait_ms=50)
             batches, after = self._decoder.decode(

@@ -1,0 +1,204 @@
+"""Topics and the settings of topics and brokers: list, create, change, delete."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Any
+
+from millstream.admin.cluster import ClusterAdmin, ClusterInfo
+from millstream.admin.errors import check
+from millstream.formats.model.errors import ErrorCode
+from millstream.formats.protocol.schema import Message
+from millstream.raw_client import Cluster, TopicInfo
+from millstream.raw_client.errors import refusal
+
+_CHANGE_TIMEOUT_MS = 30_000
+
+
+class ConfigResource(IntEnum):
+    """What has settings."""
+
+    TOPIC = 2
+    BROKER = 4
+
+
+class ConfigOperation(IntEnum):
+    """How a setting is changed. APPEND and SUBTRACT are for lists."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+_SOURCES = {
+    1: "DYNAMIC_TOPIC_CONFIG",
+    2: "DYNAMIC_BROKER_CONFIG",
+    3: "DYNAMIC_DEFAULT_BROKER_CONFIG",
+    4: "STATIC_BROKER_CONFIG",
+    5: "DEFAULT_CONFIG",
+    6: "DYNAMIC_BROKER_LOGGER_CONFIG",
+    7: "DYNAMIC_CLIENT_METRICS_CONFIG",
+    8: "GROUP_CONFIG",
+}
+_OWN = frozenset({1, 2})
+"""Sources of a value that was set for this topic or broker."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """A setting with its value and the source of the value."""
+
+    name: str
+    value: str | None
+    """None for a password."""
+    source: str
+    """Kafka's name, such as DYNAMIC_TOPIC_CONFIG or DEFAULT_CONFIG."""
+    is_default: bool
+    is_own: bool
+    """Whether the value was set for this topic or broker."""
+    is_read_only: bool
+    is_sensitive: bool
+    documentation: str | None
+    synonyms: tuple[tuple[str, str | None, str], ...]
+    """Name, value and source of all values that could apply, the one in effect first."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChange:
+    """A change of one setting."""
+
+    name: str
+    value: str | None
+    operation: ConfigOperation = ConfigOperation.SET
+
+
+class TopicAdmin:
+    """Reads and changes topics and settings. Thread safe; every method may raise WireError."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def cluster(self) -> ClusterInfo:
+        """The cluster's id, its controller, and the brokers that are not fenced."""
+        found = ClusterAdmin(self._cluster).describe()
+        return replace(found, brokers=[broker for broker in found.brokers if not broker.fenced])
+
+    def topics(self) -> list[TopicInfo]:
+        """All topics, by name, internal ones too."""
+        found = self._cluster.topics()
+        return [found[name] for name in sorted(found)]
+
+    def topic(self, name: str) -> TopicInfo:
+        """A topic with its partitions; UNKNOWN_TOPIC_OR_PARTITION if it does not exist."""
+        found = self._cluster.topics([name]).get(name)
+        if found is None:
+            raise refusal(f"topic {name!r}", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return found
+
+    def create(
+        self,
+        name: str,
+        partitions: int = -1,
+        replication: int = -1,
+        configs: Mapping[str, str | None] | None = None,
+        assignments: Mapping[int, Sequence[int]] | None = None,
+        *,
+        validate_only: bool = False,
+    ) -> None:
+        """Creates a topic and waits until all its partitions have a leader.
+
+        -1 leaves a number to the brokers. `assignments` has the brokers of each partition.
+        """
+        if not validate_only and not assignments:
+            given = {key: value for key, value in (configs or {}).items() if value is not None}
+            self._cluster.create_topic(name, partitions, replication, given)
+            return
+        rows = [{"partition_index": at, "broker_ids": list(ids)} for at, ids in (assignments or {}).items()]
+        topic = {
+            "name": name,
+            "num_partitions": -1 if rows else partitions,
+            "replication_factor": -1 if rows else replication,
+            "assignments": rows,
+            "configs": [{"name": key, "value": value} for key, value in (configs or {}).items()],
+        }
+        response = self._cluster.call(
+            "create_topics", topics=[topic], validate_only=validate_only, timeout_ms=_CHANGE_TIMEOUT_MS
+        )
+        check(f"topic {name!r}", response.topics[0])
+
+    def delete(self, name: str) -> None:
+        """Deletes a topic and its records."""
+        response = self._cluster.call(
+            "delete_topics", topics=[{"name": name}], topic_names=[name], timeout_ms=_CHANGE_TIMEOUT_MS
+        )
+        check(f"topic {name!r}", response.responses[0])
+
+    def add_partitions(self, name: str, count: int, *, validate_only: bool = False) -> None:
+        """Adds partitions, so that there are `count` of them."""
+        topic = {"name": name, "count": count, "assignments": None}
+        response = self._cluster.call(
+            "create_partitions", topics=[topic], validate_only=validate_only, timeout_ms=_CHANGE_TIMEOUT_MS
+        )
+        check(f"topic {name!r}", response.results[0])
+
+    # Settings
+
+    def settings(self, resource: ConfigResource, name: str, names: Sequence[str] | None = None) -> list[ConfigEntry]:
+        """Settings by name. For a broker, `name` is its id, or empty for the defaults of all brokers."""
+        wanted = {"resource_type": int(resource), "resource_name": name, "configuration_keys": names}
+        response = self._ask_about(
+            resource, name, "describe_configs", resources=[wanted], include_synonyms=True, include_documentation=True
+        )
+        check(_called(resource, name), response.results[0])
+        return sorted((_setting(row) for row in response.results[0].configs), key=lambda row: row.name)
+
+    def setting(self, resource: ConfigResource, name: str, key: str) -> ConfigEntry:
+        """One setting; RESOURCE_NOT_FOUND if the topic or broker does not have it."""
+        found = next((row for row in self.settings(resource, name) if row.name == key), None)
+        if found is None:
+            raise refusal(_called(resource, name), ErrorCode.RESOURCE_NOT_FOUND, f"there is no setting {key!r}")
+        return found
+
+    def change(
+        self, resource: ConfigResource, name: str, changes: Sequence[ConfigChange], *, validate_only: bool = False
+    ) -> None:
+        """Changes settings, all or none of them."""
+        rows = [
+            {"name": change.name, "config_operation": int(change.operation), "value": change.value}
+            for change in changes
+        ]
+        wanted = {"resource_type": int(resource), "resource_name": name, "configs": rows}
+        response = self._ask_about(
+            resource, name, "incremental_alter_configs", resources=[wanted], validate_only=validate_only
+        )
+        check(_called(resource, name), response.responses[0])
+
+    def _ask_about(self, resource: ConfigResource, name: str, api: str, **fields: Any) -> Message:
+        """Sends a request about settings. Only the broker itself knows its settings."""
+        if resource is ConfigResource.BROKER and name:
+            if int(name) not in {row.node_id for row in self._cluster.brokers()}:
+                raise refusal(f"broker {name}", ErrorCode.RESOURCE_NOT_FOUND, "there is no such broker")
+            return self._cluster.call(api, node=int(name), **fields)
+        return self._cluster.call(api, **fields)
+
+
+def _setting(row: Message) -> ConfigEntry:
+    source = _SOURCES.get(row.config_source, "UNKNOWN")
+    return ConfigEntry(
+        row.name,
+        row.value,
+        source,
+        source == "DEFAULT_CONFIG",
+        row.config_source in _OWN,
+        row.read_only,
+        row.is_sensitive,
+        row.documentation,
+        tuple((each.name, each.value, _SOURCES.get(each.source, "UNKNOWN")) for each in row.synonyms),
+    )
+
+
+def _called(resource: ConfigResource, name: str) -> str:
+    if resource is ConfigResource.TOPIC:
+        return f"topic {name!r}"
+    return f"broker {name}" if name else "the cluster"
