@@ -21,14 +21,14 @@ from millstream.console.messages.query import (
 from millstream.console.messages.reading import FoundRecord
 from millstream.console.messages.views import header_line, hexadecimal, kind_label, one_line, seen, written_out
 from millstream.console.messages.writing import TypedWrongError, typed_bytes, typed_headers
-from millstream.registry.decoding import Decoded, guessed
+from millstream.registry.decoding import Decoded, decode_without_schema
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 PARIS = timezone(timedelta(hours=1))
 
 
 def decode(data: bytes | None) -> Decoded:
-    return Decoded("null", None) if data is None else guessed(data)
+    return Decoded("null", None) if data is None else decode_without_schema(data)
 
 
 def record(value: Any = None, key: bytes | None = None, **headers: bytes) -> FoundRecord:

@@ -14,7 +14,7 @@ from millstream.formats.records.record import Record, build_batch
 from millstream.raw_client import Cluster, TopicPartition, UnreadableError
 from millstream.raw_client.producing import Producer
 from millstream.raw_client.transactions import Transactions
-from millstream.registry.decoding import Decoded, guessed
+from millstream.registry.decoding import Decoded, decode_without_schema
 from millstream.testing import EmbeddedBroker
 from tests.broker.unreadable import unreadable
 
@@ -34,7 +34,7 @@ def reader(cluster: Cluster) -> RecordReader:
 
 
 def decode(data: bytes | None) -> Decoded:
-    return Decoded("null", None) if data is None else guessed(data)
+    return Decoded("null", None) if data is None else decode_without_schema(data)
 
 
 def make_topic(cluster: Cluster, partitions: int = 1) -> str:

@@ -21,7 +21,7 @@ from schemathesis.specs.openapi.checks import (
 
 from millstream.gateway import app as gateway_app
 from millstream.gateway.http.errors import JSON
-from millstream.gateway.http.openapi import undescribed
+from millstream.gateway.http.openapi import undocumented
 from millstream.gateway.http.routes import TEXT
 from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.testing import EmbeddedBroker
@@ -111,7 +111,7 @@ def test_every_route_is_described(broker: EmbeddedBroker, monkeypatch: pytest.Mo
 
     def look(routes: Any) -> Any:
         own = original(routes)
-        seen.append(undescribed([*routes, *own]))
+        seen.append(undocumented([*routes, *own]))
         return own
 
     monkeypatch.setattr(gateway_app, "openapi_routes", look)

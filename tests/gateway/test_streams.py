@@ -19,7 +19,7 @@ import pytest
 from confluent_kafka import Producer
 
 from millstream.gateway.http.configuration import Limits
-from millstream.gateway.http.errors import BadRequestError
+from millstream.gateway.http.errors import ApiError
 from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.gateway.streams import routes as stream_events
 from millstream.gateway.streams import tail as stream_tail
@@ -183,10 +183,10 @@ def test_ids() -> None:
     moving = EventId({10: 5, 2: 7})
     assert [moving.move(10, 6), moving.move(2, 8)] == [b"2:7,10:6", b"2:8,10:6"]
     for text in ("0", "0:", "a:1", "0:1,", "0:-1", "0:1;1:2"):
-        with pytest.raises(BadRequestError):
+        with pytest.raises(ApiError):
             parse_event_id(text)
     assert parse_start("2026-01-31T12:00:00Z") == parse_start("2026-01-31T13:00:00 01:00")
-    with pytest.raises(BadRequestError):
+    with pytest.raises(ApiError):
         parse_start("9" * 30)
 
 
