@@ -13,7 +13,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from google.protobuf import descriptor_pb2
 
 from millstream.schemas.formats import ResolvedSchema
-from millstream.schemas.protobuf_schema import MAIN_FILE, load_file
+from millstream.schemas.protobuf_files import MAIN_FILE
+from millstream.schemas.protobuf_schema import load_file
 
 
 class TinyRegistry:

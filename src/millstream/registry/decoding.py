@@ -25,7 +25,7 @@ import fastavro
 import orjson
 from fastavro.schema import SchemaParseException
 from google.protobuf import json_format, message_factory
-from google.protobuf.descriptor import Descriptor, FileDescriptor
+from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.message import DecodeError
 
 from millstream.registry.avro.schema import AvroSchema
@@ -35,6 +35,7 @@ from millstream.registry.json_schema.schema import JsonSchema
 from millstream.registry.protobuf.schema import ProtobufSchema
 from millstream.registry.registry import Registry
 from millstream.schemas import framing
+from millstream.schemas.protobuf_files import InvalidProtobufError, message_at
 
 _MAX_REASON = 300
 _MAX_VALUE_DEPTH = 200
@@ -145,24 +146,12 @@ class _Protobuf:
     def read(self, payload: bytes) -> Any:
         try:
             indexes, content = framing.split_indexes(payload)
-            message = message_factory.GetMessageClass(self._message(indexes)).FromString(content)
+            message = message_factory.GetMessageClass(message_at(self._file, indexes)).FromString(content)
             return json_format.MessageToDict(message, preserving_proto_field_name=True)
+        except InvalidProtobufError as error:
+            raise UnreadablePayloadError(str(error)) from None
         except (framing.UnframedError, DecodeError, json_format.Error, TypeError, ValueError) as error:
-            if isinstance(error, UnreadablePayloadError):
-                raise
             raise UnreadablePayloadError(f"no Protobuf of this schema: {error}"[:_MAX_REASON]) from None
-
-    def _message(self, indexes: tuple[int, ...]) -> Descriptor:
-        """Found by its place in the file, then in the message around it."""
-        place = list(self._file.message_types_by_name.values())
-        found: Descriptor | None = None
-        for index in indexes:
-            if not 0 <= index < len(place):
-                raise UnreadablePayloadError(f"the schema has no message at {list(indexes)}")
-            found = place[index]
-            place = list(found.nested_types)
-        assert found is not None, "split_indexes gives one at least"
-        return found
 
 
 def _plain(value: Any, depth: int = 0) -> Any:

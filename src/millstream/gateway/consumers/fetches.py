@@ -1,9 +1,11 @@
-"""Fetches that wait for records without a thread: each is a request on a connection of its own, and an entry in the
-event loop's epoll until the broker answers. Threads are used only to send, and to read what has come.
+"""Pending fetches of a reader (an HTTP consumer or a stream): they wait for records without a thread.
 
-One `PendingFetches` belongs to one reader, an HTTP consumer or a stream. It keeps a fetch pending for each position of
-the reader. When a position changes (seek, rebalance), the old fetch becomes void, and a new one is sent at once on
-another connection: a broker responds to the requests of a connection in order.
+Each fetch is a request on its own connection; the event loop waits for the connection to become readable. Threads are
+used only to send the request and to read the response.
+
+`PendingFetches` keeps one fetch pending for each position that its reader wants. When a position changes (seek,
+rebalance), the old fetch is cancelled and a new one is sent at once on another connection, because a broker answers
+the requests of one connection in order.
 """
 
 import asyncio

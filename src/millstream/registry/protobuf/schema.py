@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from google.protobuf import descriptor_pb2
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor, OneofDescriptor
 
-from millstream.registry.formats import Dependency, Problem
-from millstream.registry.protobuf.files import load
+from millstream.registry.formats import Dependency, InvalidSchemaError, Problem
 from millstream.registry.protobuf.text import ProtoPrinter
+from millstream.schemas.protobuf_files import InvalidProtobufError, link
 
 _F = FieldDescriptor
 _GROUPS = (
@@ -212,4 +212,7 @@ class ProtobufFormat:
     forms = frozenset({SERIALIZED})
 
     def parse(self, text: str, dependencies: Sequence[Dependency]) -> ProtobufSchema:
-        return ProtobufSchema(load(text, dependencies))
+        try:
+            return ProtobufSchema(link(text, dependencies))
+        except InvalidProtobufError as error:
+            raise InvalidSchemaError(str(error)) from None
