@@ -146,7 +146,7 @@ class JsonDocuments:
                         yield self._find(schema[keyword], name)
 
     def followed(self, schema: Any) -> Any:
-        """The schema with its references resolved: a `NormalizedSchema`, true or false. The same object for each call."""
+        """The schema with its references resolved: a `NormalizedSchema`, true or false. Always the same object."""
         if not isinstance(schema, dict) or isinstance(schema, NormalizedSchema):
             return schema
         if id(schema) not in self._followed:
