@@ -1,14 +1,10 @@
-"""Errors as callers see them: JSON with a code, what happened and what to do; never a stack trace.
+"""JSON responses and errors: every error has a status, a code, a message and a hint, and never a stack trace.
 
-The paths that speak as Confluent's services do have no field for the hint, so there the message ends with it.
-
-JSON answers.
-
-What the cluster said no to, as HTTP: a status, a code of Confluent's REST API where it has one, and what to do.
+Paths that follow Confluent's APIs have no field for the hint: there it ends the message.
 """
 
 import json
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 from starlette.exceptions import HTTPException
@@ -20,12 +16,15 @@ from millstream.raw_client import RefusedError, SetupError, UnreachableError, Un
 from millstream.registry.errors import RegistryError
 
 JSON = "application/json"
+UNREACHABLE_HINT = "retry in a moment; if it persists, check that the brokers run and that --bootstrap names them"
+INTERNAL_ERROR = "internal error of the gateway; its log has the details"
+_CONFLUENT_PATHS = frozenset({"subjects", "schemas", "contexts", "config", "mode", "compatibility", "v3", "kafka"})
 
 
 def json_bytes(document: Any) -> bytes:
     try:
         return orjson.dumps(document)
-    except TypeError:  # numbers beyond 64 bits and halves of surrogate pairs, which JSON can hold all the same
+    except TypeError:  # numbers beyond 64 bits and unpaired surrogates, which JSON can hold
         return json.dumps(document, separators=(",", ":")).encode()
 
 
@@ -35,96 +34,11 @@ def json_response(
     return Response(json_bytes(document), status, headers, media_type)
 
 
-UNREACHABLE_HINT = "ask again in a moment; if it stays, see whether the brokers run and --bootstrap names them"
-
-
-class ErrorDetails(NamedTuple):
-    """Status, code, message and hint of a failed operation. As an exception it is `ApiError`."""
-
-    status: int
-    code: int
-    message: str
-    hint: str
-
-
-_TABLE: dict[ErrorCode, tuple[int, int, str]] = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: (404, 40403, "create the topic first, or look at its name and partition"),
-    ErrorCode.UNKNOWN_TOPIC_ID: (404, 40403, "the topic was deleted: create it again"),
-    ErrorCode.GROUP_ID_NOT_FOUND: (404, 40403, "GET /groups lists the groups there are"),
-    ErrorCode.RESOURCE_NOT_FOUND: (404, 40403, "look at the name"),
-    ErrorCode.TOPIC_ALREADY_EXISTS: (409, 40902, "choose another name, or use the topic as it is"),
-    ErrorCode.NON_EMPTY_GROUP: (409, 40903, "stop the members of the group first"),
-    ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: (409, 40903, "stop the members that read the topic first"),
-    ErrorCode.UNKNOWN_MEMBER_ID: (409, 40904, "stop the members of the group first, or begin anew"),
-    ErrorCode.ILLEGAL_GENERATION: (409, 40904, "stop the members of the group first, or begin anew"),
-    ErrorCode.REBALANCE_IN_PROGRESS: (409, 40904, "ask again once the group has settled"),
-    ErrorCode.FENCED_INSTANCE_ID: (409, 40904, "another member has this instance id: give each its own"),
-    ErrorCode.OFFSET_OUT_OF_RANGE: (416, 41601, "ask for an offset between the log's start and its end"),
-    ErrorCode.INVALID_TOPIC_EXCEPTION: (400, 40002, "use letters, digits, '.', '_' and '-', at most 249 of them"),
-    ErrorCode.INVALID_PARTITIONS: (400, 40002, "give at least 1, and more than there are"),
-    ErrorCode.INVALID_REPLICATION_FACTOR: (400, 40002, "give at least 1 and no more than there are brokers"),
-    ErrorCode.INVALID_REPLICA_ASSIGNMENT: (400, 40002, "name brokers that there are, each once"),
-    ErrorCode.INVALID_CONFIG: (400, 40002, "look at the settings' names and values: GET the configs lists them"),
-    ErrorCode.INVALID_REQUEST: (400, 40002, "look at what was sent"),
-    ErrorCode.INVALID_GROUP_ID: (400, 40002, "give a group id that is not empty"),
-    ErrorCode.POLICY_VIOLATION: (400, 40002, "the cluster's policy forbids it: ask whoever runs it"),
-    ErrorCode.TOPIC_DELETION_DISABLED: (403, 40301, "set delete.topic.enable on the brokers"),
-    ErrorCode.MESSAGE_TOO_LARGE: (413, 41301, "send smaller records, or raise max.message.bytes of the topic"),
-    ErrorCode.RECORD_LIST_TOO_LARGE: (413, 41301, "send fewer records at once"),
-    ErrorCode.INVALID_RECORD: (422, 42206, "look at what the topic demands of its records"),
-    ErrorCode.INVALID_TIMESTAMP: (422, 42206, "give a time that the topic's limits allow"),
-    ErrorCode.UNSUPPORTED_VERSION: (501, 50101, "this cluster is too old for it"),
-    ErrorCode.REQUEST_TIMED_OUT: (504, 50401, "ask again in a moment; it may have been done all the same"),
-}
-_CLOSED_HINT = "ask whoever runs the cluster to grant the gateway's user this operation"
-
-
-def error_for_code(code: ErrorCode, message: str) -> ErrorDetails:
-    """What a Kafka error code means to a caller; codes that pass by themselves are 503."""
-    if code.name.endswith("AUTHORIZATION_FAILED"):
-        return ErrorDetails(403, 40301, message, _CLOSED_HINT)
-    status, number, hint = _TABLE.get(code, (0, 0, ""))
-    if status:
-        return ErrorDetails(status, number, message, hint)
-    if code.retriable:
-        return ErrorDetails(503, 50301, message, UNREACHABLE_HINT)
-    return ErrorDetails(502, 50201, message, "this is the cluster's own word; its brokers' logs may say more")
-
-
-def error_for_wire_error(error: WireError) -> ErrorDetails:
-    if isinstance(error, UnreadableError):
-        return ErrorDetails(502, 50203, str(error), "seek behind the batch")
-    if isinstance(error, RefusedError):
-        return error_for_code(error.code, str(error))
-    if isinstance(error, UnreachableError):
-        return ErrorDetails(504, 50401, str(error), UNREACHABLE_HINT) if error.late else _away(error)
-    if isinstance(error, SetupError):
-        return ErrorDetails(
-            502, 50202, str(error), "the gateway's settings do not fit the cluster: start it with others"
-        )
-    return _away(error)
-
-
-def _away(error: WireError) -> ErrorDetails:
-    return ErrorDetails(503, 50301, str(error), UNREACHABLE_HINT)
-
-
-_CONFLUENT_PATHS = frozenset({"subjects", "schemas", "contexts", "config", "mode", "compatibility", "v3", "kafka"})
-_NOTHING_HERE = "there is nothing at this path", "GET /docs lists what there is"
-_HINTS = {
-    400: "look at what was sent; /docs describes each request",
-    401: "send credentials: basic or bearer authentication",
-    404: "look at the name; /docs lists what there is",
-    405: "look at /docs for the methods of this path",
-    413: "send less at once",
-    500: "ask again; if it stays, this gateway's log says more",
-    503: "ask again in a moment",
-}
-
-
 class ApiError(Exception):
-    """The request cannot be served; the status, what happened, and what to do about it. `code` is the status unless
-    there is more to say. (Every refusal of ours is one of these, also those that are nobody's fault, such as 503.)"""
+    """An error response: status, message, and a hint what to do. `code` is the status unless a longer code says more.
+
+    It is raised by handlers, or used as a value where each record of a request has its own result.
+    """
 
     def __init__(
         self,
@@ -143,8 +57,82 @@ class ApiError(Exception):
         self.headers = headers
 
 
+# Errors of the cluster
+
+_TABLE: dict[ErrorCode, tuple[int, int, str]] = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: (404, 40403, "create the topic first, or check its name and partition"),
+    ErrorCode.UNKNOWN_TOPIC_ID: (404, 40403, "the topic was deleted: create it again"),
+    ErrorCode.GROUP_ID_NOT_FOUND: (404, 40403, "GET /groups lists all groups"),
+    ErrorCode.RESOURCE_NOT_FOUND: (404, 40403, "check the name"),
+    ErrorCode.TOPIC_ALREADY_EXISTS: (409, 40902, "choose another name, or use the existing topic"),
+    ErrorCode.NON_EMPTY_GROUP: (409, 40903, "stop the members of the group first"),
+    ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: (409, 40903, "stop the members that read the topic first"),
+    ErrorCode.UNKNOWN_MEMBER_ID: (409, 40904, "stop the members of the group first, or join again"),
+    ErrorCode.ILLEGAL_GENERATION: (409, 40904, "stop the members of the group first, or join again"),
+    ErrorCode.REBALANCE_IN_PROGRESS: (409, 40904, "retry when the rebalance is complete"),
+    ErrorCode.FENCED_INSTANCE_ID: (409, 40904, "another member has this instance id: use a different one"),
+    ErrorCode.OFFSET_OUT_OF_RANGE: (416, 41601, "use an offset between log start and log end"),
+    ErrorCode.INVALID_TOPIC_EXCEPTION: (400, 40002, "use letters, digits, '.', '_' and '-', at most 249 of them"),
+    ErrorCode.INVALID_PARTITIONS: (400, 40002, "give at least 1, and more than the topic has"),
+    ErrorCode.INVALID_REPLICATION_FACTOR: (400, 40002, "give at least 1 and at most the number of brokers"),
+    ErrorCode.INVALID_REPLICA_ASSIGNMENT: (400, 40002, "name existing brokers, each once"),
+    ErrorCode.INVALID_CONFIG: (400, 40002, "check the names and values of the settings: GET the configs lists them"),
+    ErrorCode.INVALID_REQUEST: (400, 40002, "check the request"),
+    ErrorCode.INVALID_GROUP_ID: (400, 40002, "give a group id that is not empty"),
+    ErrorCode.POLICY_VIOLATION: (400, 40002, "a policy of the cluster forbids it: contact its operator"),
+    ErrorCode.TOPIC_DELETION_DISABLED: (403, 40301, "set delete.topic.enable on the brokers"),
+    ErrorCode.MESSAGE_TOO_LARGE: (413, 41301, "send smaller records, or raise max.message.bytes of the topic"),
+    ErrorCode.RECORD_LIST_TOO_LARGE: (413, 41301, "send fewer records in one request"),
+    ErrorCode.INVALID_RECORD: (422, 42206, "check what the topic requires of its records"),
+    ErrorCode.INVALID_TIMESTAMP: (422, 42206, "use a timestamp within the topic's limits"),
+    ErrorCode.UNSUPPORTED_VERSION: (501, 50101, "this cluster is too old for it"),
+    ErrorCode.REQUEST_TIMED_OUT: (504, 50401, "retry in a moment; the change may have been made"),
+}
+_UNAUTHORIZED_HINT = "grant the gateway's user this operation on the cluster"
+
+
+def error_for_code(code: ErrorCode, message: str) -> ApiError:
+    """The response for a Kafka error code. Retriable errors are 503."""
+    if code.name.endswith("AUTHORIZATION_FAILED"):
+        return ApiError(403, message, _UNAUTHORIZED_HINT, code=40301)
+    status, number, hint = _TABLE.get(code, (0, 0, ""))
+    if status:
+        return ApiError(status, message, hint, code=number)
+    if code.retriable:
+        return ApiError(503, message, UNREACHABLE_HINT, code=50301)
+    return ApiError(502, message, "this error comes from the cluster; the brokers' logs may say more", code=50201)
+
+
+def error_for_wire_error(error: WireError) -> ApiError:
+    """The response for an error of the client to the cluster."""
+    if isinstance(error, UnreadableError):
+        return ApiError(502, str(error), "seek past the batch", code=50203)
+    if isinstance(error, RefusedError):
+        return error_for_code(error.code, str(error))
+    if isinstance(error, UnreachableError) and error.late:
+        return ApiError(504, str(error), UNREACHABLE_HINT, code=50401)
+    if isinstance(error, SetupError):
+        hint = "the gateway's settings do not fit the cluster: start it with others"
+        return ApiError(502, str(error), hint, code=50202)
+    return ApiError(503, str(error), UNREACHABLE_HINT, code=50301)
+
+
+# Error responses
+
+_NO_SUCH_PATH = "there is no such path", "GET /docs lists all paths"
+_HINTS = {
+    400: "check the request; /docs describes each one",
+    401: "send credentials: basic or bearer authentication",
+    404: "check the name; /docs lists all paths",
+    405: "/docs lists the methods of this path",
+    413: "send less in one request",
+    500: "retry; if it persists, the gateway's log says more",
+    503: "retry in a moment",
+}
+
+
 def is_confluent(path: str) -> bool:
-    """Whether errors at this path have the form of Confluent's, without `hint`."""
+    """Whether errors at this path have Confluent's form, without `hint`."""
     return path.split("/", 2)[1] in _CONFLUENT_PATHS if path.startswith("/") else False
 
 
@@ -165,14 +153,14 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message, hint = str(error.detail), ""
     if error.status_code == 404:
-        message, hint = _NOTHING_HERE
+        message, hint = _NO_SUCH_PATH
     elif error.status_code == 405:
-        message = f"this path does not take {request.method}"
+        message = f"this path does not support {request.method}"
     path, status = request.scope["path"], error.status_code
     return error_response(path, status, status, message, hint, dict(error.headers or {}))
 
 
-async def on_bad_request(request: Request, error: Exception) -> Response:
+async def on_api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
     return error_response(request.scope["path"], error.status, error.code, error.message, error.hint, error.headers)
 
@@ -184,19 +172,18 @@ async def on_registry_error(request: Request, error: Exception) -> Response:
 
 async def on_wire_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, WireError)
-    found: ErrorDetails = error_for_wire_error(error)
-    return error_response(request.scope["path"], found.status, found.code, found.message, found.hint)
+    return await on_api_error(request, error_for_wire_error(error))
 
 
-async def on_anything_else(request: Request, error: Exception) -> Response:
-    """The server behind logs the error itself."""
-    return error_response(request.scope["path"], 500, 50000, "this gateway has made a mistake; its log says which")
+async def on_unexpected_error(request: Request, error: Exception) -> Response:
+    """The ASGI server logs the error."""
+    return error_response(request.scope["path"], 500, 50000, INTERNAL_ERROR)
 
 
 HANDLERS: dict[Any, Any] = {
     HTTPException: on_http_exception,
-    ApiError: on_bad_request,
+    ApiError: on_api_error,
     RegistryError: on_registry_error,
     WireError: on_wire_error,
-    Exception: on_anything_else,
+    Exception: on_unexpected_error,
 }

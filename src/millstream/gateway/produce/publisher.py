@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from millstream.gateway.http.configuration import Limits
-from millstream.gateway.http.errors import UNREACHABLE_HINT, ErrorDetails, error_for_code
+from millstream.gateway.http.errors import UNREACHABLE_HINT, ApiError, error_for_code
 from millstream.raw_client import Cluster
 from millstream.raw_client.errors import error_code
 from millstream.raw_client.security import TlsSettings
@@ -102,7 +102,7 @@ class Stored(NamedTuple):
     timestamp: int
 
 
-Outcome = Stored | ErrorDetails
+Outcome = Stored | ApiError
 
 
 class Publisher:
@@ -153,7 +153,9 @@ class Publisher:
             return await asyncio.wait_for(future, self._limits.produce_timeout_s + _PATIENCE_S)
         except TimeoutError:
             return [
-                ErrorDetails(504, 50401, "nothing was heard of the record", f"{UNREACHABLE_HINT}; {_UNSURE_HINT}")
+                ApiError(
+                    504, "the record was not acknowledged in time", f"{UNREACHABLE_HINT}; {_UNSURE_HINT}", code=50401
+                )
             ] * count
 
     def enqueue(self, topic: str, records: Sequence[OutgoingRecord]) -> "asyncio.Future[list[Outcome]]":
@@ -170,7 +172,7 @@ class Publisher:
                     produce(topic, value, key, partition, report, None, timestamp, headers)
             except BufferError:
                 flight.settle(
-                    index, ErrorDetails(503, 50302, "too much waits to be written", "send it again in a moment")
+                    index, ApiError(503, "too many records wait to be written", "retry in a moment", code=50302)
                 )
             except KafkaException as error:
                 flight.settle(index, error_for_librdkafka(error.args[0]))
@@ -267,10 +269,10 @@ _LOCAL: dict[int, tuple[int, int, str]] = {
 }
 
 
-def error_for_librdkafka(error: KafkaError) -> ErrorDetails:
+def error_for_librdkafka(error: KafkaError) -> ApiError:
     """What an error of librdkafka means to a caller."""
     code = int(error.code())
     if code >= 0:
         return error_for_code(error_code(code), error.str())
     status, number, hint = _LOCAL.get(code, (503, 50301, UNREACHABLE_HINT))
-    return ErrorDetails(status, number, error.str(), hint)
+    return ApiError(status, error.str(), hint, code=number)

@@ -19,7 +19,7 @@ from starlette.routing import BaseRoute
 
 from millstream.formats.model.errors import ErrorCode
 from millstream.gateway.context import GatewayContext
-from millstream.gateway.http.errors import ApiError, ErrorDetails, error_document, json_response
+from millstream.gateway.http.errors import ApiError, error_document, json_response
 from millstream.gateway.http.request import ApiRequest, body_pieces
 from millstream.gateway.http.routes import endpoint
 from millstream.gateway.produce.bodies import (
@@ -198,7 +198,7 @@ class Producing:
                 )
         outcomes = await self.publisher.publish(topic, records)
         for outcome in outcomes:
-            if isinstance(outcome, ErrorDetails) and outcome.status == 404:
+            if isinstance(outcome, ApiError) and outcome.status == 404:
                 self.topics.forget(topic)
                 break
         return outcomes
@@ -220,8 +220,8 @@ class ProduceRoutes:
         async with self._body(asked) as body:
             message = read_body(Message, body, *forms)
             (outcome,) = await self._publish(asked, topic, [message], forms)
-        if isinstance(outcome, ErrorDetails):
-            raise _refusal(outcome)
+        if isinstance(outcome, ApiError):
+            raise outcome
         return json_response({"topic": topic, **outcome._asdict()})
 
     async def batch(self, asked: ApiRequest) -> Response:
@@ -294,10 +294,6 @@ def _form(asked: ApiRequest, name: str, default: Form) -> Form:
         ) from None
 
 
-def _refusal(trouble: ErrorDetails) -> ApiError:
-    return ApiError(trouble.status, trouble.message, trouble.hint, code=trouble.code)
-
-
 def _answer(asked: ApiRequest, outcomes: Sequence[Outcome], document: dict[str, Any]) -> Response:
     """200 if all are stored, 207 if some are; if none is, the first one's error."""
     path = asked.request.scope["path"]
@@ -311,6 +307,6 @@ def _answer(asked: ApiRequest, outcomes: Sequence[Outcome], document: dict[str, 
             offsets.append(error_document(path, outcome.code, outcome.message, outcome.hint))
     if not stored:
         first = outcomes[0]
-        assert isinstance(first, ErrorDetails)
-        raise _refusal(first)
+        assert isinstance(first, ApiError)
+        raise first
     return json_response(document | {"offsets": offsets}, status=200 if stored == len(outcomes) else 207)

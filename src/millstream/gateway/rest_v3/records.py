@@ -24,9 +24,9 @@ from starlette.routing import BaseRoute
 from starlette.types import Receive, Scope, Send
 
 from millstream.gateway.http.errors import (
+    INTERNAL_ERROR,
     JSON,
     ApiError,
-    ErrorDetails,
     error_document,
     error_for_wire_error,
     json_bytes,
@@ -268,7 +268,7 @@ class RecordRoutes:
             pass
         except Exception:  # whoever waits for lines must not wait for ever
             logger.exception("stream_failed topic=%s", asked.path("topic_name"))
-            await waiting.put(lane.refused(ApiError(500, "this gateway has made a mistake; its log says which")))
+            await waiting.put(lane.refused(ApiError(500, INTERNAL_ERROR)))
         await waiting.put(None)
 
     async def batch(self, asked: ApiRequest) -> Response:
@@ -334,7 +334,7 @@ class _Lane:
             (outcome,) = await self._producing.publisher.outcome(pending)
         finally:
             self._producing.in_flight.give_back(size)
-        if isinstance(outcome, ErrorDetails):
+        if isinstance(outcome, ApiError):
             return error_document(self._path, outcome.code, outcome.message, outcome.hint)
         at = datetime.fromtimestamp(outcome.timestamp / 1000, UTC)
         told: dict[str, Any] = {

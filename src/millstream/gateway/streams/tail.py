@@ -21,7 +21,7 @@ from millstream.formats.records.opening import OpeningLimits
 from millstream.formats.records.record import Record
 from millstream.gateway.consumers.bodies import RecordView
 from millstream.gateway.consumers.fetches import FetchedPartition, PendingFetches, fair_share
-from millstream.gateway.http.errors import json_bytes
+from millstream.gateway.http.errors import INTERNAL_ERROR, json_bytes
 from millstream.gateway.streams.positions import Positions
 from millstream.raw_client import EARLIEST, LATEST, Cluster, TopicPartition, UnreadableError, WireError
 from millstream.raw_client.errors import UNREADABLE
@@ -200,7 +200,7 @@ class Tail:
             await asyncio.sleep(_PAUSE_S)
         except Exception:  # readers must not wait for ever for a mistake of ours
             logger.exception("stream_broken topic=%s", self._topic)
-            self.trouble = "this gateway has made a mistake; its log says which"
+            self.trouble = INTERNAL_ERROR
             self._tell()
             await asyncio.sleep(_PAUSE_S)
 
