@@ -20,11 +20,9 @@ from millstream.formats.records.compression import Codec
 from millstream.formats.records.record import Record, build_batch
 from millstream.node.runtime.disk import RealDisk
 from millstream.node.runtime.real_environment import breathe
-from millstream.node.storage.cleaner.cleanable import cleanable
 from millstream.node.storage.cleaner.cleaning import Cleaning
-from millstream.node.storage.cleaner.settings import CleanerSettings
-from millstream.node.storage.cleaner.throttle import Throttle
-from millstream.node.storage.log.log_directory import LogDirectory
+from millstream.node.storage.cleaner.plan import CleanerSettings, Throttle, cleanable
+from millstream.node.storage.log.directory import LogDirectory
 from millstream.node.storage.log.partition_log import PartitionLog
 
 NOW_MS = 1_700_000_000_000

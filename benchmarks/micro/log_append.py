@@ -13,7 +13,7 @@ from millstream.formats.model.identifiers import TopicName, TopicPartition
 from millstream.formats.records.batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, seal
 from millstream.formats.records.record import Record, build_batch
 from millstream.node.runtime.disk import RealDisk
-from millstream.node.storage.log.log_directory import LogDirectory
+from millstream.node.storage.log.directory import LogDirectory
 from millstream.node.storage.log.partition_log import PartitionLog
 
 NOW_MS = 1_700_000_000_000

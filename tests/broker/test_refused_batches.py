@@ -27,7 +27,7 @@ from millstream.node.replicas.partition_table import PartitionTable
 from millstream.node.replicas.refused_batches import REMEMBERED_S, RetryOrderGuard
 from millstream.node.runtime.disk import RealDisk
 from millstream.node.server.network import SocketNetwork
-from millstream.node.storage.log.log_directory import LogDirectory
+from millstream.node.storage.log.directory import LogDirectory
 from millstream.node.storage.log.producer_state import ProducerState
 from tests import wire as wires
 from tests.wire import Wire

@@ -35,7 +35,7 @@ from millstream.node.replicas.partition_table import PartitionTable
 from millstream.node.runtime.disk import RealDisk
 from millstream.node.server.network import SocketNetwork
 from millstream.node.server.service import Peer
-from millstream.node.storage.log.log_directory import LogDirectory
+from millstream.node.storage.log.directory import LogDirectory
 from tests import wire as wires
 
 TOPIC_ID = UUID(int=5)

@@ -22,7 +22,7 @@ from millstream.node.replicas.partition_table import PartitionTable
 from millstream.node.runtime.disk import RealDisk
 from millstream.node.runtime.real_environment import SystemClock
 from millstream.node.server.network import SocketNetwork
-from millstream.node.storage.log.log_directory import LogDirectory
+from millstream.node.storage.log.directory import LogDirectory
 from millstream.node.transactions.coordinator import STATE_TOPIC, TransactionShards, shard_of
 from millstream.node.transactions.core.decisions import ProducerStart
 from tests.coordinator.transaction_run import partition

@@ -27,7 +27,7 @@ from millstream.node.replicas.partition_table import PartitionTable
 from millstream.node.runtime.disk import RealDisk
 from millstream.node.server.network import SocketNetwork
 from millstream.node.server.request import ProduceResults
-from millstream.node.storage.log.log_directory import LogDirectory
+from millstream.node.storage.log.directory import LogDirectory
 from millstream.node.transactions import produce as transactional_produce
 from millstream.node.transactions.produce import TransactionalProduce
 from millstream.node.transactions.verification import for_producer

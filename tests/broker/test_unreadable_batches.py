@@ -21,7 +21,7 @@ from millstream.node.replicas.unreadable_batches import (
     Unreadable,
     UnreadableBatches,
 )
-from millstream.node.storage.log.slice import Slice
+from millstream.node.storage.log.log_reader import Slice
 from millstream.testing import EmbeddedBroker
 from tests.broker.unreadable import GARBAGE, records_with, sealed, unreadable
 from tests.wire import Wire, batch, fetch_fields, values

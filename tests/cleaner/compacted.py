@@ -8,10 +8,8 @@ from millstream.config.topic_config import LogConfig
 from millstream.formats.records.batch import BatchHeader
 from millstream.formats.records.compression import Codec
 from millstream.formats.records.record import Record, build_batch, read_batches
-from millstream.node.storage.cleaner.cleanable import cleanable
 from millstream.node.storage.cleaner.cleaning import Cleaning
-from millstream.node.storage.cleaner.settings import CleanerSettings
-from millstream.node.storage.cleaner.throttle import Throttle
+from millstream.node.storage.cleaner.plan import CleanerSettings, Throttle, cleanable
 from millstream.node.storage.log.partition_log import PartitionLog
 
 NOW = 1_700_000_000_000

@@ -9,13 +9,10 @@ from uuid import UUID
 import pytest
 
 from millstream.formats.model.identifiers import TopicName, TopicPartition
-from millstream.node.storage.checkpoint import decode_offsets
-from millstream.node.storage.cleaner.cleanable import cleanable
 from millstream.node.storage.cleaner.errors import UncleanableError
 from millstream.node.storage.cleaner.log_cleaner import LogCleaner
-from millstream.node.storage.cleaner.plan import CleaningAbortedError
-from millstream.node.storage.cleaner.settings import CleanerSettings
-from millstream.node.storage.cleaner.throttle import Throttle
+from millstream.node.storage.cleaner.plan import CleanerSettings, CleaningAbortedError, Throttle, cleanable
+from millstream.node.storage.file_formats import decode_offsets
 from millstream.node.storage.log.partition_log import PartitionLog
 from tests import wire
 from tests.broker.unreadable import unreadable
@@ -97,7 +94,7 @@ def test_a_truncated_log_is_dirty_from_there(node: Node) -> None:
     clean(log)
     log.truncate_to(19)
     assert log.cleaned_offset == 19
-    log.start_anew_at(100, NOW)
+    log.restart_at(100, NOW)
     assert log.cleaned_offset == 100
 
 
@@ -166,7 +163,7 @@ def test_what_happens_to_the_log_ends_a_pass(node: Node, event: str, call: int) 
         elif event == "retention":
             log.drop_segments(2).run()
         elif event == "anew":
-            log.start_anew_at(500, NOW)
+            log.restart_at(500, NOW)
         elif event == "failure":
             log.fail("for the test")
         else:

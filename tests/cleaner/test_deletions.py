@@ -3,7 +3,7 @@
 import pytest
 
 from millstream.formats.records.compression import Codec
-from millstream.node.storage.cleaner.batches import DELETE_HORIZON_BIT
+from millstream.node.storage.cleaner.copying import DELETE_HORIZON_BIT
 from tests.storage.conftest import Node
 
 from .compacted import HOUR_MS, NOW, append, batches, clean, committed_records, config, end_transaction, records, table

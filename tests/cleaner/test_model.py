@@ -13,9 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from millstream.config.topic_config import LogConfig
 from millstream.formats.records.compression import Codec
-from millstream.node.storage.cleaner.cleanable import cleanable
-from millstream.node.storage.cleaner.settings import CleanerSettings
-from millstream.node.storage.log.log_directory import LogDirectory
+from millstream.node.storage.cleaner.plan import CleanerSettings, cleanable
+from millstream.node.storage.log.directory import LogDirectory
 from millstream.node.storage.log.partition_log import PartitionLog
 from millstream.simulator.disk import DiskSession, Killed, SimulatedDisk
 from tests.storage.conftest import PARTITION, TOPIC_ID

@@ -3,7 +3,7 @@
 import pytest
 
 from millstream.formats.records.compression import Codec
-from millstream.node.storage.cleaner.settings import CleanerSettings
+from millstream.node.storage.cleaner.plan import CleanerSettings
 from tests.storage.conftest import Node
 
 from .compacted import NOW, append, batches, clean, config, records

@@ -8,7 +8,7 @@ import pytest
 from millstream.formats.records.compression import Codec
 from millstream.formats.records.opening import OpeningLimits
 from millstream.node.storage.cleaner.log_cleaner import LogCleaner
-from millstream.node.storage.cleaner.settings import CleanerSettings
+from millstream.node.storage.cleaner.plan import CleanerSettings
 from tests.storage.conftest import Node
 
 from .compacted import HOUR_MS, NOW, append, batches, clean, config, end_transaction, offload, records

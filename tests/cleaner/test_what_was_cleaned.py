@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from millstream.formats.records.record import Record, build_batch
-from millstream.node.storage.cleaner.plan import CleaningAbortedError
-from millstream.node.storage.cleaner.throttle import Throttle
+from millstream.node.storage.cleaner.plan import CleaningAbortedError, Throttle
 from millstream.node.storage.log.partition_log import PartitionLog
 from tests.storage.conftest import Node
 

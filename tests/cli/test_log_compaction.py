@@ -7,7 +7,7 @@ from millstream.cli import exit_codes
 from millstream.config.topic_config import LogConfig
 from millstream.formats.model.identifiers import TopicName, TopicPartition
 from millstream.node.runtime.disk import RealDisk
-from millstream.node.storage.log.log_directory import LogDirectory
+from millstream.node.storage.log.directory import LogDirectory
 from tests.cleaner.compacted import NOW, append, clean, config
 
 from .conftest import Run

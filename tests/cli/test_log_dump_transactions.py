@@ -9,7 +9,7 @@ from millstream.config.topic_config import LogConfig
 from millstream.formats.model.identifiers import TopicName, TopicPartition
 from millstream.formats.records.record import Record, build_batch
 from millstream.node.runtime.disk import RealDisk
-from millstream.node.storage.log.log_directory import LogDirectory
+from millstream.node.storage.log.directory import LogDirectory
 
 from .conftest import Run
 

@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from millstream.node.storage.file_names import TRANSACTION_INDEXES
+from millstream.node.storage.file_formats import TRANSACTION_INDEXES
 from millstream.testing import EmbeddedBroker
 
 TOPIC = "data"

@@ -16,8 +16,8 @@ from millstream.node.consensus.quorum.handlers import QuorumHandlers
 from millstream.node.consensus.quorum.metadata_loader import MetadataLoader
 from millstream.node.consensus.quorum.metadata_log import MetadataLog
 from millstream.node.consensus.quorum.metadata_quorum import MetadataQuorum
+from millstream.node.consensus.quorum.publication import MetadataRetention
 from millstream.node.consensus.quorum.quorum_state import QuorumStateFile
-from millstream.node.consensus.quorum.snapshot_writer import Retention
 from millstream.node.consensus.raft.messages import Peer
 from millstream.node.consensus.raft.settings import QuorumSettings
 from millstream.node.consensus.raft.voter_set import Endpoint, ReplicaKey, Voter, VoterSet
@@ -29,7 +29,7 @@ from millstream.node.server.dispatch import Dispatcher
 from millstream.node.server.listener import ConnectionLimits, Listener
 from millstream.node.server.request import ApiVersions, api
 from millstream.node.storage.disk import Disk
-from millstream.node.storage.log.log_directory import LogDirectory
+from millstream.node.storage.log.directory import LogDirectory
 from millstream.testing.node_process import free_ports
 from tests.waiting import PATIENCE_S
 
@@ -86,7 +86,7 @@ class QuorumNode:
         cluster_id: str | None = None,
         disk: Disk | None = None,
         directory: int = 0,
-        retention: Retention | None = None,
+        retention: MetadataRetention | None = None,
         snapshot_bytes: int = 1 << 40,
     ) -> None:
         environment = self.environment = cluster.environment(node_id)
@@ -113,7 +113,7 @@ class QuorumNode:
             endpoints=(endpoint,) if may_vote else (),
             listener_name=LISTENER,
             settings=QUICK,
-            retention=retention or Retention(),
+            retention=retention or MetadataRetention(),
             environment=environment,
             on_fatal=self.fatal.append,
         )

@@ -18,7 +18,7 @@ from millstream.node.metadata.records import MetadataRecord, TopicRecord
 from millstream.node.runtime.disk import RealDisk
 from millstream.node.runtime.real_environment import SystemClock
 from millstream.node.server.network import SocketNetwork
-from millstream.node.storage.log.log_directory import LogDirectory
+from millstream.node.storage.log.directory import LogDirectory
 
 T = TypeVar("T")
 NOW = 1_700_000_000_000

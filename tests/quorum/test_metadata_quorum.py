@@ -9,7 +9,7 @@ import pytest
 
 from millstream.config.setting import ConfigError
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.node.consensus.quorum.snapshot_writer import Retention
+from millstream.node.consensus.quorum.publication import MetadataRetention
 from millstream.node.consensus.raft.messages import Peer
 from millstream.node.consensus.raft.voter_set import Endpoint, VoterSet
 
@@ -163,7 +163,7 @@ def test_a_newcomer_gets_a_snapshot(tmp_path: Path) -> None:
     async def test() -> None:
         async with Cluster(tmp_path) as cluster:
             for node_id in (1, 2):
-                cluster.start(node_id, retention=Retention(bytes=0))
+                cluster.start(node_id, retention=MetadataRetention(bytes=0))
             await cluster.write(*range(100))
             for node in cluster.nodes.values():
                 await eventually(lambda: len(node.topics) == 100)  # noqa: B023
@@ -189,7 +189,7 @@ def test_a_newcomer_gets_a_snapshot(tmp_path: Path) -> None:
 def test_snapshots_are_written_as_the_log_grows(tmp_path: Path) -> None:
     async def test() -> None:
         async with Cluster(tmp_path) as cluster:
-            cluster.start_all(snapshot_bytes=1000, retention=Retention(bytes=3000))
+            cluster.start_all(snapshot_bytes=1000, retention=MetadataRetention(bytes=3000))
             await cluster.write(*range(60))
             await cluster.all_have(range(60))
             for node in cluster.nodes.values():
@@ -309,8 +309,8 @@ def test_what_was_committed_stays_whoever_dies(tmp_path: Path) -> None:
     async def test() -> None:
         chance = random.Random(7)
         async with Cluster(tmp_path) as cluster:
-            cluster.start_all(snapshot_bytes=2000, retention=Retention(bytes=5000))
-            observer = cluster.start(7, may_vote=False, snapshot_bytes=2000, retention=Retention(bytes=5000))
+            cluster.start_all(snapshot_bytes=2000, retention=MetadataRetention(bytes=5000))
+            observer = cluster.start(7, may_vote=False, snapshot_bytes=2000, retention=MetadataRetention(bytes=5000))
             written = 0
             for _ in range(8):
                 burst = chance.randint(1, 12)
@@ -328,7 +328,7 @@ def test_what_was_committed_stays_whoever_dies(tmp_path: Path) -> None:
                     written += 1
                 if loses_disk:
                     shutil.rmtree(tmp_path / f"node-{victim}")
-                cluster.start(victim, snapshot_bytes=2000, retention=Retention(bytes=5000))
+                cluster.start(victim, snapshot_bytes=2000, retention=MetadataRetention(bytes=5000))
                 await cluster.all_have(range(written))
             assert observer.loader.image.epoch > 1
             assert not any(node.fatal for node in cluster.nodes.values())

@@ -8,14 +8,14 @@ from millstream.node.consensus.raft.log import QuorumState
 from millstream.node.consensus.raft.messages import (
     BeginQuorumEpoch,
     Fetch,
-    FetchAnswer,
+    FetchResponse,
     LogPosition,
     Parked,
     Peer,
-    PeerAnswer,
+    PeerResponse,
     Send,
     Vote,
-    VoteAnswer,
+    VoteResponse,
 )
 from millstream.node.consensus.raft.replica import RaftReplica
 from millstream.node.consensus.raft.roles import Role
@@ -85,14 +85,14 @@ class Bench:
         self.log.flush()
         self.replica.on_flushed(self.now)
 
-    def answer(self, send: Send, answer: PeerAnswer) -> None:
+    def answer(self, send: Send, answer: PeerResponse) -> None:
         self.replica.on_response(send, answer, self.now)
 
     def grant(self, *, by: tuple[int, ...] = (2,)) -> None:
         """Answers to the votes asked for: granted by some, refused by nobody."""
         for send in self.sends(Vote):
             if send.peer.id in by:
-                self.answer(send, VoteAnswer(leader_epoch=self.replica.epoch, granted=True))
+                self.answer(send, VoteResponse(leader_epoch=self.replica.epoch, granted=True))
 
     def elect(self) -> "Bench":
         """Make it leader, with nothing committed in its epoch yet."""
@@ -122,7 +122,7 @@ class Bench:
         max_wait_ms: int = 0,
         leader_epoch: int | None = None,
         key: ReplicaKey | None = None,
-    ) -> FetchAnswer | Parked:
+    ) -> FetchResponse | Parked:
         """A fetch by another replica: by default of one that has everything."""
         end = self.log.end
         return self.replica.fetch(
@@ -149,7 +149,7 @@ class Bench:
         generation: int = 0,
         voter: ReplicaKey | None = None,
         cluster_id: str | None = "c",
-    ) -> VoteAnswer:
+    ) -> VoteResponse:
         """Somebody asks for this replica's vote: by default with a log as long as its own."""
         return self.replica.vote(
             Vote(
@@ -181,8 +181,8 @@ class Bench:
         (fetch,) = self.sends(Fetch)
         return fetch
 
-    def nothing_new(self, high_watermark: int | None = None) -> FetchAnswer:
-        return FetchAnswer(
+    def nothing_new(self, high_watermark: int | None = None) -> FetchResponse:
+        return FetchResponse(
             leader_id=self.replica.leader_id or -1,
             leader_epoch=self.replica.epoch,
             high_watermark=self.replica.high_watermark if high_watermark is None else high_watermark,

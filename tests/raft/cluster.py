@@ -7,11 +7,11 @@ from typing import Any
 from uuid import UUID
 
 from millstream.node.consensus.raft.events import (
-    Answered,
     BecameLeader,
     HighWatermarkAdvanced,
     LostLeadership,
     Refused,
+    Responded,
     SnapshotInstalled,
     Truncated,
 )
@@ -19,7 +19,7 @@ from millstream.node.consensus.raft.log import LeaderChangeRecord
 from millstream.node.consensus.raft.messages import (
     AddVoter,
     BeginQuorumEpoch,
-    ChangeVotersAnswer,
+    ChangeVotersResponse,
     EndQuorumEpoch,
     Fetch,
     FetchSnapshot,
@@ -82,7 +82,7 @@ class Cluster:
         self.nodes = {i: Node(key_of(i)) for i in range(1, voters + observers + 1)}
         self.leaders: dict[int, int] = {}
         self.committed: list[Entry] = []
-        self.change_answers: list[ChangeVotersAnswer] = []
+        self.change_answers: list[ChangeVotersResponse] = []
         self.story: list[str] = []
         self._values = 0
         for node_id in self.nodes:
@@ -169,7 +169,7 @@ class Cluster:
                 case SnapshotInstalled(snapshot):
                     self.say(f"{node_id} installs {snapshot}")
                     self.check_committed(node, snapshot.offset)
-                case Answered(token, answer):
+                case Responded(token, answer):
                     reply = node.parked.pop(token, None)
                     node.connections.pop(token, None)
                     if reply is not None:

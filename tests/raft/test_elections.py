@@ -4,7 +4,7 @@ from millstream.formats.model.errors import ErrorCode
 from millstream.node.consensus.raft.elections import ELECTION_BACKOFF_MS
 from millstream.node.consensus.raft.events import BecameLeader, LeaderChanged, Refused
 from millstream.node.consensus.raft.log import LeaderChangeRecord, QuorumState
-from millstream.node.consensus.raft.messages import NO_LEADER, Fetch, FetchAnswer, LogPosition, Vote, VoteAnswer
+from millstream.node.consensus.raft.messages import NO_LEADER, Fetch, FetchResponse, LogPosition, Vote, VoteResponse
 from millstream.node.consensus.raft.roles import Role
 from millstream.node.consensus.raft.voter_set import ReplicaKey
 from tests.raft.bench import SETTINGS, Bench
@@ -63,7 +63,7 @@ def test_a_refused_pre_vote_disturbs_nobody() -> None:
     bench = Bench()
     bench.after(2 * SETTINGS.election_timeout_ms)
     for send in bench.sends(Vote):
-        bench.answer(send, VoteAnswer(leader_epoch=0, granted=False))
+        bench.answer(send, VoteResponse(leader_epoch=0, granted=False))
     assert bench.replica.role == Role.UNATTACHED
     assert bench.replica.epoch == 0
 
@@ -73,7 +73,7 @@ def test_a_lost_election_is_tried_again_after_a_pause_with_a_pre_vote() -> None:
     bench.after(2 * SETTINGS.election_timeout_ms)
     bench.grant()
     for send in bench.sends(Vote):
-        bench.answer(send, VoteAnswer(leader_epoch=1, granted=False))
+        bench.answer(send, VoteResponse(leader_epoch=1, granted=False))
     assert bench.replica.role == Role.CANDIDATE
     assert bench.replica.next_deadline_ms > bench.now
     bench.after(SETTINGS.election_backoff_max_ms + 1)
@@ -193,7 +193,7 @@ def test_being_refused_as_another_cluster_is_told() -> None:
     bench = Bench()
     bench.after(2 * SETTINGS.election_timeout_ms)
     (send, _) = bench.sends(Vote)
-    bench.answer(send, VoteAnswer(error=ErrorCode.INCONSISTENT_CLUSTER_ID, leader_epoch=0))
+    bench.answer(send, VoteResponse(error=ErrorCode.INCONSISTENT_CLUSTER_ID, leader_epoch=0))
     assert bench.events(Refused) == [Refused(ErrorCode.INCONSISTENT_CLUSTER_ID, 2)]
 
 
@@ -206,7 +206,7 @@ def test_a_candidate_follows_whoever_won() -> None:
     bench.after(2 * SETTINGS.election_timeout_ms)
     bench.grant()
     (send, _) = bench.sends(Vote)
-    bench.answer(send, VoteAnswer(leader_id=3, leader_epoch=1))
+    bench.answer(send, VoteResponse(leader_id=3, leader_epoch=1))
     assert (bench.replica.role, bench.replica.leader_id) == (Role.FOLLOWER, 3)
     assert bench.store.saved == QuorumState(epoch=1, leader_id=3, voted=key_of(1)), "the vote is not forgotten"
 
@@ -215,9 +215,9 @@ def test_votes_that_come_late_do_not_count() -> None:
     bench = Bench()
     bench.after(2 * SETTINGS.election_timeout_ms)
     pre_votes = bench.sends(Vote)
-    bench.answer(pre_votes[0], VoteAnswer(leader_epoch=0, granted=True))
+    bench.answer(pre_votes[0], VoteResponse(leader_epoch=0, granted=True))
     assert bench.replica.role == Role.CANDIDATE
-    bench.answer(pre_votes[1], VoteAnswer(leader_epoch=0, granted=True))
+    bench.answer(pre_votes[1], VoteResponse(leader_epoch=0, granted=True))
     assert bench.replica.role == Role.CANDIDATE, "a pre-vote is no vote"
 
 
@@ -243,7 +243,7 @@ def test_a_split_vote_is_not_waited_out_when_the_dead_cannot_decide_it() -> None
     bench.after(2 * SETTINGS.election_timeout_ms)
     bench.grant()
     (second, dead) = bench.sends(Vote)
-    bench.answer(second, VoteAnswer(leader_epoch=1, granted=False))
+    bench.answer(second, VoteResponse(leader_epoch=1, granted=False))
     assert bench.replica.next_deadline_ms > bench.now
     bench.replica.on_request_failed(dead, refused=True, now_ms=bench.now)
     bench.after(100)
@@ -273,18 +273,18 @@ def test_a_forged_epoch_is_refused_and_not_saved() -> None:
     assert bench.asked(1, candidate=1).granted, "a real election goes on"
 
 
-def split_vote_after_a_lost_leader(leader_vote: VoteAnswer | None = None) -> Bench:
+def split_vote_after_a_lost_leader(leader_vote: VoteResponse | None = None) -> Bench:
     """The leader, node 3, hangs; nodes 1 and 2 ask for votes at the same time, and each votes for itself."""
     bench = Bench(saved=QuorumState(epoch=1, leader_id=3))
     fetch = next(send for send in bench.sends(Fetch) if send.peer.id == 3)
-    bench.answer(fetch, FetchAnswer(leader_id=3, leader_epoch=1, high_watermark=0))
+    bench.answer(fetch, FetchResponse(leader_id=3, leader_epoch=1, high_watermark=0))
     bench.after(SETTINGS.fetch_timeout_ms + 1)
     assert bench.replica.role == Role.PROSPECTIVE
     bench.grant()
     assert bench.replica.role == Role.CANDIDATE
     for send in bench.sends(Vote):
         if send.peer.id == 2:
-            bench.answer(send, VoteAnswer(leader_epoch=2, granted=False))
+            bench.answer(send, VoteResponse(leader_epoch=2, granted=False))
         elif leader_vote is not None:
             bench.answer(send, leader_vote)
     return bench
@@ -298,4 +298,4 @@ def test_a_split_vote_is_not_left_to_a_leader_that_hangs() -> None:
 
 
 def test_the_vote_of_the_lost_leader_counts_if_it_comes() -> None:
-    assert split_vote_after_a_lost_leader(VoteAnswer(leader_epoch=2, granted=True)).replica.is_leader
+    assert split_vote_after_a_lost_leader(VoteResponse(leader_epoch=2, granted=True)).replica.is_leader

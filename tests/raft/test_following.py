@@ -18,16 +18,16 @@ from millstream.node.consensus.raft.messages import (
     BeginQuorumEpoch,
     EndQuorumEpoch,
     Fetch,
-    FetchAnswer,
+    FetchResponse,
     FetchSnapshot,
-    FetchSnapshotAnswer,
+    FetchSnapshotResponse,
     LogPosition,
-    QuorumEpochAnswer,
+    QuorumEpochResponse,
     Send,
     UpdateVoter,
-    UpdateVoterAnswer,
+    UpdateVoterResponse,
     Vote,
-    VoteAnswer,
+    VoteResponse,
 )
 from millstream.node.consensus.raft.replica import CommittedLostError
 from millstream.node.consensus.raft.roles import Role
@@ -41,8 +41,8 @@ def records(offset: int, *entries: Entry) -> bytes:
     return pickle.dumps((offset, list(entries)))
 
 
-def brought(bench: Bench, *entries: Entry, high_watermark: int = -1) -> FetchAnswer:
-    return FetchAnswer(
+def brought(bench: Bench, *entries: Entry, high_watermark: int = -1) -> FetchResponse:
+    return FetchResponse(
         leader_id=2,
         leader_epoch=bench.replica.epoch,
         high_watermark=high_watermark,
@@ -50,7 +50,7 @@ def brought(bench: Bench, *entries: Entry, high_watermark: int = -1) -> FetchAns
     )
 
 
-def begin(bench: Bench, leader_id: int, epoch: int) -> QuorumEpochAnswer:
+def begin(bench: Bench, leader_id: int, epoch: int) -> QuorumEpochResponse:
     return bench.replica.begin_quorum_epoch(
         BeginQuorumEpoch(
             cluster_id="c",
@@ -63,7 +63,7 @@ def begin(bench: Bench, leader_id: int, epoch: int) -> QuorumEpochAnswer:
     )
 
 
-def end(bench: Bench, *preferred: int, leader_id: int = 2, epoch: int = 1) -> QuorumEpochAnswer:
+def end(bench: Bench, *preferred: int, leader_id: int = 2, epoch: int = 1) -> QuorumEpochResponse:
     return bench.replica.end_quorum_epoch(
         EndQuorumEpoch(
             cluster_id="c",
@@ -82,7 +82,9 @@ def test_who_has_no_leader_asks_the_voters_for_it() -> None:
     assert [send.peer.id for send in asked] == [1, 2, 3]
     bench.answer(
         asked[0],
-        FetchAnswer(error=ErrorCode.FENCED_LEADER_EPOCH, leader_id=3, leader_epoch=5, leader_endpoints=endpoint_of(3)),
+        FetchResponse(
+            error=ErrorCode.FENCED_LEADER_EPOCH, leader_id=3, leader_epoch=5, leader_endpoints=endpoint_of(3)
+        ),
     )
     assert (bench.replica.role, bench.replica.leader_id, bench.replica.epoch) == (Role.FOLLOWER, 3, 5)
     assert [send.peer.id for send in bench.sends(Fetch)] == [3]
@@ -94,7 +96,7 @@ def test_without_voters_the_bootstrap_servers_are_asked() -> None:
     bench = Bench(node_id=9, bootstrap=True)
     (asked, _) = bench.sends(Fetch)
     assert asked.peer.id == -2
-    answer = FetchAnswer(leader_id=2, leader_epoch=1, leader_endpoints=endpoint_of(2))
+    answer = FetchResponse(leader_id=2, leader_epoch=1, leader_endpoints=endpoint_of(2))
     bench.answer(asked, answer)
     assert bench.sends(Fetch)[0].peer.endpoints == endpoint_of(2)
 
@@ -137,7 +139,7 @@ def test_a_late_or_repeated_answer_appends_nothing() -> None:
 def test_broken_records_are_fetched_again() -> None:
     bench = Bench()
     fetch = bench.follow()
-    bench.answer(fetch, FetchAnswer(leader_id=2, leader_epoch=1, records=records(5, Entry(1, "a"))))
+    bench.answer(fetch, FetchResponse(leader_id=2, leader_epoch=1, records=records(5, Entry(1, "a"))))
     assert bench.log.end.offset == 0
     assert bench.sends(Fetch) == []
     bench.after(SETTINGS.retry_backoff_ms)
@@ -156,7 +158,7 @@ def test_broken_records_are_fetched_again() -> None:
 def test_a_log_that_differs_is_cut_to_where_both_agree(diverging: tuple[int, int], kept: int) -> None:
     bench = Bench(log_epochs=(1, 1, 1, 3, 3, 3))
     fetch = bench.follow(epoch=4)
-    bench.answer(fetch, FetchAnswer(leader_id=2, leader_epoch=4, diverging=LogPosition(*diverging)))
+    bench.answer(fetch, FetchResponse(leader_id=2, leader_epoch=4, diverging=LogPosition(*diverging)))
     assert bench.log.end.offset == kept
     assert bench.events(Truncated) == [Truncated(kept)]
     assert len(bench.sends(Fetch)) == 1
@@ -168,7 +170,7 @@ def test_what_is_committed_is_never_cut() -> None:
     bench.answer(fetch, bench.nothing_new(high_watermark=2))
     (fetch,) = bench.sends(Fetch)
     with pytest.raises(CommittedLostError):
-        bench.answer(fetch, FetchAnswer(leader_id=2, leader_epoch=2, diverging=LogPosition(1, 1)))
+        bench.answer(fetch, FetchResponse(leader_id=2, leader_epoch=2, diverging=LogPosition(1, 1)))
     assert bench.log.end.offset == 3
 
 
@@ -184,7 +186,7 @@ def test_truncation_brings_the_earlier_voters_back() -> None:
     begin(bench, 3, 3)
     fetch = bench.sends(Fetch)[-1]
     assert fetch.peer.id == 3
-    bench.answer(fetch, FetchAnswer(leader_id=3, leader_epoch=3, diverging=LogPosition(1, 1)))
+    bench.answer(fetch, FetchResponse(leader_id=3, leader_epoch=3, diverging=LogPosition(1, 1)))
     assert (bench.replica.voters.ids, bench.replica.kraft_version) == ((1, 2, 3), 0)
 
 
@@ -201,7 +203,7 @@ def test_a_snapshot_is_fetched_in_pieces_and_replaces_the_log() -> None:
     snapshot = LogPosition(4, 2)
     bench = Bench(log_epochs=(1,))
     fetch = bench.follow(epoch=2)
-    bench.answer(fetch, FetchAnswer(leader_id=2, leader_epoch=2, high_watermark=4, snapshot=snapshot))
+    bench.answer(fetch, FetchResponse(leader_id=2, leader_epoch=2, high_watermark=4, snapshot=snapshot))
     pieces = 0
     while sends := bench.sends(FetchSnapshot):
         request = sends[0].request
@@ -210,7 +212,7 @@ def test_a_snapshot_is_fetched_in_pieces_and_replaces_the_log() -> None:
         assert found is not None
         bench.answer(
             sends[0],
-            FetchSnapshotAnswer(
+            FetchSnapshotResponse(
                 leader_id=2,
                 leader_epoch=2,
                 snapshot=snapshot,
@@ -231,11 +233,11 @@ def test_a_snapshot_is_fetched_in_pieces_and_replaces_the_log() -> None:
 def test_a_snapshot_that_is_gone_is_asked_for_by_a_fetch() -> None:
     bench = Bench()
     fetch = bench.follow()
-    bench.answer(fetch, FetchAnswer(leader_id=2, leader_epoch=1, snapshot=LogPosition(4, 1)))
+    bench.answer(fetch, FetchResponse(leader_id=2, leader_epoch=1, snapshot=LogPosition(4, 1)))
     (asked,) = bench.sends(FetchSnapshot)
     bench.answer(
         asked,
-        FetchSnapshotAnswer(
+        FetchSnapshotResponse(
             error=ErrorCode.SNAPSHOT_NOT_FOUND, leader_id=2, leader_epoch=1, snapshot=LogPosition(4, 1)
         ),
     )
@@ -251,13 +253,13 @@ def test_silence_of_the_leader_ends_in_a_pre_vote() -> None:
     assert bench.replica.role == Role.PROSPECTIVE
     assert bench.replica.leader_id == 2, "others may still have it"
     for send in bench.sends(Vote):
-        bench.answer(send, VoteAnswer(leader_id=2, leader_epoch=1, granted=False))
+        bench.answer(send, VoteResponse(leader_id=2, leader_epoch=1, granted=False))
     assert bench.replica.role == Role.FOLLOWER
 
 
 def test_an_observer_whose_leader_is_silent_looks_for_another() -> None:
     bench = Bench(node_id=9, may_vote=False)
-    bench.answer(bench.sends(Fetch)[0], FetchAnswer(leader_id=2, leader_epoch=1))
+    bench.answer(bench.sends(Fetch)[0], FetchResponse(leader_id=2, leader_epoch=1))
     bench.replica.drain_sends()
     bench.after(SETTINGS.fetch_timeout_ms)
     assert (bench.replica.role, bench.replica.leader_id) == (Role.UNATTACHED, None)
@@ -296,7 +298,7 @@ def test_a_leader_that_comes_back_in_time_is_followed_on() -> None:
 def test_a_leader_that_says_it_no_longer_leads_is_not_waited_for() -> None:
     bench = Bench()
     fetch = bench.follow()
-    bench.answer(fetch, FetchAnswer(error=ErrorCode.NOT_LEADER_OR_FOLLOWER, leader_epoch=1))
+    bench.answer(fetch, FetchResponse(error=ErrorCode.NOT_LEADER_OR_FOLLOWER, leader_epoch=1))
     bench.after(SETTINGS.refused_election_delay_ms)
     assert bench.replica.role == Role.PROSPECTIVE
 
@@ -341,10 +343,10 @@ def test_a_voter_introduces_itself_once() -> None:
     bench.answer(fetch, bench.nothing_new())
     (update,) = bench.sends(UpdateVoter)
     assert isinstance(update.request, UpdateVoter) and update.request.endpoints == endpoint_of(1)
-    bench.answer(update, UpdateVoterAnswer(error=ErrorCode.REQUEST_TIMED_OUT, leader_id=2, leader_epoch=1))
+    bench.answer(update, UpdateVoterResponse(error=ErrorCode.REQUEST_TIMED_OUT, leader_id=2, leader_epoch=1))
     bench.after(SETTINGS.retry_backoff_ms)
     (update,) = bench.sends(UpdateVoter)
-    bench.answer(update, UpdateVoterAnswer(leader_id=2, leader_epoch=1))
+    bench.answer(update, UpdateVoterResponse(leader_id=2, leader_epoch=1))
     bench.after(SETTINGS.fetch_timeout_ms // 2)
     assert bench.sends(UpdateVoter) == []
 
@@ -380,5 +382,5 @@ def test_until_when_a_follower_knew_all_counts_from_when_it_asked() -> None:
     bench.answer(fetch, bench.nothing_new())
     assert bench.replica.current_as_of_ms(bench.now) == asked
     (fetch,) = bench.sends(Fetch)
-    bench.answer(fetch, FetchAnswer(leader_id=2, leader_epoch=1, error=ErrorCode.NOT_LEADER_OR_FOLLOWER))
+    bench.answer(fetch, FetchResponse(leader_id=2, leader_epoch=1, error=ErrorCode.NOT_LEADER_OR_FOLLOWER))
     assert bench.replica.current_as_of_ms(bench.now) == asked, "it was refused"

@@ -3,16 +3,16 @@
 import pytest
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.node.consensus.raft.events import Answered, HighWatermarkAdvanced, Leading, LostLeadership
+from millstream.node.consensus.raft.events import HighWatermarkAdvanced, Leading, LostLeadership, Responded
 from millstream.node.consensus.raft.messages import (
     BeginQuorumEpoch,
     EndQuorumEpoch,
     Fetch,
-    FetchAnswer,
+    FetchResponse,
     FetchSnapshot,
     LogPosition,
     Parked,
-    QuorumEpochAnswer,
+    QuorumEpochResponse,
 )
 from millstream.node.consensus.raft.roles import Role
 from millstream.node.consensus.raft.voter_set import ReplicaKey
@@ -21,12 +21,12 @@ from tests.raft.cluster import key_of
 from tests.raft.memory import Entry, MemoryLog
 
 
-def answered(fetched: FetchAnswer | Parked) -> FetchAnswer:
-    assert isinstance(fetched, FetchAnswer)
+def answered(fetched: FetchResponse | Parked) -> FetchResponse:
+    assert isinstance(fetched, FetchResponse)
     return fetched
 
 
-def parked(fetched: FetchAnswer | Parked) -> int:
+def parked(fetched: FetchResponse | Parked) -> int:
     assert isinstance(fetched, Parked)
     return fetched.token
 
@@ -99,9 +99,9 @@ def test_a_fetch_is_held_until_there_is_something() -> None:
     bench.fetched(2)
     token = parked(bench.fetched(2, max_wait_ms=500))
     bench.replica.append(["a"], bench.now)
-    (event,) = bench.events(Answered)
+    (event,) = bench.events(Responded)
     assert event.token == token
-    assert isinstance(event.answer, FetchAnswer) and event.answer.records
+    assert isinstance(event.answer, FetchResponse) and event.answer.records
 
 
 def test_a_log_that_cannot_be_read_fails_the_fetch_and_not_the_append(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,9 +115,9 @@ def test_a_log_that_cannot_be_read_fails_the_fetch_and_not_the_append(monkeypatc
 
     monkeypatch.setattr(MemoryLog, "read", fails)
     assert bench.replica.append(["a"], bench.now) == 1
-    (event,) = bench.events(Answered)
+    (event,) = bench.events(Responded)
     assert event.token == token
-    assert isinstance(event.answer, FetchAnswer) and event.answer.error == ErrorCode.KAFKA_STORAGE_ERROR
+    assert isinstance(event.answer, FetchResponse) and event.answer.error == ErrorCode.KAFKA_STORAGE_ERROR
 
 
 def test_a_higher_watermark_is_something() -> None:
@@ -126,9 +126,9 @@ def test_a_higher_watermark_is_something() -> None:
     token = parked(bench.fetched(3, max_wait_ms=500))
     bench.fetched(2)
     bench.flush()
-    (event,) = bench.events(Answered)
+    (event,) = bench.events(Responded)
     assert event.token == token
-    assert isinstance(event.answer, FetchAnswer) and event.answer.high_watermark == 2
+    assert isinstance(event.answer, FetchResponse) and event.answer.high_watermark == 2
 
 
 def test_a_held_fetch_is_answered_in_time() -> None:
@@ -136,14 +136,14 @@ def test_a_held_fetch_is_answered_in_time() -> None:
     token = parked(bench.fetched(2, max_wait_ms=500))
     assert bench.replica.next_deadline_ms <= bench.now + 500
     bench.after(500)
-    assert [event.token for event in bench.events(Answered)] == [token]
+    assert [event.token for event in bench.events(Responded)] == [token]
 
 
 def test_a_held_fetch_can_be_forgotten() -> None:
     bench = Bench().lead()
     bench.replica.cancel(parked(bench.fetched(2, max_wait_ms=500)))
     bench.after(500)
-    assert bench.events(Answered) == []
+    assert bench.events(Responded) == []
 
 
 def test_a_log_that_differs_is_told_where() -> None:
@@ -189,7 +189,7 @@ def test_who_is_no_replica_sees_what_is_committed() -> None:
     bench = Bench().lead()
     bench.replica.append(["a"], bench.now)
 
-    def consume(offset: int) -> FetchAnswer | Parked:
+    def consume(offset: int) -> FetchResponse | Parked:
         return bench.replica.fetch(
             Fetch(
                 cluster_id=None,
@@ -232,7 +232,7 @@ def test_voters_are_told_until_they_fetch() -> None:
     bench = Bench().elect()
     told = bench.sends(BeginQuorumEpoch)
     assert [send.peer.id for send in told] == [2, 3]
-    bench.answer(told[0], QuorumEpochAnswer(leader_id=1, leader_epoch=1))
+    bench.answer(told[0], QuorumEpochResponse(leader_id=1, leader_epoch=1))
     bench.replica.on_request_failed(told[1], refused=False, now_ms=bench.now)
     bench.after(SETTINGS.retry_backoff_ms)
     assert [send.peer.id for send in bench.sends(BeginQuorumEpoch)] == [3]
@@ -254,9 +254,9 @@ def test_going_is_told_with_the_longest_log_first() -> None:
     request = farewells[0].request
     assert isinstance(request, EndQuorumEpoch)
     assert [key.id for key in request.preferred_candidates] == [3, 2]
-    (event,) = bench.events(Answered)
+    (event,) = bench.events(Responded)
     assert event.token == token and event.answer.error == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    bench.answer(farewells[0], QuorumEpochAnswer(leader_epoch=1))
+    bench.answer(farewells[0], QuorumEpochResponse(leader_epoch=1))
     bench.replica.on_request_failed(farewells[1], refused=False, now_ms=bench.now)
     bench.after(SETTINGS.retry_backoff_ms)
     assert [send.peer.id for send in bench.sends(EndQuorumEpoch)] == [2]

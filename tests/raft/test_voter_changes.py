@@ -3,17 +3,17 @@
 import pytest
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.node.consensus.raft.events import Answered, VotersChanged
+from millstream.node.consensus.raft.events import Responded, VotersChanged
 from millstream.node.consensus.raft.log import KRaftVersionRecord, QuorumState, VotersRecord
 from millstream.node.consensus.raft.messages import (
     AddVoter,
-    ChangeVotersAnswer,
+    ChangeVotersResponse,
     EndQuorumEpoch,
     Fetch,
     Parked,
     RemoveVoter,
     UpdateVoter,
-    UpdateVoterAnswer,
+    UpdateVoterResponse,
     Vote,
 )
 from millstream.node.consensus.raft.roles import Role
@@ -40,7 +40,7 @@ def leader(*ids: int) -> Bench:
     return bench.lead()
 
 
-def add(bench: Bench, node_id: int, **changed: object) -> ChangeVotersAnswer | Parked:
+def add(bench: Bench, node_id: int, **changed: object) -> ChangeVotersResponse | Parked:
     fields: dict[str, object] = {
         "cluster_id": "c",
         "voter": key_of(node_id),
@@ -50,11 +50,11 @@ def add(bench: Bench, node_id: int, **changed: object) -> ChangeVotersAnswer | P
     return bench.replica.add_voter(AddVoter(**{**fields, **changed}), bench.now)  # type: ignore[arg-type]
 
 
-def remove(bench: Bench, node_id: int, key: ReplicaKey | None = None) -> ChangeVotersAnswer | Parked:
+def remove(bench: Bench, node_id: int, key: ReplicaKey | None = None) -> ChangeVotersResponse | Parked:
     return bench.replica.remove_voter(RemoveVoter(cluster_id="c", voter=key or key_of(node_id)), bench.now)
 
 
-def update(bench: Bench, node_id: int, host: str = "elsewhere", **changed: object) -> UpdateVoterAnswer | Parked:
+def update(bench: Bench, node_id: int, host: str = "elsewhere", **changed: object) -> UpdateVoterResponse | Parked:
     fields: dict[str, object] = {
         "cluster_id": "c",
         "current_leader_epoch": bench.replica.epoch,
@@ -66,12 +66,12 @@ def update(bench: Bench, node_id: int, host: str = "elsewhere", **changed: objec
     return bench.replica.update_voter(UpdateVoter(**{**fields, **changed}), bench.now)  # type: ignore[arg-type]
 
 
-def error(answer: ChangeVotersAnswer | UpdateVoterAnswer | Parked) -> ErrorCode:
+def error(answer: ChangeVotersResponse | UpdateVoterResponse | Parked) -> ErrorCode:
     assert not isinstance(answer, Parked)
     return answer.error
 
 
-def token(answer: ChangeVotersAnswer | UpdateVoterAnswer | Parked) -> int:
+def token(answer: ChangeVotersResponse | UpdateVoterResponse | Parked) -> int:
     assert isinstance(answer, Parked)
     return answer.token
 
@@ -84,9 +84,9 @@ def test_a_caught_up_observer_becomes_a_voter() -> None:
     assert bench.events(VotersChanged)[-1].voters.ids == (1, 2, 3, 4)
     bench.flush()
     bench.fetched(2)
-    assert bench.events(Answered) == [], "two of four are no majority"
+    assert bench.events(Responded) == [], "two of four are no majority"
     bench.fetched(4)
-    assert bench.events(Answered) == [Answered(waiting, ChangeVotersAnswer())]
+    assert bench.events(Responded) == [Responded(waiting, ChangeVotersResponse())]
 
 
 def test_an_answer_may_come_before_the_commit() -> None:
@@ -105,7 +105,7 @@ def test_an_observer_that_is_behind_is_waited_for() -> None:
     bench.flush()
     bench.fetched(4)
     bench.fetched(2)
-    assert bench.events(Answered) == [Answered(waiting, ChangeVotersAnswer())]
+    assert bench.events(Responded) == [Responded(waiting, ChangeVotersResponse())]
 
 
 def test_an_observer_that_never_comes_is_not_waited_for_long() -> None:
@@ -113,7 +113,7 @@ def test_an_observer_that_never_comes_is_not_waited_for_long() -> None:
     waiting = token(add(bench, 4))
     bench.fetched(2)
     bench.after(1000)
-    (event,) = bench.events(Answered)
+    (event,) = bench.events(Responded)
     assert (event.token, event.answer.error) == (waiting, ErrorCode.REQUEST_TIMED_OUT)
     assert bench.replica.voters.ids == (1, 2, 3)
 
@@ -122,7 +122,7 @@ def test_who_waits_is_told_when_leadership_is_lost() -> None:
     bench = leader()
     waiting = [token(add(bench, 4)), token(remove(bench, 3))]
     bench.asked(bench.replica.epoch + 1)
-    events = bench.events(Answered)
+    events = bench.events(Responded)
     assert sorted(event.token for event in events) == waiting
     assert {event.answer.error for event in events} == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
 
@@ -170,9 +170,9 @@ def test_a_voter_is_removed() -> None:
     assert bench.replica.voters.ids == (1, 2)
     bench.flush()
     bench.fetched(3)
-    assert bench.events(Answered) == [], "whoever is removed does not count"
+    assert bench.events(Responded) == [], "whoever is removed does not count"
     bench.fetched(2)
-    assert bench.events(Answered) == [Answered(waiting, ChangeVotersAnswer())]
+    assert bench.events(Responded) == [Responded(waiting, ChangeVotersResponse())]
     assert [observer.replica.id for observer in bench.replica.describe_quorum(bench.now).observers] == [3]
 
 
@@ -192,7 +192,7 @@ def test_a_leader_removes_itself_and_goes_once_that_is_committed() -> None:
     bench.fetched(2)
     assert bench.replica.is_leader, "its own copy does not count any more"
     bench.fetched(3)
-    assert bench.events(Answered) == [Answered(waiting, ChangeVotersAnswer())]
+    assert bench.events(Responded) == [Responded(waiting, ChangeVotersResponse())]
     assert bench.replica.role == Role.RESIGNED
     assert [send.peer.id for send in bench.sends(EndQuorumEpoch)] == [2, 3]
     bench.after(2 * SETTINGS.election_timeout_ms)
@@ -206,7 +206,7 @@ def test_a_change_is_given_up_when_it_takes_too_long() -> None:
     for _ in range(20):
         bench.after(1500)
         bench.fetched(2, offset=3)
-    (event,) = bench.events(Answered)
+    (event,) = bench.events(Responded)
     assert (event.token, event.answer.error) == (waiting, ErrorCode.REQUEST_TIMED_OUT)
     assert bench.replica.voters.ids == (1, 2), "appended is appended"
 
@@ -217,7 +217,7 @@ def test_a_voter_moves() -> None:
     assert bench.replica.voters.by_id[2].endpoints[0].host == "elsewhere"
     bench.flush()
     bench.fetched(2)
-    (event,) = bench.events(Answered)
+    (event,) = bench.events(Responded)
     assert (event.token, event.answer.error) == (waiting, ErrorCode.NONE)
     assert error(update(bench, 2)) == ErrorCode.NONE, "nothing changes any more"
 

@@ -48,7 +48,7 @@ class MemoryLog:
         self.epochs.truncate_from_end(self.log_end_offset)
         return self.log_end_offset
 
-    def start_anew_at(self, offset: int, now_ms: int) -> None:
+    def restart_at(self, offset: int, now_ms: int) -> None:
         self.records.clear()
         self.log_start_offset = offset
         self.epochs = LeaderEpochs()

@@ -21,12 +21,12 @@ from millstream.formats.records.record import Record, build_batch
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import PartitionState
 from millstream.node.replicas.core.leader import Proposal
+from millstream.node.replicas.fetcher import ReplicaFetcher
 from millstream.node.replicas.partition import Partition
-from millstream.node.replicas.replica_fetcher import ReplicaFetcher
-from millstream.node.replicas.replica_throttle import ReplicaThrottle
+from millstream.node.replicas.throttle import ReplicaThrottle
 from millstream.node.runtime.disk import RealDisk
 from millstream.node.runtime.real_environment import real_environment
-from millstream.node.storage.log.log_directory import LogDirectory
+from millstream.node.storage.log.directory import LogDirectory
 from tests.waiting import PATIENCE_S
 
 TOPIC_ID = UUID(int=77)

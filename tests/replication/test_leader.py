@@ -15,7 +15,7 @@ class Log:
 
 
 @dataclass
-class Surroundings:
+class ReplicaContext:
     log: Log
     eligible: set[tuple[int, int]] = field(default_factory=lambda: {(2, 20), (3, 30)})
     min_isr: int = 1
@@ -46,7 +46,7 @@ class Case:
 
     def __init__(self, *, isr: tuple[int, ...] = (1, 2, 3), end: int = 0, min_isr: int = 1, committed: int = 0) -> None:
         self.log = Log(log_end_offset=end)
-        self.around = Surroundings(self.log, min_isr=min_isr)
+        self.around = ReplicaContext(self.log, min_isr=min_isr)
         self.now_ms = 0
         self.leader = PartitionLeader(
             1,

@@ -20,7 +20,7 @@ from millstream.node.replicas.local_partition import Role
 from millstream.node.replicas.partition import Partition
 from millstream.node.runtime.disk import RealDisk
 from millstream.node.runtime.real_environment import real_environment
-from millstream.node.storage.log.log_directory import LogDirectory
+from millstream.node.storage.log.directory import LogDirectory
 from millstream.node.storage.log.partition_log import PartitionLog
 
 AT = TopicPartition("t", 0)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from millstream.node.replicas.replica_throttle import ReplicaThrottle, parse_throttled
+from millstream.node.replicas.throttle import ReplicaThrottle, parse_throttled
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import KafkaError
 from millstream.formats.model.identifiers import TopicName, TopicPartition
 from millstream.formats.records.batch import iterate_headers
-from millstream.node.storage.log.log_directory import LogDirectory
+from millstream.node.storage.log.directory import LogDirectory
 from millstream.simulator.disk import DiskSession, Killed, SimulatedDisk
 from tests.storage.batches import NOW, batch
 from tests.storage.conftest import TOPIC_ID

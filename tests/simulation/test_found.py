@@ -7,9 +7,9 @@ import pytest
 from millstream.config.topic_config import LogConfig
 from millstream.formats.model.identifiers import TopicName, TopicPartition
 from millstream.node.server.channel import Channel
-from millstream.node.storage.cleaner.transactions import CleanedTransactions
+from millstream.node.storage.cleaner.copying import CleanedTransactions
 from millstream.node.storage.index.transaction_index import AbortedTransaction
-from millstream.node.storage.log.log_directory import LogDirectory
+from millstream.node.storage.log.directory import LogDirectory
 from millstream.simulator.disk import SimulatedDisk
 from millstream.simulator.machine import Process
 from tests.storage.batches import NOW, batch

@@ -8,7 +8,7 @@ import pytest
 
 from millstream.node.runtime.disk import RealDisk
 from millstream.node.server.network import CONNECT_TIMEOUT_S, UNACKNOWLEDGED_S
-from millstream.node.storage.log.slice import Slice
+from millstream.node.storage.log.log_reader import Slice
 from millstream.simulator.machine import Process
 from millstream.simulator.network import SimulatedTransport
 

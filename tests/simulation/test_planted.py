@@ -17,18 +17,18 @@ from millstream.node.coordination import runtime as coordinator_shell
 from millstream.node.groups.core.shard import GroupShard
 from millstream.node.metadata.topic_names import INTERNAL_TOPICS
 from millstream.node.replicas.core.follower import PartitionFollower
+from millstream.node.replicas.local_partition import Surroundings
 from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.refused_batches import RetryOrderGuard
-from millstream.node.replicas.replica_roles import ReplicaRoles
-from millstream.node.replicas.replica_surroundings import Surroundings
+from millstream.node.replicas.roles import ReplicaRoles
 from millstream.node.replicas.sequence_gaps import LeaderChangeGapGuard
 from millstream.node.runtime.node import Node
-from millstream.node.storage.cleaner.transactions import CleanedTransactions
+from millstream.node.storage.cleaner.copying import CleanedTransactions
 from millstream.node.storage.disk import File
 from millstream.node.storage.index.transaction_index import AbortedTransaction
 from millstream.node.storage.log import recovery
 from millstream.node.storage.log.batch_scan import header_at
-from millstream.node.storage.log.log_directory import LogDirectory
+from millstream.node.storage.log.directory import LogDirectory
 from millstream.node.storage.log.partition_log import PartitionLog
 from millstream.node.transactions.core import decisions as transaction_end
 from millstream.node.transactions.core.shard import TransactionShard

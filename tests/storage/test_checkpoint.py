@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.formats.model.identifiers import TopicName, TopicPartition
-from millstream.node.storage.checkpoint import (
+from millstream.node.storage.file_formats import (
     DamagedFileError,
     decode_epochs,
     decode_offsets,

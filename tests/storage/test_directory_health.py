@@ -7,7 +7,7 @@ import pytest
 
 from millstream.node.runtime.disk import RealDisk
 from millstream.node.storage.directory_health import NOT_THE_DISK, DirectoryFailure, DirectoryHealth, try_directory
-from millstream.node.storage.log.log_directory import LogDirectory
+from millstream.node.storage.log.directory import LogDirectory
 from millstream.simulator.disk import DiskSession, SimulatedDisk
 
 

@@ -1,7 +1,6 @@
 from pathlib import Path
 
-from millstream.node.storage.disk import File
-from millstream.node.storage.file_cache import FileCache, OnDemand
+from millstream.node.storage.disk import File, FileCache, OnDemand
 
 from .faulty_disk import FaultyDisk
 

@@ -11,7 +11,7 @@ import pytest
 
 from millstream.config.topic_config import LogConfig
 from millstream.node.runtime.disk import RealDisk
-from millstream.node.storage.log.log_directory import LogDirectory
+from millstream.node.storage.log.directory import LogDirectory
 
 from .batches import NOW
 from .conftest import PARTITION

@@ -7,9 +7,8 @@ import pytest
 from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import NO_TOPIC_ID, TopicName, TopicPartition
-from millstream.node.storage.log.log_directory import DirectoryInUseError, LogDirectory
-from millstream.node.storage.log.start_recovery import StartRecovery
-from millstream.node.storage.log.unopened_logs import ROUND_INTERVAL_MS, UnopenedLogs
+from millstream.node.storage.log.directory import ROUND_INTERVAL_MS, DirectoryInUseError, LogDirectory, UnopenedLogs
+from millstream.node.storage.log.startup_recovery import StartRecovery
 
 from .batches import NOW, batch
 from .conftest import PARTITION, TOPIC_ID, Node
@@ -326,7 +325,7 @@ def test_a_log_that_could_not_be_recovered(node: Node, monkeypatch: pytest.Monke
     append(node.log())
     node.kill()
     with monkeypatch.context() as patch:
-        patch.setattr("millstream.node.storage.log.start_recovery.recover_log", failing)
+        patch.setattr("millstream.node.storage.log.startup_recovery.recover_log", failing)
         node.start()
         with pytest.raises(KafkaError) as error:
             node.log()

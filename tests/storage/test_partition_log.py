@@ -4,8 +4,8 @@ from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.records.batch import iterate_headers, read_header
 from millstream.formats.records.compression import Codec
+from millstream.node.storage.log.log_reader import Slice
 from millstream.node.storage.log.partition_log import PartitionLog
-from millstream.node.storage.log.slice import Slice
 
 from .batches import NOW, batch
 from .conftest import Node
@@ -419,7 +419,7 @@ def test_start_anew_elsewhere(node: Node, offset: int, clean: bool) -> None:
     log = node.log(config)
     for value in range(5):
         append(log, b"old %d" % value * 10, epoch=value)
-    log.start_anew_at(offset, NOW)
+    log.restart_at(offset, NOW)
     assert (log.log_start_offset, log.log_end_offset, log.recovery_point) == (offset, offset, offset)
     assert log.epochs.entries() == []
     assert append(log, b"new", epoch=7) == offset
@@ -434,7 +434,7 @@ def test_start_anew_elsewhere(node: Node, offset: int, clean: bool) -> None:
 def test_a_follower_may_begin_in_the_middle_of_a_batch(node: Node, start: int) -> None:
     """There a leader's log begins after DeleteRecords; what it sends is the whole batch (simulator seed 1828)."""
     log = node.log()
-    log.start_anew_at(start, NOW)
+    log.restart_at(start, NOW)
     sent = batch(b"a", b"b", b"c", base_offset=4, leader_epoch=3)
     log.append_as_follower(sent, now_ms=NOW)
     assert (log.log_start_offset, log.log_end_offset) == (4, 7)
@@ -459,7 +459,7 @@ def test_a_full_disk_does_not_end_a_log_that_is_cut_or_starts_anew(node: Node, d
     with pytest.raises(KafkaError):
         append(log, b"c", epoch=1)  # the file still says that epoch 2 begins here
     with pytest.raises(KafkaError):
-        log.start_anew_at(50, NOW)
+        log.restart_at(50, NOW)
     assert (log.log_start_offset, log.log_end_offset) == (0, 1)
     disk.room = None
     append(log, b"c", epoch=1)
@@ -467,7 +467,7 @@ def test_a_full_disk_does_not_end_a_log_that_is_cut_or_starts_anew(node: Node, d
     node.restart(clean=False)
     log = node.log()
     assert log.epochs.entries() == [(1, 0)]
-    log.start_anew_at(50, NOW)
+    log.restart_at(50, NOW)
     append(log, b"d", epoch=4)
     node.restart(clean=False)
     log = node.log()

@@ -5,8 +5,8 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.node.storage.checkpoint import DamagedFileError
-from millstream.node.storage.log.producer_snapshot import decode_snapshot, encode_snapshot
+from millstream.node.storage.file_formats import DamagedFileError
+from millstream.node.storage.log.producer_snapshots import decode_snapshot, encode_snapshot
 from millstream.node.storage.log.producer_state import ProducerEntry, ProducerState
 
 

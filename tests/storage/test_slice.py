@@ -6,8 +6,8 @@ import pytest
 
 from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.node.storage.log.log_reader import Slice
 from millstream.node.storage.log.partition_log import PartitionLog
-from millstream.node.storage.log.slice import Slice
 
 from .batches import NOW, batch
 from .conftest import Node

@@ -15,8 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.records.batch import iterate_headers
+from millstream.node.storage.index.transaction_index import read_marker
 from millstream.node.storage.log.partition_log import PartitionLog
-from millstream.node.storage.log.transaction_marker import read_marker
 
 from .batches import NOW
 from .conftest import Node

@@ -486,7 +486,7 @@ def test_a_truncation_opens_the_transaction_again(node: Node) -> None:
     assert (log.open_transactions(), log.last_stable_offset) == ({1: 0}, 0)
     assert log.aborted_transactions(0, 1) == []
     assert not list(node.path.glob("*.txnindex"))
-    log.start_anew_at(50, NOW)
+    log.restart_at(50, NOW)
     assert (log.open_transactions(), log.last_stable_offset) == ({}, 50)
 
 

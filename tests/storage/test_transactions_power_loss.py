@@ -9,9 +9,9 @@ import pytest
 from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import KafkaError
 from millstream.formats.records.batch import iterate_headers
-from millstream.node.storage.log.log_directory import LogDirectory
+from millstream.node.storage.index.transaction_index import read_marker
+from millstream.node.storage.log.directory import LogDirectory
 from millstream.node.storage.log.partition_log import PartitionLog
-from millstream.node.storage.log.transaction_marker import read_marker
 from millstream.simulator.disk import Killed, SimulatedDisk
 
 from .batches import NOW

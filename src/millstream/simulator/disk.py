@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from millstream.formats.records.batch import Bytes
 from millstream.node.storage.disk import DirectoryEntry, OnError
-from millstream.node.storage.file_names import CLEANED_SUFFIX, LOG_SUFFIX
+from millstream.node.storage.file_formats import CLEANED_SUFFIX, LOG_SUFFIX
 
 SECTOR_BYTES = 512
 PAGE_SECTORS = 8

@@ -227,8 +227,7 @@ def compaction(
 
 
 def read_compaction(data_dir: str, *, include_all: bool) -> list[Compaction]:
-    from millstream.node.storage.checkpoint import DamagedFileError, decode_offsets
-    from millstream.node.storage.file_names import CLEANED_OFFSETS, parse_directory
+    from millstream.node.storage.file_formats import CLEANED_OFFSETS, DamagedFileError, decode_offsets, parse_directory
 
     if not os.path.isdir(data_dir):
         raise CommandFailedError(f"{data_dir}: there is no such directory", exit_codes.NOT_FOUND)
@@ -249,7 +248,7 @@ def read_compaction(data_dir: str, *, include_all: bool) -> list[Compaction]:
 
 
 def _read(directory: str, partition: str, cleaned_to: int | None) -> Compaction:
-    from millstream.node.storage.file_names import CLEANED_SUFFIX, LOG_SUFFIX, parse_offset_file
+    from millstream.node.storage.file_formats import CLEANED_SUFFIX, LOG_SUFFIX, parse_offset_file
 
     sizes: dict[int, int] = {}
     is_being_cleaned = False

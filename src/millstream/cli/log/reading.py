@@ -16,8 +16,7 @@ from millstream.formats.model.errors import KafkaError
 from millstream.formats.records.batch import HEADER_SIZE, BatchHeader, has_valid_checksum, is_plausible, read_header
 from millstream.formats.records.compression import Codec
 from millstream.formats.records.record import Record, iterate_records
-from millstream.node.storage.checkpoint import DamagedFileError, decode_epochs, decode_offsets, decode_topic_id
-from millstream.node.storage.file_names import (
+from millstream.node.storage.file_formats import (
     CLEANED_OFFSETS,
     HIGH_WATERMARKS,
     INDEX_SUFFIX,
@@ -29,12 +28,15 @@ from millstream.node.storage.file_names import (
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
+    DamagedFileError,
+    decode_epochs,
+    decode_offsets,
+    decode_topic_id,
     parse_offset_file,
 )
 from millstream.node.storage.index import offset_index, time_index
-from millstream.node.storage.index.transaction_index import decode_aborted
-from millstream.node.storage.log.producer_snapshot import decode_snapshot
-from millstream.node.storage.log.transaction_marker import read_marker
+from millstream.node.storage.index.transaction_index import decode_aborted, read_marker
+from millstream.node.storage.log.producer_snapshots import decode_snapshot
 
 Entry = dict[str, Any]
 Progress = Callable[[int], None]

@@ -41,14 +41,14 @@ from millstream.node.queues.fetch import ShareFetchHandlers
 from millstream.node.queues.handlers import ShareGroupHandlers, ShareStateHandlers
 from millstream.node.queues.partitions import SharePartitions
 from millstream.node.queues.persister import ShareGroupStates, SharePersister
-from millstream.node.replicas.replica_manager import ReplicaManager
+from millstream.node.replicas.manager import ReplicaManager
 from millstream.node.server.dispatch import Dispatcher
 from millstream.node.server.request import Api, ApiVersions, Handler, api
 from millstream.node.storage.cleaner.log_cleaner import LogCleaner
-from millstream.node.storage.cleaner.settings import cleaner_settings
+from millstream.node.storage.cleaner.plan import cleaner_settings
 from millstream.node.storage.directory_health import DirectoryFailure
-from millstream.node.storage.job import Job
-from millstream.node.storage.log.log_directory import LogDirectory
+from millstream.node.storage.disk import Job
+from millstream.node.storage.log.directory import LogDirectory
 from millstream.node.storage.opening_limits import opening_limits
 from millstream.node.transactions.coordinator import ProducerIds, TransactionCoordinator
 from millstream.node.transactions.handlers import (

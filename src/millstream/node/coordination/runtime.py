@@ -46,7 +46,7 @@ from millstream.node.metadata.image import MetadataDelta
 from millstream.node.replicas.acknowledgement import may_acknowledge, when_acknowledged
 from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.partition_table import PartitionTable
-from millstream.node.storage.log.slice import Slice
+from millstream.node.storage.log.log_reader import Slice
 
 
 class SteadyTime:

@@ -41,8 +41,7 @@ from millstream.node.environment import Environment
 from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.partition_table import PartitionTable
 from millstream.node.server.request import ProduceResults, TurnTaker
-from millstream.node.storage.log.batch_admission import refusal
-from millstream.node.storage.log.batch_conversion import Recompression, recompress, recompression_of
+from millstream.node.storage.log.batch_admission import Recompression, recompress, recompression_of, refusal
 from millstream.node.transactions.produce import Answer, Outcome, copied
 
 _NO_KEY = "a compacted topic takes only records with a key"

@@ -20,7 +20,7 @@ from millstream.node.replicas.local_partition import ReplicaWaiter, Waiter, Wait
 from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.partition_table import PartitionTable
 from millstream.node.replicas.unreadable_batches import RepeatedReads
-from millstream.node.storage.log.slice import Slice
+from millstream.node.storage.log.log_reader import Slice
 
 OPENED_PER_TURN = 8
 SCAN_SECONDS = 5.0

@@ -14,11 +14,11 @@ from millstream.node.metadata.image import PartitionState
 from millstream.node.replicas.local_partition import Role
 from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.partition_table import PartitionTable
-from millstream.node.replicas.replica_throttle import ReplicaThrottle
+from millstream.node.replicas.throttle import ReplicaThrottle
 from millstream.node.replicas.unreadable_batches import RepeatedReads, UnreadableBatchError
 from millstream.node.storage.index.aborted_reading import aborted_among
+from millstream.node.storage.log.log_reader import Slice
 from millstream.node.storage.log.partition_log import PartitionLog
-from millstream.node.storage.log.slice import Slice
 
 FIRST_FROM_FOLLOWERS = 11
 """The first version whose consumers know that followers may serve them."""

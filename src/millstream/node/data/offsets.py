@@ -29,7 +29,7 @@ from millstream.formats.protocol.wire_types import (
 from millstream.formats.records.opening import OpeningLimits
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import PartitionState
-from millstream.node.replicas.commit_waiters import CommitWaiter
+from millstream.node.replicas.acknowledgement import CommitWaiter
 from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.partition_table import PartitionTable
 from millstream.node.server.request import Context

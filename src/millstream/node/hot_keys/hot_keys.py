@@ -30,8 +30,8 @@ from millstream.node.metadata.image import MetadataDelta
 from millstream.node.metadata.topic_names import HOT_KEYS_TOPIC
 from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.partition_table import PartitionTable
+from millstream.node.storage.log.log_reader import Slice
 from millstream.node.storage.log.partition_log import PartitionLog
-from millstream.node.storage.log.slice import Slice
 from millstream.node.storage.opening_limits import opening_limits
 
 REPORT_TOPIC = TopicName(HOT_KEYS_TOPIC)

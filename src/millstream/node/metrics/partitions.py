@@ -11,8 +11,8 @@ from operator import attrgetter
 
 from millstream.node.metrics.exposition import Page, counter, escaped, gauge
 from millstream.node.metrics.observed_node import ObservedNode, Subject, Turns
+from millstream.node.replicas.manager import ReplicaManager
 from millstream.node.replicas.partition import Partition
-from millstream.node.replicas.replica_manager import ReplicaManager
 
 RECEIVED_BYTES = counter(
     "millstream_topic_received_bytes_total", "Bytes of record batches appended here as leader.", "topic"
@@ -246,7 +246,7 @@ async def collect_compaction(node: ObservedNode, page: Page, turns: Turns) -> No
         return
     count = running = uncleanable = dirty_bytes = passed_over = 0
     ratio = 0.0
-    for progress in node.broker.cleaner.look_at_each():
+    for progress in node.broker.cleaner.iterate_progress():
         await turns.pause()
         count += 1
         ratio = max(ratio, progress.ratio)

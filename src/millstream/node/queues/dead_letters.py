@@ -31,7 +31,7 @@ from millstream.node.metadata.topics import NewTopic
 from millstream.node.queues.core.runs import DeadLetter
 from millstream.node.queues.core.state import ShareKey
 from millstream.node.replicas.partition import Partition
-from millstream.node.storage.log.slice import Slice
+from millstream.node.storage.log.log_reader import Slice
 from millstream.node.storage.opening_limits import opening_limits
 
 _READ_BYTES = 1 << 20

@@ -23,12 +23,11 @@ from millstream.node.queues.core.partition import AckRange, SharePartition, Tran
 from millstream.node.queues.core.runs import Acquired, DeadLetter
 from millstream.node.queues.core.state import ShareKey
 from millstream.node.queues.persister import SharePersister
-from millstream.node.replicas.batch_walk import BatchPlace, walk_batches
 from millstream.node.replicas.local_partition import Waiter, Waiters
 from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.unreadable_batches import note_unreadable, unreadable_in
 from millstream.node.storage.index.aborted_reading import aborted_among
-from millstream.node.storage.log.slice import Slice
+from millstream.node.storage.log.log_reader import BatchPlace, Slice, walk_batches
 
 DELIVER_AT = "millstream-deliver-at"
 """The header with the time before which share groups do not hand the record out: milliseconds since 1970, as text."""

@@ -2,6 +2,12 @@
 
 The log is opened when it is first needed: a node may hold thousands that nobody asks for. What moves the high watermark
 is the role that the partition has here, and that is `partition`'s.
+
+What has happened to one topic on this node, counted where it happens; `metrics/` shows it.
+
+One object for all partitions of a topic here: it stays when single ones move away, so that no counter ever falls.
+
+What a replicated partition asks of the node and the cluster around it.
 """
 
 import asyncio
@@ -15,13 +21,42 @@ from millstream.formats.model.identifiers import TopicPartition
 from millstream.formats.model.ordered_set import OrderedSet
 from millstream.node.environment import Environment
 from millstream.node.metadata.topic_names import INTERNAL_TOPICS
-from millstream.node.replicas.commit_waiters import CommitWaiter, CommitWaiters, OnCommitted
-from millstream.node.replicas.topic_traffic import TopicTraffic
+from millstream.node.replicas.acknowledgement import CommitWaiter, CommitWaiters, OnCommitted
+from millstream.node.replicas.core.leader import Proposal
 from millstream.node.replicas.unreadable_batches import UnreadableBatches
 from millstream.node.storage.log.partition_log import PartitionLog
 
 if TYPE_CHECKING:
     from millstream.node.replicas.partition import Partition
+
+
+class TopicTraffic:
+    __slots__ = (
+        "isr_expands",
+        "isr_shrinks",
+        "received_bytes",
+        "received_records",
+        "replica_received_bytes",
+        "replica_sent_bytes",
+        "sent_bytes",
+        "sent_records",
+    )
+
+    def __init__(self) -> None:
+        self.received_bytes = 0
+        """Appended here as leader, by whomever; batches that were sent twice count once."""
+        self.received_records = 0
+        self.sent_bytes = 0
+        """To consumers and members of share groups."""
+        self.sent_records = 0
+        self.replica_received_bytes = 0
+        """Copied from the leader."""
+        self.replica_sent_bytes = 0
+        """Copied by followers."""
+        self.isr_shrinks = 0
+        """In-sync sets of partitions led here that lost a member, whoever found out."""
+        self.isr_expands = 0
+
 
 NO_LEADER = -1
 
@@ -265,3 +300,55 @@ class LocalPartition:
                 self._flush_waiters.append((offset, callback))
         if self._flush_waiters and not self._flushing:
             self._start_flush()
+
+
+class Replicas(Protocol):
+    """The node as its partitions see it."""
+
+    @property
+    def node_id(self) -> int: ...
+
+    def is_eligible(self, broker_id: int, broker_epoch: int) -> bool: ...
+
+    def is_alive(self, broker_id: int) -> bool: ...
+
+    def broker_epoch(self) -> int: ...
+
+    def lag_max_ms(self) -> int: ...
+
+    def is_out_of_touch(self) -> bool:
+        """Whether the controller is not in reach, so that others may lead what this node leads."""
+        ...
+
+    def submit(self, partition: "Partition", proposal: Proposal) -> None:
+        """Asks the controller to confirm a proposal; the answer comes to `Partition.proposal_answered`."""
+        ...
+
+
+class PartitionContext:
+    """What the pure leader asks, answered for one log."""
+
+    __slots__ = ("_log", "_replicas")
+
+    def __init__(self, replicas: Replicas, log: PartitionLog) -> None:
+        self._replicas = replicas
+        self._log = log
+
+    def is_eligible(self, broker_id: int, broker_epoch: int) -> bool:
+        return self._replicas.is_eligible(broker_id, broker_epoch)
+
+    def is_alive(self, broker_id: int) -> bool:
+        return self._replicas.is_alive(broker_id)
+
+    def broker_epoch(self) -> int:
+        return self._replicas.broker_epoch()
+
+    def lag_max_ms(self) -> int:
+        return self._replicas.lag_max_ms()
+
+    def min_in_sync(self) -> int:
+        return self._log.config.min_insync_replicas
+
+    def own_end(self) -> int:
+        log = self._log
+        return log.recovery_point if log.config.flush_before_ack else log.log_end_offset

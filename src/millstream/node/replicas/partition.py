@@ -20,11 +20,10 @@ from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import Marker, Origin, TopicPartition, VerificationGuard
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import PartitionState
-from millstream.node.replicas.commit_waiters import CommitWaiter, OnCommitted
+from millstream.node.replicas.acknowledgement import CommitWaiter, OnCommitted
 from millstream.node.replicas.core.follower import PartitionFollower
 from millstream.node.replicas.core.leader import Confirmed, Follower, NextStep, PartitionLeader, Proposal
-from millstream.node.replicas.local_partition import NO_LEADER, LocalPartition, Role
-from millstream.node.replicas.replica_surroundings import Replicas, Surroundings
+from millstream.node.replicas.local_partition import NO_LEADER, LocalPartition, PartitionContext, Replicas, Role
 from millstream.node.replicas.sequence_gaps import NEW_LEADER_S
 from millstream.node.storage.log.partition_log import Appended, PartitionLog
 
@@ -144,7 +143,7 @@ class Partition(LocalPartition):
         return PartitionLeader(
             self._replicas.node_id,
             log,
-            Surroundings(self._replicas, log),
+            PartitionContext(self._replicas, log),
             replicas=state.replicas,
             isr=state.isr,
             leader_epoch=state.leader_epoch,
@@ -461,7 +460,7 @@ class Partition(LocalPartition):
             return
         _log.warning("damage_cut partition=%s from=%d to=%d", self.topic_partition, log.log_end_offset, since)
         if since < log.log_start_offset:
-            log.start_anew_at(since, self.environment.clock.now_ms())
+            log.restart_at(since, self.environment.clock.now_ms())
         else:
             log.truncate_to(since)
         self.high_watermark = min(self.high_watermark, log.log_end_offset)

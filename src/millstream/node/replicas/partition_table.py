@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from uuid import UUID
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.node.replicas.local_partition import TopicTraffic
 from millstream.node.replicas.partition import Partition
-from millstream.node.replicas.topic_traffic import TopicTraffic
 
 
 class PartitionTable:

@@ -18,7 +18,7 @@ from millstream.formats.model.identifiers import TopicPartition
 from millstream.formats.records.opening import BeyondLimitsError, OpeningLimits, check, opened
 from millstream.node.environment import Environment
 from millstream.node.storage.log.batch_scan import walk_headers
-from millstream.node.storage.log.slice import Slice
+from millstream.node.storage.log.log_reader import Slice
 
 SUSPICIOUS = 10
 """Sent so often from the same place, a batch is opened."""

@@ -24,10 +24,9 @@ from millstream.node.broker.broker import Broker
 from millstream.node.cluster.cluster_view import ClusterView
 from millstream.node.cluster.controller_link import ControllerLink, LeaderWatch
 from millstream.node.cluster.lifecycle import BrokerLifecycle, ControllerContact
-from millstream.node.consensus.quorum.inspection import inspect_metadata
 from millstream.node.consensus.quorum.metadata_loader import MetadataLoader
 from millstream.node.consensus.quorum.metadata_quorum import MetadataQuorum
-from millstream.node.consensus.quorum.opening import open_quorum
+from millstream.node.consensus.quorum.opening import inspect_metadata, open_quorum
 from millstream.node.consensus.raft.voter_set import Endpoint as VoterEndpoint
 from millstream.node.controller.controller_role import ControllerRole
 from millstream.node.environment import Environment
@@ -41,7 +40,7 @@ from millstream.node.server.plain_http import HttpService
 from millstream.node.server.service import HeldRequests, Service
 from millstream.node.storage.directory_health import DirectoryFailure, DirectoryHealth, try_directory
 from millstream.node.storage.disk import Disk
-from millstream.node.storage.log.log_directory import DirectoryInUseError, LogDirectory
+from millstream.node.storage.log.directory import DirectoryInUseError, LogDirectory
 
 
 def bind(

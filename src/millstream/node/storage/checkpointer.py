@@ -11,25 +11,22 @@ from threading import Lock
 from typing import TypeVar
 
 from millstream.formats.model.identifiers import TopicPartition
-from millstream.node.storage.checkpoint import (
+from millstream.node.storage.disk import Disk, Job
+from millstream.node.storage.file_formats import (
+    CLEANED_OFFSETS,
+    HIGH_WATERMARKS,
+    LOG_START_OFFSETS,
+    RECOVERY_POINTS,
+    TRANSACTION_INDEXES,
     DamagedFileError,
     decode_offset_lists,
     decode_offsets,
     encode_offset_lists,
     encode_offsets,
 )
-from millstream.node.storage.disk import Disk
-from millstream.node.storage.file_names import (
-    CLEANED_OFFSETS,
-    HIGH_WATERMARKS,
-    LOG_START_OFFSETS,
-    RECOVERY_POINTS,
-    TRANSACTION_INDEXES,
-)
-from millstream.node.storage.job import Job
 from millstream.node.storage.log.partition_log import PartitionLog
 
-logger = logging.getLogger("millstream.storage")
+_log = logging.getLogger("millstream.storage")
 
 Contents = list[tuple[str, bytes]]
 T = TypeVar("T")
@@ -93,7 +90,7 @@ class Checkpointer:
         def done(result: OSError | None) -> None:
             self._under_way = False
             if result is not None:
-                logger.warning("checkpoint_failed root=%s error=%s", self._root, result)
+                _log.warning("checkpoint_failed root=%s error=%s", self._root, result)
             for callback in served:
                 callback(result)
             if self._waiting:
@@ -116,7 +113,7 @@ class Checkpointer:
         try:
             self._write([(TRANSACTION_INDEXES, encode_offset_lists(found))])
         except OSError as error:
-            logger.warning("checkpoint_failed root=%s error=%s", self._root, error)
+            _log.warning("checkpoint_failed root=%s error=%s", self._root, error)
 
     def close(self) -> None:
         with self._writing:
@@ -165,5 +162,5 @@ class Checkpointer:
         except FileNotFoundError:
             return None
         except DamagedFileError as error:
-            logger.warning("checkpoint_discarded file=%s/%s reason=%s", self._root, name, error)
+            _log.warning("checkpoint_discarded file=%s/%s reason=%s", self._root, name, error)
             return None

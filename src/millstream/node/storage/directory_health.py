@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from millstream.node.storage.disk import Disk
-from millstream.node.storage.file_names import TEMPORARY_SUFFIX
+from millstream.node.storage.file_formats import TEMPORARY_SUFFIX
 
-logger = logging.getLogger("millstream.storage")
+_log = logging.getLogger("millstream.storage")
 
 NOT_THE_DISK = frozenset(
     {
@@ -63,12 +63,12 @@ class DirectoryHealth:
     def fail(self, failure: DirectoryFailure) -> None:
         if self.failure is None:
             self.failure = failure
-            logger.error("log_directory_failed directory=%s error=%s", self.root, failure.reason)
+            _log.error("log_directory_failed directory=%s error=%s", self.root, failure.reason)
             self.on_failure()
 
     def is_well_again(self) -> None:
         if self.failure is not None:
-            logger.info("log_directory_usable_again directory=%s", self.root)
+            _log.info("log_directory_usable_again directory=%s", self.root)
             self.failure = None
 
 

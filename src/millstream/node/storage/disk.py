@@ -3,10 +3,22 @@ faults.
 
 A `File` closes when its last reference goes, so a reader in flight keeps an evicted or deleted file alive and nobody
 counts. All paths are strings; every failure is an OSError.
+
+Work that may block: storage prepares it on the event loop, someone runs it in a thread, and the loop takes the
+result.
+
+A bound on open files and index maps, by second chance.
+
+An access sets one bit and nothing else, so that the hot path pays no bookkeeping. When too many are open, the oldest
+that was not used since the last sweep is let go; whoever still holds the file (a read in flight) keeps it alive by
+reference.
 """
 
+import logging
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from threading import Lock
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from millstream.formats.records.batch import Bytes
 
@@ -121,3 +133,117 @@ class Disk(Protocol):
     def lock(self, path: str) -> DirectoryLock | None:
         """Take the exclusive lock that this file stands for; None when another process holds it."""
         ...
+
+
+_log = logging.getLogger("millstream.storage")
+
+
+class Job:
+    """`run` may block and touches no state of the log; `done` takes what `run` returned, back on the loop.
+
+    `run` raises nothing for what a disk may do: the failure is its result, and `done` knows what it means.
+    """
+
+    __slots__ = ("_done", "_run", "name")
+
+    def __init__(
+        self, name: str, run: Callable[[], OSError | None], done: Callable[[OSError | None], None] | None = None
+    ) -> None:
+        self.name = name
+        self._run = run
+        self._done = done
+
+    def run(self) -> OSError | None:
+        try:
+            return self._run()
+        except OSError as error:
+            return error
+
+    def done(self, result: OSError | None) -> None:
+        if self._done is not None:
+            self._done(result)
+        elif result is not None:
+            _log.warning("job_failed job=%s error=%s", self.name, result)
+
+    def __repr__(self) -> str:
+        return f"Job({self.name})"
+
+
+def removal(disk: Disk, name: str, paths: Sequence[str]) -> Job:
+    """Remove files that were renamed out of the way. What a crash leaves of them is removed at the next start."""
+
+    def remove() -> None:
+        for path in paths:
+            disk.remove(path)
+
+    return Job(name, remove)
+
+
+Opened = TypeVar("Opened")
+
+
+class OnDemand(Generic[Opened]):
+    """Something opened when first asked for and closed when the cache needs its place."""
+
+    __slots__ = ("_cache", "_open", "opened", "path", "used")
+
+    def __init__(self, cache: "FileCache", path: str, opener: Callable[[str], Opened]) -> None:
+        self._cache = cache
+        self._open = opener
+        self.path = path
+        self.opened: Opened | None = None
+        self.used = False
+
+    def get(self) -> Opened:
+        self.used = True
+        opened = self.opened
+        if opened is None:
+            opened = self._open(self.path)
+            self.adopt(opened)
+        return opened
+
+    def adopt(self, opened: Opened) -> None:
+        """Keep what was just opened elsewhere (a file on its creation)."""
+        self.used = True
+        self.opened = opened
+        self._cache.admit(self)
+
+    def close(self) -> None:
+        """Forget it now; the cache drops the empty place on its next sweep."""
+        self.opened = None
+
+
+class FileCache:
+    """Opens files for one log directory and keeps at most `max_open` of them."""
+
+    __slots__ = ("_disk", "_lock", "_max_open", "_ring")
+
+    def __init__(self, disk: Disk, max_open: int) -> None:
+        self._disk = disk
+        self._max_open = max(2, max_open)
+        self._ring: deque[OnDemand[Any]] = deque()
+        self._lock = Lock()  # reads prepared in threads open files too
+
+    @property
+    def open_count(self) -> int:
+        return sum(1 for resource in self._ring if resource.opened is not None)
+
+    def file(self, path: str) -> OnDemand[File]:
+        return OnDemand(self, path, self._disk.open)
+
+    def map(self, path: str) -> OnDemand[memoryview]:
+        return OnDemand(self, path, self._disk.map)
+
+    def admit(self, resource: OnDemand[Any]) -> None:
+        with self._lock:
+            ring = self._ring
+            while len(ring) >= self._max_open:
+                oldest = ring.popleft()
+                if oldest.opened is None:
+                    continue
+                if oldest.used:
+                    oldest.used = False
+                    ring.append(oldest)
+                else:
+                    oldest.opened = None
+            ring.append(resource)

@@ -37,9 +37,8 @@ from millstream.node.consensus.raft.voter_set import ReplicaKey
 from millstream.node.environment import Environment
 from millstream.node.metadata.records import CorruptMetadataError, MetadataRecord, decode_record, encode_record
 from millstream.node.metadata.topic_names import CLUSTER_METADATA_TOPIC
-from millstream.node.storage.disk import Disk
-from millstream.node.storage.job import Job
-from millstream.node.storage.log.log_directory import LogDirectory
+from millstream.node.storage.disk import Disk, Job
+from millstream.node.storage.log.directory import LogDirectory
 from millstream.node.storage.log.partition_log import PartitionLog
 
 METADATA_PARTITION = TopicPartition(TopicName(CLUSTER_METADATA_TOPIC), 0)
@@ -107,7 +106,7 @@ class MetadataLog:
         partition, latest = self.partition, self.snapshots.latest
         if latest is not None and latest.offset > partition.log_end_offset:
             # A snapshot was fetched, and the log it replaces not yet removed.
-            partition.start_anew_at(latest.offset, self._environment.clock.now_ms())
+            partition.restart_at(latest.offset, self._environment.clock.now_ms())
         if partition.log_end_offset < committed:
             raise CorruptMetadataError(
                 f"it ends at offset {partition.log_end_offset}, and records up to {committed} were committed"
@@ -263,7 +262,7 @@ class MetadataLog:
             raise CorruptFetchError(str(error)) from None
         self.snapshots.add(incoming.id)
         try:
-            self.partition.start_anew_at(incoming.id.offset, self._environment.clock.now_ms())
+            self.partition.restart_at(incoming.id.offset, self._environment.clock.now_ms())
         except KafkaError as error:
             if self.partition.failure is None:
                 self.partition.fail(f"the log cannot go on at a snapshot: {error.message}")

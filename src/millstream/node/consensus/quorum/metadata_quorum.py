@@ -19,18 +19,17 @@ from millstream.config.setting import ConfigError
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.node.consensus.quorum.metadata_log import CommittedBatch, MetadataLog, new_batch, unreadable
 from millstream.node.consensus.quorum.peers import Peers
-from millstream.node.consensus.quorum.publication import Publication, QuorumListener
+from millstream.node.consensus.quorum.publication import MetadataRetention, Publication, QuorumListener, SnapshotWriter
 from millstream.node.consensus.quorum.quorum_state import QuorumStateFile
-from millstream.node.consensus.quorum.snapshot_writer import Retention, SnapshotWriter
 from millstream.node.consensus.raft import events
-from millstream.node.consensus.raft.messages import Parked, ParkedAnswer, Peer
+from millstream.node.consensus.raft.messages import Parked, ParkedResponse, Peer
 from millstream.node.consensus.raft.replica import CommittedLostError, RaftReplica
 from millstream.node.consensus.raft.settings import QuorumSettings
 from millstream.node.consensus.raft.voter_set import Endpoint, ReplicaKey, VoterSet
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import MetadataImage
 from millstream.node.metadata.records import CorruptMetadataError, MetadataRecord
-from millstream.node.storage.job import Job
+from millstream.node.storage.disk import Job
 
 _log = logging.getLogger("millstream.quorum")
 _FAREWELL_SECONDS = 0.25
@@ -55,7 +54,7 @@ class MetadataQuorum:
         endpoints: tuple[Endpoint, ...],
         listener_name: str,
         settings: QuorumSettings,
-        retention: Retention,
+        retention: MetadataRetention,
         environment: Environment,
         on_fatal: Callable[[str], None],
     ) -> None:
@@ -85,7 +84,7 @@ class MetadataQuorum:
         )
         self._replica: RaftReplica | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._parked: dict[int, asyncio.Future[ParkedAnswer]] = {}
+        self._parked: dict[int, asyncio.Future[ParkedResponse]] = {}
         self._following = False
         self._flushing = False
         self._flush_scheduled = False
@@ -286,13 +285,13 @@ class MetadataQuorum:
 
     def ask(
         self, step: "Callable[[Request, int], Answer | Parked]", request: Request
-    ) -> "Answer | asyncio.Future[ParkedAnswer]":
+    ) -> "Answer | asyncio.Future[ParkedResponse]":
         """Gives raft somebody's request: the answer, or a future of it. `step` is a method of `replica`'s."""
         result = self._step(lambda now_ms: step(request, now_ms))
         if not isinstance(result, Parked):
             self._follow()
             return result
-        future: asyncio.Future[ParkedAnswer] = self._environment.loop.create_future()
+        future: asyncio.Future[ParkedResponse] = self._environment.loop.create_future()
         self._parked[result.token] = future
         token = result.token
         future.add_done_callback(lambda done: self._given_up(token) if done.cancelled() else None)
@@ -430,7 +429,7 @@ class MetadataQuorum:
                 publication.reset(snapshot, content)
             case events.VotersChanged(voters):
                 _log.info("voters_changed node=%d voters=%s", self.node_id, ",".join(map(str, voters.ids)))
-            case events.Answered(token, answer):
+            case events.Responded(token, answer):
                 future = self._parked.pop(token, None)
                 if future is not None and not future.done():
                     future.set_result(answer)

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable
 
 from millstream.formats.model.ordered_set import OrderedSet
 from millstream.node.consensus.quorum.wire import read_answer, request_fields
-from millstream.node.consensus.raft.messages import Fetch, Peer, PeerAnswer, Send
+from millstream.node.consensus.raft.messages import Fetch, Peer, PeerResponse, Send
 from millstream.node.consensus.raft.voter_set import Endpoint
 from millstream.node.environment import Environment
 from millstream.node.server.channel import Channel
 
 _log = logging.getLogger("millstream.quorum")
 
-Answered = Callable[[Send, PeerAnswer], None]
+Responded = Callable[[Send, PeerResponse], None]
 Failed = Callable[[Send, bool], None]
 """The second argument says whether the address refused the connection: nobody listens there."""
 
@@ -26,7 +26,7 @@ class Peers:
         request_timeout_ms: int,
         environment: Environment,
         *,
-        answered: Answered,
+        answered: Responded,
         failed: Failed,
     ) -> None:
         self._node_id = node_id

@@ -31,10 +31,9 @@ from millstream.node.metadata.records import (
     decode_record,
     encode_record,
 )
-from millstream.node.storage.disk import Disk, File
-from millstream.node.storage.job import Job, removal
+from millstream.node.storage.disk import Disk, File, Job, removal
 
-logger = logging.getLogger("millstream.quorum")
+_log = logging.getLogger("millstream.quorum")
 
 SUFFIX = ".checkpoint"
 PART_SUFFIX = ".checkpoint.part"

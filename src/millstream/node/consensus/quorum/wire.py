@@ -16,22 +16,22 @@ from millstream.node.consensus.raft.messages import (
     NO_LEADER,
     AddVoter,
     BeginQuorumEpoch,
-    DescribeQuorumAnswer,
+    DescribeQuorumResponse,
     EndQuorumEpoch,
     Fetch,
-    FetchAnswer,
+    FetchResponse,
     FetchSnapshot,
-    FetchSnapshotAnswer,
+    FetchSnapshotResponse,
     LogPosition,
-    PeerAnswer,
     PeerRequest,
-    QuorumEpochAnswer,
+    PeerResponse,
+    QuorumEpochResponse,
     RemoveVoter,
     ReplicaProgress,
     UpdateVoter,
-    UpdateVoterAnswer,
+    UpdateVoterResponse,
     Vote,
-    VoteAnswer,
+    VoteResponse,
     directory_or_none,
 )
 from millstream.node.consensus.raft.voter_set import Endpoint, ReplicaKey, VoterSet
@@ -148,25 +148,25 @@ def _fetch_fields(request: Fetch) -> Fields:
 # Answers that this node gets
 
 
-def read_answer(request: PeerRequest, answer: Message, listener_name: str) -> PeerAnswer:
+def read_answer(request: PeerRequest, answer: Message, listener_name: str) -> PeerResponse:
     """`listener_name` is what endpoints are called, which come without a name."""
     match request:
         case Vote():
             error, row = _answered(answer, answer.topics)
-            return VoteAnswer(
+            return VoteResponse(
                 error=error,
                 granted=row is not None and row.vote_granted,
                 **_leader_of(row, answer.node_endpoints, listener_name),
             )
         case BeginQuorumEpoch() | EndQuorumEpoch():
             error, row = _answered(answer, answer.topics)
-            return QuorumEpochAnswer(error=error, **_leader_of(row, answer.node_endpoints, listener_name))
+            return QuorumEpochResponse(error=error, **_leader_of(row, answer.node_endpoints, listener_name))
         case Fetch():
             error, row = _answered(answer, answer.responses)
             leader = _leader_of(row and row.current_leader, answer.node_endpoints, listener_name)
             if row is None:
-                return FetchAnswer(error=error, **leader)
-            return FetchAnswer(
+                return FetchResponse(error=error, **leader)
+            return FetchResponse(
                 error=error,
                 high_watermark=row.high_watermark,
                 log_start_offset=row.log_start_offset,
@@ -179,8 +179,8 @@ def read_answer(request: PeerRequest, answer: Message, listener_name: str) -> Pe
             error, row = _answered(answer, answer.topics)
             leader = _leader_of(row and row.current_leader, answer.node_endpoints, listener_name)
             if row is None:
-                return FetchSnapshotAnswer(error=error, snapshot=request.snapshot, **leader)
-            return FetchSnapshotAnswer(
+                return FetchSnapshotResponse(error=error, snapshot=request.snapshot, **leader)
+            return FetchSnapshotResponse(
                 error=error,
                 snapshot=LogPosition(row.snapshot_id.end_offset, row.snapshot_id.epoch),
                 size=row.size,
@@ -191,7 +191,7 @@ def read_answer(request: PeerRequest, answer: Message, listener_name: str) -> Pe
         case UpdateVoter():
             current = answer.current_leader
             endpoints = (Endpoint(listener_name, current.host, current.port),) if current.host else ()
-            return UpdateVoterAnswer(
+            return UpdateVoterResponse(
                 error=_error(answer.error_code),
                 leader_id=current.leader_id,
                 leader_epoch=current.leader_epoch,
@@ -333,7 +333,7 @@ TOP_LEVEL_ERRORS = frozenset(
 """Those that concern the whole request, and have their place in front."""
 
 
-def vote_response(answer: VoteAnswer) -> Fields:
+def vote_response(answer: VoteResponse) -> Fields:
     if answer.error in TOP_LEVEL_ERRORS:
         return {"error_code": answer.error}
     return {
@@ -349,7 +349,7 @@ def vote_response(answer: VoteAnswer) -> Fields:
     }
 
 
-def quorum_epoch_response(answer: QuorumEpochAnswer) -> Fields:
+def quorum_epoch_response(answer: QuorumEpochResponse) -> Fields:
     if answer.error in TOP_LEVEL_ERRORS:
         return {"error_code": answer.error}
     return {
@@ -364,7 +364,7 @@ def quorum_epoch_response(answer: QuorumEpochAnswer) -> Fields:
     }
 
 
-def fetch_response(answer: FetchAnswer) -> Fields:
+def fetch_response(answer: FetchResponse) -> Fields:
     if answer.error in TOP_LEVEL_ERRORS:
         return {"error_code": answer.error}
     row: Fields = {
@@ -386,7 +386,7 @@ def fetch_response(answer: FetchAnswer) -> Fields:
     }
 
 
-def fetch_snapshot_response(answer: FetchSnapshotAnswer) -> Fields:
+def fetch_snapshot_response(answer: FetchSnapshotResponse) -> Fields:
     if answer.error in TOP_LEVEL_ERRORS:
         return {"error_code": answer.error}
     return {
@@ -404,14 +404,14 @@ def fetch_snapshot_response(answer: FetchSnapshotAnswer) -> Fields:
     }
 
 
-def update_voter_response(answer: UpdateVoterAnswer) -> Fields:
+def update_voter_response(answer: UpdateVoterResponse) -> Fields:
     leader: Fields = {"leader_id": answer.leader_id, "leader_epoch": answer.leader_epoch, "host": "", "port": 0}
     if answer.leader_endpoints:
         leader |= {"host": answer.leader_endpoints[0].host, "port": answer.leader_endpoints[0].port}
     return {"error_code": answer.error, "current_leader": leader}
 
 
-def describe_quorum_response(answer: DescribeQuorumAnswer, voters: VoterSet, wall_ms_ahead: int) -> Fields:
+def describe_quorum_response(answer: DescribeQuorumResponse, voters: VoterSet, wall_ms_ahead: int) -> Fields:
     """`wall_ms_ahead` is what to add to raft's times to have the time of day."""
     row = {
         "partition_index": 0,

@@ -10,7 +10,7 @@ wants sent is in its outbox and what it wants known is in its events. The driver
     call `tick` again at `next_deadline_ms` at the latest
 
 Requests of other replicas are answered at once, or with `Parked(token)`: the answer then comes as the event
-`Answered(token, answer)`. Replication is by pull: followers fetch, and the leader learns from the offset of a fetch
+`Responded(token, answer)`. Replication is by pull: followers fetch, and the leader learns from the offset of a fetch
 what a follower holds, so a fetch is only sent once everything below its offset is on disk.
 
 Modules: messages (requests and answers), voter_set and membership (who votes, by log offset), log (what raft needs of

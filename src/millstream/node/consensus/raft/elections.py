@@ -6,7 +6,7 @@ from dataclasses import replace
 from millstream.formats.model.errors import ErrorCode
 from millstream.node.consensus.raft.leadership import Leadership
 from millstream.node.consensus.raft.log import QuorumState
-from millstream.node.consensus.raft.messages import LogPosition, Peer, Vote, VoteAnswer
+from millstream.node.consensus.raft.messages import LogPosition, Peer, Vote, VoteResponse
 from millstream.node.consensus.raft.replica_core import ReplicaCore
 from millstream.node.consensus.raft.roles import Ballot, Candidate, Follower, Prospective, Unattached
 
@@ -92,12 +92,12 @@ class Elections(ReplicaCore):
                 )
                 self._outbox.send(Peer(node_id, voter.endpoints), request, now_ms)
 
-    def vote(self, request: Vote, now_ms: int) -> VoteAnswer:
+    def vote(self, request: Vote, now_ms: int) -> VoteResponse:
         answer = self._vote(request, now_ms)
         self.tick(now_ms)
         return answer
 
-    def _vote(self, request: Vote, now_ms: int) -> VoteAnswer:
+    def _vote(self, request: Vote, now_ms: int) -> VoteResponse:
         error = self._voter_only_error(request.cluster_id, request.voter, request.candidate.id, request.epoch, now_ms)
         if request.epoch < 0 or request.log_end.epoch > request.epoch or request.candidate.directory_id is None:
             error = error or ErrorCode.INVALID_REQUEST
@@ -108,7 +108,7 @@ class Elections(ReplicaCore):
             granted = self._grants_pre_vote(request) if request.pre_vote else self._grants_vote(request)
             if granted and not request.pre_vote and self._state.voted is None:
                 self._enter(Unattached(self._election_timeout(now_ms)), replace(self._state, voted=request.candidate))
-        return VoteAnswer(
+        return VoteResponse(
             error=error or ErrorCode.NONE,
             leader_id=self._told_leader_id,
             leader_epoch=self.epoch,

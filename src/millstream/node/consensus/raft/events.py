@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from millstream.formats.model.errors import ErrorCode
-from millstream.node.consensus.raft.messages import LogPosition, ParkedAnswer
+from millstream.node.consensus.raft.messages import LogPosition, ParkedResponse
 from millstream.node.consensus.raft.voter_set import Endpoint, VoterSet
 
 
@@ -68,11 +68,11 @@ class VotersChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class Responded:
     """The answer to a parked request."""
 
     token: int
-    answer: ParkedAnswer
+    answer: ParkedResponse
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +92,6 @@ Event = (
     | Truncated
     | SnapshotInstalled
     | VotersChanged
-    | Answered
+    | Responded
     | Refused
 )

@@ -10,12 +10,12 @@ from millstream.node.consensus.raft.messages import (
     BeginQuorumEpoch,
     EndQuorumEpoch,
     Fetch,
-    FetchAnswer,
+    FetchResponse,
     FetchSnapshot,
-    FetchSnapshotAnswer,
+    FetchSnapshotResponse,
     LogPosition,
     Peer,
-    QuorumEpochAnswer,
+    QuorumEpochResponse,
     Send,
     UpdateVoter,
 )
@@ -114,7 +114,7 @@ class Following(Elections):
         follower.election_ms = None
         self._lost_elections = 0
 
-    def _fetched(self, follower: Follower, send: Send, answer: FetchAnswer, now_ms: int) -> None:
+    def _fetched(self, follower: Follower, send: Send, answer: FetchResponse, now_ms: int) -> None:
         request = send.request
         assert isinstance(request, Fetch) and request.offset == self._log.end.offset, "the log moved under a fetch"
         if answer.error:
@@ -170,7 +170,7 @@ class Following(Elections):
         if self.voters != voters:
             self._events.append(VotersChanged(self.voters))
 
-    def _fetched_snapshot(self, follower: Follower, send: Send, answer: FetchSnapshotAnswer, now_ms: int) -> None:
+    def _fetched_snapshot(self, follower: Follower, send: Send, answer: FetchSnapshotResponse, now_ms: int) -> None:
         receiving, request = follower.receiving, send.request
         if receiving is None or not isinstance(request, FetchSnapshot) or request.snapshot != receiving.snapshot:
             return
@@ -202,7 +202,7 @@ class Following(Elections):
             self._events.append(VotersChanged(self.voters))
         self._raise_high_watermark(receiving.snapshot.offset)
 
-    def begin_quorum_epoch(self, request: BeginQuorumEpoch, now_ms: int) -> QuorumEpochAnswer:
+    def begin_quorum_epoch(self, request: BeginQuorumEpoch, now_ms: int) -> QuorumEpochResponse:
         error = self._voter_only_error(request.cluster_id, request.voter, request.leader_id, request.epoch, now_ms)
         if error is None and request.epoch == self.epoch and self.leader_id not in (None, request.leader_id):
             error = ErrorCode.INVALID_REQUEST
@@ -213,7 +213,7 @@ class Following(Elections):
         self.tick(now_ms)
         return self._quorum_epoch_answer(error)
 
-    def end_quorum_epoch(self, request: EndQuorumEpoch, now_ms: int) -> QuorumEpochAnswer:
+    def end_quorum_epoch(self, request: EndQuorumEpoch, now_ms: int) -> QuorumEpochResponse:
         error = self._voter_only_error(request.cluster_id, self._key, request.leader_id, request.epoch, now_ms)
         if error is None and request.epoch == self.epoch and self.leader_id not in (None, request.leader_id):
             error = ErrorCode.INVALID_REQUEST
@@ -226,8 +226,8 @@ class Following(Elections):
         self.tick(now_ms)
         return self._quorum_epoch_answer(error)
 
-    def _quorum_epoch_answer(self, error: ErrorCode | None) -> QuorumEpochAnswer:
-        return QuorumEpochAnswer(
+    def _quorum_epoch_answer(self, error: ErrorCode | None) -> QuorumEpochResponse:
+        return QuorumEpochResponse(
             error=error or ErrorCode.NONE,
             leader_id=self._told_leader_id,
             leader_epoch=self.epoch,

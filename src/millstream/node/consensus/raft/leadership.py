@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from millstream.node.consensus.raft.messages import AddVoter, Fetch, ParkedAnswer, ReplicaProgress
+from millstream.node.consensus.raft.messages import AddVoter, Fetch, ParkedResponse, ReplicaProgress
 from millstream.node.consensus.raft.voter_set import ReplicaKey, Voter, VoterSet
 
 FORGET_OBSERVER_MS = 300_000
@@ -56,9 +56,9 @@ class ParkedChange:
 
     offset: int
     expires_ms: int
-    committed: ParkedAnswer
-    timed_out: ParkedAnswer
-    deposed: ParkedAnswer
+    committed: ParkedResponse
+    timed_out: ParkedResponse
+    deposed: ParkedResponse
 
 
 @dataclass(slots=True)

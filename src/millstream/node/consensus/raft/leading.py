@@ -6,19 +6,19 @@ from dataclasses import replace
 from typing import Any
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.node.consensus.raft.events import Answered, BecameLeader, Leading
+from millstream.node.consensus.raft.events import BecameLeader, Leading, Responded
 from millstream.node.consensus.raft.following import Following
 from millstream.node.consensus.raft.leadership import Leadership, ParkedFetch
 from millstream.node.consensus.raft.log import ControlRecord, LeaderChangeRecord, PlacedControlRecord
 from millstream.node.consensus.raft.messages import (
     BeginQuorumEpoch,
-    ChangeVotersAnswer,
-    DescribeQuorumAnswer,
+    ChangeVotersResponse,
+    DescribeQuorumResponse,
     EndQuorumEpoch,
     Fetch,
-    FetchAnswer,
+    FetchResponse,
     FetchSnapshot,
-    FetchSnapshotAnswer,
+    FetchSnapshotResponse,
     LogPosition,
     Parked,
     Peer,
@@ -77,7 +77,7 @@ class LeadingRole(Following):
             lead.announced = True
             self._events.append(Leading(lead.epoch, offset))
         for token in [token for token, change in lead.changes.items() if change.offset < offset]:
-            self._events.append(Answered(token, lead.changes.pop(token).committed))
+            self._events.append(Responded(token, lead.changes.pop(token).committed))
         self._wake_fetches(lead, now_ms)
         if not self.is_voter and self._membership.changed_at < offset:
             self._resign(lead, now_ms)  # this leader was voted out, and that is committed now
@@ -97,9 +97,9 @@ class LeadingRole(Following):
                 self._outbox.send(Peer(voter.id, voter.endpoints), request, now_ms)
         self._wake_fetches(lead, now_ms)
         for token in [token for token, change in lead.changes.items() if change.expires_ms <= now_ms]:
-            self._events.append(Answered(token, lead.changes.pop(token).timed_out))
+            self._events.append(Responded(token, lead.changes.pop(token).timed_out))
         for token in [token for token, join in lead.joins.items() if join.expires_ms <= now_ms]:
-            self._events.append(Answered(token, not_following(lead.joins.pop(token).request.voter)))
+            self._events.append(Responded(token, not_following(lead.joins.pop(token).request.voter)))
 
     def _silent_ms(self, lead: Leadership, voter: Voter) -> int:
         """When a voter counts as silent: at once until its first fetch."""
@@ -110,12 +110,12 @@ class LeadingRole(Following):
     def _admit(self, lead: Leadership, key: ReplicaKey, now_ms: int) -> None:
         """A replica fetched: it may be one that waits to become a voter."""
 
-    def fetch(self, request: Fetch, now_ms: int) -> FetchAnswer | Parked:
+    def fetch(self, request: Fetch, now_ms: int) -> FetchResponse | Parked:
         answer = self._fetch(request, now_ms)
         self.tick(now_ms)
         return answer
 
-    def _fetch(self, request: Fetch, now_ms: int) -> FetchAnswer | Parked:
+    def _fetch(self, request: Fetch, now_ms: int) -> FetchResponse | Parked:
         error = self._leader_only_error(request.cluster_id, request.current_leader_epoch)
         lead = self._role
         if error is not None or not isinstance(lead, Leadership):
@@ -138,7 +138,7 @@ class LeadingRole(Following):
         self._next_token += 1
         return self._next_token
 
-    def _note_fetch(self, lead: Leadership, request: Fetch, now_ms: int) -> FetchAnswer | None:
+    def _note_fetch(self, lead: Leadership, request: Fetch, now_ms: int) -> FetchResponse | None:
         """Learn from a replica's fetch how far it is; an answer at once if its log is no beginning of this one."""
         if request.offset < 0 or not 0 <= request.last_fetched_epoch <= lead.epoch or request.current_leader_epoch < 0:
             return self._fetch_answer(ErrorCode.INVALID_REQUEST)
@@ -171,7 +171,7 @@ class LeadingRole(Following):
             self._admit(lead, request.replica, now_ms)
         return self._fetch_answer(ErrorCode.NOT_LEADER_OR_FOLLOWER) if self._role is not lead else None
 
-    def _ready_answer(self, request: Fetch) -> FetchAnswer | None:
+    def _ready_answer(self, request: Fetch) -> FetchResponse | None:
         """What there is to tell now: records, or a higher watermark."""
         below = self._log.end.offset if request.replica.id >= 0 else self._high_watermark
         if request.offset < below:
@@ -194,8 +194,8 @@ class LeadingRole(Following):
         records: bytes = b"",
         diverging: LogPosition | None = None,
         snapshot: LogPosition | None = None,
-    ) -> FetchAnswer:
-        return FetchAnswer(
+    ) -> FetchResponse:
+        return FetchResponse(
             error=error,
             leader_id=self._told_leader_id,
             leader_epoch=self.epoch,
@@ -210,14 +210,14 @@ class LeadingRole(Following):
     def _wake_fetches(self, lead: Leadership, now_ms: int) -> None:
         for token, parked in list(lead.fetches.items()):
             if parked.request.offset < self._log.start.offset:
-                answer: FetchAnswer | None = self._fetch_answer(ErrorCode.OFFSET_OUT_OF_RANGE)
+                answer: FetchResponse | None = self._fetch_answer(ErrorCode.OFFSET_OUT_OF_RANGE)
             else:
                 answer = self._ready_answer(parked.request) or (
                     self._fetch_answer() if parked.expires_ms <= now_ms else None
                 )
             if answer is not None:
                 del lead.fetches[token]
-                self._events.append(Answered(token, answer))
+                self._events.append(Responded(token, answer))
 
     def cancel(self, token: int) -> None:
         """Whoever waited for a parked request is gone."""
@@ -229,17 +229,17 @@ class LeadingRole(Following):
     def _refuse_parked(self, lead: Leadership) -> None:
         """This replica no longer leads: whoever waits has to ask somebody else."""
         for token in lead.fetches:
-            self._events.append(Answered(token, self._fetch_answer(ErrorCode.NOT_LEADER_OR_FOLLOWER)))
+            self._events.append(Responded(token, self._fetch_answer(ErrorCode.NOT_LEADER_OR_FOLLOWER)))
         for token, change in lead.changes.items():
-            self._events.append(Answered(token, change.deposed))
+            self._events.append(Responded(token, change.deposed))
         lead.fetches.clear()
         for token in lead.joins:
-            answer = ChangeVotersAnswer(error=ErrorCode.NOT_LEADER_OR_FOLLOWER, message="leadership was lost")
-            self._events.append(Answered(token, answer))
+            answer = ChangeVotersResponse(error=ErrorCode.NOT_LEADER_OR_FOLLOWER, message="leadership was lost")
+            self._events.append(Responded(token, answer))
         lead.changes.clear()
         lead.joins.clear()
 
-    def fetch_snapshot(self, request: FetchSnapshot, now_ms: int) -> FetchSnapshotAnswer:
+    def fetch_snapshot(self, request: FetchSnapshot, now_ms: int) -> FetchSnapshotResponse:
         error = self._leader_only_error(request.cluster_id, request.current_leader_epoch)
         size, chunk = 0, b""
         if error is None:
@@ -254,7 +254,7 @@ class LeadingRole(Following):
         if error is None and isinstance(lead, Leadership) and request.replica.id >= 0:
             lead.of(request.replica).heard(now_ms)
         self.tick(now_ms)
-        return FetchSnapshotAnswer(
+        return FetchSnapshotResponse(
             error=error or ErrorCode.NONE,
             leader_id=self._told_leader_id,
             leader_epoch=self.epoch,
@@ -265,10 +265,10 @@ class LeadingRole(Following):
             chunk=chunk,
         )
 
-    def describe_quorum(self, now_ms: int) -> DescribeQuorumAnswer:
+    def describe_quorum(self, now_ms: int) -> DescribeQuorumResponse:
         lead = self._role
         if not isinstance(lead, Leadership):
-            return DescribeQuorumAnswer(
+            return DescribeQuorumResponse(
                 error=ErrorCode.NOT_LEADER_OR_FOLLOWER,
                 leader_id=self._told_leader_id,
                 leader_epoch=self.epoch,
@@ -294,7 +294,7 @@ class LeadingRole(Following):
         observers = [progress.described() for key, progress in lead.progress.items() if key not in shown]
         if not self.is_voter:
             observers.append(own)
-        return DescribeQuorumAnswer(
+        return DescribeQuorumResponse(
             leader_id=self._key.id,
             leader_epoch=self.epoch,
             leader_endpoints=self._endpoints,
@@ -338,6 +338,6 @@ class LeadingRole(Following):
                 self._outbox.send(Peer(node_id, voters[node_id].endpoints), request, now_ms)
 
 
-def not_following(key: ReplicaKey) -> ChangeVotersAnswer:
+def not_following(key: ReplicaKey) -> ChangeVotersResponse:
     message = f"node {key} does not follow the leader, or has not caught up with it; start it, and try again"
-    return ChangeVotersAnswer(error=ErrorCode.REQUEST_TIMED_OUT, message=message)
+    return ChangeVotersResponse(error=ErrorCode.REQUEST_TIMED_OUT, message=message)

@@ -138,7 +138,7 @@ PeerRequest = Vote | BeginQuorumEpoch | EndQuorumEpoch | Fetch | FetchSnapshot |
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VoteAnswer:
+class VoteResponse:
     error: ErrorCode = ErrorCode.NONE
     leader_id: int = NO_LEADER
     leader_epoch: int
@@ -147,7 +147,7 @@ class VoteAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuorumEpochAnswer:
+class QuorumEpochResponse:
     """Answer to BeginQuorumEpoch and to EndQuorumEpoch."""
 
     error: ErrorCode = ErrorCode.NONE
@@ -157,7 +157,7 @@ class QuorumEpochAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FetchAnswer:
+class FetchResponse:
     """At most one of `diverging`, `snapshot` and non-empty `records` is set."""
 
     error: ErrorCode = ErrorCode.NONE
@@ -175,7 +175,7 @@ class FetchAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FetchSnapshotAnswer:
+class FetchSnapshotResponse:
     error: ErrorCode = ErrorCode.NONE
     leader_id: int = NO_LEADER
     leader_epoch: int
@@ -187,7 +187,7 @@ class FetchSnapshotAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateVoterAnswer:
+class UpdateVoterResponse:
     error: ErrorCode = ErrorCode.NONE
     leader_id: int = NO_LEADER
     leader_epoch: int
@@ -195,7 +195,7 @@ class UpdateVoterAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeVotersAnswer:
+class ChangeVotersResponse:
     """Answer to AddVoter and RemoveVoter, with a sentence for the operator."""
 
     error: ErrorCode = ErrorCode.NONE
@@ -213,7 +213,7 @@ class ReplicaProgress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeQuorumAnswer:
+class DescribeQuorumResponse:
     """Only the leader knows (otherwise NOT_LEADER_OR_FOLLOWER). Endpoints of the voters: `RaftReplica.voters`."""
 
     error: ErrorCode = ErrorCode.NONE
@@ -225,13 +225,13 @@ class DescribeQuorumAnswer:
     observers: tuple[ReplicaProgress, ...] = ()
 
 
-PeerAnswer = VoteAnswer | QuorumEpochAnswer | FetchAnswer | FetchSnapshotAnswer | UpdateVoterAnswer
-ParkedAnswer = FetchAnswer | ChangeVotersAnswer | UpdateVoterAnswer
+PeerResponse = VoteResponse | QuorumEpochResponse | FetchResponse | FetchSnapshotResponse | UpdateVoterResponse
+ParkedResponse = FetchResponse | ChangeVotersResponse | UpdateVoterResponse
 
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """The answer comes later, as the event `Answered` with this token."""
+    """The answer comes later, as the event `Responded` with this token."""
 
     token: int
 

@@ -12,16 +12,16 @@ from millstream.node.consensus.raft.messages import (
     BeginQuorumEpoch,
     EndQuorumEpoch,
     Fetch,
-    FetchAnswer,
+    FetchResponse,
     FetchSnapshot,
-    FetchSnapshotAnswer,
-    PeerAnswer,
-    QuorumEpochAnswer,
+    FetchSnapshotResponse,
+    PeerResponse,
+    QuorumEpochResponse,
     Send,
     UpdateVoter,
-    UpdateVoterAnswer,
+    UpdateVoterResponse,
     Vote,
-    VoteAnswer,
+    VoteResponse,
 )
 from millstream.node.consensus.raft.roles import Candidate, Follower, Prospective, Resigned, Unattached
 from millstream.node.consensus.raft.voter_changes import VoterChanges
@@ -131,7 +131,7 @@ class RaftReplica(VoterChanges):
 
     # --- Answers
 
-    def on_response(self, send: Send, answer: PeerAnswer, now_ms: int) -> None:
+    def on_response(self, send: Send, answer: PeerResponse, now_ms: int) -> None:
         """The answer to something this replica sent. A late one, of an earlier epoch or role, does no harm."""
         current = self._outbox.is_current(send)
         if answer.error in (ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INCONSISTENT_VOTER_SET):
@@ -144,27 +144,27 @@ class RaftReplica(VoterChanges):
             self._answered(send, answer, now_ms)
         self.tick(now_ms)
 
-    def _answered(self, send: Send, answer: PeerAnswer, now_ms: int) -> None:
+    def _answered(self, send: Send, answer: PeerResponse, now_ms: int) -> None:
         if answer.error:
             self._outbox.failed(send, now_ms)
         else:
             self._outbox.succeeded(send)
         match self._role, answer:
-            case ((Prospective(ballot, _) | Candidate(ballot, _)), VoteAnswer()):
+            case ((Prospective(ballot, _) | Candidate(ballot, _)), VoteResponse()):
                 ballot.votes[send.peer.id] = answer.granted and not answer.error
                 self._count(ballot, now_ms)
-            case Follower() as follower, FetchAnswer() if send.peer.id == follower.leader_id:
+            case Follower() as follower, FetchResponse() if send.peer.id == follower.leader_id:
                 self._fetched(follower, send, answer, now_ms)
-            case Follower() as follower, FetchSnapshotAnswer() if send.peer.id == follower.leader_id:
+            case Follower() as follower, FetchSnapshotResponse() if send.peer.id == follower.leader_id:
                 self._fetched_snapshot(follower, send, answer, now_ms)
-            case Follower() as follower, UpdateVoterAnswer():
+            case Follower() as follower, UpdateVoterResponse():
                 follower.introduced = not answer.error or not _worth_retrying(answer.error)
-            case Leadership(), QuorumEpochAnswer():
+            case Leadership(), QuorumEpochResponse():
                 self._outbox.pause(send.peer.id, BeginQuorumEpoch, now_ms + self._settings.fetch_timeout_ms // 2)
-            case Resigned() as resigned, QuorumEpochAnswer():
+            case Resigned() as resigned, QuorumEpochResponse():
                 if send.peer.id in resigned.unacknowledged:
                     resigned.unacknowledged.remove(send.peer.id)
-            case _, FetchAnswer():
+            case _, FetchResponse():
                 self._outbox.failed(send, now_ms)  # nobody knew a leader: ask again later
             case _:
                 pass

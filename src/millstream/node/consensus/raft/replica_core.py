@@ -6,7 +6,6 @@ from dataclasses import replace
 from random import Random
 
 from millstream.formats.model.errors import ErrorCode
-from millstream.node.consensus.raft.epoch_pace import EpochPace
 from millstream.node.consensus.raft.events import (
     Event,
     HighWatermarkAdvanced,
@@ -15,12 +14,11 @@ from millstream.node.consensus.raft.events import (
     VotersChanged,
 )
 from millstream.node.consensus.raft.leadership import Leadership
-from millstream.node.consensus.raft.log import PlacedControlRecord, QuorumState, QuorumStateStore, RaftLog
-from millstream.node.consensus.raft.membership import Membership
+from millstream.node.consensus.raft.log import Membership, PlacedControlRecord, QuorumState, QuorumStateStore, RaftLog
 from millstream.node.consensus.raft.messages import NO_LEADER, Peer
 from millstream.node.consensus.raft.outbox import Outbox
 from millstream.node.consensus.raft.roles import Candidate, Follower, Prospective, Resigned, Role, Unattached
-from millstream.node.consensus.raft.settings import QuorumSettings
+from millstream.node.consensus.raft.settings import EpochPace, QuorumSettings
 from millstream.node.consensus.raft.voter_set import Endpoint, ReplicaKey, Voter, VoterSet
 
 MIN_KRAFT_VERSION = 0

@@ -3,17 +3,17 @@
 from dataclasses import replace
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.node.consensus.raft.events import Answered
+from millstream.node.consensus.raft.events import Responded
 from millstream.node.consensus.raft.leadership import Leadership, ParkedChange, ParkedJoin
 from millstream.node.consensus.raft.leading import LeadingRole, not_following
 from millstream.node.consensus.raft.log import KRaftVersionRecord, VotersRecord
 from millstream.node.consensus.raft.messages import (
     AddVoter,
-    ChangeVotersAnswer,
+    ChangeVotersResponse,
     Parked,
     RemoveVoter,
     UpdateVoter,
-    UpdateVoterAnswer,
+    UpdateVoterResponse,
 )
 from millstream.node.consensus.raft.replica_core import MAX_KRAFT_VERSION
 from millstream.node.consensus.raft.voter_set import ReplicaKey, Voter, VoterSet
@@ -37,18 +37,18 @@ class VoterChanges(LeadingRole):
         lead.changes[token] = ParkedChange(
             offset=self._log.end.offset,
             expires_ms=expires_ms,
-            committed=ChangeVotersAnswer(),
-            timed_out=ChangeVotersAnswer(
+            committed=ChangeVotersResponse(),
+            timed_out=ChangeVotersResponse(
                 error=ErrorCode.REQUEST_TIMED_OUT, message="the change was appended, but not committed in time"
             ),
-            deposed=ChangeVotersAnswer(
+            deposed=ChangeVotersResponse(
                 error=ErrorCode.NOT_LEADER_OR_FOLLOWER, message="leadership was lost before the change was committed"
             ),
         )
         self._append_control(lead, (VotersRecord(voters),), now_ms)
         return Parked(token)
 
-    def add_voter(self, request: AddVoter, now_ms: int) -> ChangeVotersAnswer | Parked:
+    def add_voter(self, request: AddVoter, now_ms: int) -> ChangeVotersResponse | Parked:
         """A new voter has to follow the leader as observer and have caught up; that is waited for."""
         answer = self._add_voter(request, now_ms + request.timeout_ms, now_ms)
         self.tick(now_ms)
@@ -56,7 +56,7 @@ class VoterChanges(LeadingRole):
 
     def _add_voter(
         self, request: AddVoter, expires_ms: int, now_ms: int, token: int | None = None
-    ) -> ChangeVotersAnswer | Parked:
+    ) -> ChangeVotersResponse | Parked:
         lead = self._role
         error = self._operator_error(request.cluster_id)
         if error is not None or not isinstance(lead, Leadership):
@@ -82,7 +82,7 @@ class VoterChanges(LeadingRole):
         if request.ack_when_committed:
             return self._change_voters(lead, self.voters.with_voter(voter), expires_ms, now_ms, token)
         self._append_control(lead, (VotersRecord(self.voters.with_voter(voter)),), now_ms)
-        return ChangeVotersAnswer()
+        return ChangeVotersResponse()
 
     def _has_caught_up(self, lead: Leadership, key: ReplicaKey, now_ms: int) -> bool:
         """Alive, and not so far behind that it would hold up every commit it is needed for."""
@@ -99,14 +99,14 @@ class VoterChanges(LeadingRole):
                 del lead.joins[token]
                 answer = self._add_voter(join.request, join.expires_ms, now_ms, token)
                 if not isinstance(answer, Parked):
-                    self._events.append(Answered(token, answer))
+                    self._events.append(Responded(token, answer))
 
-    def remove_voter(self, request: RemoveVoter, now_ms: int) -> ChangeVotersAnswer | Parked:
+    def remove_voter(self, request: RemoveVoter, now_ms: int) -> ChangeVotersResponse | Parked:
         answer = self._remove_voter(request, now_ms)
         self.tick(now_ms)
         return answer
 
-    def _remove_voter(self, request: RemoveVoter, now_ms: int) -> ChangeVotersAnswer | Parked:
+    def _remove_voter(self, request: RemoveVoter, now_ms: int) -> ChangeVotersResponse | Parked:
         lead = self._role
         error = self._operator_error(request.cluster_id)
         if error is not None or not isinstance(lead, Leadership):
@@ -133,12 +133,12 @@ class VoterChanges(LeadingRole):
             )
         return None
 
-    def update_voter(self, request: UpdateVoter, now_ms: int) -> UpdateVoterAnswer | Parked:
+    def update_voter(self, request: UpdateVoter, now_ms: int) -> UpdateVoterResponse | Parked:
         answer = self._update_voter(request, now_ms)
         self.tick(now_ms)
         return answer
 
-    def _update_voter(self, request: UpdateVoter, now_ms: int) -> UpdateVoterAnswer | Parked:
+    def _update_voter(self, request: UpdateVoter, now_ms: int) -> UpdateVoterResponse | Parked:
         lead = self._role
         error = self._leader_only_error(request.cluster_id, request.current_leader_epoch)
         if error is not None or not isinstance(lead, Leadership):
@@ -164,13 +164,13 @@ class VoterChanges(LeadingRole):
             expires_ms=now_ms + self._settings.request_timeout_ms,
             committed=self._update_answer(ErrorCode.NONE),
             timed_out=self._update_answer(ErrorCode.REQUEST_TIMED_OUT),
-            deposed=UpdateVoterAnswer(error=ErrorCode.NOT_LEADER_OR_FOLLOWER, leader_epoch=self.epoch),
+            deposed=UpdateVoterResponse(error=ErrorCode.NOT_LEADER_OR_FOLLOWER, leader_epoch=self.epoch),
         )
         self._append_control(lead, (VotersRecord(self.voters.with_voter(updated)),), now_ms)
         return Parked(token)
 
-    def _update_answer(self, error: ErrorCode) -> UpdateVoterAnswer:
-        return UpdateVoterAnswer(
+    def _update_answer(self, error: ErrorCode) -> UpdateVoterResponse:
+        return UpdateVoterResponse(
             error=error,
             leader_id=self._told_leader_id,
             leader_epoch=self.epoch,
@@ -216,5 +216,5 @@ class VoterChanges(LeadingRole):
         return last_offset
 
 
-def _refusal(error: tuple[ErrorCode, str]) -> ChangeVotersAnswer:
-    return ChangeVotersAnswer(error=error[0], message=error[1])
+def _refusal(error: tuple[ErrorCode, str]) -> ChangeVotersResponse:
+    return ChangeVotersResponse(error=error[0], message=error[1])

@@ -38,7 +38,7 @@ class FollowedLog(Protocol):
 
     def truncate_to(self, offset: int) -> int: ...
 
-    def start_anew_at(self, offset: int, now_ms: int) -> None:
+    def restart_at(self, offset: int, now_ms: int) -> None:
         """Drop everything, and go on at an offset that the log has not reached."""
         ...
 
@@ -111,7 +111,7 @@ class PartitionFollower:
             # unclean election gave them up.
             return self._truncate_to(end)
         if start > log.log_end_offset:
-            log.start_anew_at(start, now_ms)
+            log.restart_at(start, now_ms)
             self.high_watermark = start
         return log.log_end_offset
 

@@ -33,7 +33,7 @@ class LedLog(Protocol):
     def log_end_offset(self) -> int: ...
 
 
-class Surroundings(Protocol):
+class ReplicaContext(Protocol):
     """What the leader must know of the cluster, and of the topic's settings, as they are at the moment."""
 
     def is_eligible(self, broker_id: int, broker_epoch: int) -> bool:
@@ -140,7 +140,7 @@ class PartitionLeader:
         "_growth_not_before_ms",
         "_log",
         "_refusals",
-        "_surroundings",
+        "_context",
         "epoch_start",
         "followers",
         "high_watermark",
@@ -156,7 +156,7 @@ class PartitionLeader:
         self,
         node_id: int,
         log: LedLog,
-        surroundings: Surroundings,
+        context: ReplicaContext,
         *,
         replicas: Iterable[int],
         isr: Iterable[int],
@@ -167,7 +167,7 @@ class PartitionLeader:
     ) -> None:
         self.node_id = node_id
         self._log = log
-        self._surroundings = surroundings
+        self._context = context
         self.leader_epoch = leader_epoch
         self.partition_epoch = partition_epoch
         self.epoch_start = log.log_end_offset
@@ -189,7 +189,7 @@ class PartitionLeader:
     @property
     def required_in_sync(self) -> int:
         """`min.insync.replicas`, but never more than there are replicas, as in Kafka."""
-        return min(self._surroundings.min_in_sync(), len(self.followers) + 1)
+        return min(self._context.min_in_sync(), len(self.followers) + 1)
 
     @property
     def is_under_min(self) -> bool:
@@ -252,7 +252,7 @@ class PartitionLeader:
     def _advance(self, now_ms: int) -> bool:
         if self.is_under_min:
             return False
-        committed = self._surroundings.own_end()
+        committed = self._context.own_end()
         for broker_id, follower in self.followers.items():
             if follower.log_end < committed and (
                 broker_id in self.maximal_isr or self._may_soon_join(broker_id, follower, now_ms)
@@ -265,17 +265,17 @@ class PartitionLeader:
 
     def _may_soon_join(self, broker_id: int, follower: Follower, now_ms: int) -> bool:
         """Whether to wait for a replica outside the set: under load it would else run after the end for ever."""
-        surroundings = self._surroundings
-        return follower.is_caught_up(
-            self._log.log_end_offset, now_ms, surroundings.lag_max_ms()
-        ) and surroundings.is_eligible(broker_id, follower.broker_epoch)
+        context = self._context
+        return follower.is_caught_up(self._log.log_end_offset, now_ms, context.lag_max_ms()) and context.is_eligible(
+            broker_id, follower.broker_epoch
+        )
 
     @property
     def low_watermark(self) -> int:
         """What no live replica has any more: deleted records are gone for good below it."""
         lowest = self._log.log_start_offset
         for broker_id, follower in self.followers.items():
-            if follower.log_start < lowest and self._surroundings.is_alive(broker_id):
+            if follower.log_start < lowest and self._context.is_alive(broker_id):
                 lowest = follower.log_start
         return lowest
 
@@ -290,7 +290,7 @@ class PartitionLeader:
             members = self.isr.union(self._in_sync_again())
         if members == self.isr:
             return None
-        own = self.node_id, self._surroundings.broker_epoch()
+        own = self.node_id, self._context.broker_epoch()
         others = [
             (broker, self.followers[broker].broker_epoch if broker in self.followers else UNKNOWN)
             for broker in sorted(members - {self.node_id})
@@ -305,7 +305,7 @@ class PartitionLeader:
         return broker_id not in self.isr and self.proposal is None
 
     def _out_of_sync(self, now_ms: int) -> set[int]:
-        end, lag_max_ms = self._log.log_end_offset, self._surroundings.lag_max_ms()
+        end, lag_max_ms = self._log.log_end_offset, self._context.lag_max_ms()
         return {
             broker
             for broker in self.isr
@@ -320,7 +320,7 @@ class PartitionLeader:
             for broker, follower in self.followers.items()
             if broker not in self.isr
             and follower.log_end >= needed
-            and self._surroundings.is_eligible(broker, follower.broker_epoch)
+            and self._context.is_eligible(broker, follower.broker_epoch)
         }
 
     def answered(self, proposal: Proposal, error: int, confirmed: Confirmed | None, now_ms: int) -> NextStep:

@@ -2,6 +2,10 @@
 
 What takes long runs in threads, piece by piece, so that nothing else waits for it; what changes the log happens on the
 event loop, between the pieces. A pass that is given up at any point leaves a log that is whole.
+
+Which segments are copied into one: neighbours that together are no larger than a segment may be.
+
+Without this, each pass would leave as many segments as it found, and smaller ones each time.
 """
 
 import asyncio
@@ -12,18 +16,52 @@ from typing import Protocol, TypeVar
 from millstream.formats.model.errors import KafkaError
 from millstream.formats.records.opening import OpeningLimits
 from millstream.node.storage.cleaner import compiled
-from millstream.node.storage.cleaner.cleanable import Cleanable
-from millstream.node.storage.cleaner.copying import Copier
+from millstream.node.storage.cleaner.copying import Copier, map_dirty
 from millstream.node.storage.cleaner.errors import UncleanableError
-from millstream.node.storage.cleaner.grouping import group_sources
-from millstream.node.storage.cleaner.mapping import map_dirty
-from millstream.node.storage.cleaner.plan import CleaningAbortedError, LastWritten, PassStats, Plan, Source
-from millstream.node.storage.cleaner.settings import CleanerSettings
-from millstream.node.storage.cleaner.swap import swap_in
-from millstream.node.storage.cleaner.throttle import Throttle
-from millstream.node.storage.file_names import CLEANED_SUFFIX
+from millstream.node.storage.cleaner.plan import (
+    Cleanable,
+    CleanerSettings,
+    CleaningAbortedError,
+    LastWritten,
+    PassStats,
+    Plan,
+    Source,
+    Throttle,
+)
+from millstream.node.storage.cleaner.segment_copy import swap_in
+from millstream.node.storage.file_formats import CLEANED_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX
+from millstream.node.storage.index.offset_index import MAX_RELATIVE_OFFSET
 from millstream.node.storage.log.partition_log import PartitionLog
 from millstream.node.storage.log.producer_state import ProducerState
+
+
+def group_sources(plan: Plan, end_offset: int) -> list[list[Source]]:
+    """Groups of the sources that begin before `end_offset`, by the sizes they have now; reads sizes from the disk."""
+    groups: list[list[Source]] = []
+    used = (0, 0, 0)
+    for source in plan.sources:
+        if source.base_offset >= end_offset:
+            break
+        sizes = (source.size, _size(plan, source, INDEX_SUFFIX), _size(plan, source, TIME_INDEX_SUFFIX))
+        together = (used[0] + sizes[0], used[1] + sizes[1], used[2] + sizes[2])
+        limits = (plan.segment_bytes, plan.segment_index_bytes, plan.segment_index_bytes)
+        fits = all(map(_not_above, together, limits))
+        if groups and fits and source.end_offset - 1 - groups[-1][0].base_offset <= MAX_RELATIVE_OFFSET:
+            groups[-1].append(source)
+            used = together
+        else:
+            groups.append([source])
+            used = sizes
+    return groups
+
+
+def _size(plan: Plan, source: Source, suffix: str) -> int:
+    path = source.segment.path(suffix)
+    return plan.disk.file_size(path) if plan.disk.exists(path) else 0
+
+
+_not_above: Callable[[int, int], bool] = int.__le__
+
 
 PIECE_BYTES = 4 << 20
 """How much is done before the thread is free for others."""

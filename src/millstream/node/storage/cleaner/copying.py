@@ -5,27 +5,145 @@ becomes of it, so that only batches in between are opened; in the clean part eac
 
 A batch that is more than the limits allow to open is kept as it is. So tombstones behind it are kept, too: it may have
 an older record of their key, which would come back to life without them.
+
+What the cleaner writes: batches with fewer records, with a time to be deleted at, or with none at all.
+
+Base offset, last offset and sequence stay as they were (KIP-98), so that consumers find their place and a producer's
+last sequence is not forgotten. The delete horizon (KIP-534) stands in the place of the base timestamp, and attribute
+bit 6 says so; record times are told relative to it.
+
+Which transactions a pass is in the middle of: records of aborted ones go, and markers once nothing of their
+transaction is left.
+
+Fed with the batches of a log in order, and with the aborted transactions that its indexes know.
+
+The first part of a pass: the dirty part of a log goes into the key map, as far as the map has room.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from heapq import heapify, heappop
 
 from millstream.formats.records.batch import (
     CODEC_MASK,
     CONTROL_BIT,
     HEADER,
     HEADER_SIZE,
+    LOG_APPEND_TIME_BIT,
+    LOG_OVERHEAD,
+    NO_TIMESTAMP,
     TRANSACTIONAL_BIT,
     BatchHeader,
     Bytes,
+    seal,
 )
+from millstream.formats.records.compression import Codec, compress
 from millstream.formats.records.opening import BeyondLimitsError
-from millstream.node.storage.cleaner.batches import DELETE_HORIZON_BIT, empty_batch, rebuilt_batch
-from millstream.node.storage.cleaner.block_reader import read_blocks
+from millstream.node.storage.cleaner import compiled
+from millstream.node.storage.cleaner.errors import UncleanableError
 from millstream.node.storage.cleaner.key_map import DEAD, TOMBSTONE, KeyMap
 from millstream.node.storage.cleaner.plan import Plan, Source
-from millstream.node.storage.cleaner.records import decompressed_content
+from millstream.node.storage.cleaner.records import decompressed_content, read_blocks
 from millstream.node.storage.cleaner.segment_copy import SegmentCopy
-from millstream.node.storage.cleaner.transactions import CleanedTransactions
+from millstream.node.storage.index.transaction_index import AbortedTransaction, read_marker
+
+DELETE_HORIZON_BIT = 0x40
+
+
+def empty_batch(header: BatchHeader) -> bytearray:
+    """The batch without its records, as Kafka writes it."""
+    kept = header.attributes & (LOG_APPEND_TIME_BIT | TRANSACTIONAL_BIT | CONTROL_BIT)
+    return _assemble(header, b"", kept, NO_TIMESTAMP, header.max_timestamp, 0)
+
+
+def rebuilt_batch(
+    header: BatchHeader,
+    data: Bytes,
+    first: int,
+    fates: bytes | bytearray,
+    *,
+    drops_tombstones: bool,
+    horizon_ms: int | None,
+) -> bytearray:
+    """The batch with those of its records that stay, which lie in `data` from `first` on; with `horizon_ms`, they may
+    be forgotten then."""
+    attributes, base_timestamp = header.attributes, header.base_timestamp
+    if horizon_ms is not None:
+        attributes, base_timestamp = attributes | DELETE_HORIZON_BIT, horizon_ms
+    shift_ms = base_timestamp - header.base_timestamp
+    content, count, greatest = compiled.kept_records(data, first, fates, drops_tombstones, shift_ms)
+    max_timestamp = header.max_timestamp if header.has_log_append_time else header.base_timestamp + greatest
+    codec = Codec(attributes & CODEC_MASK)
+    if codec is not Codec.NONE:
+        content = compress(codec, content)
+    return _assemble(header, content, attributes, base_timestamp, max_timestamp, count)
+
+
+def _assemble(
+    header: BatchHeader, content: Bytes, attributes: int, base_timestamp: int, max_timestamp: int, count: int
+) -> bytearray:
+    batch = bytearray(HEADER_SIZE)
+    size = HEADER_SIZE + len(content)
+    HEADER.pack_into(
+        batch, 0, header.base_offset, size - LOG_OVERHEAD, header.leader_epoch, header.magic, 0, attributes,
+        header.last_offset_delta, base_timestamp, max_timestamp, header.producer_id, header.producer_epoch,
+        header.base_sequence, count,
+    )  # fmt: skip
+    batch += content
+    seal(batch, 0, size)
+    return batch
+
+
+class CleanedTransactions:
+    __slots__ = ("_aborted", "_committed", "_ongoing", "_seen", "retained")
+
+    def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
+        self._aborted = [(each.first_offset, each) for each in aborted]
+        heapify(self._aborted)
+        self._ongoing: dict[int, AbortedTransaction] = {}
+        self._seen: set[int] = set()
+        """Producers of ongoing aborted transactions of which a batch was met."""
+        self._committed: set[int] = set()
+        """Producers with a batch in a transaction that is not known to be aborted."""
+        self.retained: list[AbortedTransaction] = []
+        """Aborted transactions of which batches were met up to their markers: the index of the copy must have them."""
+
+    def is_aborted(self, producer_id: int, last_offset: int) -> bool:
+        """Take note of a batch of a transaction; whether that is aborted."""
+        self._advance(last_offset)
+        ongoing = self._ongoing.get(producer_id)
+        if ongoing is not None and ongoing.last_offset > last_offset:
+            self._seen.add(producer_id)
+            return True
+        self._committed.add(producer_id)
+        return False
+
+    def is_over(self, batch: bytes, record_count: int, producer_id: int, last_offset: int) -> bool:
+        """Take note of a control batch; whether nothing is left of the transaction that it ends."""
+        self._advance(last_offset)
+        if record_count == 0:
+            return True  # it was emptied before
+        marker = read_marker(batch)
+        if marker is None:
+            return False
+        if marker.committed:
+            if producer_id in self._committed:
+                self._committed.discard(producer_id)
+                return False
+            return True
+        transaction = self._ongoing.pop(producer_id, None)
+        if transaction is not None and producer_id in self._seen:
+            self._seen.discard(producer_id)
+            self.retained.append(transaction)
+            return False
+        return True
+
+    def _advance(self, offset: int) -> None:
+        aborted = self._aborted
+        while aborted and aborted[0][0] <= offset:
+            transaction = heappop(aborted)[1]
+            if transaction.last_offset >= offset:  # else its marker lies before where this pass began, or is gone
+                self._ongoing[transaction.producer_id] = transaction
+
 
 Fields = tuple[int, ...]
 """A batch header: the fields of `BatchHeader`, unnamed."""
@@ -200,3 +318,60 @@ class Copier:
         if last.offset is not None:
             return header[0] + header[6] == last.offset
         return bool(header[5] & CONTROL_BIT) and header[10] == last.epoch
+
+
+_MOST_NOT_MAPPED = 1_000_000
+"""Batches of one pass that became too large when they were opened; the next pass goes on behind them."""
+
+
+def map_dirty(plan: Plan, keys: KeyMap) -> Iterator[int]:
+    """Fill the map; yields, after each block, how many bytes were read."""
+    transactions = CleanedTransactions(plan.aborted)
+    dirty_start = plan.dirty_start
+    for source in plan.sources:
+        if source.end_offset <= dirty_start or not source.size:
+            continue
+        segment = source.segment
+        start = segment.find(dirty_start, in_thread=True) if segment.base_offset < dirty_start else 0
+        if start is not None:
+            for block, batches in read_blocks(segment.file(), start, source.size, plan.block_bytes):
+                plan.check()
+                for at, after, header in batches:
+                    attributes, count = header[5], header[12]
+                    last_offset = header[0] + header[6]
+                    if attributes & CONTROL_BIT:
+                        transactions.is_over(block[at:after], count, header[9], last_offset)
+                    elif attributes & TRANSACTIONAL_BIT and transactions.is_aborted(header[9], last_offset):
+                        if count <= plan.limits.max_records:
+                            if keys.fates and keys.used_bytes + count > plan.map_bytes:
+                                return
+                            keys.fates += bytes([DEAD]) * count
+                    elif count > plan.limits.max_records:
+                        pass  # it is kept as it is, and `copying` sees so by its header, too
+                    elif not attributes & CODEC_MASK:
+                        if not _map_if_room(keys, header[0], block, at + HEADER_SIZE, after, count):
+                            return
+                    else:
+                        try:
+                            with decompressed_content(plan, header, block, at, after) as content:
+                                if not _map_if_room(keys, header[0], content, 0, len(content), count):
+                                    return
+                        except BeyondLimitsError:
+                            if len(plan.not_mapped) == _MOST_NOT_MAPPED:
+                                return
+                            plan.not_mapped.append(header[0])
+                    keys.next_offset = last_offset + 1
+                done = batches[-1][1] - batches[0][0]
+                plan.stats.mapped_bytes += done
+                yield done
+        keys.next_offset = source.end_offset  # whatever offsets are missing at its end
+
+
+def _map_if_room(keys: KeyMap, base_offset: int, content: Bytes, first: int, last: int, count: int) -> bool:
+    if not keys.has_room(count, last - first):
+        return False
+    try:
+        keys.map_records(content, first, last, count)
+    except UncleanableError as error:
+        raise UncleanableError(f"the batch at offset {base_offset} cannot be read: {error}") from error
+    return True

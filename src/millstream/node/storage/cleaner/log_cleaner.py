@@ -11,16 +11,21 @@ from dataclasses import dataclass
 
 from millstream.formats.model.errors import KafkaError
 from millstream.formats.model.identifiers import TopicPartition
-from millstream.node.storage.cleaner.cleanable import Cleanable, cleanable, first_dirty_offset, is_compacted
 from millstream.node.storage.cleaner.cleaning import Cleaning, Offload
 from millstream.node.storage.cleaner.errors import UncleanableError
-from millstream.node.storage.cleaner.plan import CleaningAbortedError
-from millstream.node.storage.cleaner.settings import CleanerSettings
-from millstream.node.storage.cleaner.throttle import Throttle
-from millstream.node.storage.log.log_directory import LogDirectory
+from millstream.node.storage.cleaner.plan import (
+    Cleanable,
+    CleanerSettings,
+    CleaningAbortedError,
+    Throttle,
+    cleanable,
+    first_dirty_offset,
+    is_compacted,
+)
+from millstream.node.storage.log.directory import LogDirectory
 from millstream.node.storage.log.partition_log import PartitionLog
 
-logger = logging.getLogger("millstream.cleaner")
+_log = logging.getLogger("millstream.cleaner")
 
 MEGABYTE = 1e6
 _TICK_MS = 1000
@@ -82,7 +87,7 @@ class LogCleaner:
         if self._closed or not settings.enable or self._is_backing_off(settings):
             return
         while len(self._running) < settings.threads:
-            if not self._begin_filthiest(settings):
+            if not self._begin_dirtiest(settings):
                 self._back_off(settings)
                 return
 
@@ -112,7 +117,7 @@ class LogCleaner:
         now_ms = self._now_ms()
         return [self._progress_of(log, now_ms) for log in self._logs.loaded() if is_compacted(log)]
 
-    def look_at_each(self) -> Iterator[CleanerProgress]:
+    def iterate_progress(self) -> Iterator[CleanerProgress]:
         """The same, one by one: whoever takes them may let others have a turn. What cannot be read now is left out."""
         now_ms = self._now_ms()
         for log in self._logs.loaded():
@@ -120,11 +125,11 @@ class LogCleaner:
                 if is_compacted(log):
                     yield self._progress_of(log, now_ms)
             except (OSError, KafkaError) as error:
-                logger.error("cleaner_cannot_look partition=%s error=%s", log.topic_partition, error)
+                _log.error("cleaner_cannot_look partition=%s error=%s", log.topic_partition, error)
 
     # Choosing
 
-    def _begin_filthiest(self, settings: CleanerSettings) -> bool:
+    def _begin_dirtiest(self, settings: CleanerSettings) -> bool:
         now_ms = self._now_ms()
         best: tuple[PartitionLog, Cleanable] | None = None
         for log in self._logs.loaded():
@@ -133,7 +138,7 @@ class LogCleaner:
             try:
                 found = cleanable(log, now_ms)
             except (OSError, KafkaError) as error:
-                logger.error("cleaner_cannot_look partition=%s error=%s", log.topic_partition, error)
+                _log.error("cleaner_cannot_look partition=%s error=%s", log.topic_partition, error)
                 self._not_before_ms[log.topic_partition] = now_ms + settings.backoff_ms
                 continue
             is_due = found.ratio > log.config.min_cleanable_dirty_ratio or found.is_overdue
@@ -186,17 +191,17 @@ class LogCleaner:
         try:
             cleaned_offset = await cleaning.run()
         except CleaningAbortedError:
-            logger.info("cleaning_given_up partition=%s", partition)
+            _log.info("cleaning_given_up partition=%s", partition)
             self._put_off(log)
         except OSError as error:
             if self._is_wanted(log):
-                logger.error("cleaning_failed partition=%s error=%s", partition, error)
+                _log.error("cleaning_failed partition=%s error=%s", partition, error)
             self._put_off(log)
         except (UncleanableError, KafkaError) as error:
-            logger.error("log_uncleanable partition=%s reason=%s: it is left as it is", partition, error)
+            _log.error("log_uncleanable partition=%s reason=%s: it is left as it is", partition, error)
             self._uncleanable[partition] = log, str(error)
         except Exception as error:
-            logger.exception("log_uncleanable partition=%s: a mistake of the cleaner's own", partition)
+            _log.exception("log_uncleanable partition=%s: a mistake of the cleaner's own", partition)
             self._uncleanable[partition] = log, repr(error)
         else:
             log.cleaned_offset = cleaned_offset
@@ -215,7 +220,7 @@ class LogCleaner:
             return
         self._passed_over[log.topic_partition] = log, stats.passed_over
         limits = cleaning.limits
-        logger.warning(
+        _log.warning(
             "batches_passed_over partition=%s count=%d first_offset=%d reason=more than %d records, or more than %d "
             "bytes decompressed: they are kept as they are, and so are tombstones behind them. "
             "millstream.batch.max.records and millstream.batch.max.decompressed.bytes are the limits",
@@ -251,7 +256,7 @@ class LogCleaner:
 def _tell(cleaning: Cleaning, cleaned_offset: int, seconds: float) -> None:
     stats = cleaning.stats
     worked = stats.mapped_bytes + stats.read_bytes + stats.written_bytes
-    logger.info(
+    _log.info(
         "log_cleaned partition=%s from=%d to=%d bytes_before=%d bytes_after=%d records_before=%d records_after=%d "
         "segments_before=%d segments_after=%d keys=%d map_bytes=%d seconds=%.3f mb_per_second=%.1f",
         cleaning.log.topic_partition,

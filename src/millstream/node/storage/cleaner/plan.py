@@ -1,13 +1,28 @@
-"""What one pass over a log is to do, as the event loop saw the log when the pass began. Threads work on this alone."""
+"""What one pass over a log is to do, as the event loop saw the log when the pass began. Threads work on this alone.
+
+The cleaner's settings as they are now; all but `enable` may change while it works.
+
+How fast the cleaner may read and write, all of its threads together (`log.cleaner.io.max.bytes.per.second`).
+
+How dirty a log is, and what of it a pass may clean: the rules of Kafka's LogCleanerManager.
+
+Never the active segment, nothing at or after the last stable offset (which is not past the high watermark), nothing
+that is younger than `min.compaction.lag.ms`. A log is worth a pass when the dirty part of what may be cleaned is more
+than `min.cleanable.dirty.ratio`, or holds something older than `max.compaction.lag.ms`.
+"""
 
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from millstream.formats.records.opening import OpeningLimits
+from millstream.config.broker_config import BrokerConfig
+from millstream.config.table import log
+from millstream.formats.records.opening import WIDEST, OpeningLimits
 from millstream.node.storage.disk import Disk
 from millstream.node.storage.index.transaction_index import AbortedTransaction
+from millstream.node.storage.log.partition_log import PartitionLog
 from millstream.node.storage.log.segment import Segment
+from millstream.node.storage.opening_limits import opening_limits
 
 
 class CleaningAbortedError(Exception):
@@ -88,3 +103,133 @@ class Plan:
         self.breathe()
         if self.is_aborted:
             raise CleaningAbortedError
+
+
+SMALLEST_BLOCK_BYTES = 16 << 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanerSettings:
+    enable: bool = True
+    threads: int = 1
+    dedupe_buffer_bytes: int = 128 << 20
+    load_factor: float = 0.9
+    io_buffer_bytes: int = 512 << 10
+    io_max_bytes_per_second: float = float("inf")
+    backoff_ms: int = 15_000
+    opening: OpeningLimits = WIDEST
+    """A batch that is more than that is not opened, but kept as it is."""
+
+    @property
+    def map_bytes(self) -> int:
+        """How large the key map of one thread may become."""
+        return int(self.dedupe_buffer_bytes / self.threads * self.load_factor)
+
+    @property
+    def block_bytes(self) -> int:
+        """How much one thread reads at once: half of its buffer, since as much may be on its way to the disk."""
+        return max(self.io_buffer_bytes // self.threads // 2, SMALLEST_BLOCK_BYTES)
+
+
+def cleaner_settings(config: BrokerConfig) -> CleanerSettings:
+    return CleanerSettings(
+        enable=config[log.LOG_CLEANER_ENABLE],
+        threads=config[log.LOG_CLEANER_THREADS],
+        dedupe_buffer_bytes=config[log.LOG_CLEANER_DEDUPE_BUFFER_SIZE],
+        load_factor=config[log.LOG_CLEANER_IO_BUFFER_LOAD_FACTOR],
+        io_buffer_bytes=config[log.LOG_CLEANER_IO_BUFFER_SIZE],
+        io_max_bytes_per_second=config[log.LOG_CLEANER_IO_MAX_BYTES_PER_SECOND],
+        backoff_ms=config[log.LOG_CLEANER_BACKOFF_MS],
+        opening=opening_limits(config),
+    )
+
+
+SMOOTHING_SECONDS = 0.3
+"""How much may be done at once, in seconds of the rate."""
+
+
+class Throttle:
+    __slots__ = ("_free_at", "bytes_per_second")
+
+    def __init__(self) -> None:
+        self.bytes_per_second = float("inf")
+        self._free_at = 0.0
+
+    def piece_bytes(self, most: int) -> int:
+        """How many bytes to do before asking again."""
+        return int(min(most, max(1.0, self.bytes_per_second * SMOOTHING_SECONDS)))
+
+    def delay_seconds(self, done_bytes: int, now: float) -> float:
+        """How long to wait after so many bytes."""
+        self._free_at = max(self._free_at, now) + done_bytes / self.bytes_per_second
+        return max(0.0, self._free_at - now)
+
+
+COMPACT = "compact"
+
+
+@dataclass(frozen=True, slots=True)
+class Cleanable:
+    dirty_start: int
+    end_offset: int
+    """The base of the first segment that may not be cleaned."""
+    segments: int
+    """How many segments lie before it."""
+    clean_bytes: int
+    dirty_bytes: int
+    is_overdue: bool
+    """Whether `max.compaction.lag.ms` has passed for something in the dirty part."""
+
+    @property
+    def ratio(self) -> float:
+        total = self.clean_bytes + self.dirty_bytes
+        return self.dirty_bytes / total if total else 0.0
+
+
+def is_compacted(log: PartitionLog) -> bool:
+    return COMPACT in log.config.cleanup_policy
+
+
+def cleanable(log: PartitionLog, now_ms: int) -> Cleanable:
+    segments = log.segments
+    dirty_start = first_dirty_offset(log)
+    count = len(segments) - 1  # not the active one
+    stable = log.last_stable_offset
+    while count and segments.bases[count] > stable:
+        count -= 1
+    lag_ms = log.config.min_compaction_lag_ms
+    first_dirty = min(segments.slot_of(dirty_start), count)
+    if lag_ms > 0:
+        for slot in range(first_dirty, count):
+            if segments[slot].greatest_timestamp() > now_ms - lag_ms:
+                count = slot
+                break
+    clean_bytes = sum(segments[slot].size for slot in range(min(first_dirty, count)))
+    dirty_bytes = sum(segments[slot].size for slot in range(first_dirty, count))
+    if first_dirty < count and segments.bases[first_dirty + 1] <= dirty_start:
+        dirty_bytes = 0  # everything before the end is clean
+    return Cleanable(
+        dirty_start,
+        segments.bases[count],
+        count,
+        clean_bytes,
+        dirty_bytes,
+        dirty_bytes > 0 and _is_overdue(log, first_dirty, now_ms),
+    )
+
+
+def first_dirty_offset(log: PartitionLog) -> int:
+    """Where the last pass ended, unless the log has become another since."""
+    cleaned = log.cleaned_offset
+    return cleaned if log.log_start_offset <= cleaned <= log.log_end_offset else log.log_start_offset
+
+
+def _is_overdue(log: PartitionLog, first_dirty: int, now_ms: int) -> bool:
+    clean_until = now_ms - log.config.max_compaction_lag_ms
+    if clean_until <= 0:
+        return False
+    for slot in range(first_dirty, len(log.segments) - 1):
+        first = log.segments[slot].read_first_timestamp()
+        if first is not None and 0 < first < clean_until:
+            return True
+    return False

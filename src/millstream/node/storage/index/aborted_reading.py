@@ -4,9 +4,8 @@ How far a slice reaches is known only once it is read; the index knows an offset
 do. A transaction too many does no harm, one too few would show aborted records.
 """
 
-from millstream.node.storage.log.log_reader import SEARCHED_SEGMENTS
+from millstream.node.storage.log.log_reader import SEARCHED_SEGMENTS, Slice
 from millstream.node.storage.log.partition_log import PartitionLog
-from millstream.node.storage.log.slice import Slice
 
 
 def aborted_among(log: PartitionLog, records: Slice, offset: int, up_to: int) -> list[tuple[int, int]]:

@@ -4,8 +4,8 @@ import errno
 import os.path
 from typing import TYPE_CHECKING
 
-from millstream.node.storage.file_names import INDEX_SUFFIX, LEADER_EPOCHS, PARTITION_METADATA, TIME_INDEX_SUFFIX
-from millstream.node.storage.job import Job
+from millstream.node.storage.disk import Job
+from millstream.node.storage.file_formats import INDEX_SUFFIX, LEADER_EPOCHS, PARTITION_METADATA, TIME_INDEX_SUFFIX
 
 if TYPE_CHECKING:
     from millstream.node.storage.log.partition_log import PartitionLog

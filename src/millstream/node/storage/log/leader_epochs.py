@@ -6,7 +6,7 @@ gives way to the next one that starts at the same offset.
 
 from bisect import bisect_right
 
-from millstream.node.storage.checkpoint import encode_epochs
+from millstream.node.storage.file_formats import encode_epochs
 
 UNDEFINED = -1
 

@@ -17,36 +17,34 @@ from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import Origin, TopicPartition, VerificationGuard
 from millstream.formats.records.batch import HEADER, LOG_OVERHEAD, PLACEMENT, TRANSACTIONAL_BIT, Bytes
 from millstream.formats.records.opening import WIDEST, OpeningLimits
-from millstream.node.storage.disk import Disk
-from millstream.node.storage.file_cache import FileCache
-from millstream.node.storage.file_names import LEADER_EPOCHS
+from millstream.node.storage.disk import Disk, FileCache, Job, removal
+from millstream.node.storage.file_formats import LEADER_EPOCHS
 from millstream.node.storage.index.offset_index import MAX_RELATIVE_OFFSET
 from millstream.node.storage.index.time_search import TimeSearch
-from millstream.node.storage.index.transaction_index import collect_aborted
-from millstream.node.storage.job import Job, removal
+from millstream.node.storage.index.transaction_index import EndMarker, build_marker, collect_aborted
 from millstream.node.storage.log import log_reader, rolling
 from millstream.node.storage.log.batch_admission import (
     LOG_APPEND_TIME,
     Header,
     admit,
     admit_transactional,
+    convert,
     read_headers,
+    recompression_of,
     too_large,
+    wants_conversion,
 )
-from millstream.node.storage.log.batch_conversion import convert, recompression_of, wants_conversion
 from millstream.node.storage.log.flushing import flush_job
 from millstream.node.storage.log.leader_epochs import LeaderEpochs
-from millstream.node.storage.log.producer_state import ProducerState, WrittenBatch
+from millstream.node.storage.log.log_reader import Slice, empty_slice
+from millstream.node.storage.log.producer_snapshots import SnapshotFiles
+from millstream.node.storage.log.producer_state import ProducerState, Verifications, WrittenBatch
 from millstream.node.storage.log.segment import Segment
 from millstream.node.storage.log.segment_list import SegmentList
-from millstream.node.storage.log.slice import Slice, empty_slice
-from millstream.node.storage.log.snapshot_files import SnapshotFiles
-from millstream.node.storage.log.transaction_marker import EndMarker, build_marker
-from millstream.node.storage.log.truncation import start_anew, truncate
-from millstream.node.storage.log.verification import Verifications
+from millstream.node.storage.log.truncation import restart, truncate
 from millstream.node.storage.log.written import note_written
 
-logger = logging.getLogger("millstream.storage")
+_log = logging.getLogger("millstream.storage")
 
 NO_APPEND_TIME = -1
 QUICK_REPLAY_BYTES = 1 << 20
@@ -307,7 +305,7 @@ class PartitionLog:
         first_offset = headers[0][0]
         if first_offset < next_offset == self.log_start_offset <= first_offset + headers[0][6]:
             # Empty, and begun in the middle of a batch, as the leader's log may begin too: batches are kept whole.
-            self.start_anew_at(first_offset, now_ms)
+            self.restart_at(first_offset, now_ms)
             next_offset = first_offset
         for header in headers:
             if header[0] < next_offset:
@@ -385,7 +383,7 @@ class PartitionLog:
         # Nothing points past segment.size, so the next append overwrites what a failed one left. Cutting it off as well
         # spares recovery the guess, and gives a full disk its room back.
         self._write_failed = True
-        logger.error("append_failed partition=%s segment=%s error=%s", self.topic_partition, segment.log.path, error)
+        _log.error("append_failed partition=%s segment=%s error=%s", self.topic_partition, segment.log.path, error)
         try:
             segment.file().truncate(segment.size)
         except OSError:
@@ -411,7 +409,7 @@ class PartitionLog:
         try:
             self.snapshots.write(self.log_end_offset, self.producers)
         except OSError as error:
-            logger.warning("snapshot_not_written partition=%s error=%s", self.topic_partition, error)
+            _log.warning("snapshot_not_written partition=%s error=%s", self.topic_partition, error)
         for sealed in self.segments:
             if sealed.index is not None:
                 self._seal(sealed)
@@ -422,7 +420,7 @@ class PartitionLog:
         try:
             segment.seal()
         except OSError as error:
-            logger.warning(
+            _log.warning(
                 "indexes_not_written segment=%s error=%s: kept in memory until the next roll", segment.log.path, error
             )
 
@@ -438,7 +436,7 @@ class PartitionLog:
             for _ in range(count):
                 paths += self.segments.drop_first()
         except OSError as error:
-            logger.error("segment_not_dropped partition=%s error=%s", self.topic_partition, error)
+            _log.error("segment_not_dropped partition=%s error=%s", self.topic_partition, error)
         first = self.segments[0].base_offset
         paths += self.snapshots.forget_before(first)
         if self.log_start_offset < first:
@@ -519,7 +517,7 @@ class PartitionLog:
         self.save_shortened_epochs()
         return forgotten[0][1]
 
-    def start_anew_at(self, offset: int, now_ms: int) -> None:
+    def restart_at(self, offset: int, now_ms: int) -> None:
         """Remove everything and go on at `offset`, as a follower does whose leader has nothing so old any more."""
         segment = Segment(self.disk, self._cache, self.directory, offset, now_ms)
         is_beyond = offset > self.segments.active.base_offset
@@ -529,7 +527,7 @@ class PartitionLog:
             except OSError as error:
                 raise self._storage_error(error) from error
         try:
-            start_anew(self, segment, is_created=is_beyond)
+            restart(self, segment, is_created=is_beyond)
             self.damaged_from = None
         except OSError as error:
             self.fail(f"starting anew at {offset} failed: {error}")
@@ -543,7 +541,7 @@ class PartitionLog:
                 self.save_epochs()
             except OSError as error:
                 # The file then knows more epochs than it need; loading cuts them off again.
-                logger.warning("leader_epochs_not_saved partition=%s error=%s", self.topic_partition, error)
+                _log.warning("leader_epochs_not_saved partition=%s error=%s", self.topic_partition, error)
 
     # Durability
 
@@ -586,7 +584,7 @@ class PartitionLog:
 
     def fail(self, reason: str) -> None:
         """Take no more writes until the log is opened anew."""
-        logger.error("log_failed partition=%s reason=%s", self.topic_partition, reason)
+        _log.error("log_failed partition=%s reason=%s", self.topic_partition, reason)
         self.failure = reason
 
     def _storage_error(self, error: OSError) -> KafkaError:
@@ -601,7 +599,7 @@ class PartitionLog:
         try:
             self.save_epochs()
         except OSError as error:
-            logger.warning("leader_epochs_not_saved partition=%s error=%s", self.topic_partition, error)
+            _log.warning("leader_epochs_not_saved partition=%s error=%s", self.topic_partition, error)
             self._epochs_unsaved = True
 
     def _epochs_saved(self) -> None:

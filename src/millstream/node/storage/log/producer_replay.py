@@ -9,17 +9,15 @@ from itertools import islice
 
 from millstream.formats.model.errors import KafkaError
 from millstream.formats.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader, Bytes
-from millstream.node.storage.checkpoint import DamagedFileError
 from millstream.node.storage.disk import Disk
-from millstream.node.storage.file_names import SNAPSHOT_SUFFIX, offset_file
-from millstream.node.storage.index.transaction_index import AbortedTransaction
+from millstream.node.storage.file_formats import SNAPSHOT_SUFFIX, DamagedFileError, offset_file
+from millstream.node.storage.index.transaction_index import AbortedTransaction, read_marker
 from millstream.node.storage.log.batch_scan import walk_headers
-from millstream.node.storage.log.producer_snapshot import decode_snapshot
+from millstream.node.storage.log.producer_snapshots import decode_snapshot
 from millstream.node.storage.log.producer_state import REMEMBERED_BATCHES, ProducerState
 from millstream.node.storage.log.segment import Segment
-from millstream.node.storage.log.transaction_marker import read_marker
 
-logger = logging.getLogger("millstream.storage")
+_log = logging.getLogger("millstream.storage")
 
 _NEARBY_OFFSETS = 2000
 _NEARBY_BATCHES = 250
@@ -63,7 +61,7 @@ def load_snapshot(disk: Disk, directory: str, snapshots: list[int]) -> tuple[int
         try:
             return offset, ProducerState(decode_snapshot(disk.read_bytes(path)))
         except (DamagedFileError, FileNotFoundError) as error:
-            logger.warning("snapshot_discarded file=%s reason=%s", path, error)
+            _log.warning("snapshot_discarded file=%s reason=%s", path, error)
             disk.remove(path)
             snapshots.remove(offset)
     return None, ProducerState()

@@ -10,28 +10,29 @@ all later segments too; its reader gets CORRUPT_MESSAGE. (A follower cuts there 
 import logging
 from dataclasses import dataclass, field
 
-from millstream.node.storage.checkpoint import DamagedFileError, decode_epochs
 from millstream.node.storage.disk import Disk, File
-from millstream.node.storage.file_names import (
+from millstream.node.storage.file_formats import (
     INDEX_SUFFIX,
     LEADER_EPOCHS,
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
+    DamagedFileError,
+    decode_epochs,
     offset_file,
 )
-from millstream.node.storage.index.index_builder import DEFAULT_INTERVAL_BYTES, IndexBuilder
 from millstream.node.storage.index.offset_index import MAX_RELATIVE_OFFSET, OffsetIndex, is_sound
+from millstream.node.storage.index.time_index import DEFAULT_INTERVAL_BYTES, IndexBuilder
 from millstream.node.storage.index.transaction_index import AbortedTransaction, write_index
 from millstream.node.storage.log.batch_scan import walk_checked, walk_headers
+from millstream.node.storage.log.files import LogFiles, scan_files
 from millstream.node.storage.log.leader_epochs import LeaderEpochs
-from millstream.node.storage.log.log_files import LogFiles, scan_files
 from millstream.node.storage.log.producer_replay import load_snapshot, note_batch
-from millstream.node.storage.log.producer_snapshot import encode_snapshot
+from millstream.node.storage.log.producer_snapshots import encode_snapshot
 from millstream.node.storage.log.producer_state import ProducerState
 
-logger = logging.getLogger("millstream.storage")
+_log = logging.getLogger("millstream.storage")
 
 QUICK_REBUILD_BYTES = 1 << 20
 SETTLED_WALK_BYTES = 8 << 20
@@ -78,7 +79,7 @@ def recover_log(
         return report
     if files.bases[0] > max(recovery_point, log_start_offset):
         # Nothing before the first segment is known to have been flushed: it was not deleted, a power cut took it.
-        logger.warning("beginning_lost directory=%s from=%d to=%d", directory, log_start_offset, files.bases[0])
+        _log.warning("beginning_lost directory=%s from=%d to=%d", directory, log_start_offset, files.bases[0])
         report.damaged_from = log_start_offset
     if checkpoint_ns is not None:
         recovery_point = min(recovery_point, _first_changed(disk, files, checkpoint_ns, recovery_point))
@@ -93,7 +94,7 @@ def recover_log(
         if base > end_offset:
             # A new segment begins where the last one ends. What lay between was never written to the disk: the records
             # behind it are not the log any more, and a replica that kept them would have a hole nobody knows of.
-            logger.warning("segments_removed directory=%s missing_from=%d missing_to=%d", directory, end_offset, base)
+            _log.warning("segments_removed directory=%s missing_from=%d missing_to=%d", directory, end_offset, base)
             _remove_from(disk, files, base, report)
             break
         is_last = base == files.bases[-1]
@@ -117,7 +118,7 @@ def recover_log(
     if epochs.entries() != known_epochs:
         disk.write_atomically(f"{directory}/{LEADER_EPOCHS}", epochs.to_bytes(), durable=False)
     if not report.is_clean:
-        logger.warning(
+        _log.warning(
             "log_repaired directory=%s end_offset=%d cut_bytes=%d cut_at=%r removed_segments=%d damaged_batches=%d",
             directory,
             end_offset,
@@ -208,7 +209,7 @@ def _recover_segment(
             report.damaged.append(f"{path}:{position}")
             if report.damaged_from is None:
                 report.damaged_from = header.base_offset
-            logger.warning("damaged_batch_kept file=%s position=%d offset=%d", path, position, header.base_offset)
+            _log.warning("damaged_batch_kept file=%s position=%d offset=%d", path, position, header.base_offset)
         builder.add(position, header)
         if header.leader_epoch > epochs.latest:
             start = known_starts.get(header.leader_epoch, header.base_offset)
@@ -225,7 +226,7 @@ def _recover_segment(
     if end < size:
         report.cut_bytes += size - end
         report.cut_at = report.cut_at or f"{path}:{end} {reason}"
-        logger.warning(
+        _log.warning(
             "segment_cut file=%s position=%d cut_bytes=%d next_offset=%d reason=%s",
             path,
             end,
@@ -263,7 +264,7 @@ def _remove_from(disk: Disk, files: LogFiles, base: int, report: RecoveryReport)
         cut = disk.file_size(path)
         report.cut_bytes += cut
         report.removed_segments.append(path)
-        logger.warning("segment_removed file=%s cut_bytes=%d reason=after_damage", path, cut)
+        _log.warning("segment_removed file=%s cut_bytes=%d reason=after_damage", path, cut)
         files.remove_segment(disk, later)
 
 

@@ -5,11 +5,11 @@ Whole segments only, oldest first, and none that reaches past the high watermark
 
 import logging
 
-from millstream.node.storage.job import Job
+from millstream.node.storage.disk import Job
 from millstream.node.storage.log.partition_log import PartitionLog
 from millstream.node.storage.log.rolling import is_idle_due
 
-logger = logging.getLogger("millstream.storage")
+_log = logging.getLogger("millstream.storage")
 
 NO_LIMIT = -1
 NANOSECONDS_PER_MS = 1_000_000
@@ -32,13 +32,13 @@ def retain(log: PartitionLog, now_ms: int) -> list[Job]:
         if all_expired:
             jobs.append(_drop(log, 1))
     except OSError as error:
-        logger.error("retention_failed partition=%s error=%s", log.topic_partition, error)
+        _log.error("retention_failed partition=%s error=%s", log.topic_partition, error)
     return jobs
 
 
 def _drop(log: PartitionLog, count: int) -> Job:
     new_start = log.segments[count].base_offset
-    logger.info("segments_expired partition=%s count=%d new_start=%d", log.topic_partition, count, new_start)
+    _log.info("segments_expired partition=%s count=%d new_start=%d", log.topic_partition, count, new_start)
     return log.drop_segments(count)
 
 

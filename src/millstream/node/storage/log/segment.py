@@ -12,9 +12,8 @@ from errno import ENOENT
 from threading import Lock
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.node.storage.disk import Disk, File
-from millstream.node.storage.file_cache import FileCache
-from millstream.node.storage.file_names import (
+from millstream.node.storage.disk import Disk, File, FileCache
+from millstream.node.storage.file_formats import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
@@ -23,13 +22,12 @@ from millstream.node.storage.file_names import (
     offset_file,
 )
 from millstream.node.storage.index import offset_index, time_index
-from millstream.node.storage.index.index_builder import NO_TIMESTAMP, IndexBuilder
 from millstream.node.storage.index.offset_index import MAX_RELATIVE_OFFSET, NO_ENTRY, OffsetIndex
-from millstream.node.storage.index.time_index import TimeIndex
+from millstream.node.storage.index.time_index import NO_TIMESTAMP, IndexBuilder, TimeIndex
 from millstream.node.storage.index.transaction_index import TransactionIndex
 from millstream.node.storage.log.batch_scan import header_at, walk_headers
 
-logger = logging.getLogger("millstream.storage")
+_log = logging.getLogger("millstream.storage")
 
 TAIL_BATCHES = 128
 """How many of the latest batches the active segment can find without a search; it keeps up to twice as many."""
@@ -169,7 +167,7 @@ class Segment:
         with _rebuilding:
             if self.dropped:
                 raise FileNotFoundError(ENOENT, "the segment is deleted", self.log.path)
-            logger.warning("index_rebuilt segment=%s", self.log.path)
+            _log.warning("index_rebuilt segment=%s", self.log.path)
             builder = IndexBuilder(self.base_offset)
             for position, header in walk_headers(self.file(), 0, self.size):
                 builder.add(position, header)

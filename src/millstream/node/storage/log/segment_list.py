@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 
 from millstream.node.storage.disk import Disk
-from millstream.node.storage.file_names import DELETED_SUFFIX
+from millstream.node.storage.file_formats import DELETED_SUFFIX
 from millstream.node.storage.log.segment import Segment
 
 

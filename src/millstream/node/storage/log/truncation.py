@@ -42,7 +42,7 @@ def truncate(log: "PartitionLog", offset: int) -> None:
     log.producers = rebuild_producers(log.disk, log.directory, segments, log.snapshots.offsets, log.log_start_offset)
 
 
-def start_anew(log: "PartitionLog", segment: Segment, *, is_created: bool) -> None:
+def restart(log: "PartitionLog", segment: Segment, *, is_created: bool) -> None:
     """Remove everything and go on in `segment`. A crash on the way leaves an empty log, or the old one with an empty
     segment behind a gap, which recovery removes."""
     log.truncations += 1

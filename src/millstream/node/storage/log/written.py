@@ -15,7 +15,7 @@ from millstream.node.storage.log.producer_replay import note_batch
 if TYPE_CHECKING:
     from millstream.node.storage.log.partition_log import PartitionLog
 
-logger = logging.getLogger("millstream.storage")
+_log = logging.getLogger("millstream.storage")
 
 
 def note_written(log: "PartitionLog", headers: list[Header], batches: memoryview) -> None:
@@ -27,7 +27,7 @@ def note_written(log: "PartitionLog", headers: list[Header], batches: memoryview
         if aborted:
             log.segments.active.aborted.append(aborted)
     except OSError as error:
-        logger.error("append_taken_back partition=%s offset=%d error=%s", log.topic_partition, first_offset, error)
+        _log.error("append_taken_back partition=%s offset=%d error=%s", log.topic_partition, first_offset, error)
         log.truncate_to(first_offset)
         raise
 

@@ -28,7 +28,7 @@ from millstream.formats.records.batch import LOG_OVERHEAD, PLACEMENT
 from millstream.node.environment import Environment
 from millstream.node.replicas.core.follower import FollowerPosition, PartitionFollower, Reaction
 from millstream.node.replicas.partition import Partition
-from millstream.node.replicas.replica_throttle import ReplicaThrottle
+from millstream.node.replicas.throttle import ReplicaThrottle
 from millstream.node.server.channel import Channel
 
 FIRST_BACKOFF_S = 0.02

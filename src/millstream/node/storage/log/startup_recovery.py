@@ -3,6 +3,13 @@ on, and what was found sound is brought to stable storage afterwards, in the bac
 
 A log counts as recovered only when its bytes are on stable storage: until then its recovery point stays, and a stop is
 not a clean one.
+
+Which segments must have a transaction index, in a directory without a list of them.
+
+The list (`transaction-index-checkpoint`) is Millstream's own: a directory that Apache Kafka or an older version wrote
+has none. A lost index looks like a segment in which nothing was aborted, so the segments themselves are searched for
+abort markers, once. That reads a header of every batch, so it is done only where a producer snapshot names a producer
+that has ended or begun a transaction.
 """
 
 import logging
@@ -10,13 +17,24 @@ from collections.abc import Callable, Iterable, Mapping
 
 from millstream.formats.model.identifiers import TopicPartition
 from millstream.node.storage.checkpointer import Checkpointer
-from millstream.node.storage.disk import Disk
-from millstream.node.storage.file_names import PARTITION_METADATA
-from millstream.node.storage.job import Job
+from millstream.node.storage.disk import Disk, Job
+from millstream.node.storage.file_formats import (
+    LOG_SUFFIX,
+    PARTITION_METADATA,
+    SNAPSHOT_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    DamagedFileError,
+    offset_file,
+)
+from millstream.node.storage.index.transaction_index import read_marker
+from millstream.node.storage.log.batch_scan import walk_headers
+from millstream.node.storage.log.files import LogFiles, scan_files
 from millstream.node.storage.log.partition_log import PartitionLog
+from millstream.node.storage.log.producer_snapshots import decode_snapshot
+from millstream.node.storage.log.producer_state import NO_EPOCH, NO_TRANSACTION
 from millstream.node.storage.log.recovery import RecoveryReport, is_settled, recover_log
 
-logger = logging.getLogger("millstream.storage")
+_log = logging.getLogger("millstream.storage")
 
 MANY_LOGS = 32
 """From this many on, one pass over the file system is quicker than their files one by one."""
@@ -48,7 +66,7 @@ class StartRecovery:
                 report = self._recover(partition)
             except OSError as error:
                 # One log that cannot be read is one partition's trouble: opening it will say so again.
-                logger.error("log_not_recovered partition=%s error=%s", partition, error)
+                _log.error("log_not_recovered partition=%s error=%s", partition, error)
                 self._unrecovered.add(partition)
                 continue
             if report is not None and not report.is_clean:
@@ -91,7 +109,7 @@ class StartRecovery:
             if result is not None:
                 # A second try could succeed without the pages that the kernel dropped. The recovery points stay, so
                 # that the next start looks at what is really there.
-                logger.error("recovered_logs_not_synced root=%s error=%s", self._root, result)
+                _log.error("recovered_logs_not_synced root=%s error=%s", self._root, result)
                 self._failed = True
                 return
             self._under_way = False
@@ -148,3 +166,49 @@ class StartRecovery:
             self._checkpoints.recovery_points[partition] = end
         elif log.truncations == 0 and log.failure is None:
             log.recovery_point = max(log.recovery_point, min(end, log.log_end_offset))
+
+
+def find_transaction_indexes(
+    disk: Disk, root: str, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, list[int]] | None:
+    """For each partition the segments that have a transaction index or must have one; None if a log cannot be read."""
+    found: dict[TopicPartition, list[int]] = {}
+    for partition in sorted(partitions):
+        try:
+            files = scan_files(disk, f"{root}/{partition}")
+            bases = _with_index(disk, files)
+        except OSError as error:
+            _log.error("transaction_indexes_not_listed partition=%s error=%s", partition, error)
+            return None
+        if bases:
+            found[partition] = bases
+    return found
+
+
+def _with_index(disk: Disk, files: LogFiles) -> list[int]:
+    has_transactions = any(_names_transactions(disk, files.directory, offset) for offset in files.snapshots)
+    return [
+        base
+        for base in files.bases
+        if files.has(base, TRANSACTION_INDEX_SUFFIX)
+        or (has_transactions and _has_abort(disk, offset_file(files.directory, base, LOG_SUFFIX)))
+    ]
+
+
+def _names_transactions(disk: Disk, directory: str, offset: int) -> bool:
+    """Whether a snapshot names a producer that has ended or begun a transaction. One that is damaged may have."""
+    try:
+        entries = decode_snapshot(disk.read_bytes(offset_file(directory, offset, SNAPSHOT_SUFFIX)))
+    except DamagedFileError:
+        return True
+    return any(each.coordinator_epoch != NO_EPOCH or each.transaction_start != NO_TRANSACTION for each in entries)
+
+
+def _has_abort(disk: Disk, path: str) -> bool:
+    file = disk.open(path)
+    for position, header in walk_headers(file, 0, file.size()):
+        if header.is_control:
+            marker = read_marker(file.read_at(position, header.size))
+            if marker is not None and not marker.committed:
+                return True
+    return False

@@ -15,12 +15,11 @@ from millstream.formats.model.errors import KafkaError
 from millstream.formats.model.identifiers import NO_TOPIC_ID, TopicPartition
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import MetadataDelta, MetadataImage, PartitionState, ResourceType, TopicImage
-from millstream.node.replicas.local_partition import NO_LEADER, Role
+from millstream.node.replicas.local_partition import NO_LEADER, Replicas, Role
 from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.partition_table import PartitionTable
-from millstream.node.replicas.replica_surroundings import Replicas
-from millstream.node.storage.job import Job
-from millstream.node.storage.log.log_directory import LogDirectory
+from millstream.node.storage.disk import Job
+from millstream.node.storage.log.directory import LogDirectory
 from millstream.node.storage.log.partition_log import PartitionLog
 
 _log = logging.getLogger("millstream.broker")

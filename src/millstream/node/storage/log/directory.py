@@ -4,42 +4,70 @@ tidy.
 After a clean stop logs are opened only when asked for, so that 10,000 of them start in a moment; after an unclean one
 every log that may be damaged is repaired first (see `start_recovery`). A log that belongs to nobody is set aside, never
 removed. `meta.properties` is not storage's.
+
+Logs that nobody has opened get old too: a few at a time, all of them in turn, for retention to reach.
+
+A log that could not be opened waits for the next round, so that it holds up nobody.
 """
 
 import json
 import logging
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Container, Iterable
 from uuid import UUID
 
 from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import TopicPartition
-from millstream.node.storage.checkpoint import encode_topic_id
 from millstream.node.storage.checkpointer import Checkpointer
 from millstream.node.storage.directory_health import DirectoryHealth
-from millstream.node.storage.disk import DirectoryLock, Disk
-from millstream.node.storage.file_cache import FileCache
-from millstream.node.storage.file_names import (
+from millstream.node.storage.disk import DirectoryLock, Disk, FileCache, Job
+from millstream.node.storage.file_formats import (
     CLEAN_SHUTDOWN,
     DELETED_DIRECTORY_SUFFIX,
     LOCK,
     PARTITION_METADATA,
     STRAY_DIRECTORY_SUFFIX,
     TEMPORARY_SUFFIX,
+    encode_topic_id,
     parse_directory,
     retired_directory,
 )
-from millstream.node.storage.job import Job
 from millstream.node.storage.log.flushing import unflushed_bytes
-from millstream.node.storage.log.log_loader import create_log, load_log, read_topic_id
+from millstream.node.storage.log.loader import create_log, load_log, read_topic_id
 from millstream.node.storage.log.partition_log import PartitionLog
 from millstream.node.storage.log.recovery import RecoveryReport
 from millstream.node.storage.log.retention import retain
-from millstream.node.storage.log.start_recovery import Progress, StartRecovery
-from millstream.node.storage.log.transaction_index_search import find_transaction_indexes
-from millstream.node.storage.log.unopened_logs import UnopenedLogs
+from millstream.node.storage.log.startup_recovery import Progress, StartRecovery, find_transaction_indexes
 
-logger = logging.getLogger("millstream.storage")
+OPENED_AT_ONCE = 10
+"""Opening runs on the event loop."""
+ROUND_INTERVAL_MS = 10 * 60 * 1000
+
+
+class UnopenedLogs:
+    __slots__ = ("_began_ms", "_waiting")
+
+    def __init__(self) -> None:
+        self._waiting: deque[TopicPartition] = deque()
+        self._began_ms: int | None = None
+
+    def take(
+        self, present: Iterable[TopicPartition], opened: Container[TopicPartition], now_ms: int
+    ) -> list[TopicPartition]:
+        """The next few that are to be opened."""
+        if not self._waiting and (self._began_ms is None or now_ms - self._began_ms >= ROUND_INTERVAL_MS):
+            self._began_ms = now_ms
+            self._waiting.extend(sorted(each for each in present if each not in opened))
+        taken: list[TopicPartition] = []
+        while self._waiting and len(taken) < OPENED_AT_ONCE:
+            partition = self._waiting.popleft()
+            if partition not in opened:
+                taken.append(partition)
+        return taken
+
+
+_log = logging.getLogger("millstream.storage")
 
 DAY_MS = 24 * 60 * 60 * 1000
 NO_EPOCH = -1
@@ -137,7 +165,7 @@ class LogDirectory:
             disk.sync_directory(root)
         self._last_checkpoint_ms = self._last_expiry_ms = now_ms
         self._started = True
-        logger.info(
+        _log.info(
             "log_directory_started root=%s partitions=%d clean=%s repaired=%d",
             root,
             len(self._present),
@@ -167,7 +195,7 @@ class LogDirectory:
             try:
                 self._write_everything(may_flush, may_be_clean, broker_epoch)
             except OSError as error:  # the disk has failed just now: the next start checks the logs
-                logger.error("log_directory_not_closed root=%s error=%s", self.root, error)
+                _log.error("log_directory_not_closed root=%s error=%s", self.root, error)
         self._checkpoints.close()
         self._logs.clear()
         self._started = False
@@ -184,7 +212,7 @@ class LogDirectory:
             try:
                 log.close()
             except OSError as error:
-                logger.error("log_not_closed partition=%s error=%s", log.topic_partition, error)
+                _log.error("log_not_closed partition=%s error=%s", log.topic_partition, error)
                 whole = False
         whole = self._flush_all(unflushed, may_flush) and whole
         whole = whole and all(log.failure is None for log in self._logs.values())
@@ -194,7 +222,7 @@ class LogDirectory:
         whole = whole and self._recovery.is_whole()
         failure = self._checkpoints.write_last(self._logs)
         if failure is not None:
-            logger.error("checkpoint_failed root=%s error=%s", self.root, failure)
+            _log.error("checkpoint_failed root=%s error=%s", self.root, failure)
         elif whole:
             # Without this mark the next start checks the logs, so a stop that could not write everything must not leave
             # it.
@@ -202,7 +230,7 @@ class LogDirectory:
             try:
                 self._disk.write_atomically(f"{self.root}/{CLEAN_SHUTDOWN}", mark.encode())
             except OSError as error:
-                logger.error("clean_stop_not_marked root=%s error=%s", self.root, error)
+                _log.error("clean_stop_not_marked root=%s error=%s", self.root, error)
 
     def _flush_all(self, unflushed: list[tuple[int, PartitionLog]], may_flush: Callable[[int], bool]) -> bool:
         """Whether everything is on disk now."""
@@ -210,7 +238,7 @@ class LogDirectory:
             try:
                 self._disk.sync_filesystem(self.root)
             except OSError as error:
-                logger.error("sync_failed root=%s error=%s", self.root, error)  # file by file then, to know which
+                _log.error("sync_failed root=%s error=%s", self.root, error)  # file by file then, to know which
             else:
                 for _, log in unflushed:
                     if log.failure is None:
@@ -218,7 +246,7 @@ class LogDirectory:
                 return True
         for size, log in sorted(unflushed, key=lambda pair: pair[0]):
             if not may_flush(size):
-                logger.info("stopped_unflushed root=%s: what was written last is checked at the next start", self.root)
+                _log.info("stopped_unflushed root=%s: what was written last is checked at the next start", self.root)
                 return False
             flush = log.flush_job()
             if flush is not None:
@@ -289,7 +317,7 @@ class LogDirectory:
             self._disk.write_atomically(path, encode_topic_id(topic_id))
         except OSError as error:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition} cannot be adopted: {error}") from error
-        logger.warning("topic_id_restored file=%s topic_id=%s", path, topic_id)
+        _log.warning("topic_id_restored file=%s topic_id=%s", path, topic_id)
         log = self._logs.get(partition)
         if log is not None:
             log.topic_id = topic_id
@@ -297,7 +325,7 @@ class LogDirectory:
     def set_aside(self, partition: TopicPartition) -> str:
         """Take a log away that belongs to no topic that is known, and keep its files under another name."""
         kept = self._retire(partition, STRAY_DIRECTORY_SUFFIX)
-        logger.warning(
+        _log.warning(
             "stray_log_set_aside partition=%s directory=%s: it belongs to no topic that is known;"
             " it is kept, and can be removed by hand",
             partition,
@@ -359,7 +387,7 @@ class LogDirectory:
                 if log.is_flush_due(now_ms) and (flush := log.flush_job()) is not None:
                     jobs.append(flush)
             except OSError as error:
-                logger.error("maintenance_failed partition=%s error=%s", log.topic_partition, error)
+                _log.error("maintenance_failed partition=%s error=%s", log.topic_partition, error)
             if log.cleaned_offset < self._checkpoints.cleaned_offsets.get(log.topic_partition, 0):
                 self._checkpoints.is_wanted = True  # truncated: what is written there next was never cleaned
             if expire:
@@ -402,7 +430,7 @@ class LogDirectory:
                     # Who else has the log is not known here, so no more is taken to be committed than was before.
                     self.restore_high_watermark(self.open(partition, config, now_ms))
             except (KafkaError, OSError) as error:
-                logger.error("log_not_opened partition=%s error=%s", partition, error)
+                _log.error("log_not_opened partition=%s error=%s", partition, error)
 
     def _directory(self, partition: TopicPartition) -> str:
         return f"{self.root}/{partition}"

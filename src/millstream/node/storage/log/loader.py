@@ -10,33 +10,34 @@ from uuid import UUID
 
 from millstream.config.topic_config import LogConfig
 from millstream.formats.model.identifiers import NO_TOPIC_ID, TopicPartition
-from millstream.node.storage.checkpoint import DamagedFileError, decode_epochs, decode_topic_id, encode_topic_id
-from millstream.node.storage.disk import Disk
-from millstream.node.storage.file_cache import FileCache
-from millstream.node.storage.file_names import (
+from millstream.node.storage.disk import Disk, FileCache
+from millstream.node.storage.file_formats import (
     INDEX_SUFFIX,
     LEADER_EPOCHS,
     PARTITION_METADATA,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
+    DamagedFileError,
+    decode_epochs,
+    decode_topic_id,
+    encode_topic_id,
 )
 from millstream.node.storage.index import offset_index, time_index
-from millstream.node.storage.index.index_builder import NO_TIMESTAMP
 from millstream.node.storage.index.offset_index import OffsetIndex
-from millstream.node.storage.index.time_index import TimeIndex
+from millstream.node.storage.index.time_index import NO_TIMESTAMP, TimeIndex
 from millstream.node.storage.index.transaction_index import decode_aborted
 from millstream.node.storage.log.batch_scan import walk_headers
+from millstream.node.storage.log.files import LogFiles, scan_files
 from millstream.node.storage.log.leader_epochs import LeaderEpochs
-from millstream.node.storage.log.log_files import LogFiles, scan_files
 from millstream.node.storage.log.partition_log import PartitionLog
 from millstream.node.storage.log.producer_replay import aborted_in, rebuild_producers
+from millstream.node.storage.log.producer_snapshots import SnapshotFiles
 from millstream.node.storage.log.producer_state import ProducerState
 from millstream.node.storage.log.recovery import recover_log
 from millstream.node.storage.log.segment import Segment
 from millstream.node.storage.log.segment_list import SegmentList
-from millstream.node.storage.log.snapshot_files import SnapshotFiles
 
-logger = logging.getLogger("millstream.storage")
+_log = logging.getLogger("millstream.storage")
 
 
 def create_log(
@@ -110,7 +111,7 @@ def load_log(
         files.remove_snapshots(disk)
         disk.remove(f"{directory}/{LEADER_EPOCHS}")
         for segment in segments:
-            logger.warning("segment_discarded file=%s reason=before_log_start_%d", segment.log.path, log_start_offset)
+            _log.warning("segment_discarded file=%s reason=before_log_start_%d", segment.log.path, log_start_offset)
             for path in segment.files():
                 disk.remove(path)
         segment = Segment(disk, cache, directory, log_start_offset, now_ms)
@@ -149,7 +150,7 @@ def _open_segment(disk: Disk, cache: FileCache, files: LogFiles, base_offset: in
 def _discard_overlapped(disk: Disk, segments: list[Segment]) -> None:
     """An empty last segment named for an offset that the one before it already holds is not where the log goes on."""
     while len(segments) > 1 and segments[-1].size == 0 and segments[-2].read_end_offset() > segments[-1].base_offset:
-        logger.warning("segment_discarded file=%s reason=empty", segments[-1].log.path)
+        _log.warning("segment_discarded file=%s reason=empty", segments[-1].log.path)
         for path in segments.pop().files():
             disk.remove(path)
 
@@ -171,7 +172,7 @@ def _activate(disk: Disk, segment: Segment, files: LogFiles) -> int | None:
             timestamp, relative = header.max_timestamp, header.last_offset - segment.base_offset
     if end == start:
         # The last entry names a batch that is not there.
-        logger.warning("index_rebuilt segment=%s", segment.log.path)
+        _log.warning("index_rebuilt segment=%s", segment.log.path)
         return _activate_from_batches(segment)
     if end < segment.size:
         return None
@@ -218,7 +219,7 @@ def _check_aborted(
     """Rebuild transaction indexes that are damaged, or missing where there was one. Few segments have one."""
     for slot, segment in enumerate(segments):
         if not segment.aborted and segment.base_offset in expected:
-            logger.warning("transaction_index_rebuilt file=%s reason=missing", segment.aborted.path)
+            _log.warning("transaction_index_rebuilt file=%s reason=missing", segment.aborted.path)
             segment.aborted.replace(aborted_in(disk, directory, segments, slot, snapshots))
         elif segment.aborted:
             end = segments[slot + 1].base_offset if slot + 1 < len(segments) else end_offset
@@ -227,7 +228,7 @@ def _check_aborted(
                 if found and found[-1].last_offset >= end:
                     raise DamagedFileError(f"{found[-1]} is not in the segment")
             except DamagedFileError as error:
-                logger.warning("transaction_index_rebuilt file=%s reason=%s", segment.aborted.path, error)
+                _log.warning("transaction_index_rebuilt file=%s reason=%s", segment.aborted.path, error)
                 segment.aborted.replace(aborted_in(disk, directory, segments, slot, snapshots))
 
 
@@ -240,7 +241,7 @@ def _load_epochs(
     except (FileNotFoundError, DamagedFileError) as error:
         epochs = LeaderEpochs()
         if end_offset > log_start_offset:
-            logger.warning("leader_epochs_rebuilt file=%s reason=%s", path, error)
+            _log.warning("leader_epochs_rebuilt file=%s reason=%s", path, error)
             for segment in segments:
                 for _, header in walk_headers(segment.file(), 0, segment.size):
                     epochs.assign(header.leader_epoch, header.base_offset)
@@ -255,5 +256,5 @@ def read_topic_id(disk: Disk, directory: str) -> UUID:
     try:
         return decode_topic_id(disk.read_bytes(path))
     except (FileNotFoundError, DamagedFileError) as error:
-        logger.warning("topic_id_unknown file=%s reason=%s", path, error)
+        _log.warning("topic_id_unknown file=%s reason=%s", path, error)
         return NO_TOPIC_ID
