@@ -20,7 +20,7 @@ from millstream.cli.cluster import start as cluster_start
 from millstream.cli.cluster.report import Health, leader_skew, shown_bytes
 from millstream.cli.terminal import CommandFailedError
 from millstream.testing.embedded_cluster import EmbeddedCluster
-from millstream.testing.node_process import free_stretch
+from millstream.testing.node_process import free_port_range
 from tests import wire as wires
 from tests.topics import await_topic
 from tests.waiting import PATIENCE_S
@@ -164,7 +164,7 @@ def is_alive(pid: int) -> bool:
 
 
 def test_a_cluster_is_started_watched_stopped_and_goes_on(offline: Run, tmp_path: Path) -> None:
-    port = free_stretch(6)
+    port = free_port_range(6)
     started = Started("--dir", tmp_path, "--port", port)
     try:
         told = started.ready()

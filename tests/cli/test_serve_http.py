@@ -22,10 +22,10 @@ import pytest
 
 import millstream
 from millstream.cli import gateway_process
-from millstream.cli.gateway_process import DEFAULT_HTTP, HttpOptions, named_limits, open_front
+from millstream.cli.gateway_process import DEFAULT_HTTP, HttpOptions, named_limits, open_gateway_process
 from millstream.cli.serve import log_to_stderr
 from millstream.gateway.http.configuration import GatewayError, Limits, parse_address
-from millstream.testing.node_process import free_ports, free_stretch
+from millstream.testing.node_process import free_port_range, free_ports
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.timeout(300)
@@ -184,7 +184,7 @@ def test_what_cannot_be_is_told_before_anything_is_started(tmp_path: Path, words
 
 
 def test_a_cluster_has_one_gateway(tmp_path: Path) -> None:
-    port = free_stretch(2)  # a broker's and a controller's
+    port = free_port_range(2)  # a broker's and a controller's
     command = [sys.executable, "-m", "millstream", "cluster", "start", "--nodes", "1", "--port", str(port)]
     log_file = tmp_path / "start.log"
     with open(log_file, "wb") as log:
@@ -231,12 +231,12 @@ def test_the_default_is_quiet_about_what_is_missing(
 ) -> None:
     monkeypatch.setattr(gateway_process, "_PACKAGES", ("no_such_package",))
     with caplog.at_level(logging.INFO):
-        assert open_front(HttpOptions(), by_default=True) is None
+        assert open_gateway_process(HttpOptions(), by_default=True) is None
     assert "pip install 'millstream[gateway]'" in caplog.text
     with pytest.raises(GatewayError, match="no_such_package"):
-        open_front(HttpOptions("127.0.0.1:0"), by_default=True)
+        open_gateway_process(HttpOptions("127.0.0.1:0"), by_default=True)
     with pytest.raises(GatewayError, match="no_such_package"):
-        open_front(HttpOptions(insecure=True), by_default=True)
+        open_gateway_process(HttpOptions(insecure=True), by_default=True)
 
 
 def test_all_of_the_extra_is_looked_for() -> None:
@@ -252,22 +252,22 @@ def test_a_default_port_that_is_taken(monkeypatch: pytest.MonkeyPatch, caplog: p
     with socket.create_server(("127.0.0.1", port)):
         address = f"127.0.0.1:{port}"
         monkeypatch.setattr(gateway_process, "DEFAULT_HTTP", address)
-        front = open_front(HttpOptions(), by_default=True)
+        front = open_gateway_process(HttpOptions(), by_default=True)
         assert front is not None and front.address != address
         front.stop()
         assert f"http_elsewhere address={front.address}" in caplog.text
         with pytest.raises(GatewayError, match="choose another address"):
-            open_front(HttpOptions(address), by_default=True)
-    again = open_front(HttpOptions(), by_default=True)
+            open_gateway_process(HttpOptions(address), by_default=True)
+    again = open_gateway_process(HttpOptions(), by_default=True)
     assert again is not None and again.address == address
     again.stop()
 
 
 def test_without_being_asked_for() -> None:
-    assert open_front(HttpOptions(), by_default=False) is None
-    assert open_front(HttpOptions(off=True), by_default=True) is None
+    assert open_gateway_process(HttpOptions(), by_default=False) is None
+    assert open_gateway_process(HttpOptions(off=True), by_default=True) is None
     with pytest.raises(GatewayError, match="--http HOST:PORT"):
-        open_front(HttpOptions(auth_file="people"), by_default=False)
+        open_gateway_process(HttpOptions(auth_file="people"), by_default=False)
 
 
 def test_limits_are_looked_at_before_anything_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,11 +275,11 @@ def test_limits_are_looked_at_before_anything_is_started(monkeypatch: pytest.Mon
     assert named_limits(["max_streams=6"]) == Limits(max_streams=6, max_consumers=7)
     monkeypatch.setenv("MILLSTREAM_HTTP_LIMITS", "max_streams=5 max_consumers=few")
     with pytest.raises(GatewayError, match=r"^\$MILLSTREAM_HTTP_LIMITS max_consumers=few: give a whole number"):
-        open_front(HttpOptions("127.0.0.1:0"), by_default=True)
+        open_gateway_process(HttpOptions("127.0.0.1:0"), by_default=True)
 
 
 def test_the_url_can_be_opened_on_this_machine() -> None:
-    front = open_front(HttpOptions("0.0.0.0:0", insecure=True), by_default=True)
+    front = open_gateway_process(HttpOptions("0.0.0.0:0", insecure=True), by_default=True)
     assert front is not None
     assert front.url == f"http://localhost:{front.address.rpartition(':')[2]}"
     front.stop()

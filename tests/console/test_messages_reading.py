@@ -145,7 +145,9 @@ def test_aborted_transactions_are_left_out(cluster: Cluster, reader: RecordReade
     for commit in (True, False, True):
         identity = transactions.take(f"{topic}-id", two_phase=False)
         transactions.add_partitions(identity, [place])
-        producer = Producer(cluster, transactional_id=identity.transactional_id, at_most=transactions.produce_at_most)
+        producer = Producer(
+            cluster, transactional_id=identity.transactional_id, at_most=transactions.max_produce_version
+        )
         records = [Record(None, b"%s" % str(commit).encode(), (), 5)] * 3
         batch = build_batch(
             records,

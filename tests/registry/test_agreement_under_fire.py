@@ -70,7 +70,7 @@ def test_answers_stay_true_while_leaders_are_killed() -> None:
                 while len(answers) < before + 10 and not failures and time.monotonic() < until:
                     time.sleep(0.1)
                 nodes.start(leader)
-                watch.forget_leader("_schemas")
+                watch.refresh_leader("_schemas")
         finally:
             over.set()
             for thread in threads:

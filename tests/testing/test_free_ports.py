@@ -4,7 +4,7 @@ import socket
 import subprocess
 import sys
 
-from millstream.testing.node_process import free_ports, free_stretch
+from millstream.testing.node_process import free_port_range, free_ports
 
 OTHERS = "from millstream.testing.node_process import free_ports; print(*free_ports(3), flush=True); input()"
 
@@ -28,5 +28,5 @@ def test_two_processes_never_choose_the_same() -> None:
 def test_a_stretch_steps_over_what_is_taken() -> None:
     (before,) = free_ports(1)
     with socket.create_server(("127.0.0.1", before + 2)):
-        first = free_stretch(3)
+        first = free_port_range(3)
     assert before + 2 not in range(first, first + 3)

@@ -65,7 +65,7 @@ class HttpOptions:
     tls_key: str | None = None
 
 
-class HttpFront:
+class GatewayProcess:
     def __init__(self, listener: socket.socket, options: HttpOptions) -> None:
         self._listener = listener
         self._options = options
@@ -106,7 +106,7 @@ class HttpFront:
         self._listener.close()
 
 
-def open_front(options: HttpOptions, *, by_default: bool) -> HttpFront | None:
+def open_gateway_process(options: HttpOptions, *, by_default: bool) -> GatewayProcess | None:
     """None if there is to be none. GatewayError if it was asked for and cannot be; a log line if it was only usual."""
     if options.off:
         _refuse_what_has_no_use(options)
@@ -129,13 +129,13 @@ def open_front(options: HttpOptions, *, by_default: bool) -> HttpFront | None:
     named_limits()  # the gateway reads them itself; what is wrong with them is told at once
     check_exposure(host, demands_credentials=bool(credentials), insecure=options.insecure)
     if options.address is not None:
-        return HttpFront(_listen_soon(host, port), options)
+        return GatewayProcess(_listen_soon(host, port), options)
     try:
-        return HttpFront(listen(host, port), options)
+        return GatewayProcess(listen(host, port), options)
     except GatewayError as error:
         listener = listen(host, 0)
         _log.warning("http_elsewhere address=%s reason=%s", address_of(listener), error)
-        return HttpFront(listener, options)
+        return GatewayProcess(listener, options)
 
 
 def named_credentials(auth_file: str | None) -> Credentials:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from millstream.cli import exit_codes
 
 if TYPE_CHECKING:
-    from millstream.cli.gateway_process import HttpFront
+    from millstream.cli.gateway_process import GatewayProcess
     from millstream.config.broker_config import BrokerConfig
 
 
@@ -135,9 +135,9 @@ def _serve(options: ServeOptions) -> int:
     return run_node(config, ready, lambda: None if front is None else front.stop())
 
 
-def _open_front(options: ServeOptions, config: "BrokerConfig") -> "HttpFront | None":
+def _open_front(options: ServeOptions, config: "BrokerConfig") -> "GatewayProcess | None":
     """By default beside every broker that is not a child of a test or of a local cluster."""
-    from millstream.cli.gateway_process import HttpOptions, open_front
+    from millstream.cli.gateway_process import HttpOptions, open_gateway_process
     from millstream.gateway.http.configuration import GatewayError
 
     if options.http is not None and options.no_http:
@@ -148,7 +148,7 @@ def _open_front(options: ServeOptions, config: "BrokerConfig") -> "HttpFront | N
     http = HttpOptions(
         options.http, options.no_http, options.auth_file, options.insecure, options.tls_cert, options.tls_key
     )
-    return open_front(http, by_default=by_default)
+    return open_gateway_process(http, by_default=by_default)
 
 
 def _failed(reason: str) -> int:
@@ -156,7 +156,7 @@ def _failed(reason: str) -> int:
     return exit_codes.FAILED
 
 
-def _announce(address: str, front: "HttpFront | None", *, serves_clients: bool) -> None:
+def _announce(address: str, front: "GatewayProcess | None", *, serves_clients: bool) -> None:
     print(f"ready kafka={address}" + ("" if front is None else f" http={front.address}"), flush=True)
     if serves_clients and sys.stderr.isatty():
         option = "" if address.endswith(":9092") else f" -b {address}"

@@ -18,12 +18,12 @@ from millstream.formats.model.errors import ErrorCode
 from millstream.formats.protocol.schema import Message
 from millstream.raw_client.connection import Connection
 from millstream.raw_client.deadline import Deadline
-from millstream.raw_client.errors import ConnectionLostError, NotYetError, error_code, refusal
+from millstream.raw_client.errors import ConnectionLostError, RetriableError, error_code, refusal
 from millstream.raw_client.fetching import Fetched, Fetcher, Wanted
 from millstream.raw_client.model import Address, BrokerInfo, TopicInfo, TopicPartition, parse_bootstrap
 from millstream.raw_client.offsets import LogOffsets, OffsetAndTime, commit_offsets, committed_offsets
-from millstream.raw_client.pool import ConnectionPool, Opener
-from millstream.raw_client.routing import CoordinatorKind, Coordinators, Leader, Routing, passing_code
+from millstream.raw_client.pool import ConnectionPool, Connector
+from millstream.raw_client.routing import CoordinatorKind, Coordinators, Leader, Routing, retriable_code
 from millstream.raw_client.settings import parse_settings
 
 
@@ -42,7 +42,7 @@ class Cluster:
         self._given = (bootstrap, dict(settings), client_id, timeout_s)
         self.settings = parse_settings(settings, client_id, timeout_s)
         self.timeout_s = self.settings.call_timeout_s
-        self._pool = ConnectionPool(Opener(self.settings))
+        self._pool = ConnectionPool(Connector(self.settings))
         weakref.finalize(self, self._pool.close)  # one that is dropped leaves no connections behind
         self._routing = Routing(parse_bootstrap(bootstrap), self._pool)
         self._fetcher = Fetcher(self._routing, self._pool)
@@ -70,7 +70,7 @@ class Cluster:
     def topics(self, names: Collection[str] | None = None) -> dict[str, TopicInfo]:
         """Topics as they are now, all of them or those named; names that do not exist are absent."""
         deadline = Deadline(self.timeout_s)
-        return deadline.keep_trying(lambda: self._routing.refresh(names, deadline))
+        return deadline.retry(lambda: self._routing.refresh(names, deadline))
 
     def partitions_of(self, topic: str) -> int:
         """How many partitions a topic has now."""
@@ -80,7 +80,7 @@ class Cluster:
             self._routing.forget(topic)
             return len(self._routing.topic(topic, deadline).partitions)
 
-        return deadline.keep_trying(ask)
+        return deadline.retry(ask)
 
     def only(self, address: str) -> "Cluster":
         """Another one with the same settings that asks this address alone: a broker that the metadata does not name."""
@@ -95,9 +95,9 @@ class Cluster:
     def leader_of(self, partition: TopicPartition, deadline: Deadline | None = None) -> Leader:
         """Who leads the partition, as last heard; waits while nobody does."""
         patient = deadline or Deadline(self.timeout_s)
-        return patient.keep_trying(lambda: self._routing.leader(partition, patient))
+        return patient.retry(lambda: self._routing.leader(partition, patient))
 
-    def forget_leader(self, topic: str) -> None:
+    def refresh_leader(self, topic: str) -> None:
         """Whoever was told that a leader has moved says so here; the next call asks anew."""
         self._routing.forget(topic)
 
@@ -161,8 +161,8 @@ class Cluster:
         """
         deadline = Deadline((within_s or self.timeout_s) + fields.get("timeout_ms", 0) / 1000, once=once)
         if node is None:
-            return deadline.keep_trying(lambda: self._routing.ask_any(api, fields, deadline, at_most))
-        return deadline.keep_trying(lambda: self._ask_node(node, api, fields, deadline, at_most))
+            return deadline.retry(lambda: self._routing.call_any(api, fields, deadline, at_most))
+        return deadline.retry(lambda: self._ask_node(node, api, fields, deadline, at_most))
 
     def call_every_broker(self, api: str, /, **fields: Any) -> dict[int, Message]:
         """The answers of all brokers that are up, by node id; one whose coordinator loads is asked again."""
@@ -172,18 +172,18 @@ class Cluster:
 
             def ask(node: int = broker.node_id, deadline: Deadline = deadline) -> Message:
                 answer = self._ask_node(node, api, fields, deadline)
-                passing = passing_code(answer)
+                passing = retriable_code(answer)
                 if passing is not None:
-                    raise NotYetError(f"the coordinator on broker {node}", passing)
+                    raise RetriableError(f"the coordinator on broker {node}", passing)
                 return answer
 
-            answers[broker.node_id] = deadline.keep_trying(ask)
+            answers[broker.node_id] = deadline.retry(ask)
         return answers
 
     def coordinator_of(self, key: str, kind: CoordinatorKind) -> Address:
         """Where the coordinator of a group or transactional id is."""
         deadline = Deadline(self.timeout_s)
-        return deadline.keep_trying(lambda: self._coordinators.find(key, kind, deadline))
+        return deadline.retry(lambda: self._coordinators.find(key, kind, deadline))
 
     def call_coordinator(
         self, key: str, kind: CoordinatorKind, api: str, /, *, at_most: int | None = None, **fields: Any
@@ -193,7 +193,7 @@ class Cluster:
         Other error codes in the answer are the caller's.
         """
         deadline = Deadline(self.timeout_s + fields.get("timeout_ms", 0) / 1000)
-        return deadline.keep_trying(lambda: self._coordinators.ask(key, kind, api, fields, deadline, at_most))
+        return deadline.retry(lambda: self._coordinators.ask(key, kind, api, fields, deadline, at_most))
 
     def create_topic(
         self, name: str, partitions: int = -1, replication: int = -1, configs: Mapping[str, str] | None = None
@@ -207,15 +207,15 @@ class Cluster:
 
         def ask() -> None:
             nonlocal uncertain
-            (row,) = self._routing.ask_any("create_topics", fields, deadline).topics
+            (row,) = self._routing.call_any("create_topics", fields, deadline).topics
             code = error_code(row.error_code)
             if code.retriable:
                 uncertain = True  # it may exist by now, and the next try says so
-                raise NotYetError(f"topic {name!r}", code)
+                raise RetriableError(f"topic {name!r}", code)
             if row.error_code and not (uncertain and code is ErrorCode.TOPIC_ALREADY_EXISTS):
                 raise refusal(f"topic {name!r}", code, row.error_message)
 
-        deadline.keep_trying(ask)
+        deadline.retry(ask)
         for index in range(self.partitions_of(name)):
             self.leader_of(TopicPartition(name, index))
 
@@ -223,7 +223,7 @@ class Cluster:
     def connection(self, node: int, deadline: Deadline | None = None) -> Iterator[Connection]:
         """A connection to a broker for the caller alone, for requests in flight; it raises ConnectionLostError."""
         patient = deadline or Deadline(self.timeout_s)
-        address = patient.keep_trying(lambda: self._routing.address_of(node, patient))
+        address = patient.retry(lambda: self._routing.address_of(node, patient))
         with self._pool.borrow(address, self._pool.wait_s(patient)) as connection:
             yield connection
 

@@ -19,7 +19,7 @@ from millstream.raw_client.errors import ConnectionLostError, SetupError, WireEr
 from millstream.raw_client.model import Address
 from millstream.version import VERSION
 
-MAX_ANSWER_BYTES = 300 << 20
+MAX_RESPONSE_BYTES = 300 << 20
 """Less than what the first bytes of a TLS alert would be, taken for a length."""
 _API_VERSIONS = "api_versions"
 _SOFTWARE = {"client_software_name": "millstream", "client_software_version": VERSION.replace("+", "-")}
@@ -90,8 +90,8 @@ class Connection:
         assert self._waiting and self._waiting[0] == sent.correlation_id, "answers come in the order of the requests"
         try:
             size = _INT32.unpack(self._receive_exactly(4, timeout_s))[0]
-            if not 4 <= size <= MAX_ANSWER_BYTES:
-                raise OSError(_strange_size(size))
+            if not 4 <= size <= MAX_RESPONSE_BYTES:
+                raise OSError(_unexpected_size(size))
             frame = self._receive_exactly(size, timeout_s)
             (correlation_id,) = _INT32.unpack_from(frame)
             if correlation_id != sent.correlation_id:
@@ -118,7 +118,7 @@ class Connection:
 
     # Versions
 
-    def learn_versions(self, timeout_s: float) -> None:
+    def read_versions(self, timeout_s: float) -> None:
         """Asks which requests the broker knows; one that does not know our way of asking is asked in the oldest way."""
         schema = request_schema(_API_VERSIONS)
         version = 3
@@ -178,7 +178,7 @@ class Connection:
         return ConnectionLostError(str(self.address), reason, late=late, mismatch=mismatch)
 
 
-def _strange_size(size: int) -> str:
+def _unexpected_size(size: int) -> str:
     head = _INT32.pack(size)
     if head[:2] == b"\x15\x03":
         return "it speaks TLS: set security.protocol to SSL or SASL_SSL"

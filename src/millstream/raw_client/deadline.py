@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from millstream.raw_client.errors import ConnectionLostError, NotYetError, RefusedError, UnreachableError, advice
+from millstream.raw_client.errors import ConnectionLostError, RefusedError, RetriableError, UnreachableError, advice
 
 T = TypeVar("T")
 _FIRST_PAUSE_S = 0.02
@@ -23,7 +23,7 @@ class Deadline:
         self.began = time.monotonic()
         self._pause_s = _FIRST_PAUSE_S
         self._failures: dict[str, ConnectionLostError] = {}
-        self._not_yet: NotYetError | None = None
+        self._not_yet: RetriableError | None = None
 
     @property
     def elapsed_s(self) -> float:
@@ -34,15 +34,15 @@ class Deadline:
         """Never quite nothing, so that it can be a socket's timeout."""
         return max(0.001, self.timeout_s - self.elapsed_s)
 
-    def keep_trying(self, attempt: Callable[[], T]) -> T:
+    def retry(self, attempt: Callable[[], T]) -> T:
         """Calls `attempt` until it succeeds, fails for good, or the time is up."""
         while True:
             try:
                 return attempt()
-            except (ConnectionLostError, NotYetError) as error:
+            except (ConnectionLostError, RetriableError) as error:
                 self.wait_after(error)
 
-    def wait_after(self, error: ConnectionLostError | NotYetError) -> None:
+    def wait_after(self, error: ConnectionLostError | RetriableError) -> None:
         """Sleeps a little, twice as long each time; raises what went wrong once the time is up."""
         self.note(error)
         if self._once or self.elapsed_s + self._pause_s >= self.timeout_s or self._is_hopeless():
@@ -50,7 +50,7 @@ class Deadline:
         time.sleep(self._pause_s * random.uniform(0.8, 1.2))
         self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
 
-    def note(self, error: ConnectionLostError | NotYetError) -> None:
+    def note(self, error: ConnectionLostError | RetriableError) -> None:
         """Remembers a reason, for the error that may have to be raised in the end."""
         if isinstance(error, ConnectionLostError):
             self._failures[error.address] = error

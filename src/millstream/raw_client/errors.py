@@ -1,6 +1,6 @@
 """What can go wrong between a program and a cluster; each text says what, where, and the next step.
 
-`ConnectionLostError` and `NotYetError` pass by themselves, so they are asked again inside this room; a caller sees one
+`ConnectionLostError` and `RetriableError` pass by themselves, so they are asked again inside this room; a caller sees one
 of the other four.
 """
 
@@ -71,7 +71,7 @@ class ConnectionLostError(WireError):
         self.mismatch = mismatch
 
 
-class NotYetError(WireError):
+class RetriableError(WireError):
     """A refusal that passes by itself: a leader is being elected, a coordinator loads."""
 
     def __init__(self, text: str, code: ErrorCode) -> None:

@@ -18,8 +18,8 @@ from millstream.raw_client.deadline import Deadline
 from millstream.raw_client.errors import (
     UNREADABLE,
     ConnectionLostError,
-    NotYetError,
     OffsetOutOfRangeError,
+    RetriableError,
     UnreadableError,
     error_code,
     refusal,
@@ -91,7 +91,7 @@ def fetch_fields(
     }
 
 
-def parse_answer(frame: bytearray, position: int, version: int) -> FetchAnswer:
+def parse_response(frame: bytearray, position: int, version: int) -> FetchAnswer:
     """Reads the answer to a fetch of one partition."""
     try:
         return (_by_hand if version >= FIRST_BY_HAND else _by_schema)(frame, position, version)
@@ -156,7 +156,7 @@ class Fetcher:
         self._pool = pool
 
     def fetch(self, wanted: Wanted, deadline: Deadline) -> Fetched:
-        return deadline.keep_trying(lambda: self._once(wanted, deadline))
+        return deadline.retry(lambda: self._once(wanted, deadline))
 
     def _once(self, wanted: Wanted, deadline: Deadline) -> Fetched:
         place = wanted.partition
@@ -171,14 +171,14 @@ class Fetcher:
         code = error_code(error)
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._check_range(place, wanted.offset, deadline)
-            raise NotYetError(str(place), code)  # it is there after all: the log grew, or another leader knows it
+            raise RetriableError(str(place), code)  # it is there after all: the log grew, or another leader knows it
         if code in UNREADABLE:
             raise UnreadableError(place, wanted.offset, code)
         if code == ErrorCode.UNKNOWN_TOPIC_ID:
             self._routing.refresh([place.topic], deadline)
             raise refusal(f"topic {place.topic!r}", code)
         if error:
-            raise self._routing.judge(str(place), place.topic, code, deadline)
+            raise self._routing.classify(str(place), place.topic, code, deadline)
         return fetched
 
     def _ask(self, wanted: Wanted, leader: Leader, deadline: Deadline) -> FetchAnswer:
@@ -200,7 +200,7 @@ class Fetcher:
             sent = connection.send_body(schema, version, schema.encode(fields, version), wait_s)
             frame, position = connection.receive_frame(sent, wait_s)
         try:
-            return parse_answer(frame, position, version)
+            return parse_response(frame, position, version)
         except MalformedMessage as error:
             raise ConnectionLostError(str(leader.address), f"its answer to a fetch makes no sense: {error}") from error
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.protocol.schema import Message
 from millstream.raw_client.deadline import Deadline
-from millstream.raw_client.errors import ConnectionLostError, NotYetError, WireError, error_code, refusal
+from millstream.raw_client.errors import ConnectionLostError, RetriableError, WireError, error_code, refusal
 from millstream.raw_client.model import TopicPartition
 from millstream.raw_client.pool import ConnectionPool
 from millstream.raw_client.routing import CoordinatorKind, Leader, Routing
@@ -36,7 +36,7 @@ class LogOffsets:
     ) -> dict[TopicPartition, OffsetAndTime]:
         """Every partition's, asked again where the leader had moved."""
         found: dict[TopicPartition, OffsetAndTime] = {}
-        deadline.keep_trying(lambda: self._find_rest(wanted, found, deadline, read_committed))
+        deadline.retry(lambda: self._find_rest(wanted, found, deadline, read_committed))
         return {place: found[place] for place in wanted}
 
     def _find_rest(
@@ -55,7 +55,7 @@ class LogOffsets:
             if place not in found:
                 try:
                     leader = self._routing.leader(place, deadline)
-                except NotYetError as error:
+                except RetriableError as error:
                     trouble = error
                 else:
                     by_leader.setdefault(leader.node_id, {})[place] = leader
@@ -76,7 +76,7 @@ class LogOffsets:
         found: dict[TopicPartition, OffsetAndTime],
         deadline: Deadline,
         read_committed: bool,
-    ) -> NotYetError | None:
+    ) -> RetriableError | None:
         topics: dict[str, list[dict[str, int]]] = {}
         for place, leader in led.items():
             row = {"partition_index": place.partition, "current_leader_epoch": leader.epoch, "timestamp": wanted[place]}
@@ -89,7 +89,7 @@ class LogOffsets:
         }
         (address,) = {leader.address for leader in led.values()}
         answer = self._pool.ask(address, "list_offsets", fields, deadline)
-        trouble: NotYetError | None = None
+        trouble: RetriableError | None = None
         for topic in answer.topics:
             for row in topic.partitions:
                 place = TopicPartition(topic.name, row.partition_index)
@@ -97,20 +97,20 @@ class LogOffsets:
                 if code == ErrorCode.NONE:
                     found[place] = OffsetAndTime(row.offset, row.timestamp, row.leader_epoch)
                     continue
-                judged = self._routing.judge(str(place), place.topic, code, deadline)
-                if not isinstance(judged, NotYetError):
+                judged = self._routing.classify(str(place), place.topic, code, deadline)
+                if not isinstance(judged, RetriableError):
                     raise judged
                 trouble = judged
         return trouble
 
 
-AskCoordinator = Callable[..., Message]
+CallCoordinator = Callable[..., Message]
 _LAST_WITH_NAMES = 9
 """Later versions go by topic ids; with names, a commit needs no look at the metadata."""
 _NO_OFFSET = -1
 
 
-def commit_offsets(ask: AskCoordinator, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+def commit_offsets(ask: CallCoordinator, group: str, offsets: Mapping[TopicPartition, int]) -> None:
     if not offsets:
         return
     rows: dict[str, list[dict[str, Any]]] = {}
@@ -133,7 +133,7 @@ def commit_offsets(ask: AskCoordinator, group: str, offsets: Mapping[TopicPartit
 
 
 def committed_offsets(
-    ask: AskCoordinator, group: str, partitions: Collection[TopicPartition]
+    ask: CallCoordinator, group: str, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, int]:
     if not partitions:
         return {}

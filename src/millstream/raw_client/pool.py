@@ -22,7 +22,7 @@ from millstream.raw_client.security import authenticate, make_context
 from millstream.raw_client.settings import WireSettings
 
 
-class Opener:
+class Connector:
     def __init__(self, settings: WireSettings) -> None:
         self.settings = settings
         self._tls = None if settings.tls is None else make_context(settings.tls)
@@ -38,7 +38,7 @@ class Opener:
             raise
         connection = Connection(secured, address, settings.client_id)
         try:
-            connection.learn_versions(timeout_s)
+            connection.read_versions(timeout_s)
             if settings.sasl is not None:
                 authenticate(connection, settings.sasl, timeout_s)
         except BaseException:
@@ -89,7 +89,7 @@ _IDLE_PER_BROKER = 8
 
 
 class ConnectionPool:
-    def __init__(self, opener: Opener) -> None:
+    def __init__(self, opener: Connector) -> None:
         self._opener = opener
         self._lock = threading.Lock()
         self._idle: dict[Address, list[Connection]] = {}

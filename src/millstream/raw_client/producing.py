@@ -53,7 +53,7 @@ class _Batch(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Lane:
+class _PartitionQueue:
     """One partition's way to its leader: what waits, in order; the first `in_flight` of it have been sent."""
 
     place: TopicPartition
@@ -72,7 +72,7 @@ class _Lane:
 
 class _Request(NamedTuple):
     sent: Sent
-    lanes: list[_Lane]
+    lanes: list[_PartitionQueue]
 
 
 class Producer:
@@ -87,13 +87,13 @@ class Producer:
         at_most: int | None = None,
         delivery_timeout_s: float = 120.0,
     ) -> None:
-        """`at_most`: the newest version of Produce to use (see Transactions.produce_at_most)."""
+        """`at_most`: the newest version of Produce to use (see Transactions.max_produce_version)."""
         self._cluster = cluster
         self._transactional_id = transactional_id
         self._acks = acks
         self._at_most = at_most
         self._patience_s = delivery_timeout_s
-        self._lanes: dict[TopicPartition, _Lane] = {}
+        self._lanes: dict[TopicPartition, _PartitionQueue] = {}
         self._senders: dict[int, threading.Thread] = {}
         self._changed = threading.Condition()
         self._buffered = 0
@@ -108,7 +108,7 @@ class Producer:
         """Queues one batch; returns at once unless too much waits already."""
         lane = self._lanes.get(place)
         if lane is None:
-            lane = _Lane(place)
+            lane = _PartitionQueue(place)
             self._find_leader(lane)
             self._lanes[place] = lane
         with self._changed:
@@ -139,7 +139,7 @@ class Producer:
         if self._failure is not None:
             raise self._failure
 
-    def _ensure_sender(self, lane: _Lane) -> None:
+    def _ensure_sender(self, lane: _PartitionQueue) -> None:
         """A thread for the leader of this lane."""
         node = lane.leader
         if node is not None and node not in self._senders:
@@ -147,7 +147,7 @@ class Producer:
             self._senders[node] = thread
             thread.start()
 
-    def _find_leader(self, lane: _Lane) -> None:
+    def _find_leader(self, lane: _PartitionQueue) -> None:
         spent_s = time.monotonic() - lane.troubled_since if lane.troubled_since is not None else 0.0
         leader = self._cluster.leader_of(lane.place, Deadline(max(1.0, self._patience_s - spent_s)))
         if lane.topic_id not in (None, leader.topic_id):
@@ -198,12 +198,12 @@ class Producer:
     def _request_timeout_s(self) -> float:
         return float(self._cluster.settings.request_timeout_s)
 
-    def _pick(self, node: int, *, may_wait: bool) -> list[_Lane]:
+    def _pick(self, node: int, *, may_wait: bool) -> list[_PartitionQueue]:
         """Lanes of this broker with something to send, counted as in flight; waits for some if it may."""
         with self._changed:
             while not self._done():
                 now = time.monotonic()
-                ready: list[_Lane] = []
+                ready: list[_PartitionQueue] = []
                 size, pause_s = 0, _LONGEST_PAUSE_S
                 for lane in self._lanes_of(node):
                     if lane.not_before > now:
@@ -221,10 +221,10 @@ class Producer:
                 self._changed.wait(pause_s)
         return []
 
-    def _lanes_of(self, node: int) -> list[_Lane]:
+    def _lanes_of(self, node: int) -> list[_PartitionQueue]:
         return [lane for lane in list(self._lanes.values()) if lane.leader == node]
 
-    def _send_request(self, connection: Connection, lanes: list[_Lane]) -> Sent:
+    def _send_request(self, connection: Connection, lanes: list[_PartitionQueue]) -> Sent:
         topics: dict[str, dict[str, Any]] = {}
         for lane in lanes:
             topic = topics.setdefault(
@@ -265,7 +265,7 @@ class Producer:
             self._changed.notify_all()
         self._look_up(lost)
 
-    def _judge(self, lane: _Lane, row: Message) -> None:
+    def _judge(self, lane: _PartitionQueue, row: Message) -> None:
         code = error_code(row.error_code)
         lane.in_flight -= 1
         if lane.stalled:
@@ -277,7 +277,7 @@ class Producer:
         else:
             self._fail(self._refusal(lane, code, row.error_message))
 
-    def _note_written(self, lane: _Lane, base_offset: int) -> None:
+    def _note_written(self, lane: _PartitionQueue, base_offset: int) -> None:
         batch = lane.waiting.popleft()
         self._buffered -= len(batch.data)
         lane.pause_s, lane.troubled_since = _FIRST_PAUSE_S, None
@@ -292,7 +292,7 @@ class Producer:
             lane.written.last_offset = max(lane.written.last_offset, last)
             lane.written.records += batch.records
 
-    def _stall(self, lane: _Lane, trouble: str) -> None:
+    def _stall(self, lane: _PartitionQueue, trouble: str) -> None:
         now = time.monotonic()
         lane.stalled, lane.trouble = True, trouble
         lane.troubled_since = lane.troubled_since or now
@@ -313,10 +313,10 @@ class Producer:
             self._changed.notify_all()
         self._look_up(lanes)
 
-    def _look_up(self, lanes: list[_Lane]) -> None:
+    def _look_up(self, lanes: list[_PartitionQueue]) -> None:
         """Who leads now, for lanes of which nothing is on its way; then they go on from their first batch."""
         for lane in lanes:
-            self._cluster.forget_leader(lane.place.topic)
+            self._cluster.refresh_leader(lane.place.topic)
         for lane in lanes:
             pause_s = lane.not_before - time.monotonic()
             if pause_s > 0:
@@ -336,7 +336,7 @@ class Producer:
             self._failure = self._failure or error
             self._changed.notify_all()
 
-    def _refusal(self, lane: _Lane, code: ErrorCode, message: str | None) -> RefusedError:
+    def _refusal(self, lane: _PartitionQueue, code: ErrorCode, message: str | None) -> RefusedError:
         if code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
             size = len(lane.waiting[0].data)
             text = f"{lane.place}: a batch of {size} bytes is more than the topic's max.message.bytes: raise that"

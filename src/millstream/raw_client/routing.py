@@ -12,7 +12,7 @@ from uuid import UUID
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.protocol.schema import Message
 from millstream.raw_client.deadline import Deadline
-from millstream.raw_client.errors import ConnectionLostError, NotYetError, WireError, error_code, refusal
+from millstream.raw_client.errors import ConnectionLostError, RetriableError, WireError, error_code, refusal
 from millstream.raw_client.model import NO_LEADER, Address, BrokerInfo, PartitionInfo, TopicInfo, TopicPartition
 from millstream.raw_client.pool import ConnectionPool
 
@@ -55,7 +55,7 @@ class Routing:
 
     # Brokers
 
-    def ask_any(self, api: str, fields: dict[str, Any], deadline: Deadline, at_most: int | None = None) -> Message:
+    def call_any(self, api: str, fields: dict[str, Any], deadline: Deadline, at_most: int | None = None) -> Message:
         """The answer of the first broker that gives one: those that failed least recently are asked first."""
         failures: list[ConnectionLostError] = []
         for address in self._candidates():
@@ -86,7 +86,7 @@ class Routing:
             self.refresh((), deadline)
             found = self._brokers.get(node_id)
         if found is None:
-            raise NotYetError(f"broker {node_id} of the cluster", ErrorCode.BROKER_NOT_AVAILABLE)
+            raise RetriableError(f"broker {node_id} of the cluster", ErrorCode.BROKER_NOT_AVAILABLE)
         return Address(found.host, found.port)
 
     def brokers(self) -> list[BrokerInfo]:
@@ -98,9 +98,9 @@ class Routing:
     def refresh(self, names: Collection[str] | None, deadline: Deadline) -> dict[str, TopicInfo]:
         """Asks for these topics (None: all) and the brokers; those that do not exist are absent."""
         rows = None if names is None else [{"name": name} for name in names]
-        answer = self.ask_any("metadata", {"topics": rows, "allow_auto_topic_creation": False}, deadline)
+        answer = self.call_any("metadata", {"topics": rows, "allow_auto_topic_creation": False}, deadline)
         if answer.error_code:
-            raise NotYetError("the cluster's metadata", error_code(answer.error_code))
+            raise RetriableError("the cluster's metadata", error_code(answer.error_code))
         found: dict[str, TopicInfo] = {}
         for row in answer.topics:
             code = error_code(row.error_code)
@@ -141,7 +141,7 @@ class Routing:
         return found
 
     def leader(self, place: TopicPartition, deadline: Deadline) -> Leader:
-        """Who leads the partition; NotYetError while nobody does."""
+        """Who leads the partition; RetriableError while nobody does."""
         topic = self.topic(place.topic, deadline)
         if place.partition < 0 or place.partition >= len(topic.partitions):
             self.forget(place.topic)
@@ -151,7 +151,7 @@ class Routing:
         broker = self._brokers.get(partition.leader)
         if partition.leader == NO_LEADER or broker is None:
             self.forget(place.topic)
-            raise NotYetError(str(place), ErrorCode.LEADER_NOT_AVAILABLE)
+            raise RetriableError(str(place), ErrorCode.LEADER_NOT_AVAILABLE)
         return Leader(Address(broker.host, broker.port), partition.leader, partition.leader_epoch, topic.topic_id)
 
     def lost(self, leader: Leader, topic: str) -> None:
@@ -159,20 +159,20 @@ class Routing:
         self.note_failure(leader.address)
         self.forget(topic)
 
-    def judge(self, what: str, topic: str, code: ErrorCode, deadline: Deadline) -> WireError:
+    def classify(self, what: str, topic: str, code: ErrorCode, deadline: Deadline) -> WireError:
         """What a refusal by a leader means: to be tried again, or not."""
         if code in MOVED:
             self.forget(topic)
-            return NotYetError(what, code)
+            return RetriableError(what, code)
         if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             self.forget(topic)
             return self.unknown(what, code, deadline)
-        return NotYetError(what, code) if code.retriable else refusal(what, code)
+        return RetriableError(what, code) if code.retriable else refusal(what, code)
 
     def unknown(self, what: str, code: ErrorCode, deadline: Deadline) -> WireError:
         """The error for what is not there: not yet believed at first, later on final."""
         if deadline.elapsed_s < min(UNKNOWN_TOPIC_GRACE_S, deadline.timeout_s / 2):
-            return NotYetError(what, code)
+            return RetriableError(what, code)
         return refusal(what, code)
 
 
@@ -224,7 +224,7 @@ class Coordinators:
         deadline: Deadline,
         at_most: int | None = None,
     ) -> Message:
-        """One try; NotYetError while the coordinator loads, moves, or is still busy with the last transaction."""
+        """One try; RetriableError while the coordinator loads, moves, or is still busy with the last transaction."""
         address = self.find(key, kind, deadline)
         try:
             answer = self._pool.ask(address, api, fields, deadline, at_most)
@@ -232,11 +232,11 @@ class Coordinators:
             self._routing.note_failure(address)
             self._forget(key, kind)
             raise
-        passing = passing_code(answer)
+        passing = retriable_code(answer)
         if passing is not None:
             if passing in _MOVED:
                 self._forget(key, kind)
-            raise NotYetError(f"the coordinator of {_name(key, kind)}", passing)
+            raise RetriableError(f"the coordinator of {_name(key, kind)}", passing)
         return answer
 
     def find(self, key: str, kind: CoordinatorKind, deadline: Deadline) -> Address:
@@ -246,11 +246,11 @@ class Coordinators:
             return known
         # Old versions have room for one key, newer ones for several.
         fields = {"key": key, "key_type": int(kind), "coordinator_keys": [key]}
-        answer = self._routing.ask_any("find_coordinator", fields, deadline)
+        answer = self._routing.call_any("find_coordinator", fields, deadline)
         row = answer.coordinators[0] if answer.coordinators else answer
         code = error_code(row.error_code)
         if code in _PASSING:
-            raise NotYetError(f"the coordinator of {_name(key, kind)}", code)
+            raise RetriableError(f"the coordinator of {_name(key, kind)}", code)
         if row.error_code:
             raise refusal(_name(key, kind), code)
         found = Address(row.host, row.port)
@@ -263,7 +263,7 @@ class Coordinators:
             self._known.pop((key, kind), None)
 
 
-def passing_code(answer: Message) -> ErrorCode | None:
+def retriable_code(answer: Message) -> ErrorCode | None:
     """The code in an answer that says: ask again in a moment."""
     return next((code for code in codes_in(answer) if code in _PASSING), None)
 

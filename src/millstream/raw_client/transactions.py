@@ -14,15 +14,15 @@ from typing import Any
 from millstream.formats.model.errors import ErrorCode
 from millstream.raw_client.cluster import Cluster
 from millstream.raw_client.deadline import Deadline
-from millstream.raw_client.errors import NotYetError, RefusedError, WireError, error_code, refusal
+from millstream.raw_client.errors import RefusedError, RetriableError, WireError, error_code, refusal
 from millstream.raw_client.model import TopicPartition
 from millstream.raw_client.routing import CoordinatorKind
 
 EPOCH_PER_TRANSACTION = 2
 """The `transaction.version` from which on each transaction has an epoch of its own."""
-DEFAULT_LONGEST_MS = 900_000
+DEFAULT_MAX_TIMEOUT_MS = 900_000
 """What brokers permit unless told otherwise (`transaction.max.timeout.ms`)."""
-NO_MORE_SAY = frozenset(
+FENCED_CODES = frozenset(
     {
         ErrorCode.PRODUCER_FENCED,
         ErrorCode.INVALID_PRODUCER_EPOCH,
@@ -48,7 +48,7 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndResult:
     """What became of one wish to end a transaction: None, or why it was refused."""
 
     identity: Identity
@@ -69,12 +69,12 @@ def idempotent_producer(cluster: Cluster) -> tuple[int, int]:
         )
         code = error_code(answer.error_code)
         if code.retriable:
-            raise NotYetError("a producer id", code)
+            raise RetriableError("a producer id", code)
         if code is not ErrorCode.NONE:
             raise refusal("a producer id", code)
         return answer.producer_id, answer.producer_epoch
 
-    return Deadline(cluster.timeout_s).keep_trying(ask)
+    return Deadline(cluster.timeout_s).retry(ask)
 
 
 class Transactions:
@@ -110,7 +110,7 @@ class Transactions:
         return self._two_phase
 
     @property
-    def produce_at_most(self) -> int | None:
+    def max_produce_version(self) -> int | None:
         """The newest version of Produce that goes with the way partitions are added."""
         return None if self.version >= EPOCH_PER_TRANSACTION else 11
 
@@ -147,7 +147,7 @@ class Transactions:
         }
         answer = self._cluster.call("describe_configs", node=node, resources=[resource])
         values = [int(each.value) for row in answer.results for each in row.configs or () if each.value]
-        return values[0] if values else DEFAULT_LONGEST_MS  # those who may not look get what is usual
+        return values[0] if values else DEFAULT_MAX_TIMEOUT_MS  # those who may not look get what is usual
 
     def _init(self, transactional_id: str, timeout_ms: int, *, two_phase: bool) -> Identity:
         answer = self._cluster.call_coordinator(
@@ -178,7 +178,7 @@ class Transactions:
         for place in partitions:
             topics.setdefault(place.topic, []).append(place.partition)
         named: list[dict[str, Any]] = [{"name": name, "partitions": numbers} for name, numbers in topics.items()]
-        Deadline(self._cluster.timeout_s).keep_trying(lambda: self._add(identity, named))
+        Deadline(self._cluster.timeout_s).retry(lambda: self._add(identity, named))
 
     def _add(self, identity: Identity, topics: list[dict[str, Any]]) -> None:
         answer = self._cluster.call_coordinator(
@@ -195,7 +195,7 @@ class Transactions:
             for row in topic.results_by_partition:
                 code, what = error_code(row.partition_error_code), f"{topic.name}-{row.partition_index} in {identity}"
                 if code.retriable:  # the transaction before is still being ended, or the coordinator moves
-                    raise NotYetError(what, code)
+                    raise RetriableError(what, code)
                 if code is not ErrorCode.NONE:
                     raise refusal(what, code)
 
@@ -218,22 +218,22 @@ class Transactions:
             return None
         return Identity(identity.transactional_id, answer.producer_id, answer.producer_epoch)
 
-    def end_all(self, identities: Collection[Identity], *, commit: bool) -> list[Ended]:
+    def end_all(self, identities: Collection[Identity], *, commit: bool) -> list[EndResult]:
         """Ends many at once, each whatever becomes of the others."""
 
-        def one(identity: Identity) -> Ended:
+        def one(identity: Identity) -> EndResult:
             try:
                 self.end(identity, commit=commit)
-                return Ended(identity, None)
+                return EndResult(identity, None)
             except WireError as error:
-                return Ended(identity, error)
+                return EndResult(identity, error)
 
         if len(identities) <= 1:
             return [one(each) for each in identities]
         with ThreadPoolExecutor(min(_THREADS, len(identities)), "millstream-end") as threads:
             return list(threads.map(one, identities))
 
-    def take_all(self, ids: Iterable[str]) -> None:
+    def init_all(self, ids: Iterable[str]) -> None:
         """`take` for many at once: nobody has them any more, and nothing is open under them."""
         wanted = list(ids)
         if wanted:
@@ -244,7 +244,7 @@ class Transactions:
         """Transactional ids that begin so and are in one of these states, on any coordinator; Ongoing is open."""
         found: set[str] = set()
         for broker in self._cluster.brokers():
-            listed = Deadline(self._cluster.timeout_s).keep_trying(partial(self._list, broker.node_id, states))
+            listed = Deadline(self._cluster.timeout_s).retry(partial(self._list, broker.node_id, states))
             found |= {each for each in listed if each.startswith(prefix)}
         return found
 
@@ -253,7 +253,7 @@ class Transactions:
         return (
             bool(self.version)
             and self._describes
-            and Deadline(self._cluster.timeout_s).keep_trying(partial(self._describe, transactional_id))
+            and Deadline(self._cluster.timeout_s).retry(partial(self._describe, transactional_id))
         )
 
     def _describe(self, transactional_id: str) -> bool:
@@ -265,7 +265,7 @@ class Transactions:
         )
         code = error_code(answer.transaction_states[0].error_code)
         if code.retriable:
-            raise NotYetError(f"transactional id {transactional_id!r}", code)
+            raise RetriableError(f"transactional id {transactional_id!r}", code)
         if code not in (ErrorCode.NONE, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND):
             raise refusal(f"transactional id {transactional_id!r}", code)
         return code is ErrorCode.NONE
@@ -281,7 +281,7 @@ class Transactions:
         )
         code, what = error_code(answer.error_code), f"the list of transactions of broker {node}"
         if code.retriable:  # it has only just become a coordinator
-            raise NotYetError(what, code)
+            raise RetriableError(what, code)
         if code is not ErrorCode.NONE:
             raise refusal(what, code)
         return [row.transactional_id for row in answer.transaction_states]

@@ -188,7 +188,7 @@ def free_ports(count: int) -> list[int]:
     return [block.next_free() for _ in range(count)]
 
 
-def free_stretch(count: int) -> int:
+def free_port_range(count: int) -> int:
     """The first of so many free ports in a row."""
     for _ in range(_BLOCK_PORTS):
         ports = free_ports(count)

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 
 from millstream.cli import exit_codes
-from millstream.cli.gateway_process import HOW_TO_INSTALL, HttpFront, HttpOptions, open_front
+from millstream.cli.gateway_process import HOW_TO_INSTALL, GatewayProcess, HttpOptions, open_gateway_process
 from millstream.cli.serve import log_to_stderr
 from millstream.cli.terminal import CommandFailedError, complain, note, print_json
 from millstream.gateway.http.configuration import GatewayError
@@ -85,9 +85,9 @@ def run(
             _stop(cluster)
 
 
-def _open_front(http: HttpOptions) -> HttpFront | None:
+def _open_front(http: HttpOptions) -> GatewayProcess | None:
     try:
-        front = open_front(http, by_default=True)
+        front = open_gateway_process(http, by_default=True)
     except GatewayError as error:
         raise CommandFailedError(str(error), exit_codes.USAGE) from error
     if front is None and not http.off:
@@ -169,7 +169,7 @@ def _told_to_stop() -> Iterator[None]:
             signal.signal(each, handler)
 
 
-def _announce(cluster: EmbeddedCluster, front: HttpFront | None, directory: Path, *, as_json: bool) -> None:
+def _announce(cluster: EmbeddedCluster, front: GatewayProcess | None, directory: Path, *, as_json: bool) -> None:
     bootstrap = cluster.bootstrap_servers
     http = None if front is None else front.address
     if as_json:

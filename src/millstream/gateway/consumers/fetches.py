@@ -174,7 +174,7 @@ class PendingFetches:
                 if positions.get(place) != flight.wanted[place]:
                     continue
                 if part.error in _MOVED:
-                    self.cluster.forget_leader(place.topic)
+                    self.cluster.refresh_leader(place.topic)
                     self._trouble(place, refusal(str(place), part.error))
                     continue
                 if part.error in UNREADABLE:  # the others go on meanwhile
@@ -245,7 +245,7 @@ class PendingFetches:
             raise ConnectionLostError(str(connection.address), "did not answer in time", late=True) from None
         except ConnectionLostError:
             for place in wanted:
-                self.cluster.forget_leader(place.topic)
+                self.cluster.refresh_leader(place.topic)
             raise
         finally:
             if not connection.idle:
@@ -261,7 +261,7 @@ class PendingFetches:
             with suppress(WireError):
                 borrowed.__exit__(None, None, None)
             for topic in {row["topic"] for row in request["topics"]}:
-                self.cluster.forget_leader(topic)
+                self.cluster.refresh_leader(topic)
             raise
 
     async def _in_thread(self, call: Callable[[], Answer]) -> Answer:

@@ -35,7 +35,7 @@ from millstream.raw_client import (
 )
 from millstream.raw_client.deadline import Deadline
 from millstream.raw_client.producing import Producer, Written
-from millstream.raw_client.transactions import NO_MORE_SAY, Identity, Transactions
+from millstream.raw_client.transactions import FENCED_CODES, Identity, Transactions
 from millstream.spark.errors import SinkError
 from millstream.spark.sink.batch_input import BatchInput, WrittenBatch
 
@@ -208,7 +208,10 @@ class Decider:
             transactional=True,
         )
         producer = Producer(
-            self._cluster, transactional_id=self._id, at_most=self._transactions.produce_at_most, delivery_timeout_s=30
+            self._cluster,
+            transactional_id=self._id,
+            at_most=self._transactions.max_produce_version,
+            delivery_timeout_s=30,
         )
         self._identity = None  # until it is known how this ends
         try:
@@ -217,7 +220,7 @@ class Decider:
             producer.flush()
             following = self._transactions.end(identity, commit=True)
         except RefusedError as error:
-            if error.code in NO_MORE_SAY:
+            if error.code in FENCED_CODES:
                 raise FencedError(str(error)) from error
             raise
         finally:
@@ -318,7 +321,7 @@ def write_again(
     cluster: Cluster, transactions: Transactions, lost: TaskTransaction, identity: Identity
 ) -> TaskTransaction:
     """Copies the rows of an aborted transaction into one of `identity`, which stays open."""
-    producer = Producer(cluster, transactional_id=identity.transactional_id, at_most=transactions.produce_at_most)
+    producer = Producer(cluster, transactional_id=identity.transactional_id, at_most=transactions.max_produce_version)
     try:
         left = _left(cluster, lost)
         transactions.add_partitions(identity, list(left))

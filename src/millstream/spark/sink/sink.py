@@ -21,7 +21,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from millstream.raw_client import Cluster, RefusedError, WireError
-from millstream.raw_client.transactions import NO_MORE_SAY, Ended, Identity, Transactions
+from millstream.raw_client.transactions import FENCED_CODES, EndResult, Identity, Transactions
 from millstream.spark.connections import cluster_of
 from millstream.spark.errors import OptionError, SinkError
 from millstream.spark.sink.batch_input import BatchInput, refusal
@@ -108,7 +108,7 @@ class SinkSettler:
             for ended in self._transactions.end_all(list(pending), commit=True):
                 if ended.refused is None:
                     continue
-                if not isinstance(ended.refused, RefusedError) or ended.refused.code not in NO_MORE_SAY:
+                if not isinstance(ended.refused, RefusedError) or ended.refused.code not in FENCED_CODES:
                     raise ended.refused
                 if fate_of(self._cluster, pending[ended.identity]) is Fate.ABORTED:
                     lost.append(pending[ended.identity])
@@ -144,7 +144,7 @@ class SinkSettler:
     def _abort(self, identities: Iterable[Identity]) -> None:
         for ended in self._transactions.end_all(list(identities), commit=False):
             if ended.refused is not None and not (
-                isinstance(ended.refused, RefusedError) and ended.refused.code in NO_MORE_SAY
+                isinstance(ended.refused, RefusedError) and ended.refused.code in FENCED_CODES
             ):
                 log.warning("a transaction could not be aborted, the next batch will: %s", ended.refused)
 
@@ -154,7 +154,7 @@ class SinkSettler:
             left = self._transactions.ids_in_use(task_prefix(self._sink)) - {each.transactional_id for each in kept}
             if left:
                 log.warning("query %s: aborting %d transactions that attempts left open", self._sink, len(left))
-            self._transactions.take_all(sorted(left))
+            self._transactions.init_all(sorted(left))
         except WireError as error:  # the batch itself is done
             log.warning("query %s: what was left open will be aborted with the next batch (%s)", self._sink, error)
 
@@ -260,9 +260,9 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         try:
             transactions.take(over_id(self._attempt), two_phase=False)
         finally:
-            transactions.take_all(sorted(transactions.ids_in_use(task_prefix(self._attempt), ("Empty", "Ongoing"))))
+            transactions.init_all(sorted(transactions.ids_in_use(task_prefix(self._attempt), ("Empty", "Ongoing"))))
 
-    def _end(self, messages: Sequence[WriterCommitMessage | None], *, commit: bool) -> list[Ended]:
+    def _end(self, messages: Sequence[WriterCommitMessage | None], *, commit: bool) -> list[EndResult]:
         identities = [each.transaction.identity for each in _writes(messages) if each.transaction is not None]
         if not identities:
             return []

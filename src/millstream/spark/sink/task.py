@@ -180,7 +180,7 @@ class _TransactionalProducer(Producer):
         super().__init__(
             cluster,
             transactional_id=identity.transactional_id,
-            at_most=transactions.produce_at_most,
+            at_most=transactions.max_produce_version,
             delivery_timeout_s=options.delivery_timeout_s,
         )
         self._transactions, self._identity = transactions, identity
