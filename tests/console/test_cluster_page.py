@@ -31,7 +31,7 @@ def test_the_cluster_page_shows_where_leaders_replicas_and_bytes_are(
         looking.await_text("brokers", cluster.address(number))
     looking.await_text("quorum", "leader")
     looking.await_text("quorum-note", "epoch")
-    looking.await_text("reassignments", "Nothing moves")
+    looking.await_text("reassignments", "No reassignments")
     page.get_by_test_id("chart-replicas").locator("canvas").wait_for()
     screenshot("cluster", "/cluster")
 
@@ -116,7 +116,7 @@ def test_a_move_under_way_is_shown_with_its_progress(
     finally:
         for number in cluster.nodes:
             _configure(wire, _BROKER, str(number), dict.fromkeys(rates))
-    looking.await_text("reassignments", "Nothing moves")
+    looking.await_text("reassignments", "No reassignments")
     _await_leader(wire, "moving", target)
 
 

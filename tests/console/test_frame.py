@@ -31,7 +31,7 @@ def test_keys_lead_from_page_to_page(looking: Looking, keys: dict[str, str]) -> 
 def test_a_question_mark_shows_the_keys(looking: Looking) -> None:
     page = looking.open("/")
     page.keyboard.press("?")
-    looking.await_text("keys", "filter what is shown")
+    looking.await_text("keys", "filter the table")
     page.keyboard.press("Escape")
     page.get_by_test_id("keys").wait_for(state="hidden")
 

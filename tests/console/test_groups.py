@@ -72,10 +72,10 @@ def test_offsets_are_moved_as_the_preview_showed(
     looking.await_text("lag", "60")
     page.get_by_test_id("open-reset").click()
     assert page.get_by_test_id("execute").is_disabled()
-    _choose(page, "forward or back by")
+    _choose(page, "shift by")
     page.get_by_label("Value").fill("-15")
     page.get_by_test_id("preview").click()
-    looking.await_text("moves", "brought to the nearest end")
+    looking.await_text("moves", "outside the log, set to its nearest end")
     assert _committed(wire, resting) == {0: 10, 1: 10}, "a preview changes nothing"
     page.get_by_label("Value").fill("5")
     page.get_by_test_id("preview").click()
@@ -94,7 +94,7 @@ def test_what_is_typed_wrong_is_said(looking: Looking, resting: str) -> None:
     _choose(page, "to an offset")
     page.get_by_label("Value").fill("soon")
     page.get_by_test_id("preview").click()
-    looking.await_text("complaint", "write a whole number")
+    looking.await_text("complaint", "not a whole number")
     assert page.get_by_label("Value").input_value() == "soon"
 
 
@@ -116,7 +116,7 @@ def test_only_the_last_preview_counts(looking: Looking, resting: str) -> None:
         field.value = "8";
         field.dispatchEvent(new Event("input", {bubbles: true}));
     }""")
-    page.get_by_test_id("moves").get_by_text("Nothing is changed before").wait_for()
+    page.get_by_test_id("moves").get_by_text("Nothing changes before").wait_for()
     preview.click()
     looking.await_text("execute", "Move 2 offsets")
     assert page.get_by_test_id("moves").get_by_text("8", exact=True).count() == 2

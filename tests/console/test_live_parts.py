@@ -5,11 +5,11 @@ from uuid import UUID
 
 import pytest
 
-from millstream.console.cluster import not_preferred, progress_of
 from millstream.console.console import UserError
 from millstream.console.formats import ago, rate, short_count, size
 from millstream.console.groups.offsets import Target, Where, target_of
 from millstream.console.live.metrics import History, Series, parse, quantile
+from millstream.console.live.pipelines import progress_of as pipeline_progress
 from millstream.console.live.problems import Severity, problems_of
 from millstream.console.live.snapshot import (
     NO_LEADER,
@@ -24,9 +24,10 @@ from millstream.console.live.snapshot import (
     Reassignment,
     Snapshot,
     Topic,
+    not_preferred,
+    progress_of,
 )
 from millstream.console.live.watcher import with_lag
-from millstream.console.pipelines import progress_of as pipeline_progress
 from millstream.raw_client import TopicPartition
 
 
@@ -61,7 +62,7 @@ def test_a_broker_that_does_not_answer_is_named_with_what_it_leads() -> None:
     silent = replace(HEALTHY, brokers=(first, replace(second, trouble="connection refused"), third))
     (problem,) = problems_of(silent)
     assert problem.severity is Severity.CRITICAL
-    assert problem.what == "Broker 2 does not answer"
+    assert problem.what == "Broker 2 does not respond"
     assert "connection refused" in problem.why and "1 partition" in problem.why
     assert "localhost:9092" in problem.next_step
 
@@ -179,7 +180,7 @@ def test_groups_without_members_that_move_are_queries() -> None:
     shop = progress["shop.totals"]
     assert (shop.pipeline, shop.query, shop.phase, shop.lag, shop.rate) == ("shop", "totals", "running", 70, 10.0)
     later = replace(now, at=100.0)
-    assert {each.phase for each in pipeline_progress(later, history)} == {"standing still"}
+    assert {each.phase for each in pipeline_progress(later, history)} == {"stalled"}
 
 
 def test_how_far_a_move_is_goes_by_the_slowest_new_replica() -> None:

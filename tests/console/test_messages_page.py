@@ -147,7 +147,7 @@ def test_jumps_and_filters(looking: Looking, payments: Payments) -> None:
     page.get_by_test_id("mode").get_by_text("From time").click()
     page.get_by_test_id("at").fill("sometime")
     page.get_by_test_id("show").click()
-    looking.await_text("banner", "is no time")
+    looking.await_text("banner", "is not a time")
     page.get_by_test_id("at").fill(f"@{payments.began_ms + 55_000}")
     page.get_by_test_id("show").click()
     looking.await_text("status", "10 records")
@@ -160,7 +160,7 @@ def test_jumps_and_filters(looking: Looking, payments: Payments) -> None:
     looking.await_text("status", "1 record, 65 looked at")
     page.get_by_test_id("field").fill("total")
     page.get_by_test_id("field").press("Enter")
-    looking.await_text("banner", "compares nothing")
+    looking.await_text("banner", "is not a comparison")
 
 
 def test_what_arrives_is_seen_and_one_is_written_by_hand(
@@ -168,7 +168,7 @@ def test_what_arrives_is_seen_and_one_is_written_by_hand(
 ) -> None:
     topic = make_topic("by-hand", 2)
     page = looking.open(f"/messages?topic={topic}")
-    looking.await_text("status", "There are no records there")
+    looking.await_text("status", "No records")
     page.get_by_test_id("mode").get_by_text("Live").click()
     looking.await_text("status", "Live")
     producer.produce(topic, b'{"from": "outside"}', partition=1)
@@ -179,7 +179,7 @@ def test_what_arrives_is_seen_and_one_is_written_by_hand(
     page.get_by_test_id("write-key").fill("me")
     page.get_by_test_id("write-value").fill("{")
     page.get_by_test_id("write").click()
-    looking.await_text("complaint", "The value is no JSON")
+    looking.await_text("complaint", "The value is not valid JSON")
     page.get_by_test_id("write-value").fill('{"from": "the console"}')
     page.get_by_test_id("write-headers").fill("by: hand")
     page.get_by_test_id("write").click()

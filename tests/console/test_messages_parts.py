@@ -19,7 +19,7 @@ from millstream.console.messages.query import (
     shown_moment,
 )
 from millstream.console.messages.reading import FoundRecord
-from millstream.console.messages.views import header_line, hexadecimal, kind_label, one_line, seen, written_out
+from millstream.console.messages.text import header_line, hexadecimal, kind_label, one_line, seen, written_out
 from millstream.console.messages.writing import TypedWrongError, typed_bytes, typed_headers
 from millstream.registry.decoding import Decoded, decode_without_schema
 
@@ -54,7 +54,7 @@ def test_times_are_read_in_the_zone_of_the_reader(text: str, expected: datetime)
 
 @pytest.mark.parametrize("text", ["", "soon", "99:99", "9999999999d", "2026-13-01", "@", "-5m"])
 def test_what_is_no_time_says_how_one_is_written(text: str) -> None:
-    with pytest.raises(PositionError, match="write a time such as"):
+    with pytest.raises(PositionError, match="enter a time such as"):
         parse_moment(text, UTC, NOW)
 
 

@@ -23,7 +23,7 @@ def test_it_shows_the_cluster_as_it_is(
     page = looking.open("/")
     looking.await_text("stat-brokers", "3 / 3")
     looking.await_text("health", "Healthy")
-    looking.await_text("problems", "All is well")
+    looking.await_text("problems", "The cluster is healthy")
     looking.await_text("busiest", "orders")
     for number in cluster.nodes:
         looking.await_text("brokers", cluster.address(number))
@@ -55,18 +55,18 @@ def test_a_killed_leader_is_shown_and_its_return_too(
     began = time.monotonic()
     cluster.kill(victim)
     try:
-        looking.await_text("problems", f"Broker {victim} does not answer")
+        looking.await_text("problems", f"Broker {victim} does not respond")
         took = time.monotonic() - began
-        looking.await_text("health", f"Broker {victim} does not answer")
+        looking.await_text("health", f"Broker {victim} does not respond")
         looking.await_text("stat-brokers", "2 / 3")
-        looking.await_text("brokers", "no answer")
+        looking.await_text("brokers", "no response")
         print(f"a killed leader was shown after {took:.2f} s")
         screenshot("overview-broker-killed", "/")
     finally:
         cluster.start(victim)
     # By itself: nobody reloads the page.
     looking.await_text("stat-brokers", "3 / 3")
-    looking.await_text("problems", "All is well")
+    looking.await_text("problems", "The cluster is healthy")
     looking.await_text("health", "Healthy")
     assert page.evaluate("window.sameDocument") is True
 
@@ -77,7 +77,7 @@ def test_a_cluster_that_is_gone_is_told_of_with_what_was_last_known(looking: Loo
     looking.await_text("health", "Healthy")
     cluster.kill(*cluster.nodes)
     try:
-        looking.await_text("problems", "No broker answers")
+        looking.await_text("problems", "No broker responds")
         page.get_by_test_id("stale").wait_for()
         looking.await_text("brokers", cluster.address(1))
     finally:
@@ -92,7 +92,7 @@ def test_a_broker_that_hangs_is_shown(looking: Looking, cluster: EmbeddedCluster
     looking.await_text("brokers-up", "3 / 3")
     cluster.pause(2)
     try:
-        looking.await_text("health", "Broker 2 does not answer")
+        looking.await_text("health", "Broker 2 does not respond")
     finally:
         cluster.resume(2)
     looking.await_text("health", "Healthy")

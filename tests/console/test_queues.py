@@ -85,4 +85,4 @@ def test_dead_letters_are_sent_back_where_they_came_from(
     looking.await_text("dead-letters", "0")
     assert wire.offsets({end: LATEST})[end].offset == before + 4
     page.get_by_test_id("open-letters").click()
-    looking.await_text("letters", "No letter of mailers waits")
+    looking.await_text("letters", "No dead letters of mailers")

@@ -75,11 +75,11 @@ def test_a_topic_from_its_creation_to_its_end(looking: Looking, admin: AdminClie
     eventually(lambda: partitions_of(admin, "invoices"), 6)
 
     page.get_by_test_id("delete-topic").click()
-    asked = page.locator(".ms-dialog").filter(has_text="Delete the topic invoices?")
+    asked = page.locator(".ms-dialog").filter(has_text="Delete topic invoices?")
     text = asked.inner_text()
     assert "6 partitions with 18 replicas" in text
     assert "0 records" in text
-    assert "no group reads it" in text
+    assert "no consumer groups" in text
     page.get_by_test_id("confirm").click()
     looking.await_text("page-title", "Topics")
     page.wait_for_url("**/topics")
@@ -118,7 +118,7 @@ def _hot(tab: Any) -> None:
 def test_a_topic_that_is_not_there(looking: Looking) -> None:
     page = looking.open("/topics?topic=<b>nothing</b>")
     assert page.get_by_test_id("page-title").inner_text() == "<b>nothing</b>"
-    looking.await_text("no-topic", "There is no such topic")
+    looking.await_text("no-topic", "This topic does not exist")
     page.get_by_test_id("banner").filter(has_text="settings cannot be read").wait_for()
 
 

@@ -8,7 +8,6 @@ pytest.importorskip("nicegui")  # rows link to pages
 
 from millstream.console.live.snapshot import Broker, Disk, Group, Member, Partition, Snapshot, Topic
 from millstream.console.topics.hot_key_reports import key_text, merged
-from millstream.console.topics.page import what_goes
 from millstream.console.topics.rows import (
     Contents,
     Reader,
@@ -18,6 +17,7 @@ from millstream.console.topics.rows import (
     layout_rows,
     readers_of,
     topic_rows,
+    what_goes,
 )
 from millstream.console.topics.settings import Source, TopicSetting, complaint, known_settings, name_complaint
 from millstream.raw_client import TopicPartition
@@ -81,7 +81,7 @@ def test_who_reads_a_topic_and_what_goes_with_it() -> None:
     assert (going.partitions, going.replicas, going.records) == (1, 3, 6)
     lines = what_goes(going)
     assert lines[1:3] == ["1 partition with 3 replicas", "6 records, 0 B on disk"]
-    assert "read by group busy (consumer, 1 member, 0 behind)" in lines
+    assert "read by group busy (consumer, 1 member, lag 0)" in lines
     assert "unknown number" in what_goes(Contents("x", 1, 1, None, 0, ()))[2]
 
 

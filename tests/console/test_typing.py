@@ -100,14 +100,14 @@ def test_a_complaint_stays_until_its_field_is_right(looking: Looking, line: Line
     page.get_by_test_id("new-partitions").fill("0")
     page.get_by_test_id("new-name").fill("a b")
     page.get_by_test_id("create").click()
-    for about in ("only letters, digits", "retention.ms=soon is not allowed", "say how many partitions"):
+    for about in ("only letters, digits", "retention.ms=soon is not allowed", "enter the number of partitions"):
         looking.await_text("complaint", about)
     page.get_by_test_id("new-name").fill("complaints")
     page.get_by_test_id("complaint").filter(has_not_text="only letters").wait_for()
     assert "retention.ms=soon" in looking.text("complaint")
-    assert "say how many partitions" in looking.text("complaint")
+    assert "enter the number of partitions" in looking.text("complaint")
     page.get_by_test_id("new-partitions").fill("2")
-    page.get_by_test_id("complaint").filter(has_not_text="say how many").wait_for()
+    page.get_by_test_id("complaint").filter(has_not_text="enter the number").wait_for()
     assert "retention.ms=soon" in looking.text("complaint")
     page.get_by_test_id("value-retention.ms").fill("3600000")
     page.get_by_test_id("complaint").wait_for(state="hidden")
@@ -159,20 +159,20 @@ def test_an_option_is_what_the_person_saw_though_the_list_has_changed(
     line.await_held("option-before-one")  # so the gateway has another list than the page
     wanted.click()
     line.release()
-    looking.await_text("status", "There are no records there.")
+    looking.await_text("status", "No records.")
     assert page.get_by_label("Topic").input_value() == "option-one"
 
 
 def test_a_search_is_sent_as_it_is_shown(looking: Looking, line: Line, make_topic: Callable[..., str]) -> None:
     make_topic("searched", 1)
     page = looking.open("/messages?topic=searched")
-    looking.await_text("status", "There are no records there.")
+    looking.await_text("status", "No records.")
     line.loses = '"event"'
     page.get_by_test_id("contains").fill("apples")
     line.await_lost(1)
     line.loses = ""
     page.get_by_test_id("contains").press("Enter")
-    looking.await_text("status", "There are no such records.")
+    looking.await_text("status", "No records match the filter.")
 
 
 def test_a_browser_that_is_busy_is_waited_for(looking: Looking) -> None:
@@ -200,7 +200,7 @@ def test_a_number_is_not_corrected_while_somebody_types(looking: Looking, line: 
     field.fill("0")
     page.get_by_test_id("new-name").fill("numbers")
     page.get_by_test_id("create").click()
-    looking.await_text("complaint", "say how many partitions")
+    looking.await_text("complaint", "enter the number of partitions")
 
 
 def test_a_schema_that_arrives_does_not_replace_what_was_typed(

@@ -143,7 +143,7 @@ def test_a_dead_broker_is_seen_and_its_return_too(watcher: Watcher, cluster: Fak
     cluster.down = {2}
     seen = await_snapshot(watcher, lambda snapshot: silent(snapshot) == [2])
     assert seen.trouble is None
-    assert seen.brokers[1].trouble == "Its connections are refused or broken off"
+    assert seen.brokers[1].trouble == "It refuses or closes connections"
     assert len(seen.ends) == 3, "what it led is known as it last was"
     cluster.down = set()
     await_snapshot(watcher, lambda snapshot: silent(snapshot) == [])
@@ -154,9 +154,9 @@ def test_a_log_directory_that_fails_is_named(watcher: Watcher, cluster: FakeClus
     cluster.failed = {2: "/data/two"}
     cluster.down = {2}
     seen = await_snapshot(watcher, lambda snapshot: snapshot.failed_directories == {2: ("/data/two",)})
-    assert [broker_state(seen, each)[0] for each in seen.brokers] == ["up", "disk fails: /data/two", "up"]
+    assert [broker_state(seen, each)[0] for each in seen.brokers] == ["up", "disk offline: /data/two", "up"]
     (problem,) = [each for each in problems_of(seen) if "broker 2" in each.what]
-    assert problem.what == "The disk of broker 2 fails" and "/data/two" in problem.why
+    assert problem.what == "A disk of broker 2 is offline" and "/data/two" in problem.why
     cluster.failed, cluster.down = {}, set()
     await_snapshot(watcher, lambda snapshot: not snapshot.failed_directories and not silent(snapshot))
 
@@ -166,7 +166,7 @@ def test_one_that_hangs_keeps_nobody_waiting(watcher: Watcher, cluster: FakeClus
     cluster.hanging = {3}
     seen = await_snapshot(watcher, lambda snapshot: silent(snapshot) == [3])
     assert seen.trouble is None
-    assert seen.brokers[2].trouble == "No answer came in time"
+    assert seen.brokers[2].trouble == "It did not respond in time"
     later = await_snapshot(watcher, lambda snapshot: snapshot.number >= seen.number + 3)
     assert silent(later) == [3]
     assert later.ends != before.ends, "the others go on"

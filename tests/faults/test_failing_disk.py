@@ -161,7 +161,7 @@ def _console_names_it(address: str, victim: int, directory: str) -> None:
         until(lambda: watcher.snapshot.failed_directories == {victim: (directory,)})
         watcher.close()
     (broker,) = (each for each in watcher.snapshot.brokers if each.id == victim)
-    assert broker_state(watcher.snapshot, broker)[0] == f"disk fails: {directory}"
+    assert broker_state(watcher.snapshot, broker)[0] == f"disk offline: {directory}"
 
 
 def _is_well(address: str) -> None:

@@ -1,1 +1,1 @@
-"""The web console: what a cluster does, and what to do about it, in a browser."""
+"""The web console: shows the state of a cluster in a browser, and changes topics, groups, queues and schemas."""

@@ -1,7 +1,4 @@
-"""Cluster: is the load even, where are replicas and bytes, what moves, how is the quorum; preferred leaders elected.
-
-Leaders and replicas on their way: which partitions are not led as preferred, how far a move is, elections.
-"""
+"""The Cluster page: leaders, replicas, disks, reassignments and the quorum; elects preferred leaders."""
 
 from collections.abc import Sequence
 
@@ -9,7 +6,7 @@ from nicegui import ui
 
 from millstream.console.formats import ago, count, plural, size
 from millstream.console.frame import Frame, console_page
-from millstream.console.live.snapshot import NO_LEADER, Partition, Reassignment, Snapshot
+from millstream.console.live.snapshot import Snapshot, not_preferred, progress_of
 from millstream.console.overview import broker_rows, quorum_rows
 from millstream.console.tables import Column, DataTable
 from millstream.console.widgets import BarChart, Stat, card, grid, heading
@@ -18,28 +15,6 @@ from millstream.raw_client import Cluster, TopicPartition
 from millstream.raw_client.errors import error_code, refusal
 
 _TIMEOUT_MS = 30_000
-
-
-def not_preferred(snapshot: Snapshot) -> list[Partition]:
-    """Those that could be led by the first of their replicas, since it is in sync, and are not."""
-    return [
-        each
-        for each in snapshot.partitions
-        if each.replicas and each.leader not in (NO_LEADER, each.replicas[0]) and each.replicas[0] in each.isr
-    ]
-
-
-def progress_of(snapshot: Snapshot, move: Reassignment) -> float:
-    """How much of the leader's log the new replicas have by now, in percent; the slowest decides."""
-    topic = snapshot.topics.get(move.place.topic)
-    if topic is None or move.place.partition >= len(topic.partitions) or not move.adding:
-        return 100.0
-    leader = snapshot.disks.get(topic.partitions[move.place.partition].leader)
-    whole = leader.sizes.get(move.place, 0) if leader is not None else 0
-    copied = [
-        snapshot.disks[number].sizes.get(move.place, 0) if number in snapshot.disks else 0 for number in move.adding
-    ]
-    return 100.0 if not whole else min(100.0, 100.0 * min(copied) / whole)
 
 
 def elect_preferred(cluster: Cluster, places: Sequence[TopicPartition]) -> dict[TopicPartition, str]:
@@ -67,14 +42,16 @@ def elect_preferred(cluster: Cluster, places: Sequence[TopicPartition]) -> dict[
 def cluster(frame: Frame) -> None:
     async def elect() -> None:
         places = [each.place for each in not_preferred(frame.snapshot)]
-        with frame.reporting("Leaders not elected"):
+        with frame.reporting("The leaders were not elected"):
             refused = await frame.run(elect_preferred, frame.console.cluster, places)
             frame.changed()
             if refused:
                 place, why = next(iter(refused.items()))
-                frame.complain(f"{plural(len(refused), 'partition')} kept the leader it has, such as {place}: {why}")
+                frame.complain(
+                    f"The leader of {plural(len(refused), 'partition')} was not changed, for example {place}: {why}"
+                )
             else:
-                frame.say(f"{plural(len(places), 'partition')} led by the preferred replica")
+                frame.say(f"Preferred leader elected for {plural(len(places), 'partition')}")
 
     with heading("Cluster"):
         button = ui.button("Elect preferred leaders", icon="balance", on_click=elect).props(
@@ -84,13 +61,13 @@ def cluster(frame: Frame) -> None:
         brokers_up = Stat("brokers up", test_id="brokers-up")
         controller = Stat("active controller", test_id="controller")
         skew = Stat("leader skew", test_id="skew")
-        displaced = Stat("not led as preferred", test_id="displaced")
+        displaced = Stat("not on preferred leader", test_id="displaced")
         behind = Stat("under-replicated", test_id="under-replicated")
-        offline = Stat("without leader", test_id="offline")
-        moving = Stat("being moved", test_id="moving")
+        offline = Stat("offline partitions", test_id="offline")
+        moving = Stat("reassignments", test_id="moving")
         stored = Stat("on disk, all replicas")
     with grid("two"):
-        with card("Partitions per broker", note="led here, and followed here"):
+        with card("Partitions per broker", note="leaders and followers"):
             replicas = BarChart(test_id="chart-replicas")
         with card("Disk per broker", note="MB of logs"):
             disks = BarChart(test_id="chart-disks")
@@ -101,7 +78,7 @@ def cluster(frame: Frame) -> None:
                 Column("state", "State", cell="badge"),
                 Column("address", "Address", cell="nowrap"),
                 Column("rack", "Rack"),
-                Column("leads", "Leads", count, right=True),
+                Column("leads", "Leaders", count, right=True),
                 Column("share", "Share of leaders", cell="bar"),
                 Column("replicas", "Replicas", count, right=True),
                 Column("behind", "Not in sync", count, right=True),
@@ -109,7 +86,7 @@ def cluster(frame: Frame) -> None:
                 Column("free", "Disk free", size, right=True),
             ],
             key="id",
-            empty="No broker is known yet",
+            empty="No brokers",
             filtered=False,
             test_id="brokers",
         )
@@ -121,15 +98,15 @@ def cluster(frame: Frame) -> None:
                     Column("id", "Node"),
                     Column("role", "Role", cell="badge"),
                     Column("end", "Log end", count, right=True),
-                    Column("lag", "Behind", count, right=True),
+                    Column("lag", "Lag", count, right=True),
                     Column("caught_up", "Caught up", ago, right=True),
                 ],
                 key="id",
-                empty="No leader tells of a quorum",
+                empty="No quorum information",
                 filtered=False,
                 test_id="quorum",
             )
-        with card("Reassignments under way"):
+        with card("Reassignments in progress"):
             moves = DataTable(
                 [
                     Column("place", "Partition", cell="mono", searched=True),
@@ -138,7 +115,7 @@ def cluster(frame: Frame) -> None:
                     Column("progress", "Copied", cell="bar"),
                 ],
                 key="place",
-                empty="Nothing moves",
+                empty="No reassignments",
                 filtered=False,
                 test_id="reassignments",
             )
@@ -172,7 +149,9 @@ def cluster(frame: Frame) -> None:
         moving.show(count(len(snapshot.reassignments)))
         stored.show(size(sum(disk.used_bytes for disk in snapshot.disks.values())))
         names = [f"broker {number}" for number in led]
-        replicas.update(names, {"leads": list(led.values()), "follows": [held[number] - led[number] for number in led]})
+        replicas.update(
+            names, {"leaders": list(led.values()), "followers": [held[number] - led[number] for number in led]}
+        )
         disks.update(
             names,
             {"logs": [round(snapshot.disks[n].used_bytes / 1e6, 2) if n in snapshot.disks else 0 for n in led]},
@@ -192,9 +171,7 @@ def cluster(frame: Frame) -> None:
         quorum.update(quorum_rows(snapshot))
         known = snapshot.quorum
         quorum_note.set_text(
-            ""
-            if known is None or known.leader < 0
-            else f"epoch {known.epoch}, committed up to {known.high_watermark:,}"
+            "" if known is None or known.leader < 0 else f"epoch {known.epoch}, high watermark {known.high_watermark:,}"
         )
         moves.update(
             [

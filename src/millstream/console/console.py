@@ -1,15 +1,9 @@
-"""What all pages of one gateway share: the cluster, the schemas, and the eye on both.
-
-The console that pages of this process belong to: NiceGUI's app is one for the whole process.
-
-What a page tells a person who asked for something that cannot be done.
-
-The pages in the order they are shown, with the letter that follows `g`.
-"""
+"""What all pages share: the cluster, the registry and the watcher; the list of pages; errors shown to users."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import NamedTuple
+from urllib.parse import urlencode
 
 from millstream.console.live.watcher import Watcher
 from millstream.raw_client import Cluster
@@ -68,3 +62,8 @@ ENTRIES = (
     Entry("/pipelines", "Pipelines", "account_tree", "p"),
     Entry("/cluster", "Cluster", "hub", "c"),
 )
+
+
+def href(path: str, **query: str) -> str:
+    """The address of a page of the console, for links in cells."""
+    return f"{BASE}{path}" + (f"?{urlencode(query)}" if query else "")

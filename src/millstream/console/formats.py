@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Formats numbers, sizes, rates and times for display."""
 
 from datetime import datetime
 

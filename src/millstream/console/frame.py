@@ -1,11 +1,11 @@
-"""The frame around every page: navigation, header, theme, keys, what went wrong; and how a page comes to be.
+"""The frame of every page: navigation, header, theme, keyboard shortcuts, error banner; and the decorator for pages.
 
-    @console_page("/topics", title="Topics", icon="topic", key="t")
+    @console_page("/topics", title="Topics")
     def topics(frame: Frame) -> None:
         table = DataTable(...)
         frame.live(lambda snapshot: table.update(...))
 
-Whatever comes from the cluster is shown as text: labels, cells and attributes, never as HTML or Markdown.
+All data from the cluster is shown as text, in labels, cells and attributes, and never as HTML or Markdown.
 """
 
 import asyncio
@@ -43,12 +43,12 @@ _SWITCH_THEME = f"""() => {{
     emit(dark);
 }}"""
 _KEYS = (
-    ("g then a letter", "go to a page: the letter is beside its name on the left"),
-    ("/", "filter what is shown"),
-    ("j, k", "next and previous row; Enter opens it"),
-    ("d", "dark or light"),
-    ("?", "this help"),
-    ("Esc", "close"),
+    ("g then a letter", "open a page; the letter is shown beside its name"),
+    ("/", "filter the table"),
+    ("j, k", "next or previous row; Enter opens it"),
+    ("d", "switch between dark and light"),
+    ("?", "show the keys"),
+    ("Esc", "close the dialog"),
 )
 _log = logging.getLogger("millstream.console")
 
@@ -94,9 +94,7 @@ class Frame:
         except Exception:
             number = secrets.token_hex(4)
             _log.exception("page_failed incident=%s", number)
-            self.complain(
-                f"{what}: something went wrong in the console; the gateway's log has it as incident {number}."
-            )
+            self.complain(f"{what}: internal error in the console. Search the gateway's log for incident {number}.")
 
     def complain(self, text: str) -> None:
         self._banner_text.set_text(text)
@@ -212,7 +210,7 @@ class Frame:
         self._seen = snapshot.number
         self._show_state(snapshot)
         for show in self._callbacks:
-            with self.reporting("This page cannot be kept up to date"):
+            with self.reporting("This page cannot be updated"):
                 show(snapshot)
 
     def _show_state(self, snapshot: Snapshot) -> None:
@@ -232,12 +230,7 @@ class Frame:
         stale = snapshot.trouble is not None and snapshot.number > 0
         self._stale.set_visibility(stale)
         if stale:
-            self._stale_text.set_text(f"No broker answers; what is shown is as it was last known. {snapshot.trouble}")
-
-
-def href(path: str, **query: str) -> str:
-    """The address of a page of the console, for links in cells."""
-    return f"{BASE}{path}" + (f"?{urlencode(query)}" if query else "")
+            self._stale_text.set_text(f"No broker responds. The page shows the last known state. {snapshot.trouble}")
 
 
 def go(path: str, **query: str) -> None:

@@ -1,8 +1,7 @@
-"""The console as an ASGI app below /console. NiceGUI is imported when somebody first comes: that takes a second or two,
-and who only uses REST shall not wait for it.
+"""The console as an ASGI app below /console. Imports NiceGUI at the first request, because that takes a second or two.
 
-NiceGUI has one app, one event loop and one set of pages per process, so one gateway of a process has the console; a
-second one (in tests, say) answers 503 there as long as the first lives.
+NiceGUI has one app, one event loop and one set of pages per process. So only one gateway of a process can serve the
+console; a second one (in tests) responds with 503.
 """
 
 import asyncio
@@ -88,8 +87,8 @@ class ConsoleMount:
         if not self._has_taken and not _taken.acquire(blocking=False):
             self._starting = None  # by the next request it may be free
             return _Unavailable(
-                "another gateway of this process has the console",
-                "run each gateway in a process of its own: millstream gateway --bootstrap HOST:PORT",
+                "another gateway in this process already serves the console",
+                "run each gateway in a separate process: millstream gateway --bootstrap HOST:PORT",
             )
         self._has_taken = True
         set_console(self._console)
@@ -98,11 +97,13 @@ class ConsoleMount:
             await startup()
         except ImportError as error:
             _log.warning("console_missing error=%s", error)
-            return _Unavailable(f"the console needs {error.name}", "install it: pip install 'millstream[gateway]'")
+            return _Unavailable(
+                f"the console needs the package {error.name}", "install it: pip install 'millstream[gateway]'"
+            )
         except Exception:
             _log.exception("console_failed")
             self._starting = None
-            return _Unavailable("the console could not be started", "the gateway's log says why")
+            return _Unavailable("the console could not be started", "see the gateway's log for the reason")
         self._app = app
         return app
 

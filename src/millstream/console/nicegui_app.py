@@ -1,4 +1,4 @@
-"""NiceGUI's app with our pages in it: configured once per process, started once per event loop."""
+"""The NiceGUI app with all pages: configured once per process, started once per event loop."""
 
 from importlib import import_module
 from pathlib import Path
@@ -74,4 +74,4 @@ def _configure() -> None:
 def _sorry(error: Exception) -> None:
     """What a page shows that could not be made: no stack trace, which is in the log."""
     ui.label("This page cannot be shown")
-    ui.label("Something went wrong in the console. The gateway's log says what; reload the page to try again.")
+    ui.label("Internal error in the console. See the gateway's log for the reason. Reload the page to try again.")

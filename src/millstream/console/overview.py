@@ -1,9 +1,10 @@
-"""Overview: throughput and latency as they are now, brokers, quorum, and what is unhealthy and why."""
+"""The Overview page: throughput, latency, brokers, quorum and problems."""
 
 from nicegui import ui
 
+from millstream.console.console import href
 from millstream.console.formats import count, milliseconds, rate, short_count, size
-from millstream.console.frame import Frame, console_page, href
+from millstream.console.frame import Frame, console_page
 from millstream.console.live.problems import Problem, Severity, broker_state, problems_of
 from millstream.console.live.snapshot import Snapshot
 from millstream.console.tables import Column, DataTable
@@ -28,14 +29,14 @@ def overview(frame: Frame) -> None:
             "topics": Stat("topics"),
             "partitions": Stat("partitions"),
             "groups": Stat("groups"),
-            "lag": Stat("records behind"),
+            "lag": Stat("total lag"),
         }
     with card("Health"):
         health = ui.element("div").classes("ms-problems").props("data-testid=problems")
     with grid("two"):
         with card("Records written", note="per second"):
             records = TimeChart(["records/s"], test_id="chart-records")
-        with card("Bytes", note="per second, as brokers count them"):
+        with card("Bytes", note="per second, as counted by the brokers"):
             traffic = TimeChart(["in", "out"], test_id="chart-bytes")
         with card("Produce latency", note="ms, of the slowest broker"):
             latency = TimeChart(["p99", "p50"], test_id="chart-latency")
@@ -61,11 +62,11 @@ def overview(frame: Frame) -> None:
                     Column("id", "Broker"),
                     Column("state", "State", cell="badge"),
                     Column("address", "Address", cell="nowrap"),
-                    Column("leads", "Leads", count, right=True),
+                    Column("leads", "Leaders", count, right=True),
                     Column("disk", "On disk", size, right=True),
                 ],
                 key="id",
-                empty="No broker is known yet",
+                empty="No brokers",
                 filtered=False,
                 test_id="brokers",
             )
@@ -75,10 +76,10 @@ def overview(frame: Frame) -> None:
                     Column("id", "Node"),
                     Column("role", "Role", cell="badge"),
                     Column("end", "Log end", count, right=True),
-                    Column("lag", "Behind", count, right=True),
+                    Column("lag", "Lag", count, right=True),
                 ],
                 key="id",
-                empty="No leader tells of a quorum",
+                empty="No quorum information",
                 filtered=False,
                 test_id="quorum",
             )
@@ -99,7 +100,7 @@ def overview(frame: Frame) -> None:
         latency.update({"p99": history.produce_p99_ms.points(since), "p50": history.produce_p50_ms.points(since)})
         absent.set_text(
             "" if snapshot.metrics or not snapshot.number else
-            "No broker offers metrics of its own (GET /metrics on its Kafka port): bytes and latency are unknown."
+            "No broker serves metrics (GET /metrics on its Kafka port), so bytes and latency are unknown."
         )  # fmt: skip
         brokers.update(broker_rows(snapshot))
         quorum.update(quorum_rows(snapshot))
@@ -142,8 +143,8 @@ def _show_problems(box: ui.element, found: list[Problem]) -> None:
         if all(problem.severity is Severity.INFO for problem in found):
             with ui.element("div").classes("ms-problem ms-good"):
                 ui.icon("check_circle")
-                ui.label("All is well").classes("ms-problem-what")
-                ui.label("Every broker answers, every partition has its leader and all its replicas in sync.")
+                ui.label("The cluster is healthy").classes("ms-problem-what")
+                ui.label("All brokers respond. All partitions have a leader, and all replicas are in sync.")
         for problem in found:
             with ui.element("div").classes(f"ms-problem ms-{_TONES[problem.severity]}"):
                 ui.icon(_ICONS[problem.severity])

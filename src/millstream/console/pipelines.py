@@ -1,92 +1,34 @@
-"""Which groups are the progress of Spark queries, and how they get on; pure, from what was watched.
+"""The Pipelines page: progress of Spark queries, from the consumer groups to which they commit.
 
-Such a group has offsets and no members, and is named `<pipeline>.<sink>` by a pipeline. A consumer group whose members
-have all left looks the same, so one without a dot in its name counts only once its offsets were seen to move.
-
-Pipelines: how far Spark's queries are. Each commits its progress to a consumer group of its own, which has no
-members; so their lag and pace are in the cluster, wherever they run.
+Such a group has offsets and no members; a pipeline names it `<pipeline>.<sink>`. A consumer group without members looks
+the same, so a group without a dot in its name counts only after its offsets have moved.
 """
-
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 from nicegui import ui
 
+from millstream.console.console import href
 from millstream.console.formats import clock, count, rate, short_count
-from millstream.console.frame import Frame, console_page, href
-from millstream.console.live.metrics import History
-from millstream.console.live.reading import SHARE
+from millstream.console.frame import Frame, console_page
+from millstream.console.live.pipelines import Progress, progress_of
 from millstream.console.live.snapshot import Snapshot
 from millstream.console.tables import Column, DataTable
 from millstream.console.widgets import Stat, TimeChart, card, heading
 
-_STILL_AFTER_S = 30.0
-_REDRIVE = ".redrive"
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    group: str
-    pipeline: str
-    query: str
-    topics: Sequence[str]
-    phase: str
-    rate: float
-    """Records per second, over the last seconds."""
-    lag: int
-    read: int
-    """Sum of the committed offsets."""
-    moved_at: float | None
-
-
-def progress_of(snapshot: Snapshot, history: History) -> list[Progress]:
-    found = []
-    for group in snapshot.groups.values():
-        if group.kind == SHARE or group.members or not group.offsets or group.name.endswith(_REDRIVE):
-            continue
-        moved_at = history.moved_at.get(group.name)
-        pipeline, dot, query = group.name.partition(".")
-        if not dot and moved_at is None:
-            continue
-        found.append(
-            Progress(
-                group.name,
-                pipeline,
-                query if dot else group.name,
-                sorted({place.topic for place in group.offsets}),
-                _phase(group.lag, moved_at, snapshot.at),
-                history.paces.get(group.name, 0.0),
-                group.lag,
-                sum(group.offsets.values()),
-                moved_at,
-            )
-        )
-    return found
-
-
-def _phase(lag: int, moved_at: float | None, now: float) -> str:
-    if moved_at is not None and now - moved_at < _STILL_AFTER_S:
-        return "running"
-    if not lag:
-        return "caught up"
-    return "standing still" if moved_at is not None else "not seen moving"
-
-
 _WINDOW_S = 900.0
 _MOST_LINES = 8
-_TONES = {"running": "good", "caught up": "good", "standing still": "warn", "not seen moving": "dim"}
+_TONES = {"running": "good", "caught up": "good", "stalled": "warn", "no progress seen": "dim"}
 
 
 @console_page("/pipelines")
 def pipelines(frame: Frame) -> None:
-    with heading("Pipelines", "Spark's queries, by the groups to which they commit how far they have read"):
+    with heading("Pipelines", "Spark queries, shown by the consumer groups to which they commit their progress"):
         pass
     with card(""), ui.element("div").classes("ms-stats"):
-        running = Stat("queries seen moving", test_id="running")
+        running = Stat("running queries", test_id="running")
         pace = Stat("records/s read", test_id="pace")
-        behind = Stat("records behind", test_id="behind")
-    with card("Records behind", note="while the console is open"):
-        chart = TimeChart(["behind"], test_id="chart-pipelines", height=220)
+        behind = Stat("total lag", test_id="behind")
+    with card("Lag", note="records, since the console was opened"):
+        chart = TimeChart(["lag"], test_id="chart-pipelines", height=220)
     with card("Queries"):
         table = DataTable(
             [
@@ -95,18 +37,18 @@ def pipelines(frame: Frame) -> None:
                 Column("phase", "Progress", cell="badge"),
                 Column("topics", "Reads", searched=True),
                 Column("rate", "Records/s", rate, right=True),
-                Column("lag", "Behind", short_count, right=True),
-                Column("read", "Read up to", count, right=True),
+                Column("lag", "Lag", short_count, right=True),
+                Column("read", "Records read", count, right=True),
                 Column("moved", "Last progress", clock, right=True),
             ],
             key="query",
-            empty="No query has committed progress here. `millstream pipeline run` does it by itself, "
+            empty="No query has committed progress. `millstream pipeline run` commits it by default, "
             "other Spark queries with the option groupId.",
             test_id="pipelines",
         )
         ui.label(
-            "Phase, batches, watermarks and dead letters of a run are kept where it runs: `millstream pipeline status` "
-            "shows them there."
+            "Phase, batches, watermarks and dead letters are stored on the machine of the run: use "
+            "`millstream pipeline status` there."
         ).classes("ms-muted")
 
     def show(snapshot: Snapshot) -> None:

@@ -1,5 +1,6 @@
-"""A table that stays quick with thousands of rows: filtering, sorting and paging are done here, and the browser gets
-the rows it shows, when they have changed."""
+"""A table for thousands of rows: filters, sorts and pages on the server, and sends only the visible rows to the browser
+when they change.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,11 +1,7 @@
-"""Parts that several pages share: rows that can be picked, dialogs, forms, what was typed wrong.
+"""Widgets that several pages share: cards, numbers, dialogs, forms and charts.
 
-What a field shows counts. A form is sent with what its fields show at that moment, not with what the gateway heard of
-every key: that may be late or lost with a connection. And nothing is put into a field that a person may be typing in.
-
-Small parts of pages: cards, big numbers, headings.
-
-Charts over time and bars per broker, in colours that are legible on dark and on light.
+A form is sent with the values that its fields show in the browser at that time, because the key events that the gateway
+got may be late or lost with a connection. The gateway never writes into a field that a user may be typing in.
 """
 
 import json

@@ -1,1 +1,4 @@
-"""The deterministic simulator: unmodified nodes on virtual time, a virtual network and virtual disks, from one seed."""
+"""The deterministic simulator: real nodes on virtual time, a virtual network and virtual disks, from one seed.
+
+`simulation` runs one seed. `invariants` checks the cluster all the time; `history` checks what clients saw at the end.
+"""

@@ -1,4 +1,4 @@
-"""A simulated cluster: machines with nodes on them, supervised as an init system would, and clients beside them."""
+"""A simulated cluster: machines with nodes, which are restarted when they exit, and clients."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -38,7 +38,7 @@ _SETTINGS = {
     "log.retention.check.interval.ms": "1500",
     "millstream.hot.keys.enable": "false",
 }
-"""Shorter times than Kafka's defaults, so that more happens in a run; their proportions are much the same."""
+"""Shorter times than Kafka's defaults, so that more happens in a run. The proportions are similar."""
 
 DEFAULT_TIMES = {
     "broker.heartbeat.interval.ms": "500",
@@ -49,11 +49,11 @@ DEFAULT_TIMES = {
     "controller.quorum.election.backoff.max.ms": "1000",
     "controller.quorum.request.timeout.ms": "2000",
 }
-"""What a fresh cluster has, unless somebody says otherwise."""
+"""The default values of a cluster without settings."""
 
 
 class Cluster:
-    """`roles` says for each node what it is: "broker", "controller" or "broker,controller"."""
+    """`roles` has one entry per node: "broker", "controller" or "broker,controller"."""
 
     def __init__(
         self,
@@ -73,21 +73,21 @@ class Cluster:
         self._complain = complain
         self._exits_expected_until: dict[int, float] = {}
         self._power_lost: tuple[int, int] | None = None
-        """The machine that lost power last, and the broker epoch its node had then; until that is made good."""
+        """The last machine that lost power, and the broker epoch of its node then. None after it has caught up."""
         self.machines: dict[int, Machine] = {}
         self.clients: list[Machine] = []
         self._configs: dict[int, BrokerConfig] = {}
         self._decisions = Decisions()
         self.exits: list[tuple[int, BaseException | None]] = []
-        """Nodes that ended by themselves although nothing was wrong with their disks."""
+        """Nodes that exited although their disks were healthy."""
         self.failing_disk: tuple[int, float] | None = None
-        """The node whose disk fails while all else is well, and since when."""
+        """The node with a failing disk while everything else is healthy, and since when."""
         self.before_kill: Callable[[], None] = lambda: None
-        """Called while a node that will be killed can still be looked at."""
+        """Called before a node is killed, while its state can still be read."""
         self.broker_epoch: Callable[[int], int] = lambda node_id: 0
-        """Of a node's registration, as the active controller has it; -1 while there is none."""
+        """The broker epoch of a node at the active controller; -1 while there is none."""
         self.out_of_sync: Callable[[], set[int]] = set
-        """Nodes that are missing from some in-sync set, as the active controller has it; all, while there is none."""
+        """Nodes missing from some in-sync set at the active controller; all nodes while there is no controller."""
         rates = clock_rates or [1.0] * len(roles)
         hosts = [f"node{node_id}" for node_id in range(1, len(roles) + 1)]
         voters = [
@@ -116,7 +116,7 @@ class Cluster:
     # Nodes
 
     def start(self, delays: dict[int, float] | None = None) -> None:
-        """`delays` is by how many seconds nodes are late."""
+        """`delays`: seconds by which nodes start late."""
         for node_id in self.machines:
             late = (delays or {}).get(node_id, 0.0)
             if late > 0:
@@ -142,11 +142,11 @@ class Cluster:
         self.machines[node_id].kill(power_lost=power_lost)
 
     def note_power_loss(self, node_id: int) -> None:
-        """It goes now; until that is made good nobody else is killed."""
+        """Called when a machine loses power. No other node is killed until this one has caught up."""
         self._power_lost = node_id, self.broker_epoch(node_id)
 
     def black_out(self) -> None:
-        """All machines lose power at one moment."""
+        """All machines lose power at the same time."""
         self.before_kill()
         for machine in self.machines.values():
             machine.kill(power_lost=True)
@@ -160,7 +160,7 @@ class Cluster:
         return process.program if process is not None and isinstance(process.program, Node) else None
 
     def controller(self) -> int:
-        """The node that leads the quorum, as far as it knows itself; 0 for none."""
+        """The node that considers itself leader of the quorum; 0 for none."""
         for node_id in self.voter_ids:
             node = self.node(node_id)
             if node is not None and node.quorum is not None and node.quorum.is_started and node.quorum.is_leader:
@@ -168,29 +168,29 @@ class Cluster:
         return 0
 
     def leads_something(self, node_id: int) -> bool:
-        """Whether a node leads some partition, as far as it knows."""
+        """Whether a node considers itself leader of a partition."""
         node = self.node(node_id)
         return node is not None and node.broker is not None and any(each.is_leader for each in node.broker.partitions)
 
     def deciding(self) -> int:
-        """A node that coordinates a transaction which was decided since this was asked last; 0 for none."""
+        """A coordinator of a transaction that was decided since the last call; 0 for none."""
         with self.observed():
             return self._decisions.coordinator({node_id: self.node(node_id) for node_id in self.broker_ids})
 
     def newest_epoch(self) -> int:
-        """Of the quorum, as the most advanced node has it."""
+        """The highest quorum epoch of any voter."""
         nodes = [self.node(node_id) for node_id in self.voter_ids]
         return max((n.quorum.epoch for n in nodes if n and n.quorum and n.quorum.is_started), default=0)
 
     def newest_high_watermark(self) -> int:
-        """Of the quorum, as the most advanced voter has it."""
+        """The highest quorum high watermark of any voter."""
         nodes = [self.node(node_id) for node_id in self.voter_ids]
         return max((n.quorum.high_watermark for n in nodes if n and n.quorum and n.quorum.is_started), default=0)
 
     def is_power_loss_felt(self) -> bool:
-        """Whether a machine has lost power, and has not come back since and got everything again.
+        """Whether a machine that lost power has not caught up yet.
 
-        That it is in sync is not enough: until it registers, the controller does not know what it has lost.
+        Being in sync is not enough: until the node registers again, the controller does not know that it lost data.
         """
         if self._power_lost is None:
             return False
@@ -201,7 +201,7 @@ class Cluster:
         return self._power_lost is not None
 
     def expect_exit(self, node_id: int, seconds: float) -> None:
-        """Its disk is broken for so long: the node may give up, then or when it notices."""
+        """The disk fails for so long: the node may exit in this time or shortly after."""
         until = self.scheduler.now + seconds + 5.0
         self._exits_expected_until[node_id] = max(until, self._exits_expected_until.get(node_id, 0.0))
 
@@ -220,7 +220,7 @@ class Cluster:
 
     @contextmanager
     def observed(self) -> Iterator[None]:
-        """While this lasts, disks whose reads fail can be read."""
+        """In this block, reads succeed also on disks with read errors."""
         disks = [machine.disk for machine in self.machines.values()]
         for disk in disks:
             disk.is_observed = True
@@ -242,14 +242,14 @@ class Cluster:
     def _client_ended(self, name: str) -> Callable[[BaseException | None], None]:
         def ended(error: BaseException | None) -> None:
             if error is not None:
-                self._complain(name, {"message": "a client failed", "exception": error})
+                self._complain(name, {"message": "client failed", "exception": error})
 
         return ended
 
     # The end
 
     def close(self) -> None:
-        """Ends everything, so that nothing of this simulation runs later."""
+        """Ends all processes, so that nothing of this simulation runs later."""
         everybody = [*self.machines.values(), *self.clients]
         for machine in everybody:
             machine.kill()

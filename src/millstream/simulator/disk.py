@@ -1,10 +1,10 @@
-"""The simulated disk: what programs see (the page cache) beside what would survive a power cut (stable storage).
+"""The simulated disk: the page cache that programs see, and the stable storage that survives a power cut.
 
-A power cut keeps what was synced, and any part of what was not: single pages, parts of a page at a sector's boundary,
-garbage where a new page was never written, file sizes old or new, and a prefix of each directory's latest changes
-(renames are atomic, and changes of one directory keep their order, as journals do). A process that is only killed
-loses nothing. Faults: no room, write errors, torn writes, read errors, fsyncs that fail and drop the pages, death at
-the nth operation.
+A power cut keeps all synced data and any part of the rest: single pages, parts of a page at sector boundaries, garbage
+in new pages that were never written, old or new file sizes, and a prefix of the latest changes of each directory
+(renames are atomic, and changes of one directory keep their order, as in a journal). A killed process loses nothing.
+Faults: no space, write errors, torn writes, read errors, fsyncs that fail and drop the pages, a kill at the nth
+operation.
 """
 
 import errno
@@ -21,7 +21,7 @@ _CLEANED = LOG_SUFFIX + CLEANED_SUFFIX
 
 
 class Killed(BaseException):
-    """The process died within an operation; nothing after it happens."""
+    """The process was killed within a disk operation."""
 
 
 class _Inode:
@@ -66,7 +66,7 @@ class _Inode:
         self.dirty.clear()
 
     def forget_dirty(self) -> None:
-        """As kernels do when writing back failed: the pages count as clean and were never written."""
+        """Marks the pages clean although they were not written, as kernels do after a failed write-back."""
         self.dirty.clear()
 
     def lose_power(self, randomness: random.Random) -> None:
@@ -152,19 +152,19 @@ def _size(item: _Inode | _Directory) -> int:
 
 
 class SimulatedDisk:
-    """One machine's disk, which outlives its processes; each has it by way of a `DiskSession`."""
+    """The disk of one machine. It survives processes; each process uses it through a `DiskSession`."""
 
     def __init__(self, seed: str) -> None:
         self.randomness = random.Random(f"{seed}/disk")
         self.root = _Directory()
         self.room: int | None = None
-        """Bytes that files may still grow by; None where there is no end."""
+        """Bytes by which files may still grow; None for no limit."""
         self.writes_fail = False
         self.writes_tear = False
-        """Whether of each write only a part arrives, before it fails."""
+        """Whether each write stores only a part and then fails."""
         self.reads_fail = False
         self.is_observed = False
-        """Whether an invariant is reading now: what it reads does not fail, and is not the node's doing."""
+        """Whether an invariant is reading now: its reads do not fail."""
         self.syncs_fail = False
         self.slowness = 1.0
         self.locks: dict[str, DiskSession] = {}
@@ -174,10 +174,10 @@ class SimulatedDisk:
         self._may_die: Callable[[], bool] = lambda: True
         self._die: Callable[[], None] = lambda: None
         self.before_swap: Callable[[], None] = lambda: None
-        """Called before the cleaner's copy of a segment takes its place: what it leaves out is gone then."""
+        """Called before the cleaner replaces a segment by its compacted copy."""
 
     def make_root(self, path: str) -> None:
-        """A directory that is on stable storage from the beginning, as an administrator makes it."""
+        """Creates a directory on stable storage, as an administrator would."""
         self.attach(lambda: 0).make_directory(path)
         self.root.sync_all()
 
@@ -185,7 +185,7 @@ class SimulatedDisk:
         return DiskSession(self, now_ns)
 
     def lose_power(self) -> None:
-        """What is left afterwards is on stable storage, whatever it is."""
+        """Drops unsynced data at random. What remains is on stable storage."""
         self.locks.clear()
         self.root.lose_power(self.randomness)
 
@@ -204,12 +204,12 @@ class SimulatedDisk:
         within: str = "",
         may_die: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Has the process killed within the nth change from now on, or from the first one on of a file whose name ends
-        with `within`; unless, when the time has come, it may not."""
+        """Kills the process within the nth change from now on, or from the first change of a file whose name ends with
+        `within`. `may_die` is checked at that time."""
         self._die_in, self._die, self._die_within, self._may_die = operations, die, within, may_die
 
     def job_seconds(self) -> float:
-        """How long a job in a thread takes."""
+        """Duration of a job in a thread."""
         return (0.0002 + self.randomness.expovariate(1 / 0.001)) * self.slowness
 
     def count_operation(self, path: str) -> bool:
@@ -319,7 +319,7 @@ class SimulatedFile:
 
 
 class DiskSession:
-    """Storage's `Disk` for one process. Once that is dead, nothing that is left of it reads or changes anything."""
+    """The `Disk` of storage for one process. After the process has ended, every operation fails."""
 
     def __init__(self, disk: SimulatedDisk, now_ns: Callable[[], int]) -> None:
         self.disk = disk
@@ -328,7 +328,7 @@ class DiskSession:
         self.on_error: OnError = lambda error, path, reading: None
 
     def failed(self, path: str, *, reading: bool = False) -> OSError:
-        """The error of a device that does not work, of which the process is told."""
+        """An I/O error, which is also reported to `on_error`."""
         error = OSError(errno.EIO, "input/output error", path)
         self.on_error(error, path, reading)
         return error
@@ -345,7 +345,7 @@ class DiskSession:
 
     def check(self) -> None:
         if not self.alive:
-            raise OSError(errno.EIO, "this process is gone")
+            raise OSError(errno.EIO, "this process has ended")
 
     def begin_change(self, path: str) -> bool:
         """Whether the process dies within this change."""
@@ -440,7 +440,7 @@ class DiskSession:
         if old_name not in directory.entries:
             raise FileNotFoundError(errno.ENOENT, "no such file", old)
         if old_parent != new_parent:
-            raise OSError(errno.EXDEV, "renaming across directories is not simulated: nobody should", new)
+            raise OSError(errno.EXDEV, "renaming across directories is not simulated", new)
         directory.rename(old_name, new_name)
 
     def remove(self, path: str) -> None:

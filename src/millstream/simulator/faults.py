@@ -1,12 +1,12 @@
-"""What goes wrong in a run: a plan of faults, made from the seed.
+"""Injects the planned faults into a cluster: kills, power losses, partitions, delays, disk errors, clock jumps.
 
-Machines that lose power lose what was not synced. acks=all without fsync promises only what several page caches hold,
-so the power goes only while every partition is fully in sync, and until that is so again no other process is killed:
-the controller takes for complete what the lost machine held until it hears of its end. Processes that are merely killed
-keep their page cache: those may be any minority. Everything else may hit anybody at any time.
+A machine that loses power loses unsynced data. With acks=all and without fsync, a record is safe only in several page
+caches. So power is cut only while all partitions are in sync, and then no other process is killed until they are in
+sync again: before the controller notices the failure, it considers the data of that machine complete. Killed processes
+keep their page cache, so any minority may be killed. All other faults may hit every node at any time.
 
-A blackout takes the power from all machines at once. What clients wrote may be lost then; the metadata may not, because
-it is synced before it counts.
+A blackout cuts the power of all machines at once. Records of clients may be lost then. Metadata must not be lost,
+because it is synced before it is committed.
 """
 
 import random
@@ -23,13 +23,13 @@ _SLOW_DISK_BEFORE_BLACKOUT = 30.0
 _WRONG_CLOCK_MS = 60_000
 _DECISION_SECONDS = 1.5
 _PATIENCE_SECONDS = 15.0
-"""A node whose log failed while it was alone leaves when another is back."""
+"""A node whose log failed while it was the only one exits after another node has returned."""
 _CLEANED = ".log.cleaned"
-"""How the names of segments end that the cleaner is copying."""
+"""Suffix of the segments that the cleaner writes."""
 
 
 class Saboteur:
-    """Carries a plan out."""
+    """Injects the faults of a plan into a cluster."""
 
     def __init__(self, cluster: "Cluster", seed: str, plan: list[PlannedFault]) -> None:
         self._cluster = cluster
@@ -39,14 +39,14 @@ class Saboteur:
         self._had_bad_disks: set[int] = set()
         self._cut_off_until = 0.0
         self.done: dict[str, int] = {}
-        """How often each fault was carried out."""
+        """How often each fault was injected."""
 
     def begin(self) -> None:
         for planned in self._plan:
             self._cluster.scheduler.at(planned.at, self._carry_out, planned)
 
     def end(self) -> None:
-        """Nothing more goes wrong, and what was broken is repaired; nodes that do not run are started."""
+        """Ends all faults, repairs disks and links, and starts nodes that are down."""
         self._is_over = True
         cluster = self._cluster
         cluster.tell("faults", "all faults end")
@@ -57,14 +57,14 @@ class Saboteur:
             machine.disk.heal()
             machine.slowness = 1.0
             if abs(machine.clock.offset_ms) > _WRONG_CLOCK_MS:
-                # Nodes rightly refuse records that come from a future more than an hour away.
+                # Nodes reject records whose timestamp is more than an hour in the future.
                 machine.clock.offset_ms = 0
             machine.resume()
             if not machine.is_up:
                 cluster.start_node(node_id)
         cluster.failing_disk = None
         for node_id in self._had_bad_disks:
-            cluster.expect_exit(node_id, _PATIENCE_SECONDS)  # once there are others who take over
+            cluster.expect_exit(node_id, _PATIENCE_SECONDS)  # it may exit once another node can take over
 
     def _carry_out(self, planned: PlannedFault) -> None:
         if self._is_over:
@@ -113,7 +113,7 @@ class Saboteur:
     # Processes
 
     def _one_to_stop(self) -> int | None:
-        """A running node that may go without taking the majority along."""
+        """A running node that can stop without losing the majority."""
         cluster = self._cluster
         up = [node_id for node_id, machine in cluster.machines.items() if machine.is_up]
         if len(cluster.machines) - len(up) >= cluster.most_down or cluster.is_power_loss_felt():
@@ -121,7 +121,7 @@ class Saboteur:
         return self._choose(up)
 
     def _choose(self, nodes: list[int]) -> int:
-        """Whoever leads the quorum is hit more often than others: that is where most can go wrong."""
+        """Prefers the leader of the quorum: most can go wrong there."""
         controller = self._cluster.controller()
         if controller in nodes and self._randomness.random() < 0.35:
             return controller
@@ -150,14 +150,14 @@ class Saboteur:
         cluster = self._cluster
 
         def died() -> None:
-            cluster.tell("faults", f"node {node_id} is killed within a write")
+            cluster.tell("faults", f"node {node_id} is killed during a write")
             self._start_again(node_id, seconds)
 
         cluster.machines[node_id].die_within(operations, died)
-        return f"node {node_id} at its operation {operations} from now"
+        return f"node {node_id} at its disk operation {operations} from now"
 
     def _kill_in_cleaning(self, seconds: float) -> str | None:
-        """Kills a node, or takes its power, soon after it began to copy a segment without what is superseded."""
+        """Kills a node, or cuts its power, soon after its cleaner started to copy a segment."""
         cluster = self._cluster
         node_id = self._one_to_stop()
         if node_id is None:
@@ -173,7 +173,7 @@ class Saboteur:
             return True
 
         def died() -> None:
-            cluster.tell("faults", f"node {node_id} dies within cleaning")
+            cluster.tell("faults", f"node {node_id} is killed during cleaning")
             self._start_again(node_id, seconds)
 
         cluster.machines[node_id].die_within(
@@ -183,11 +183,11 @@ class Saboteur:
             may_die=lambda: self._one_to_stop() is not None,
             power_lost=loses_power,
         )
-        return f"node {node_id} at its operation {operations} after it begins to"
+        return f"node {node_id} at disk operation {operations} of its next cleaning"
 
     def _kill_in_decision(self, seconds: float) -> str | None:
-        """Kills a coordinator when it has decided on a transaction, and before that is carried out: does who takes over
-        know?"""
+        """Kills a coordinator after it has decided a transaction and before the markers are written. The next
+        coordinator must complete it."""
         cluster = self._cluster
         give_up = cluster.scheduler.now + _DECISION_SECONDS
         if self._one_to_stop() is None:
@@ -198,17 +198,17 @@ class Saboteur:
             if self._is_over or cluster.scheduler.now > give_up:
                 return
             if node_id and self._one_to_stop() is not None:
-                cluster.tell("faults", f"node {node_id} is killed within a decision")
+                cluster.tell("faults", f"node {node_id} is killed after a transaction decision")
                 cluster.kill(node_id)
                 self._start_again(node_id, seconds)
             else:
                 cluster.scheduler.after(0.001, watch)
 
         watch()
-        return "whoever decides next on a transaction"
+        return "the next coordinator that decides a transaction"
 
     def _heal_disks(self) -> None:
-        """So that nobody dies who was to die within a write: what the lost machine held is on the others only."""
+        """Also cancels planned kills: after a power loss, only the other nodes have the lost data."""
         for machine in self._cluster.machines.values():
             machine.disk.heal()
 
@@ -216,7 +216,7 @@ class Saboteur:
         return not self._had_bad_disks and not self._cluster.out_of_sync()
 
     def _kill_in_election(self, seconds: float) -> str | None:
-        """Pauses the leader of the quorum, and kills a voter when the others elect another: has it kept its vote?"""
+        """Pauses the leader of the quorum, and kills a voter during the election. The voter must remember its vote."""
         cluster = self._cluster
         leader = cluster.controller()
         if self._one_to_stop() is None or not leader or cluster.machines[leader].process is None:
@@ -234,14 +234,14 @@ class Saboteur:
 
         def strike() -> None:
             if cluster.machines[victim].is_up and self._one_to_stop() is not None and not self._is_over:
-                cluster.tell("faults", f"node {victim} is killed within an election")
+                cluster.tell("faults", f"node {victim} is killed during an election")
                 cluster.kill(victim)
                 self._start_again(victim, self._randomness.uniform(0.01, 0.1))
 
         cluster.machines[leader].pause()
-        self._later(min(seconds, 2.5) + 1.0, cluster.machines[leader].resume, f"node {leader} goes on")
+        self._later(min(seconds, 2.5) + 1.0, cluster.machines[leader].resume, f"node {leader} resumes")
         watch()
-        return f"the leader, node {leader}, is paused; node {victim} is the victim"
+        return f"node {leader}, the leader, is paused; node {victim} will be killed"
 
     def _lose_power(self, seconds: float) -> str | None:
         node_id = self._one_to_stop()
@@ -253,8 +253,8 @@ class Saboteur:
         return f"node {node_id} for {seconds:.1f} s"
 
     def _black_out(self, seconds: float) -> str | None:
-        """Waits until the quorum commits something, with disks slow enough that a sync takes a while, and takes the
-        power from everybody: was it synced by most?"""
+        """Slows the disks down, waits until the quorum commits a record, and cuts the power of all machines. A majority
+        must have synced the record."""
         cluster = self._cluster
         committed = cluster.newest_high_watermark()
         give_up = cluster.scheduler.now + 2.0
@@ -272,14 +272,14 @@ class Saboteur:
         def strike() -> None:
             if self._is_over:
                 return
-            cluster.tell("faults", "the power is gone everywhere")
+            cluster.tell("faults", "all machines lose power")
             cluster.black_out()
             for node_id, machine in cluster.machines.items():
                 machine.disk.heal()
                 self._start_again(node_id, self._randomness.uniform(0.0, min(seconds, 2.0)))
 
         watch()
-        return "when something has been committed"
+        return "after the next commit of the quorum"
 
     def _restart(self, seconds: float) -> str | None:
         node_id = self._one_to_stop()
@@ -294,13 +294,13 @@ class Saboteur:
 
         def lost_patience() -> None:
             if machine.process is life and not self._is_over:
-                self._cluster.tell("faults", f"node {node_id} takes too long to stop, and is killed")
+                self._cluster.tell("faults", f"node {node_id} takes too long to stop and is killed")
                 self._cluster.kill(node_id)
                 self._start_again(node_id, 0.2)
 
         machine.stop(stopped)
         self._cluster.scheduler.after(12.0, lost_patience)
-        return f"node {node_id} is told to stop"
+        return f"node {node_id} gets a stop request"
 
     def _pause(self, seconds: float) -> str | None:
         node_id = self._any_node()
@@ -308,11 +308,11 @@ class Saboteur:
         if machine.process is None or machine.process.loop.paused:
             return None
         machine.pause()
-        self._later(seconds, machine.resume, f"node {node_id} goes on")
+        self._later(seconds, machine.resume, f"node {node_id} resumes")
         return f"node {node_id} for {seconds:.1f} s"
 
     def _slow_processor(self, seconds: float) -> str:
-        """Of one machine or of all: they may share it."""
+        """Slows down one machine or all of them."""
         factor = self._randomness.choice((20, 100, 500))
         nodes = [self._any_node()] if self._randomness.random() < 0.5 else list(self._cluster.machines)
         for node_id in nodes:
@@ -322,11 +322,11 @@ class Saboteur:
             for node_id in nodes:
                 self._cluster.machines[node_id].slowness = 1.0
 
-        self._later(seconds, undo, f"nodes {nodes} are quick again")
+        self._later(seconds, undo, f"nodes {nodes} are no longer slow")
         return f"nodes {nodes}, {factor} times, for {seconds:.1f} s"
 
     def _overload(self, seconds: float) -> str:
-        """Of all machines, or of one. A node runs about 250 callbacks in a second: with 400 it is just able to."""
+        """Overloads one machine or all. A node runs about 250 callbacks per second; at factor 400 it just keeps up."""
         factor = self._randomness.choice((100, 400, 800, 1200))
         nodes = [self._any_node()] if self._randomness.random() < 0.3 else list(self._cluster.machines)
         for node_id, machine in self._cluster.machines.items():
@@ -334,7 +334,7 @@ class Saboteur:
         return f"nodes {nodes}, {factor} times"
 
     def _hiccup(self, seconds: float) -> str | None:
-        """Others have the processor for a moment."""
+        """Pauses a machine for a short time, as if other processes used its processor."""
         machine = self._cluster.machines[self._any_node()]
         if machine.process is None or machine.process.loop.paused:
             return None
@@ -358,10 +358,10 @@ class Saboteur:
         if not others:
             return None
         self._block([(name, other) for other in others] + [(other, name) for other in others], seconds)
-        return f"node {node_id} from {'everybody' if also_clients else 'the other nodes'} for {seconds:.1f} s"
+        return f"node {node_id} from {'all others' if also_clients else 'the other nodes'} for {seconds:.1f} s"
 
     def _cut_off(self, seconds: float) -> str | None:
-        """Takes a leader from the other nodes and not from its clients, one at a time."""
+        """Isolates a leader from the other nodes, but not from its clients; one at a time."""
         cluster = self._cluster
         leaders = [node_id for node_id in cluster.broker_ids if cluster.leads_something(node_id)]
         if not leaders or cluster.scheduler.now < self._cut_off_until:
@@ -371,7 +371,7 @@ class Saboteur:
         name = cluster.machines[node_id].name
         others = [host for host in cluster.node_hosts if host != name]
         self._block([(name, other) for other in others] + [(other, name) for other in others], seconds)
-        return f"node {node_id}, which leads, for {seconds:.1f} s"
+        return f"node {node_id} for {seconds:.1f} s"
 
     def _two_hosts(self) -> tuple[str, str]:
         first, second = self._randomness.sample(self._cluster.node_hosts, 2)
@@ -385,7 +385,7 @@ class Saboteur:
     def _block_one_way(self, seconds: float) -> str:
         first, second = self._two_hosts()
         self._block([(first, second)], seconds)
-        return f"{first} does not reach {second} for {seconds:.1f} s"
+        return f"{first} cannot reach {second} for {seconds:.1f} s"
 
     def _block(self, pairs: list[tuple[str, str]], seconds: float) -> None:
         fabric = self._cluster.fabric
@@ -409,7 +409,7 @@ class Saboteur:
             for link in chosen:
                 link.slowness = 1.0
 
-        self._later(seconds, undo, "delays are over")
+        self._later(seconds, undo, "the delays end")
         return ", ".join(f"{link.source}>{link.target}" for link in chosen) + f" {factor} times slower, {seconds:.1f} s"
 
     def _reset(self, seconds: float) -> str | None:
@@ -433,9 +433,9 @@ class Saboteur:
         def undo() -> None:
             disk.room = None
 
-        self._later(seconds, undo, f"node {node_id} has room again")
+        self._later(seconds, undo, f"the disk of node {node_id} has space again")
         self._cluster.expect_exit(node_id, seconds)
-        return f"node {node_id} has {disk.room} bytes left for {seconds:.1f} s"
+        return f"node {node_id} has {disk.room} bytes of space for {seconds:.1f} s"
 
     def _slow_disk(self, seconds: float) -> str:
         node_id = self._any_node()
@@ -445,7 +445,7 @@ class Saboteur:
         def undo() -> None:
             disk.slowness = 1.0
 
-        self._later(seconds, undo, f"the disk of node {node_id} is quick again")
+        self._later(seconds, undo, f"the disk of node {node_id} is no longer slow")
         return f"node {node_id}, {disk.slowness:g} times, for {seconds:.1f} s"
 
     def _fail_writes(self, seconds: float) -> str | None:
@@ -461,7 +461,7 @@ class Saboteur:
         return self._break_disk(self._any_node(), seconds, "syncs_fail")
 
     def _fail_disk(self, seconds: float) -> str | None:
-        """Breaks the disk of a leader, or of the active controller, while nothing else is wrong."""
+        """Makes the disk of a leader or of the active controller fail, while everything else is healthy."""
         cluster = self._cluster
         nodes = [node_id for node_id in cluster.machines if cluster.leads_something(node_id)]
         if (controller := cluster.controller()) and controller not in nodes:
@@ -487,7 +487,7 @@ class Saboteur:
             if cluster.failing_disk is not None and cluster.failing_disk[0] == node_id:
                 cluster.failing_disk = None
 
-        self._later(seconds, undo, f"the disk of node {node_id} is well again")
+        self._later(seconds, undo, f"the disk of node {node_id} works again")
         cluster.expect_exit(node_id, seconds)
         self._had_bad_disks.add(node_id)
         return f"node {node_id} for {seconds:.1f} s ({', '.join(how)})"

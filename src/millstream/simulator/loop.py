@@ -1,13 +1,8 @@
-"""One node's event loop on virtual time.
+"""Virtual time: the scheduler, and the event loop of one process.
 
-Promises what asyncio promises: callbacks in the order in which they were asked for, timers never early. While a
-callback runs, this loop is the running loop, so that `asyncio.sleep`, futures, locks and timeouts work in it. What a
-loop has of sockets and signals is not here: nodes reach the world through their `Environment`.
-
-Virtual time: a heap of things to come, run one after another in one thread.
-
-Nothing here waits. Time stands still while something runs and then jumps to the next entry, so a minute of a quiet
-cluster costs nothing, and the same entries give the same run.
+As in asyncio, callbacks run in the order in which they were scheduled, and timers are never early. While a callback
+runs, its loop is the running loop, so `asyncio.sleep`, futures, locks and timeouts work. Sockets and signals are not
+supported: nodes use their `Environment`.
 """
 
 import asyncio
@@ -22,13 +17,17 @@ _Entry = tuple[float, int, Callable[..., None], tuple[Any, ...]]
 
 
 class Scheduler:
-    """Entries due at the same moment run in the order in which they were made."""
+    """Virtual time: a heap of entries, run one by one in one thread.
+
+    Nothing waits. Time stands still while an entry runs and then jumps to the next one, so an idle minute costs
+    nothing. Entries due at the same time run in the order in which they were made.
+    """
 
     def __init__(self) -> None:
         self.now = 0.0
         """Seconds since the simulation began."""
         self.steps = 0
-        """How many entries were run."""
+        """Number of entries run."""
         self._entries: list[_Entry] = []
         self._made = 0
         self._is_interrupted = False
@@ -37,15 +36,15 @@ class Scheduler:
         self.at(self.now + seconds, function, *arguments)
 
     def at(self, moment: float, function: Callable[..., None], *arguments: Any) -> None:
-        """Runs the function at that moment, or now if it has passed. It cannot be taken back: who may change its mind
-        looks when it is called."""
+        """Runs the function at that time, or now if it has passed. An entry cannot be cancelled; the function checks
+        whether it is still wanted."""
         self._made += 1
         now = self.now
         heapq.heappush(self._entries, (moment if moment > now else now, self._made, function, arguments))
 
     def run(self, *, until: float, stop: Callable[[], bool] | None = None) -> bool:
-        """Runs what is due up to that moment, and says whether `stop`, asked after each entry, or `interrupt` ended it
-        before."""
+        """Runs the entries due up to that time. Returns whether `stop`, called after each entry, or `interrupt` ended
+        it earlier."""
         entries = self._entries
         pop = heapq.heappop
         while entries and entries[0][0] <= until:
@@ -58,23 +57,23 @@ class Scheduler:
         return False
 
     def interrupt(self) -> None:
-        """Nothing is run after the entry that runs now: something was found."""
+        """Stops `run` after the current entry."""
         self._is_interrupted = True
 
     def clear(self) -> None:
-        """Forgets everything: the simulation is over."""
+        """Drops all entries at the end of the simulation."""
         self._entries.clear()
 
 
 HANDLE_SECONDS = 10e-6
-"""What one callback takes. It need not be exact; it keeps a node that spins from stopping the time."""
+"""Virtual duration of a callback. It need not be exact; it prevents a busy loop from stopping the time."""
 
 Complaint = Callable[[str, dict[str, Any]], None]
 
 
 class _Handle:
-    """A callback that waits for its turn: what `asyncio.Handle` and `asyncio.TimerHandle` are, at a fraction of the
-    cost. A run makes a hundred thousand of them."""
+    """A scheduled callback. It replaces `asyncio.Handle` and `asyncio.TimerHandle` and is cheaper: a run makes a
+    hundred thousand."""
 
     __slots__ = ("arguments", "callback", "context", "due")
 
@@ -99,7 +98,7 @@ class _Handle:
 
 
 class SimulatedLoop(asyncio.AbstractEventLoop):
-    """`rate` is how fast its monotonic clock goes, `uptime` what that clock shows now."""
+    """The event loop of one process. `rate`: speed of its monotonic clock; `uptime`: its value now."""
 
     def __init__(
         self,
@@ -133,7 +132,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return self._paused
 
     def pause(self) -> None:
-        """Holds every callback until `resume`; meanwhile the clock goes on."""
+        """Holds all callbacks until `resume`. The clock continues."""
         self._paused = True
 
     def resume(self) -> None:
@@ -142,17 +141,17 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             self._want_turn()
 
     def kill(self) -> None:
-        """Drops everything: no callback of this loop runs any more.
+        """Drops all callbacks; nothing of this loop runs any more.
 
-        Tasks in the middle of something are kept until `bury`: collected earlier they would run their last lines
-        whenever the collector likes, within somebody else's turn.
+        Pending tasks are kept until `bury`. If the garbage collector closed them earlier, their `finally` blocks would
+        run at a random time within the turn of another loop.
         """
         self.dead = True
         self._ready.clear()
         self._left_behind = sorted(asyncio.all_tasks(self), key=lambda task: task.get_name())
 
     def bury(self) -> None:
-        """Ends the tasks that were left behind; nothing that they still do has an effect."""
+        """Closes the pending tasks. Nothing they still do has an effect."""
         assert self.dead
         outer = events._get_running_loop()
         events._set_running_loop(self)
@@ -163,13 +162,13 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
                 try:
                     coroutine.close()
                 except Exception:
-                    pass  # a dead process does not complain
+                    pass  # errors of a dead process do not matter
         finally:
             events._set_running_loop(outer)
         self._left_behind.clear()
 
     def run_inside(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Calls a function at once, as if one of the loop's own callbacks did."""
+        """Calls a function now, with this loop as the running loop."""
         outer = events._get_running_loop()
         events._set_running_loop(self)
         try:
@@ -280,7 +279,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return self._exception_handler
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:
-        """What nobody caught is a finding."""
+        """Unhandled errors are reported as violations."""
         if not self.dead:
             self._complain(self.name, context)
 

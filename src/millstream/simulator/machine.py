@@ -1,7 +1,7 @@
-"""One simulated machine: its disk and clock, which stay, and the process on it, which comes and goes.
+"""A simulated machine: its disk and clock are permanent, its process can end and start again.
 
-A process may be killed (its files stay as it saw them), lose power with its machine (what was not synced may be lost),
-be paused, or stop by itself. Its `Environment` is all it knows of the world.
+A process can be killed (its files are kept), lose power with its machine (unsynced data can be lost), be paused, or
+stop by itself. It sees the world only through its `Environment`.
 """
 
 import asyncio
@@ -17,13 +17,13 @@ from millstream.simulator.loop import HANDLE_SECONDS, Complaint, Scheduler, Simu
 from millstream.simulator.network import Attachment, Fabric
 
 EPOCH_MS = 1_800_000_000_000
-"""What wall clocks show when a simulation begins."""
+"""The wall-clock time at the start of a simulation."""
 _THREADS = 4
 T = TypeVar("T")
 
 
 class Program(Protocol):
-    """What runs in a process: a node."""
+    """What runs in a process: a node or a client."""
 
     def start(self) -> Any: ...
 
@@ -31,7 +31,7 @@ class Program(Protocol):
 
 
 class WallClock:
-    """A machine's idea of the date; `offset_ms` is by how much it is wrong."""
+    """The wall clock of a machine; `offset_ms` is its error."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -45,7 +45,7 @@ class WallClock:
 
 
 class Process:
-    """One life of a program."""
+    """One process of a program, from start to end."""
 
     def __init__(self, machine: "Machine", number: int, complain: Complaint) -> None:
         self.machine = machine
@@ -69,11 +69,11 @@ class Process:
         self._held: list[tuple[Callable[[], Any], asyncio.Future[Any]]] = []
         self.alive = True
         self.ready = False
-        """Whether `start` is over."""
+        """Whether `start` has completed."""
         self.program: Program | None = None
 
     def offload(self, function: Callable[[], T]) -> "asyncio.Future[T]":
-        """Runs it later, in one of a few threads, as long as the disk takes; it happens at one moment, at the end."""
+        """Runs a job in one of a few simulated threads. It takes effect at the end of its duration, at once."""
         future: asyncio.Future[T] = self.loop.create_future()
         begin = max(self._scheduler.now, heapq.heappop(self._threads_free))
         end = begin + self.machine.disk.job_seconds()
@@ -142,11 +142,11 @@ class Machine:
         self._lives = 0
         self._buried: list[Process] = []
         self.on_exit: Callable[[BaseException | None], None] = lambda error: None
-        """Told when the program ends by itself, with what it failed with."""
+        """Called with the error when the program ends by itself."""
 
     @property
     def slowness(self) -> float:
-        """How many times longer a callback takes: others want the processor too."""
+        """Factor by which callbacks are slower, as if other processes used the processor."""
         return self._slowness
 
     @slowness.setter
@@ -160,7 +160,7 @@ class Machine:
         return self.process is not None
 
     def start(self, make: Callable[[Process], Program]) -> Process:
-        assert self.process is None, f"{self.name} runs already"
+        assert self.process is None, f"{self.name} is already running"
         self._lives += 1
         process = self.process = Process(self, self._lives, self._complain)
         process.loop.handle_seconds = HANDLE_SECONDS * self._slowness
@@ -188,7 +188,7 @@ class Machine:
             self.on_exit(error)
 
     def kill(self, *, power_lost: bool = False) -> None:
-        """Ends the process at this moment, in the middle of whatever it does."""
+        """Ends the process immediately."""
         process, self.process = self.process, None
         if process is not None:
             process.end(power_lost=power_lost)
@@ -207,8 +207,8 @@ class Machine:
         may_die: Callable[[], bool] = lambda: True,
         power_lost: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Kills the process in the middle of the nth change of its disk from now on, or from the first one of a file
-        whose name ends with `within`; the power may go, too."""
+        """Kills the process within the nth disk change from now on, or from the first change of a file whose name ends
+        with `within`. `power_lost` decides whether the machine loses power as well."""
 
         def die() -> None:
             self.kill(power_lost=power_lost())
@@ -217,7 +217,7 @@ class Machine:
         self.disk.die_at(operations, die, within=within, may_die=may_die)
 
     def stop(self, then: Callable[[], None]) -> None:
-        """Asks the program to stop in good order; `then` is called when it has."""
+        """Stops the program cleanly; calls `then` afterwards."""
         process = self.process
         assert process is not None and process.program is not None
         process.loop.create_task(self._stop(process, then), name=f"{self.name}-stop")
@@ -240,7 +240,7 @@ class Machine:
             self.process.resume()
 
     def bury(self) -> None:
-        """After the simulation: ends what its processes left behind."""
+        """After the simulation: closes the pending tasks of its processes."""
         for process in self._buried:
             process.loop.bury()
         self._buried.clear()

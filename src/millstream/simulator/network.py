@@ -1,11 +1,10 @@
-"""The simulated network: byte streams between hosts, with delays, partitions, breaks, and machines that vanish.
+"""The simulated network: hosts and links, with delays, partitions, and machines that lose power.
 
-Streams behave as TCP shows them to a program: bytes arrive in order or the stream breaks. So the loss of a packet is a
-delay, a partition is silence, and a message that is "lost" is one whose stream broke, before it was delivered or after.
-After a partition, bytes that were under way come with the kernel's next repetition, and those are further and further
-apart. The end that connected notices after UNACKNOWLEDGED_S that the other cannot be reached; the other does not.
-A host has one address, its name. What one process opens goes with it (`Attachment`): when it is killed the kernel says
-goodbye to its peers; when the machine loses power, nobody does.
+Streams behave like TCP: bytes arrive in order or the stream breaks. So a lost packet is a delay, and a partition is
+silence. After a partition, the bytes in flight arrive with the next retransmission of the kernel; the intervals between
+retransmissions grow. The connecting end detects an unreachable peer after UNACKNOWLEDGED_S; the accepting end does not.
+A host has one address, its name. The sockets of a process belong to its `Attachment`: when the process is killed, the
+kernel closes them; when the machine loses power, peers get nothing.
 """
 
 import asyncio
@@ -35,14 +34,14 @@ class Link:
         self.base_seconds = 30e-6 if source == target else self.randomness.uniform(0.0002, 0.002)
         self.bytes_per_second = 100e6
         self.slowness = 1.0
-        """By how much a delay spike makes it slower."""
+        """Factor of a delay fault."""
         self.blocked_since: float | None = None
         self._busy_until = 0.0
         self.stalled: list[Callable[[], None]] = []
-        """What waits for the link to be whole again."""
+        """Callbacks for when the link works again."""
 
     def delay(self, now: float, size: int) -> float:
-        """How long bytes sent now are under way; later ones wait for earlier ones."""
+        """The delay of bytes sent now. Later bytes wait for earlier ones."""
         begin = self._busy_until if self._busy_until > now else now
         self._busy_until = begin + size / self.bytes_per_second
         jitter = -log(1.0 - self.randomness.random()) / 2.0  # exponential, half a time unit on average
@@ -60,7 +59,7 @@ class Link:
 
 
 class Fabric:
-    """All hosts, and what lies between them."""
+    """All hosts and links."""
 
     def __init__(self, scheduler: Scheduler, seed: str) -> None:
         self.scheduler = scheduler
@@ -72,13 +71,13 @@ class Fabric:
         self.attachments: dict[str, Attachment] = {}
         self._ports = _FIRST_EPHEMERAL_PORT
         self.fingerprint = 0
-        """Of every byte delivered, with its time: two runs with one fingerprint were the same run."""
+        """Checksum of all delivered bytes with their times. Equal fingerprints mean equal runs."""
         self.delivered_bytes = 0
 
     # Hosts and links
 
     def attach(self, host: str, loop: SimulatedLoop) -> "Attachment":
-        """The network as a process on this host uses it. Switches the machine on."""
+        """The network interface for a process on this host. Turns the machine on."""
         self._powered[host] = True
         attachment = self.attachments[host] = Attachment(self, host, loop)
         return attachment
@@ -96,7 +95,7 @@ class Fabric:
         return self._powered.get(host, False)
 
     def block(self, source: str, target: str) -> None:
-        """Nothing gets from one host to the other until `heal`."""
+        """Blocks all bytes from one host to the other until `heal`."""
         assert source != target
         link = self.link(source, target)
         if not link.blocked:
@@ -107,7 +106,7 @@ class Fabric:
         self.link(source, target).heal()
 
     def streams(self) -> "list[SimulatedTransport]":
-        """One end of each stream, the one that connected."""
+        """The connecting end of each stream."""
         return [
             transport
             for attachment in self.attachments.values()
@@ -120,7 +119,7 @@ class Fabric:
         self._let_go({host})
 
     def _let_go(self, hosts: set[str]) -> None:
-        """Those who connected to, from or between these hosts may find after a while that no host can be reached."""
+        """Streams between these hosts check after a while whether the peer is reachable."""
         for stream in self.streams():
             if hosts <= {stream.host, stream.peer_host}:
                 stream.watch_reach()
@@ -181,7 +180,7 @@ class Attachment:
         self.check_alive()
         established: asyncio.Future[SimulatedTransport] = self.loop.create_future()
         if not self.fabric.knows(host):
-            raise OSError(errno.EHOSTUNREACH, f"there is no host {host}")
+            raise OSError(errno.EHOSTUNREACH, f"unknown host {host}")
         handshake = _Handshake(self, host, port, established)
         handshake.knock()
         self.fabric.scheduler.after(CONNECT_TIMEOUT_S, handshake.give_up)
@@ -194,13 +193,13 @@ class Attachment:
 
     def check_alive(self) -> None:
         if not self.alive:
-            raise OSError(errno.EIO, "this process is gone")
+            raise OSError(errno.EIO, "this process has ended")
 
     def forget_listening(self, listening: "SimulatedListening") -> None:
         self._listening.pop(listening, None)
 
     def end(self, *, power_lost: bool) -> None:
-        """The process dies. Its kernel ends its streams, unless the machine died with it."""
+        """The process ends. The kernel closes its streams, unless the machine lost power."""
         self.alive = False
         for listening in list(self._listening):
             listening.end(power_lost=power_lost)
@@ -215,7 +214,7 @@ class Attachment:
 
 
 class _Handshake:
-    """One attempt to connect. What is lost is not repeated in time."""
+    """One attempt to connect. Lost packets are not retransmitted within the timeout."""
 
     def __init__(
         self, client: Attachment, host: str, port: int, established: "asyncio.Future[SimulatedTransport]"

@@ -1,7 +1,7 @@
-"""What goes wrong on a single node: the power goes at any moment and within any write, and comes back.
+"""Faults of a single node: power cuts at any time and within any write, kills and restarts.
 
-With `flush.before.ack` nothing that was acknowledged may be lost by that. A process that is only killed, and a stop in
-good order, are between: what they leave unflushed must not be told of before it is on disk.
+With `flush.before.ack`, no acknowledged record may be lost. Kills and clean restarts are mixed in: data that they leave
+unflushed must not be acknowledged before it is on disk.
 """
 
 import random
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 _NODE = 1
 _SLOWNESS = (1.0, 10.0, 40.0, 150.0)
-"""Of the disk, until the next fault: the slower it is, the more waits for it."""
+"""Slowness of the disk until the next fault. On a slow disk, more requests wait for it."""
 
 
 class PowerFault(StrEnum):
     CUT = "power cut"
-    CUT_IN_WRITE = "power cut within a write"
+    CUT_IN_WRITE = "power cut during a write"
     KILL = "kill"
-    KILL_IN_WRITE = "kill within a write"
+    KILL_IN_WRITE = "kill during a write"
     RESTART = "restart"
 
 
@@ -35,7 +35,7 @@ _WEIGHTS = {
 
 
 class PowerCuts:
-    """Faults of a single node, one after the other, as the seed says."""
+    """Injects faults into a single node, one at a time."""
 
     def __init__(self, cluster: "Cluster", seed: str) -> None:
         self._cluster = cluster
@@ -44,20 +44,20 @@ class PowerCuts:
         self._mean_gap = self._randomness.choice((0.3, 0.8, 1.5))
         self._is_over = False
         self.done: dict[str, int] = {}
-        """How often each fault was carried out."""
+        """How often each fault was injected."""
 
     def begin(self) -> None:
         self._next()
 
     def end(self) -> None:
-        """Nothing more goes wrong, and the node runs."""
+        """Ends all faults and starts the node if it is down."""
         self._is_over = True
         self._cluster.tell("faults", "all faults end")
         self._machine.disk.heal()
         self._start()
 
     def _next(self) -> None:
-        """The next fault may come while the node is still starting: recovery is interrupted, too."""
+        """Plans the next fault. It may hit a node that is still starting, so that recovery is interrupted too."""
         gap = min(self._randomness.expovariate(1 / self._mean_gap), 3 * self._mean_gap)
         self._cluster.scheduler.after(gap, self._strike)
 
@@ -88,7 +88,7 @@ class PowerCuts:
     def _kill_in_write(self, fault: PowerFault, *, power_lost: bool) -> None:
         operations = self._randomness.choice((1, 2, 5, 20, 60))
         operations = self._randomness.randint(1, operations)
-        self._cluster.tell("faults", f"{fault}, {operations} changes of the disk from now")
+        self._cluster.tell("faults", f"{fault}, {operations} disk changes from now")
 
         def died() -> None:
             self._cluster.tell("faults", f"{fault}: now")

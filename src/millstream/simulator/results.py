@@ -1,8 +1,4 @@
-"""The story of a run: what happened, when and where, in virtual time. Kept short; printed when something failed or when
-asked for.
-
-What an invariant raises.
-"""
+"""The trace of a run, captured log records, and violations."""
 
 import logging
 from collections.abc import Callable
@@ -20,7 +16,7 @@ class Event:
 
 
 class Trace:
-    """Every event is kept; `show` is called with each as it happens."""
+    """The events of a run in virtual time. All are kept; `show` gets each one as it happens."""
 
     def __init__(self, now: Callable[[], float], show: Callable[[Event], None] | None = None) -> None:
         self._now = now
@@ -35,7 +31,7 @@ class Trace:
 
 
 class LogCapture(logging.Handler):
-    """What nodes log, told to whoever runs at that moment; nothing goes to the real log."""
+    """Captures the log records of nodes. Nothing goes to the real log."""
 
     def __init__(self, heard: Callable[[logging.LogRecord], None], level: int) -> None:
         super().__init__(level)
@@ -59,7 +55,7 @@ class LogCapture(logging.Handler):
 
 
 class Violation(Exception):
-    """Something that must never be."""
+    """An invariant does not hold."""
 
     def __init__(self, invariant: str, what: str) -> None:
         super().__init__(f"{invariant}: {what}")

@@ -9,7 +9,7 @@ from millstream.simulator.cluster import DEFAULT_TIMES
 
 _POWER_SETTINGS = {"share.coordinator.state.topic.num.partitions": "1"}
 _WITH_FLUSH = 0.2
-"""Of the clusters in trouble: with `flush.before.ack`."""
+"""Share of the default runs with `flush.before.ack`."""
 
 
 class Scenario(StrEnum):
@@ -28,27 +28,27 @@ class Options:
     nodes: int = 3
     trouble_seconds: float = 8.0
     separate_roles: bool | None = None
-    """Controllers apart from brokers; None leaves it to the seed."""
+    """Separate controllers and brokers; None: the seed decides."""
     scenario: Scenario | None = None
-    """None leaves it to the seed, too."""
+    """None: the seed decides."""
     log_level: int = logging.WARNING
 
 
 class Fault(StrEnum):
     KILL = "kill"
-    KILL_IN_WRITE = "kill within a write"
-    KILL_IN_ELECTION = "kill within an election"
-    KILL_IN_CLEANING = "kill within cleaning"
-    KILL_IN_DECISION = "kill within a decision"
+    KILL_IN_WRITE = "kill during a write"
+    KILL_IN_ELECTION = "kill during an election"
+    KILL_IN_CLEANING = "kill during cleaning"
+    KILL_IN_DECISION = "kill after a transaction decision"
     POWER_LOSS = "power loss"
     BLACKOUT = "blackout"
     RESTART = "restart"
     PAUSE = "pause"
     SLOW_PROCESSOR = "slow processor"
-    BUSY = "too much to do"
-    HICCUP = "hiccup"
+    BUSY = "overload"
+    HICCUP = "short pause"
     ISOLATE = "isolate"
-    CUT_OFF = "cut off"
+    CUT_OFF = "isolate a leader from other nodes"
     PARTITION = "partition"
     ONE_WAY_PARTITION = "one-way partition"
     DELAYS = "delays"
@@ -97,15 +97,15 @@ _FORMING_WEIGHTS = {
     Fault.SLOW_DISK: 3,
     Fault.CLOCK_JUMP: 1,
 }
-"""What meets nodes that start on empty disks: mostly machines with too much to do."""
+"""Faults while nodes start on empty disks: mostly overloaded machines."""
 _TRANSACTION_WEIGHTS = {**_WEIGHTS, Fault.KILL_IN_DECISION: 12}
-"""Coordinators go at the worst moment."""
+"""With kills of transaction coordinators right after a decision."""
 _FAILOVER_WEIGHTS = {Fault.CUT_OFF: 1}
-"""Leaders that are gone for the others, and not for their clients."""
+"""Leaders that other nodes cannot reach, but clients can."""
 _BUSY_WEIGHTS = {Fault.BUSY: 1, Fault.HICCUP: 4}
-"""Machines that have more to do than they can, and nothing else."""
+"""Only overloaded machines."""
 _DISK_WEIGHTS = {Fault.DISK_FAILURE: 1}
-"""Disks of leaders that fail, one at a time, while all else is well."""
+"""Disks of leaders fail, one at a time; everything else is healthy."""
 _BLACKOUT_WEIGHTS = {
     Fault.BLACKOUT: 6,
     Fault.KILL: 1,
@@ -117,7 +117,7 @@ _BLACKOUT_WEIGHTS = {
     Fault.SLOW_DISK: 2,
 }
 _READS_OF_ERRORS = 0.5
-"""Of the disks that fail: reads instead of writes."""
+"""Share of write errors that are replaced by read errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +125,12 @@ class PlannedFault:
     at: float
     fault: Fault
     seconds: float
-    """How long it lasts, or how long a node that was stopped stays down."""
+    """Duration of the fault, or of the downtime of a stopped node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Seconds of which each plan, or each fault, gets some: between two faults, and how long they last."""
+    """Choices in seconds: the mean gap between faults of a plan, and the duration of each fault."""
 
     mean_gaps: tuple[float, ...]
     durations: tuple[float, ...]
@@ -139,7 +139,7 @@ class Pace:
 _USUAL_PACE = Pace((0.5, 1.0, 2.0, 4.0), (0.05, 0.3, 1.0, 2.5, 6.0))
 _BUSY_PACE = Pace((0.1, 0.5), (5.0,))
 _FAILOVER_PACE = Pace((0.5,), (5.0,))
-"""One after the other, and each until somebody else leads."""
+"""Long enough for a new leader to be elected each time."""
 _DISK_PACE = Pace((1.0,), (4.0, 6.0))
 
 
@@ -151,7 +151,7 @@ _WEIGHTS_BY_SCENARIO = {
     Scenario.BUSY: _BUSY_WEIGHTS,
     Scenario.DISK: _DISK_WEIGHTS,
 }
-"""Which faults, where not all alike."""
+"""Fault weights of the scenarios without the default ones."""
 _PACES = {Scenario.FAILOVER: _FAILOVER_PACE, Scenario.BUSY: _BUSY_PACE, Scenario.DISK: _DISK_PACE}
 
 
@@ -162,8 +162,8 @@ def make_plan(
     begin: float,
     end: float,
 ) -> list[PlannedFault]:
-    """What happens when. Whom it hits is decided when it happens. Some runs have one kind of fault only, so that each
-    kind also meets a cluster that is well otherwise."""
+    """A plan of faults with their times. The node is chosen when a fault happens. Some runs have only one to three
+    kinds of faults, so that each kind also meets an otherwise healthy cluster."""
     likely, pace = _WEIGHTS_BY_SCENARIO.get(scenario, _WEIGHTS), _PACES.get(scenario, _USUAL_PACE)
     randomness = random.Random(f"{seed}/plan")
     kinds = list(likely)
@@ -171,7 +171,7 @@ def make_plan(
         kinds = randomness.sample(kinds, randomness.randint(1, min(3, len(kinds))))
     weights = [likely[kind] for kind in kinds]
     mean_gap = randomness.choice(pace.mean_gaps)
-    reading = random.Random(f"{seed}/reading")  # of its own, so that what else is planned does not depend on it
+    reading = random.Random(f"{seed}/reading")  # separate, so that the rest of the plan does not depend on it
     plan: list[PlannedFault] = []
     moment = begin
     while True:
@@ -191,13 +191,13 @@ def choose_scenario(seed: str, options: Options) -> Scenario:
         return Scenario.FORMING
     if chance < 0.2:
         return Scenario.BLACKOUT
-    # A run that was asked to have five nodes, or controllers apart, has them.
+    # The power scenario has one node, so it is not chosen when the options ask for more.
     is_free = options.nodes == Options().nodes and options.separate_roles is None
     return Scenario.POWER if chance < 0.3 and is_free else Scenario.TROUBLE
 
 
 def cluster_settings(randomness: random.Random, scenario: Scenario) -> dict[str, str]:
-    """Some settings that change what happens differ from run to run."""
+    """Broker settings of a run: some are chosen at random, because they change what happens."""
     usual = DEFAULT_TIMES if scenario is Scenario.FORMING and randomness.random() < 0.5 else {}
     if scenario is Scenario.BUSY:
         usual = DEFAULT_TIMES
@@ -214,6 +214,6 @@ def cluster_settings(randomness: random.Random, scenario: Scenario) -> dict[str,
 
 
 def flush_settings(seed: str, scenario: Scenario) -> dict[str, str]:
-    """A single node without power, and some clusters, acknowledge what is on the leader's disk."""
+    """`flush.before.ack` for the power scenario and for some default runs."""
     is_some = scenario is Scenario.TROUBLE and random.Random(f"{seed}/flush").random() < _WITH_FLUSH
     return {"log.flush.before.ack": "true"} if is_some or scenario is Scenario.POWER else {}

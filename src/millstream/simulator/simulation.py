@@ -1,20 +1,18 @@
-"""One run: a cluster, clients, faults and invariants, all from one seed.
+"""Runs one seed: a cluster, clients, faults and invariants, in four phases.
 
-    form    the nodes find each other, the topics are made
-    trouble faults, while clients write, read and change things
-    repair  the faults end; within a bounded time every partition takes writes again and every replica is in sync
-    audit   everything is read to its end and held against what was acknowledged
+    form    the nodes start, and the topics are created
+    faults  faults are injected, while clients write, read and change things
+    repair  the faults end; within a bounded time every partition accepts writes and every replica is in sync
+    audit   everything is read to the end and compared with the acknowledgements
 
-Other scenarios: in `forming` the faults begin with the nodes' first start, on empty disks; in `blackout` all machines
-lose power at once, and what counts is the metadata; `transactions` is trouble with more of them; in `failover` leaders
-are out of reach for so long that others take over, and producers have much under way; in `busy` nothing is wrong but
-that machines have too much to do, and no broker may be fenced for it; in `disk` the disks of leaders fail, one at a
-time, and writes must go on meanwhile; in `power` a single node with `flush.before.ack` loses power again and again,
-within any write, and nothing that was acknowledged may be gone.
+Scenarios: in `forming`, the faults start with the first start of the nodes, on empty disks. In `blackout`, all machines
+lose power at once, and only the metadata is checked. `transactions` has more transactions. In `failover`, leaders are
+unreachable until others take over, and producers have many batches in flight. In `busy`, machines are only overloaded,
+and no broker may be fenced. In `disk`, disks of leaders fail one at a time, and writes must continue. In `power`, a
+single node with `flush.before.ack` loses power again and again, within any write, and no acknowledged record may be
+lost.
 
-Two runs of one seed are the same, event for event; `Result.fingerprint` says so.
-
-Many seeds, over several processes: each run is a thread of its own, so they share nothing.
+Two runs of one seed are equal, event for event; `Result.fingerprint` proves it.
 """
 
 import gc
@@ -78,11 +76,11 @@ _FORM_SECONDS = 30.0
 _REPAIR_SECONDS = 40.0
 _AUDIT_SECONDS = 20.0
 _BUSY_SECONDS = 20.0
-"""Silences are measured in seconds: a run with too much to do lasts longer than others."""
+"""An overloaded run needs more time than others, because timeouts are in seconds."""
 _QUIET_BEFORE = 1.0
 _QUIET_AFTER = 0.3
 _WITH_TRANSACTIONS = 0.67
-"""Of the seeds, where the scenario leaves it open."""
+"""Share of the runs with transactions, if the scenario does not decide."""
 _PASSING = "passing-"
 _KEEPING: dict[str, Callable[..., KeepingClient]] = {
     "classic": ClassicMember,
@@ -92,7 +90,7 @@ _KEEPING: dict[str, Callable[..., KeepingClient]] = {
     "registrar": Registrar,
     "shortener": Shortener,
 }
-"""Clients of everything that is acknowledged, where nothing of it may be lost."""
+"""Clients that check all kinds of acknowledged state, in the power scenario."""
 
 
 @dataclass(slots=True)
@@ -106,7 +104,7 @@ class Result:
     given_up: int = 0
     read: int = 0
     committed: int = 0
-    """Transactions that clients were told to be committed, and so on."""
+    """Transactions with an acknowledged commit."""
     aborted: int = 0
     fenced: int = 0
     cleanings: int = 0
@@ -123,8 +121,8 @@ class Result:
 def simulate(seed: int, options: Options | None = None, show: Callable[[Event], None] | None = None) -> Result:
     """Runs one seed."""
     begun = time.process_time()
-    # Nothing of a run is garbage for long, and what is collected in the middle of one would run its last lines there.
-    # What is there before it is no garbage after it, and need not be looked through.
+    # A collection in the middle of a run would close abandoned coroutines there, and their code would run at a random
+    # time. Objects from before the run are frozen, so that the collection after it does not have to visit them.
     collecting = gc.isenabled()
     gc.disable()
     gc.freeze()
@@ -211,13 +209,13 @@ class Simulation:
         if self._scenario is Scenario.BUSY:
             self._invariants.append(NobodyIsFenced())
 
-    # What may be wrong
+    # Violations
 
     def _report(self, invariant: str, what: str) -> None:
         self._found(Violation(invariant, what))
 
     def _found(self, violation: Violation) -> None:
-        """The first one counts, and the run is over."""
+        """Keeps the first violation and ends the run."""
         if self._violation is None:
             self._violation = violation
         self._scheduler.interrupt()
@@ -225,7 +223,7 @@ class Simulation:
     def _complain(self, where: str, context: dict[str, Any]) -> None:
         error = context.get("exception")
         what = f"{where}: {context.get('message', '')}: {error!r}"
-        self._trace.tell(where, f"unhandled: {what}")
+        self._trace.tell(where, f"unhandled error: {what}")
         if error is not None:
             self._found(_caused("NothingUnhandled", what, error))
         else:
@@ -289,7 +287,7 @@ class Simulation:
 
         cluster.add_client("admin", administer)
         if not self._run_until(_FORM_SECONDS, lambda: administrators[0].ready if administrators else False):
-            raise Violation("Liveness", f"no cluster with its topics after {_FORM_SECONDS:g} s")
+            raise Violation("Liveness", f"the cluster and its topics are not ready after {_FORM_SECONDS:g} s")
         for number in (1, 2):
             gullible = number == 2 and workload.has_gullible_clients
             cluster.add_client(
@@ -318,8 +316,8 @@ class Simulation:
         self._audit()
 
     def _begin_transactions(self) -> None:
-        """Each transactional id has two instances, which fence each other. Where records may be lost nothing is certain
-        of transactions, but nobody may stumble over them."""
+        """Starts two instances of each transactional id, which fence each other. If records may be lost, transactions
+        are not checked, but must not cause errors."""
         cluster, workload = self.cluster, self.workload
         if workload.may_lose_records:
             cluster.add_client("app1", lambda process: Applications(process, cluster.bootstrap, workload, 1))
@@ -334,7 +332,7 @@ class Simulation:
         return CommittedReader(process, self.cluster.bootstrap, self.workload, (LEDGER, STATE))
 
     def _start_in_trouble(self) -> None:
-        """Some nodes are late; as long as the faults last nothing is asked of the cluster."""
+        """Starts nodes at different times, with faults from the beginning. Clients start after the faults."""
         randomness = random.Random(f"{self._seed}/starts")
         lateness = randomness.choice((0.0, 0.2, 1.0, 4.0))
         self.cluster.start({node_id: randomness.uniform(0.0, lateness) for node_id in self.cluster.machines})
@@ -373,10 +371,10 @@ class Simulation:
 
         if not self._run_until(_REPAIR_SECONDS, is_well):
             raise Violation("Liveness", f"{_REPAIR_SECONDS:g} s after the last fault: {self._what_is_missing(since)}")
-        self._trace.tell("repair", f"all is well after {self._scheduler.now - since:.1f} s")
+        self._trace.tell("repair", f"the cluster is healthy after {self._scheduler.now - since:.1f} s")
 
     def _silent(self, since: float, *, plain: bool = False) -> list[str]:
-        """Partitions that have taken no writes since then; `plain` leaves out those that only transactions write to."""
+        """Partitions without a write since then; `plain`: without those that only transactions write to."""
         return [
             f"{plan.name}-{number}"
             for plan, number in self._partitions()
@@ -385,25 +383,25 @@ class Simulation:
         ]
 
     def _idle_ids(self, since: float) -> list[str]:
-        """Transactional ids under which nothing was committed since then."""
+        """Transactional ids without a commit since then."""
         if not self._has_transactions or self.workload.may_lose_records:
             return []
         committed_at = self.workload.book.committed_at
         return [each for each in (WRITER_ID, LOOP_ID) if committed_at.get(each, 0.0) <= since]
 
     def _idle_keepers(self, since: float) -> list[str]:
-        """Clients that were acknowledged nothing since then."""
+        """Checking clients without an acknowledgement since then."""
         return self._progress.idle(_KEEPING, since) if self._is_alone else []
 
     def _audit(self) -> None:
-        """Writers stop; whoever reads gets to the end of everything."""
+        """Stops the writers, reads everything to the end, and runs the final checks."""
         workload = self.workload
         workload.writing = False
         self._run_until(_AUDIT_SECONDS, lambda: not workload.under_way and not self._transactions.end.open_ones())
         if not self._run_until(_AUDIT_SECONDS, lambda: self._image() is not None) or (image := self._image()) is None:
-            raise Violation("Liveness", "nobody leads the quorum")
+            raise Violation("Liveness", "the quorum has no leader")
         if gone := sorted(workload.created - set(image.topics)):
-            raise Violation("CommittedMetadataStays", f"topics {gone} were made, and they are gone")
+            raise Violation("CommittedMetadataStays", f"topics {gone} were created, but are missing")
         self._run_until(_QUIET_AFTER, lambda: False)
         if self._has_transactions and not workload.may_lose_records:
             self._transactions.check_end()
@@ -434,14 +432,14 @@ class Simulation:
             return [f"{topic}-{number}: {read} of {ends[topic, number]}" for (topic, number), read in late]
 
         if not self._run_until(_AUDIT_SECONDS, lambda: not behind()):
-            raise Violation("Liveness", f"not all that is committed is read: {'; '.join(behind())}")
+            raise Violation("Liveness", f"committed records were not read to the end: {'; '.join(behind())}")
         workload.reading = False
         for reader in readers:
             if isinstance(reader, CommittedReader):
                 self._transactions.check_read(reader.seen, {STATE.name}, self._cleaning.is_back)
 
     def _auditor(self) -> CommittedReader:
-        """Somebody who reads all transactions anew."""
+        """Starts a consumer that reads all transactions from the beginning."""
         machine = self.cluster.add_client("auditor", self._new_reader)
         self._run_until(_STEP_SECONDS, lambda: False)
         assert machine.process is not None and isinstance(machine.process.program, CommittedReader)
@@ -458,7 +456,7 @@ class Simulation:
         return False
 
     def _look_again(self) -> None:
-        """In the middle of a step, before something is gone for good."""
+        """Checks the invariants within a step, before state is lost."""
         try:
             self._check()
         except Violation as violation:
@@ -469,7 +467,7 @@ class Simulation:
             raise self._violation
         if self.cluster.exits:
             node_id, error = self.cluster.exits[0]
-            raise _caused("NothingUnhandled", f"node {node_id} gave up: {error!r}", error)
+            raise _caused("NothingUnhandled", f"node {node_id} exited: {error!r}", error)
         with self.cluster.observed():
             sight = self._observer.look(self._scheduler.now, self.cluster.machines, self.workload.acked)
             for invariant in self._invariants:
@@ -486,7 +484,7 @@ class Simulation:
                 self._leaders[replica.name] = (replica.node_id, replica.leader_epoch)
                 self._trace.tell(replica.name, f"node {replica.node_id} leads epoch {replica.leader_epoch}")
 
-    # How the cluster is
+    # State of the cluster
 
     def _partitions(self) -> list[tuple[TopicPlan, int]]:
         return [(plan, number) for plan in self._topics for number in range(plan.partitions)]
@@ -495,12 +493,12 @@ class Simulation:
         return not self._out_of_sync()
 
     def _image(self) -> MetadataImage | None:
-        """The metadata of the active controller."""
+        """The metadata image of the active controller; None while there is none."""
         newest: Node | None = None
         for node_id in self.cluster.voter_ids:
             node = self.cluster.node(node_id)
             if node is None or node.quorum is None or node.controller is None or not node.controller.active.is_active:
-                continue  # who was elected just now does not know yet what is committed
+                continue  # a controller that was just elected does not know yet what is committed
             if newest is None or newest.quorum is None or node.quorum.epoch > newest.quorum.epoch:
                 newest = node
         return newest.loader.image if newest is not None and newest.loader is not None else None
@@ -523,10 +521,10 @@ class Simulation:
         return missing | {broker_id for broker_id in self.cluster.broker_ids if not _is_active(image, broker_id)}
 
     def _out_of_sync(self) -> list[str]:
-        """What is wrong with which partition, as the active controller has it."""
+        """Partitions that are not fully in sync according to the active controller, with their state."""
         image = self._image()
         if image is None:
-            return ["nobody leads the quorum"]
+            return ["the quorum has no leader"]
         return [
             f"{name} has {state.isr} of {state.replicas}, leader {state.leader}, adding {state.adding_replicas}, "
             f"eligible {state.eligible_leader_replicas}, last known {state.last_known_elr}"
@@ -535,11 +533,11 @@ class Simulation:
         ]
 
     def _what_is_missing(self, since: float) -> str:
-        silent = [f"{name} takes no writes" for name in self._silent(since)]
+        silent = [f"{name} accepts no writes" for name in self._silent(since)]
         if self.workload.committed_at <= since and not self.workload.may_lose_records:
-            silent.append("no group's offset is taken")
-        silent += [f"nothing is committed under {each}" for each in self._idle_ids(since)]
-        silent += [f"nothing is acknowledged to {each}" for each in self._idle_keepers(since)]
+            silent.append("no group offset was committed")
+        silent += [f"no transaction of {each} was committed" for each in self._idle_ids(since)]
+        silent += [f"nothing was acknowledged to {each}" for each in self._idle_keepers(since)]
         starting = [f"node {each} is not ready" for each in self.cluster.machines if not self.cluster.is_ready(each)]
         return "; ".join([*silent, *self._out_of_sync(), *starting])
 
@@ -555,18 +553,18 @@ def _caused(invariant: str, what: str, error: BaseException | None) -> Violation
     return violation
 
 
-_RECYCLED_AFTER = 200
-"""Runs after which a process makes way for a fresh one."""
+_RUNS_PER_PROCESS = 200
+"""A worker process is replaced after so many runs."""
 
 
 def run_seeds(seeds: Iterable[int], options: Options, *, processes: int) -> Iterator[Result]:
-    """Results in the order of the seeds, without the events of runs that went well."""
+    """Runs many seeds in several processes. Yields results in the order of the seeds; passed runs without events."""
     if processes <= 1:
         yield from map(partial(_run, options=options), seeds)
         return
-    # Forked, so that nobody pays for the imports again.
+    # Forked processes need not import everything again.
     context = multiprocessing.get_context("fork")
-    with context.Pool(processes, maxtasksperchild=_RECYCLED_AFTER) as pool:
+    with context.Pool(processes, maxtasksperchild=_RUNS_PER_PROCESS) as pool:
         yield from pool.imap(partial(_run, options=options), seeds)
 
 
@@ -574,9 +572,9 @@ def _run(seed: int, options: Options) -> Result:
     try:
         result = simulate(seed, options)
     except Exception as error:
-        # The simulator's own fault, or one that it did not contain: the other seeds run all the same.
+        # An error of the simulator itself must not stop the other seeds.
         return Result(seed, Violation("NothingUnhandled", f"the simulation itself failed: {error!r}"))
     result.events = [] if result.ok else result.events[-200:]
     if result.violation is not None:
-        result.violation.__cause__ = None  # tracebacks do not travel between processes
+        result.violation.__cause__ = None  # tracebacks cannot be pickled
     return result

@@ -1,4 +1,4 @@
-"""Simulated TCP connections: listening sockets and the two ends of a stream, with windows, resets and repetitions."""
+"""Simulated TCP connections: listening sockets and both ends of a stream, with windows, resets and retransmissions."""
 
 import errno
 from collections import deque
@@ -18,7 +18,7 @@ _KEEP_ALIVE_SECONDS = 1.0
 
 
 class _Mark:
-    """What travels in a stream besides bytes."""
+    """The end or the reset of a stream, in its queue of bytes."""
 
 
 _END, _RESET = _Mark(), _Mark()
@@ -63,7 +63,7 @@ class SimulatedListening:
 
     def accept(self) -> "SimulatedTransport":
         if not self._waiting:
-            raise BlockingIOError(errno.EAGAIN, "nobody waits")
+            raise BlockingIOError(errno.EAGAIN, "no pending connection")
         return self._waiting.popleft()
 
     def close(self) -> None:
@@ -95,10 +95,10 @@ class SimulatedTransport:
         self._back = attachment.fabric.link(peer_host, attachment.host)
         self._peer: SimulatedTransport | None = None
         self._orphaned = False
-        """The process that had it is gone."""
+        """Its process has ended."""
         self._closed = False
         self._is_cut = False
-        """Something between the two has broken the stream; both will hear of it."""
+        """The network has reset the stream; both ends will notice."""
         # Incoming
         self._arrived = bytearray()
         self._ended = False
@@ -113,7 +113,7 @@ class SimulatedTransport:
         self._is_carrying = False
         self._stalled_since = 0.0
         self._has_given_up = False
-        """The kernel has dropped the stream without a word to the other end."""
+        """The kernel has dropped the stream without notifying the peer."""
         self._acknowledgement_held = 0
         self._on_writable: Callable[[], None] | None = None
         self._is_write_due = False
@@ -151,7 +151,7 @@ class SimulatedTransport:
             raise self._broken
         if self._ended:
             return 0
-        raise BlockingIOError(errno.EAGAIN, "nothing has arrived")
+        raise BlockingIOError(errno.EAGAIN, "no data available")
 
     def send(self, data: bytes | bytearray | memoryview) -> int:
         self._check_open()
@@ -159,7 +159,7 @@ class SimulatedTransport:
             raise BrokenPipeError(errno.EPIPE, "broken pipe")
         count = min(len(data), self._window - self._unacknowledged)
         if count <= 0 and len(data):
-            raise BlockingIOError(errno.EAGAIN, "the peer takes no more")
+            raise BlockingIOError(errno.EAGAIN, "the send window is full")
         payload = bytes(memoryview(data)[:count])
         self._unacknowledged += count
         chance = self._link.randomness.random()
@@ -174,7 +174,7 @@ class SimulatedTransport:
     def send_file(self, part: FilePart, sent: int) -> int:
         room = self._window - self._unacknowledged
         if room <= 0:
-            raise BlockingIOError(errno.EAGAIN, "the peer takes no more")
+            raise BlockingIOError(errno.EAGAIN, "the send window is full")
         data = part.file.read_at(part.position + sent, min(part.length - sent, room))
         return self.send(data) if data else 0
 
@@ -194,7 +194,7 @@ class SimulatedTransport:
     # As the network and the faults use it
 
     def reset(self) -> None:
-        """Breaks the stream for both, as a router that forgot it would: what is under way is lost from some byte on."""
+        """Resets the stream for both ends, as a router would: bytes in flight are lost from some byte on."""
         for end in (self, self.peer):
             if not end._is_cut:
                 end.lose_tail()
@@ -202,7 +202,7 @@ class SimulatedTransport:
                 end._is_cut = True
 
     def watch_reach(self) -> None:
-        """Something between the two may be broken: looks in a while whether it still is."""
+        """If the peer is unreachable now, checks again after the timeout."""
         if self._since_when_unreachable() is not None:
             uncertainty = self._link.randomness.uniform(0.0, _KEEP_ALIVE_SECONDS)
             self._fabric.scheduler.after(UNACKNOWLEDGED_S + uncertainty, self._give_up)
@@ -225,7 +225,7 @@ class SimulatedTransport:
             self._tell_readable()
 
     def lose_tail(self) -> None:
-        """Keeps a random part of what is under way."""
+        """Keeps a random part of the bytes in flight."""
         randomness = self._link.randomness
         kept: deque[tuple[float, bytes | _Mark]] = deque()
         for arrival, item in self._queue:
@@ -238,7 +238,7 @@ class SimulatedTransport:
         self._queue = kept
 
     def orphan(self, *, power_lost: bool) -> None:
-        """The process is gone. Without power nothing more leaves; otherwise what is in the kernel's buffers does."""
+        """The process has ended. The kernel still sends its buffers, unless the machine lost power."""
         if power_lost:
             self._queue.clear()
             self._orphaned = True
@@ -284,7 +284,7 @@ class SimulatedTransport:
             self._link.stalled.append(self._repeat)
             return
         if not self._fabric.is_powered(self.peer_host):
-            # Sent again and again until somebody is there to say that the stream is unknown.
+            # Retransmitted until the machine is up and resets the unknown stream.
             self._is_carrying = True
             self._fabric.scheduler.after(self._link.randomness.uniform(0.2, 1.0), self._deliver)
             return
@@ -293,7 +293,7 @@ class SimulatedTransport:
         self._carry()
 
     def _repeat(self) -> None:
-        """The link is whole again: the kernel notices when it next repeats what was lost, after 0.2, 0.4, 0.8, … s."""
+        """The link works again: the next retransmission succeeds, 0.2, 0.4, 0.8, … s after the loss."""
         now = self._fabric.scheduler.now
         due, pause = self._stalled_since, _FIRST_REPETITION_SECONDS
         while due < now:
@@ -302,7 +302,7 @@ class SimulatedTransport:
         self._fabric.scheduler.at(due, self._deliver)
 
     def take(self, item: bytes | _Mark) -> None:
-        """Something has arrived."""
+        """Takes an item that has arrived."""
         if self._closed or self._orphaned:
             if item is not _RESET and not (item is _END and self._closed):
                 self._answer_reset()
@@ -322,7 +322,7 @@ class SimulatedTransport:
         self._tell_readable()
 
     def _answer_reset(self) -> None:
-        """Bytes for a stream that this machine knows nothing of (any more)."""
+        """Responds with a reset to bytes of an unknown stream."""
         self._queue.clear()
         self._post(_RESET)
 
@@ -343,7 +343,7 @@ class SimulatedTransport:
         if self._on_writable is not None:
             self._tell_writable()
 
-    # Readiness: said as long as it lasts, like select does
+    # Readiness, level-triggered as with select
 
     def _tell_readable(self) -> None:
         if self._on_readable is None or self._is_read_due:

@@ -1,1 +1,1 @@
-"""What the pages of groups do: offsets moved, groups deleted."""
+"""The Groups page, and moving the offsets of a group."""

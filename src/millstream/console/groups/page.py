@@ -1,19 +1,18 @@
-"""Groups: who reads what, how far behind and since when; offsets moved after a preview; groups deleted.
-
-What the pages of a consumer group and of a queue have in common: its name, what can be done to it, its members.
-"""
+"""The Groups page: list of consumer groups, one group with members and lag, and the header shared with queues."""
 
 from dataclasses import dataclass
 
 from nicegui import ui
 
-from millstream.console.formats import count, short_count
-from millstream.console.frame import Frame, console_page, go, href
-from millstream.console.groups.offsets import delete_group, open_reset_dialog
+from millstream.console.console import UserError, href
+from millstream.console.formats import count, plural, short_count
+from millstream.console.frame import Frame, console_page, go
+from millstream.console.groups.offsets import Move, Where, carry_out, delete_group, plan, target_of
 from millstream.console.live.reading import SHARE
 from millstream.console.live.snapshot import Group, Snapshot
 from millstream.console.tables import Column, DataTable
-from millstream.console.widgets import Points, Stat, TimeChart, card, grid, heading
+from millstream.console.widgets import Complaint, Points, Stat, TimeChart, Typed, card, grid, heading, send_form
+from millstream.raw_client import TopicPartition, WireError
 
 _STATE_TONES = {"Stable": "good", "Empty": "dim", "Dead": "bad"}
 _WINDOW_S = 900.0
@@ -32,7 +31,7 @@ class Wording:
 
 
 GROUP = Wording("group", "/groups", "its offset in")
-QUEUE = Wording("queue", "/queues", "what it knows of")
+QUEUE = Wording("queue", "/queues", "its state of")
 
 
 class GroupHead:
@@ -57,7 +56,7 @@ class GroupHead:
         group = snapshot.groups.get(self._name)
         gone = group is None and snapshot.groups_known
         self._gone.set_visibility(gone)
-        self._gone.set_text(f"There is no such {self._wording.noun} now; it may have been deleted." if gone else "")
+        self._gone.set_text(f"This {self._wording.noun} does not exist. It may have been deleted." if gone else "")
         for button in self._buttons:
             button.set_enabled(group is not None)
         return group
@@ -111,7 +110,7 @@ def groups(frame: Frame) -> None:
 
 
 def _list(frame: Frame) -> None:
-    with heading("Groups", "Consumer groups of both protocols; share groups are on the page of queues"):
+    with heading("Groups", "Classic and consumer protocol groups. Share groups are on the Queues page."):
         pass
     with card(""):
         table = DataTable(
@@ -121,11 +120,11 @@ def _list(frame: Frame) -> None:
                 Column("kind", "Protocol"),
                 Column("members", "Members", count, right=True),
                 Column("topics", "Topics", searched=True),
-                Column("lag", "Behind", short_count, right=True),
+                Column("lag", "Lag", short_count, right=True),
                 Column("coordinator", "Coordinator", right=True),
             ],
             key="group",
-            empty="No consumer group has read from this cluster yet",
+            empty="No consumer groups",
             test_id="groups",
         )
 
@@ -160,13 +159,13 @@ class GroupView:
         self._head = GroupHead(self._frame, self._name, GROUP)
         with card(""), ui.element("div").classes("ms-stats"):
             self._state = Stat("state", test_id="state")
-            self._lag = Stat("records behind", test_id="lag")
+            self._lag = Stat("lag", test_id="lag")
             self._members = Stat("members", test_id="member-count")
             self._kind = Stat("protocol")
             self._assignor = Stat("assignor")
-            self._coordinator = Stat("coordinating broker")
-        with card("Lag", note="records behind, while the console is open"):
-            self._chart = TimeChart(["behind"], test_id="chart-lag", height=210)
+            self._coordinator = Stat("coordinator")
+        with card("Lag", note="records, since the console was opened"):
+            self._chart = TimeChart(["lag"], test_id="chart-lag", height=210)
         with grid("two"):
             with card("Members"):
                 self._member_table = DataTable(
@@ -177,7 +176,7 @@ class GroupView:
                         Column("id", "Member id", cell="mono"),
                     ],
                     key="id",
-                    empty="No members: nobody reads for this group now",
+                    empty="No active members",
                     filtered=False,
                     test_id="members",
                 )
@@ -187,11 +186,11 @@ class GroupView:
                         Column("place", "Partition", cell="mono", searched=True),
                         Column("offset", "Committed", count, right=True),
                         Column("end", "Log end", count, right=True),
-                        Column("lag", "Behind", count, right=True),
+                        Column("lag", "Lag", count, right=True),
                         Column("client", "Read by", searched=True),
                     ],
                     key="place",
-                    empty="No offsets are committed",
+                    empty="No committed offsets",
                     test_id="offsets",
                 )
         self._frame.live(self._show)
@@ -206,7 +205,7 @@ class GroupView:
         self._kind.show(group.kind)
         self._assignor.show(group.assignor or "–")
         self._coordinator.show(str(group.coordinator))
-        self._chart.update({"behind": self._head.lags(snapshot)})
+        self._chart.update({"lag": self._head.lags(snapshot)})
         self._member_table.update(member_rows(group))
         readers = {place: member.client for member in group.members for place in member.partitions}
         self._offset_table.update(
@@ -221,3 +220,122 @@ class GroupView:
                 for place, offset in sorted(group.offsets.items())
             ]
         )
+
+
+_HINTS = {
+    Where.TIME: "2026-01-31T12:00 in the gateway's time zone, or with Z or +02:00",
+    Where.OFFSET: "the same offset for all partitions of the chosen topics",
+    Where.SHIFT: "number of records; a negative number moves back",
+}
+
+
+def open_reset_dialog(frame: Frame, group: Group) -> None:
+    topics = sorted({place.topic for place in group.offsets})
+    moves: list[Move] = []
+    asked = 0  # a preview that something was changed after is not shown
+    with ui.dialog() as dialog, ui.card().classes("ms-dialog").style("width: 760px").props("data-testid=reset"):
+        ui.label(f"Move offsets of {group.name}").classes("ms-dialog-title")
+        if group.members:
+            ui.label(
+                f"The group has {plural(len(group.members), 'active member')}. You can preview now, and move offsets "
+                "after they have stopped."
+            ).classes("ms-badge ms-warn")
+        with ui.element("div").classes("ms-form"):
+            chosen = ui.select(topics, value=topics, multiple=True, label="Topics").props(
+                "dense outlined use-chips options-dense"
+            )
+            where = ui.select({each: each.value for each in Where}, value=Where.EARLIEST, label="Move").props(
+                "dense outlined options-dense data-testid=where"
+            )
+            text = ui.input(label="Value").props("dense outlined data-testid=value")
+            show = ui.button("Preview").props("outline no-caps data-testid=preview")
+            send_form(show, lambda typed: preview(typed))
+        hint = ui.label("").classes("ms-muted")
+        table = DataTable(
+            [
+                Column("place", "Partition", cell="mono"),
+                Column("old", "From", count, right=True),
+                Column("new", "To", count, right=True),
+                Column("change", "Change", lambda number: f"{number:+,}", right=True),
+                Column("note", "", cell="badge"),
+            ],
+            key="place",
+            empty="Choose Preview. Nothing changes before you confirm.",
+            filtered=False,
+            page_size=25,
+            test_id="moves",
+        )
+        complaint = Complaint()
+        with ui.element("div").classes("ms-actions"):
+            ui.button("Cancel", on_click=dialog.close).props("flat no-caps")
+            do = ui.button("Move offsets", on_click=lambda: execute()).props(
+                "unelevated color=negative no-caps data-testid=execute"
+            )
+            do.disable()
+
+    def chose() -> None:
+        needs = where.value in _HINTS
+        text.set_visibility(needs)
+        hint.set_text(_HINTS.get(where.value, ""))
+        forget()
+
+    def forget() -> None:
+        nonlocal asked
+        asked += 1
+        moves.clear()
+        complaint.say("")
+        table.update([])
+        do.set_text("Move offsets")
+        do.disable()
+
+    async def preview(typed: Typed) -> None:
+        forget()
+        mine = asked
+        places: list[TopicPartition] = [place for place in group.offsets if place.topic in (chosen.value or [])]
+        try:
+            target = target_of(where.value, typed.text(text))
+            planned = await frame.run(plan, frame.console.cluster, group.offsets, places, target)
+        except (UserError, WireError) as error:
+            if mine == asked:
+                complaint.say(str(error))
+            return
+        if mine != asked:
+            return
+        moves.extend(planned)
+        table.update(
+            [
+                {
+                    "place": str(move.place),
+                    "old": move.old,
+                    "new": move.new,
+                    "change": None if move.old is None else move.new - move.old,
+                    "note": "outside the log, set to its nearest end" if move.clamped else "",
+                    "_tones": {"note": "warn"},
+                }
+                for move in moves
+            ]
+        )
+        if moves and not group.members:
+            do.set_text(f"Move {plural(len(moves), 'offset')} of {group.name}")
+            do.enable()
+
+    async def execute() -> None:
+        doing = list(moves)
+        do.props("loading")
+        try:
+            await frame.run(carry_out, frame.console.cluster, group, doing)
+        except (UserError, WireError) as error:
+            complaint.say(f"Offsets not moved: {error}")
+            return
+        finally:
+            do.props(remove="loading")
+        frame.say(f"{plural(len(doing), 'offset')} of {group.name} moved")
+        frame.changed()
+        dialog.close()
+
+    where.on_value_change(chose)
+    text.on_value_change(forget)
+    chosen.on_value_change(forget)
+    dialog.on("hide", dialog.delete)
+    chose()
+    dialog.open()

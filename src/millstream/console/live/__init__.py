@@ -1,1 +1,1 @@
-"""What open pages show of the cluster: read once a second for all of them, by one thread."""
+"""The state of the cluster for all open pages, read about once per second by one thread."""

@@ -1,12 +1,6 @@
-"""What a broker counts of itself: `GET /metrics` on its Kafka port, as Millstream's brokers answer it.
+"""Metrics of brokers (`GET /metrics` on the Kafka port), the rates computed from them, and their history for charts.
 
-Brokers of another make have no such page, and those behind TLS or SASL are not asked: charts then say so.
-
-From a broker's counters to rates and latencies: each page of metrics is compared with the one before.
-
-Numbers over time for charts: the last so many, in little memory.
-
-Throughput, latency and lag over time, as long as somebody watches; what charts are drawn from.
+Brokers of Apache Kafka have no such page, and brokers with TLS or SASL are not queried. The charts then say so.
 """
 
 import http.client
@@ -49,7 +43,7 @@ def fetch_metrics(host: str, port: int, subjects: Sequence[str], timeout_s: floa
         connection.request("GET", f"/metrics?{chosen}", headers={"Accept": "text/plain"})
         answer = connection.getresponse()
         if answer.status != http.HTTPStatus.OK:
-            raise MetricsError(f"it answered {answer.status}")
+            raise MetricsError(f"HTTP status {answer.status}")
         return list(parse(answer.read(_LARGEST_PAGE).decode("utf-8", "replace")))
     except http.client.HTTPException as error:
         raise MetricsError(str(error) or type(error).__name__) from error

@@ -1,4 +1,4 @@
-"""What is unhealthy in a cluster, why, and what to do next; pure, from one snapshot."""
+"""Finds problems of a cluster in a snapshot, each with its reason and the next step. Pure functions."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -30,9 +30,9 @@ class Problem:
 def broker_state(snapshot: Snapshot, broker: Broker) -> tuple[str, str]:
     """In a few words, and the tone to show them in."""
     if failed := snapshot.failed_directories.get(broker.id):
-        return f"disk fails: {', '.join(failed)}", "bad"
+        return f"disk offline: {', '.join(failed)}", "bad"
     if broker.trouble:
-        return "no answer", "bad"
+        return "no response", "bad"
     if broker.fenced:
         return "fenced", "bad"
     disk = snapshot.disks.get(broker.id)
@@ -58,9 +58,9 @@ def _cluster(snapshot: Snapshot) -> Iterator[Problem]:
     if snapshot.trouble is not None:
         yield Problem(
             Severity.CRITICAL,
-            "No broker answers",
+            "No broker responds",
             snapshot.trouble,
-            "Start the brokers, or check the address the gateway was given. What is shown is as it was last known.",
+            "Start the brokers, or check the bootstrap address of the gateway. The page shows the last known state.",
         )
 
 
@@ -71,24 +71,26 @@ def _brokers(snapshot: Snapshot) -> Iterator[Problem]:
         if failed:
             yield Problem(
                 Severity.CRITICAL,
-                f"The disk of broker {broker.id} fails",
-                f"{', '.join(failed)} is offline. Other brokers lead meanwhile, if there are any.",
-                f"Look at the disk of {broker.host}. The broker comes back by itself when the disk works again.",
+                f"A disk of broker {broker.id} is offline",
+                f"The disk of {', '.join(failed)} fails. Other replicas take over its partitions, if there are any.",
+                f"Check the disk of {broker.host}. The broker recovers by itself when the disk works again.",
             )
         elif broker.trouble is not None:
-            waiting = f" {_count(led, 'partition')} it leads cannot be read or written until another takes over."
+            waiting = (
+                f" {_count(led, 'partition')} led by it cannot be read or written until another broker takes over."
+            )
             yield Problem(
                 Severity.CRITICAL,
-                f"Broker {broker.id} does not answer",
+                f"Broker {broker.id} does not respond",
                 f"{broker.trouble}.{waiting if led else ''}",
-                f"Look at the process and the log of {broker.address}; start it again: this page will notice.",
+                f"Check the process and the log of {broker.address}, and restart it. This page updates by itself.",
             )
         elif broker.fenced:
             yield Problem(
                 Severity.CRITICAL,
                 f"Broker {broker.id} is fenced",
-                "The controller has not heard from it, or it is still catching up after its start.",
-                f"Wait a few seconds after a start. Then look at the log of {broker.address}.",
+                "The controller gets no heartbeats from it, or it is still catching up after a start.",
+                f"Wait a few seconds after a start. Then check the log of {broker.address}.",
             )
 
 
@@ -100,8 +102,8 @@ def _partitions(snapshot: Snapshot) -> Iterator[Problem]:
         yield Problem(
             Severity.CRITICAL,
             f"{_count(len(offline), 'partition')} without a leader",
-            f"{_names(offline)}: no replica that is in sync is up.",
-            f"Start {_brokers_named(needed)}: one of them has all records.",
+            f"{_names(offline)}: no in-sync replica is up.",
+            f"Start {_brokers_named(needed)}. One of them has all committed records.",
         )
     few = [
         each
@@ -112,8 +114,8 @@ def _partitions(snapshot: Snapshot) -> Iterator[Problem]:
         yield Problem(
             Severity.CRITICAL,
             f"{_count(len(few), 'partition')} below min.insync.replicas",
-            f"{_names(few)}: writes with acks=all are refused.",
-            f"Bring back {_brokers_named(_missing(few))}.",
+            f"{_names(few)}: writes with acks=all are rejected.",
+            f"Restart {_brokers_named(_missing(few))}.",
         )
     refused = {each.place for each in few}
     behind = [
@@ -127,7 +129,7 @@ def _partitions(snapshot: Snapshot) -> Iterator[Problem]:
             f"{_count(len(behind), 'partition')} under-replicated",
             f"{_names(behind)}: {_brokers_named(_missing(behind))} {'is' if len(_missing(behind)) == 1 else 'are'} "
             "not in sync.",
-            "If the broker is up it is catching up, and this goes away; or else start it.",
+            "If the broker is up, wait until it has caught up. If it is down, start it.",
         )
 
 
@@ -139,18 +141,18 @@ def _quorum(snapshot: Snapshot) -> Iterator[Problem]:
         yield Problem(
             Severity.CRITICAL,
             "The metadata quorum has no leader",
-            "Fewer than half of its controllers are reachable, or an election is under way.",
-            "Start most of the controllers. Until then nothing can be created, changed or elected.",
+            "No majority of the controllers is reachable, or an election is in progress.",
+            "Start a majority of the controllers. Until then, topics and leaders cannot change.",
         )
     for node in quorum.nodes:
         late = node.caught_up_ms_ago
         if node.is_voter and not node.is_leader and (late is None or late > _VOTER_BEHIND_MS) and node.lag != 0:
-            since = "has not been heard of" if late is None else f"has not caught up for {late // 1000} s"
+            since = "has never caught up" if late is None else f"has not caught up for {late // 1000} s"
             yield Problem(
                 Severity.WARNING,
                 f"Voter {node.id} of the quorum is behind",
-                f"It {since}: one failure more may be one too many.",
-                "Start it, or look at its log and its connection to the leader.",
+                f"It {since}. Another failure may stop the quorum.",
+                "Start it, or check its log and its connection to the leader.",
             )
 
 
@@ -162,7 +164,7 @@ def _disks(snapshot: Snapshot) -> Iterator[Problem]:
                 yield Problem(
                     Severity.WARNING,
                     f"The disk of broker {number} is {used:.0%} full",
-                    "A broker whose disk is full takes no more records.",
+                    "A broker with a full disk accepts no records.",
                     "Lower retention.ms or retention.bytes of large topics, add space, or move partitions away.",
                 )
 
@@ -181,8 +183,8 @@ def _leaders(snapshot: Snapshot) -> Iterator[Problem]:
         yield Problem(
             Severity.INFO,
             f"Broker {most} leads {counts[most]} of {sum(counts.values())} partitions",
-            "Leaders answer all reads and writes: the load is uneven.",
-            "`millstream cluster balance` evens it out, or let the preferred leaders be elected on the cluster page.",
+            "Leaders serve all reads and writes, so the load is uneven.",
+            "Run `millstream cluster balance`, or elect the preferred leaders on the Cluster page.",
         )
 
 

@@ -1,6 +1,6 @@
-"""Brokers, topics, quorum, disks and moves, each asked with a short patience: one that hangs must not stop the rest.
+"""Reads brokers, topics, quorum, disks, reassignments and groups from the cluster.
 
-Groups of all kinds as their coordinators tell of them: a broker is asked at once for all that it coordinates.
+Each request has a short timeout, so that a broker that hangs does not delay the others.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

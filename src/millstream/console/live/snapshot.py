@@ -1,4 +1,4 @@
-"""The cluster at one moment, put together from several answers; immutable, so that pages may hold it."""
+"""The state of the cluster at one time, combined from several responses. Immutable, so pages can keep it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -135,7 +135,7 @@ class Snapshot:
     number: int = 0
     at: float = 0.0
     """Seconds since 1970."""
-    trouble: str | None = "the cluster has not been asked yet"
+    trouble: str | None = "no response from the cluster yet"
     """Why no broker told us about the cluster; what follows then is as it was last known."""
     cluster_id: str = ""
     controller: int = NO_LEADER
@@ -173,3 +173,25 @@ class Snapshot:
     def size(self, topic: Topic) -> int:
         """Bytes of all its replicas, as far as brokers told."""
         return sum(disk.sizes.get(each.place, 0) for disk in self.disks.values() for each in topic.partitions)
+
+
+def not_preferred(snapshot: Snapshot) -> list[Partition]:
+    """Those that could be led by the first of their replicas, since it is in sync, and are not."""
+    return [
+        each
+        for each in snapshot.partitions
+        if each.replicas and each.leader not in (NO_LEADER, each.replicas[0]) and each.replicas[0] in each.isr
+    ]
+
+
+def progress_of(snapshot: Snapshot, move: Reassignment) -> float:
+    """How much of the leader's log the new replicas have by now, in percent; the slowest decides."""
+    topic = snapshot.topics.get(move.place.topic)
+    if topic is None or move.place.partition >= len(topic.partitions) or not move.adding:
+        return 100.0
+    leader = snapshot.disks.get(topic.partitions[move.place.partition].leader)
+    whole = leader.sizes.get(move.place, 0) if leader is not None else 0
+    copied = [
+        snapshot.disks[number].sizes.get(move.place, 0) if number in snapshot.disks else 0 for number in move.adding
+    ]
+    return 100.0 if not whole else min(100.0, 100.0 * min(copied) / whole)

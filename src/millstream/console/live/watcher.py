@@ -1,7 +1,7 @@
-"""The one thread that looks at the cluster, about once a second and only while somebody has a page open.
+"""The thread that polls the cluster about once per second, while a page is open.
 
-Each broker is asked by a job of its own with a short patience. A job that is not done when the look ends counts as a
-broker that does not answer, and no second one is begun beside it: what hangs costs one thread, and delays nobody.
+Each broker is polled by its own job with a short timeout. A job that is not done in time counts as a broker that does
+not respond, and no second job of that kind is started. So a broker that hangs costs one thread and delays nothing.
 """
 
 import logging
@@ -275,7 +275,7 @@ class _Look:
     @staticmethod
     def trouble(job: "Future[T]") -> str | None:
         if not job.done():
-            return "no answer in time"
+            return "no response in time"
         error = job.exception()
         if error is None:
             return None
@@ -291,10 +291,10 @@ class _Look:
 def why_silent(error: BaseException | None) -> str:
     """Of one broker, in few words: its address is shown beside."""
     if isinstance(error, UnreachableError) and not error.late:
-        return "Its connections are refused or broken off"
+        return "It refuses or closes connections"
     if isinstance(error, RefusedError):
-        return "It is not among the brokers that the controller takes for alive"
-    return "No answer came in time"
+        return "The controller does not list it as alive"
+    return "It did not respond in time"
 
 
 def with_lag(groups: Mapping[str, Group], ends: Mapping[TopicPartition, int]) -> dict[str, Group]:

@@ -1,1 +1,1 @@
-"""Records of a topic for people: reading, filtering, showing, and writing one."""
+"""The Messages page: reading, filtering, showing and producing records."""

@@ -1,5 +1,6 @@
-"""Messages: a topic's records, newest or oldest first, from an offset or a time on, filtered, or as they arrive."""
+"""The Messages page: records of a topic, newest or oldest first, from an offset or a time, filtered, or live."""
 
+from collections.abc import Callable
 from datetime import UTC, timedelta, timezone, tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -23,8 +24,27 @@ from millstream.console.messages.query import (
 )
 from millstream.console.messages.reading import FoundRecord, Page, Range, RecordReader, RecordTail, Step
 from millstream.console.messages.views import MOST_ROWS, Line, RecordTable, lines_of, open_details
-from millstream.console.messages.writing import open_writing
-from millstream.console.widgets import LiveChoice, Typed, card, heading, send_form, send_form_on_enter
+from millstream.console.messages.writing import (
+    FORMS,
+    JSON,
+    NULL,
+    TEXT,
+    RecordWriter,
+    TypedWrongError,
+    typed_bytes,
+    typed_headers,
+)
+from millstream.console.widgets import (
+    Complaint,
+    LiveChoice,
+    Typed,
+    card,
+    dialog,
+    heading,
+    send_form,
+    send_form_on_enter,
+)
+from millstream.raw_client import WireError
 from millstream.registry.decoding import Decoder
 
 _TAIL_EVERY_S = 0.7
@@ -51,7 +71,7 @@ class _Messages:
         self._skipped = 0
         self._busy = False
         with heading("Messages"):
-            ui.button("Write a record", icon="edit", on_click=self._write).props(
+            ui.button("Produce a record", icon="edit", on_click=self._write).props(
                 "outline no-caps data-testid=open-write"
             )
         with card(""):
@@ -113,7 +133,7 @@ class _Messages:
                 .classes("ms-field-wide")
             )
             self._place = (
-                ui.select(list(PLACES), value=PLACES[0], label="where")
+                ui.select(list(PLACES), value=PLACES[0], label="in")
                 .props("outlined dense options-dense")
                 .classes("ms-field")
             )
@@ -148,7 +168,7 @@ class _Messages:
                 self._partition.set_options(options, value=wanted)
 
     async def _begin(self) -> None:
-        with self._frame.reporting("This page cannot begin"):
+        with self._frame.reporting("This page cannot be loaded"):
             self._zone = await self._read_zone()
             self._offer_topics()
             if self._topic.value:
@@ -215,7 +235,7 @@ class _Messages:
                 self._skipped = 0
                 self._tail = tail(self._reader, question, self._decode)
                 self._dot.set_visibility(True)
-                self._status.set_text("Waiting for what arrives…")
+                self._status.set_text("Waiting for new records…")
                 return
             self._table.replace([])
             await self._read(lambda: first_page(self._reader, question, self._decode, self._zone))
@@ -248,7 +268,7 @@ class _Messages:
         self._table.append(lines)
         self._status.set_text(self._outcome(page))
         backwards = self._question is not None and self._question.is_backwards
-        self._more.set_text("Look further" if page.cut_short else "Older" if backwards else "Newer")
+        self._more.set_text("Continue search" if page.cut_short else "Older" if backwards else "Newer")
         self._more.set_visibility(page.more and len(self._table) < MOST_ROWS)
         for problem in page.problems:
             self._frame.complain(problem)
@@ -257,12 +277,12 @@ class _Messages:
         shown = plural(len(self._table), "record")
         zone = f", times in {self._zone.tzname(None) or self._zone}"
         if len(self._table) >= MOST_ROWS:
-            return f"{shown}, as many as fit: begin further on, or look for something{zone}"
+            return f"{shown}, the maximum: start at a later offset, or use a filter{zone}"
         if page.cut_short:
-            return f"{shown}; stopped after looking at {count(page.looked_at)}{zone}"
+            return f"{shown}; search stopped after {count(page.looked_at)} records{zone}"
         if not len(self._table):
-            return "There are no such records." if self._filtered else "There are no records there."
-        looked = f", {count(page.looked_at)} looked at" if self._filtered else ""
+            return "No records match the filter." if self._filtered else "No records."
+        looked = f", {count(page.looked_at)} searched" if self._filtered else ""
         return f"{shown}{looked}{zone}"
 
     @property
@@ -280,14 +300,14 @@ class _Messages:
 
         self._busy = True
         try:
-            with self._frame.reporting("What arrives cannot be read"):
+            with self._frame.reporting("New records cannot be read"):
                 step, lines = await self._frame.run(work)
                 if asked != self._asked:
                     return
                 self._skipped += step.skipped
                 if lines:
                     self._table.put_on_top(lines, _TAIL_ROWS)
-                skipped = f", {count(self._skipped)} came too fast to be shown" if self._skipped else ""
+                skipped = f", {count(self._skipped)} skipped because they arrived too fast" if self._skipped else ""
                 self._status.set_text(f"Live: {plural(len(self._table), 'record')}{skipped}")
         finally:
             self._busy = False
@@ -301,7 +321,7 @@ class _Messages:
             if not line.is_whole:
                 record = await self._frame.run(self._reader.one, topic, line.record.partition, line.record.offset)
             if record is None:
-                raise UserError("it is not there any more: retention or compaction removed it. Show the records anew.")
+                raise UserError("it was removed by retention or compaction. Load the records again.")
             open_details(self._frame, topic, record, self._decode, self._zone, self._open_beside)
 
     async def _open_beside(self, record: FoundRecord, step: int) -> None:
@@ -312,7 +332,7 @@ class _Messages:
     def _write(self) -> None:
         topic = self._frame.snapshot.topics.get(str(self._topic.value))
         if topic is None:
-            self._frame.complain("Choose a topic first: a record is written to one.")
+            self._frame.complain("Choose a topic first.")
             return
 
         async def written() -> None:
@@ -330,3 +350,73 @@ def zone_of(told: Any) -> tzinfo:
     except (ZoneInfoNotFoundError, ValueError, OSError):
         offset = int(minutes) if isinstance(minutes, (int, float)) and abs(minutes) < 24 * 60 else 0
         return timezone(timedelta(minutes=offset))
+
+
+def open_writing(frame: Frame, topic: str, partitions: int, written: Callable[[], Any]) -> None:
+    """`written` is called after a record was written; the dialog stays, for the next one."""
+    _Writing(frame, topic, partitions, written)
+
+
+class _Writing:
+    def __init__(self, frame: Frame, topic: str, partitions: int, written: Callable[[], Any]) -> None:
+        self._frame = frame
+        self._topic = topic
+        self._written = written
+        with dialog(f"Produce a record to {topic}", wide=True, test_id="write-record") as self._dialog:
+            with ui.element("div").classes("ms-form"):
+                self._partition = (
+                    ui.select(
+                        {None: "by key", **{index: str(index) for index in range(partitions)}},
+                        value=None,
+                        label="Partition",
+                    )
+                    .props("outlined dense options-dense")
+                    .classes("ms-field")
+                )
+                self._key_form = (
+                    ui.select(list(FORMS), value=TEXT, label="Key format")
+                    .props("outlined dense options-dense data-testid=key-form")
+                    .classes("ms-field")
+                )
+                self._key = ui.input("Key").props("outlined dense data-testid=write-key").classes("ms-field-wide")
+            with ui.element("div").classes("ms-form"):
+                self._value_form = (
+                    ui.select(list(FORMS), value=JSON, label="Value format")
+                    .props("outlined dense options-dense data-testid=value-form")
+                    .classes("ms-field")
+                )
+                ui.label(f"{NULL} is a tombstone: compaction removes the key.").classes("ms-help")
+            self._value = (
+                ui.textarea("Value", value="{}").props("outlined data-testid=write-value").classes("ms-stack ms-editor")
+            )
+            self._headers = (
+                ui.textarea("Headers").props("outlined autogrow data-testid=write-headers").classes("ms-stack")
+            )
+            ui.label("One header per line, as name: value").classes("ms-help")
+            self._complaint = Complaint()
+            with ui.element("div").classes("ms-actions"):
+                ui.button("Close", on_click=self._dialog.close).props("flat no-caps")
+                self._button = ui.button("Produce", icon="send").props("unelevated no-caps data-testid=write")
+                send_form(self._button, self._write)
+        self._dialog.open()
+
+    async def _write(self, typed: Typed) -> None:
+        try:
+            key_form = str(self._key_form.value)
+            # An empty line under "text" is how most people say that there is no key.
+            key_text = typed.text(self._key)
+            key = None if key_form == TEXT and not key_text else typed_bytes(key_text, key_form, "key")
+            value = typed_bytes(typed.text(self._value), str(self._value_form.value), "value")
+            headers = typed_headers(typed.text(self._headers))
+            self._button.props("loading")
+            writer = RecordWriter(self._frame.console.cluster)
+            at = await self._frame.run(writer.write, self._topic, key, value, headers, self._partition.value)
+        except (TypedWrongError, WireError) as error:
+            self._complaint.say(str(error))
+            return
+        finally:
+            self._button.props(remove="loading")
+        self._complaint.say("")
+        self._frame.say(f"Record written to partition {at.partition} at offset {at.offset:,}.")
+        self._frame.changed()
+        await self._written()

@@ -1,11 +1,7 @@
-"""What the messages page is asked for, and the answer: fields of a form turned into one read of a topic.
+"""A query of the Messages page: start position, partition and filter, parsed from the form and run as a read.
 
-Where to begin reading, as a person writes it: an offset, a time, or an age.
-
-Which records to show: those that hold a text, and those of which a field has a value.
-
-A text is looked for in key, value and headers, whatever their case. A field is a path into the decoded value (or key)
-compared with something: `order.lines[0].sku = A-17`, `amount >= 100`, `customer ~ smith`, `error != null`.
+The text filter searches key, value and headers, ignoring case. The field filter compares a path of the decoded value
+(or key) with a value: `order.lines[0].sku = A-17`, `amount >= 100`, `customer ~ smith`, `error != null`.
 """
 
 import operator
@@ -32,7 +28,7 @@ _PATH_PART = re.compile(
     r"\.?(?:(?P<name>[^.\[\]\"'\s]+)|\[(?P<index>\d+|\*)\]|\[(?P<quote>[\"'])(?P<quoted>.*?)(?P=quote)\])"
 )
 _LONGEST = 500
-_FIELD_HELP = "write a path and what it must be: order.id = 17, amount >= 100, name ~ smith, items[0].sku = 'A'"
+_FIELD_HELP = "enter a path, an operator and a value: order.id = 17, amount >= 100, name ~ smith, items[0].sku = 'A'"
 _ORDERINGS: dict[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
@@ -83,10 +79,10 @@ def parse_field(text: str) -> FieldIs | None:
     if not text.strip():
         return None
     if len(text) > _LONGEST:
-        raise FilterError(f"a comparison has at most {_LONGEST} characters")
+        raise FilterError(f"the comparison has {len(text)} characters; the maximum is {_LONGEST}")
     found = _COMPARISON.fullmatch(text.strip())
     if found is None:
-        raise FilterError(f"{text.strip()[:60]!r} compares nothing: {_FIELD_HELP}")
+        raise FilterError(f"{text.strip()[:60]!r} is not a comparison: {_FIELD_HELP}")
     wanted_text = found["wanted"].strip()
     if len(wanted_text) >= 2 and wanted_text[0] == wanted_text[-1] == "'":
         wanted_text = wanted_text[1:-1]
@@ -109,7 +105,7 @@ def _parse_path(text: str) -> tuple[Step, ...]:
     while at < len(path):
         part = _PATH_PART.match(path, at)
         if part is None:
-            raise FilterError(f"{text.strip()[:60]!r} is no path: {_FIELD_HELP}")
+            raise FilterError(f"{text.strip()[:60]!r} is not a path: {_FIELD_HELP}")
         if part["index"] is not None:
             steps.append(None if part["index"] == "*" else int(part["index"]))
         else:
@@ -191,7 +187,7 @@ def _text(value: Any) -> str:
 
 
 _UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-_HELP = "write a time such as 2026-01-31 12:00, a time of day such as 12:00, @milliseconds, or an age such as 5m, 2h"
+_HELP = "enter a time such as 2026-01-31 12:00, a time of day such as 12:00, @milliseconds, or an age such as 5m, 2h"
 
 
 class PositionError(ValueError):
@@ -201,7 +197,7 @@ class PositionError(ValueError):
 def parse_offset(text: str) -> int:
     digits = text.strip().replace(",", "").replace("_", "")
     if not (digits.isascii() and digits.isdigit() and len(digits) <= 18):
-        raise PositionError(f"{text.strip()[:40]!r} is no offset: write a whole number from 0 on")
+        raise PositionError(f"{text.strip()[:40]!r} is not an offset: enter a whole number, 0 or higher")
     return int(digits)
 
 
@@ -221,7 +217,7 @@ def parse_moment(text: str, zone: tzinfo, now: datetime) -> int:
         moment = datetime.fromisoformat(text)
         return _milliseconds(moment if moment.tzinfo else moment.replace(tzinfo=zone))
     except (ValueError, OverflowError):
-        raise PositionError(f"{text[:40]!r} is no time: {_HELP}") from None
+        raise PositionError(f"{text[:40]!r} is not a time: {_HELP}") from None
 
 
 def shown_moment(timestamp_ms: int, zone: tzinfo) -> str:

@@ -1,13 +1,9 @@
-"""Records for people: the newest, those from an offset or a time on, and what arrives, with a bound on the work.
+"""Reads records for display: the newest, from an offset or a time, and new ones as they arrive, with bounded cost.
 
-Partitions are merged by time as they are read, so a page is in order over the whole topic. Only what can be shown is
-read: a stretch of each partition first, more of those whose records are used up. `Allowance` bounds what one question
-may cost; a page that was cut short says so and can be continued.
-
-What arrives in a topic, step by step, for someone who watches: never behind, whatever the rate.
-
-Each step asks for the ends of all partitions and reads only what is new. More than can be looked at is skipped, oldest
-first, and counted: a watcher wants what happens now.
+Partitions are merged by time while they are read, so a page is in order over the whole topic. Each partition is read in
+chunks, and only as far as needed. `Allowance` limits the cost of one query; a page that reached the limit says so and
+can be continued. Live reading never falls behind: it skips the oldest new records that exceed the limit and counts
+them.
 """
 
 import heapq
@@ -274,17 +270,17 @@ class _Walk(ABC):
                     break
                 except KafkaError as error:
                     low, high = header.base_offset, header.last_offset
-                    self.problem = f"{self._place}: offsets {low} to {high} are left out: {error.message}"
+                    self.problem = f"{self._place}: offsets {low} to {high} are skipped: {error.message}"
                     continue
                 found += records
                 held += sum(len(each.key or b"") + len(each.value or b"") for each in records)
                 if held > _MOST_HELD:
                     if whole and following < end:
-                        raise _damaged(header.base_offset, "it and those behind it are too large to be shown")
+                        raise _damaged(header.base_offset, "this batch and the following ones are too large to show")
                     break
             if following == start:
                 if fetched.data:
-                    raise _damaged(start, "no record batch begins there")
+                    raise _damaged(start, "no record batch starts there")
                 break  # it was taken back since the range was asked for
             start = min(following, end)  # a batch may go on behind the end: the rest of it is the next stretch's
             if not whole:

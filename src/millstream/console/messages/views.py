@@ -1,124 +1,35 @@
-"""Keys, values and headers as text for a page: a line, a longer piece, hexadecimal; never markup, never unbounded.
+"""Views of records: the table, the details dialog, and keys, values and headers as text.
 
-Characters that would not be seen, or would turn a line around, are shown as what they are.
-
-The table of records: a line each, everything as text, picked by mouse or keys.
-
-One record in full: where it is, its headers, key and value, decoded, as text, hexadecimal or base64.
+Records are shown as text and never as markup, with a maximum length. Invisible characters and characters that change
+the text direction are escaped.
 """
 
 import base64
-import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
 from functools import partial
 from typing import Any
 
-import orjson
 from nicegui import ui
 
 from millstream.console.formats import count, size
 from millstream.console.frame import Frame
 from millstream.console.messages.query import Decode, shown_moment
 from millstream.console.messages.reading import FoundRecord
+from millstream.console.messages.text import (
+    PIECE_CHARACTERS,
+    WHOLE_CHARACTERS,
+    Piece,
+    header_line,
+    hexadecimal,
+    kind_label,
+    one_line,
+    seen,
+    written_out,
+)
 from millstream.console.widgets import dialog
 from millstream.registry.decoding import Decoded
-
-LINE_CHARACTERS = 240
-PIECE_CHARACTERS = 20_000
-"""Of a value in the details of a record, until more is asked for."""
-WHOLE_CHARACTERS = 2_000_000
-"""A browser can show so much; what is longer is there to be saved."""
-_HEX_WIDTH = 16
-_UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
-_IN_A_LINE = {"\n": "⏎", "\t": "⇥", "\r": "␍"}
-_KINDS = {
-    "null": "null",
-    "json": "JSON",
-    "text": "text",
-    "binary": "binary",
-    "avro": "Avro",
-    "json-schema": "JSON Schema",
-    "protobuf": "Protobuf",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Text with the number of characters that were left out."""
-
-    text: str
-    left_out: int = 0
-
-
-def kind_label(decoded: Decoded) -> str:
-    name = _KINDS.get(decoded.kind, decoded.kind)
-    return f"{name} #{decoded.schema_id}" if decoded.schema_id is not None and not decoded.problem else name
-
-
-def one_line(decoded: Decoded, most: int = LINE_CHARACTERS) -> str:
-    """For a row of a table."""
-    if decoded.kind == "null":
-        return "null"
-    # What is cut anyway is not written out first: a megabyte of JSON in each of a hundred rows.
-    text = decoded.value if isinstance(decoded.value, str) else _dump(decoded.value, indented=False)
-    cut = seen(text[: most + 1], in_a_line=True)
-    return cut[:most] + "…" if len(text) > most else cut
-
-
-def written_out(decoded: Decoded, most: int = PIECE_CHARACTERS) -> Piece:
-    """For the details of a record: JSON indented, anything else as it is."""
-    if decoded.kind == "null":
-        return Piece("null")
-    plain = isinstance(decoded.value, str) and decoded.kind in ("text", "binary")
-    text = decoded.value if plain else _dump(decoded.value, indented=True)
-    return Piece(seen(text[:most]), max(0, len(text) - most))
-
-
-def hexadecimal(data: bytes, most_bytes: int = PIECE_CHARACTERS // 5) -> Piece:
-    """Offsets, bytes and what is printable of them, as hex editors have it."""
-    lines = []
-    for at in range(0, min(len(data), most_bytes), _HEX_WIDTH):
-        row = data[at : min(at + _HEX_WIDTH, most_bytes)]
-        digits = row[:8].hex(" ") + ("  " + row[8:].hex(" ") if len(row) > 8 else "")
-        printable = "".join(chr(byte) if 32 <= byte < 127 else "·" for byte in row)
-        lines.append(f"{at:08x}  {digits:<48}  {printable}")
-    return Piece("\n".join(lines), max(0, len(data) - most_bytes))
-
-
-def header_line(value: bytes | None, most: int = LINE_CHARACTERS) -> str:
-    if value is None:
-        return "null"
-    try:
-        text = value[: 4 * most + 4].decode() if len(value) <= 4 * most else value[: 4 * most].decode("utf-8", "ignore")
-    except UnicodeDecodeError:
-        text = f"0x{value[:most].hex()}"
-    return seen(text[:most], in_a_line=True) + ("…" if len(text) > most or len(value) > 4 * most else "")
-
-
-def seen(text: str, *, in_a_line: bool = False) -> str:
-    """The text with every character visible; also half surrogates, which no browser could be sent."""
-    shown = _UNSEEN.sub(_visible, text)
-    if in_a_line:
-        for character, sign in _IN_A_LINE.items():
-            shown = shown.replace(character, sign)
-    return shown
-
-
-def _visible(found: re.Match[str]) -> str:
-    code = ord(found[0])
-    if code in (10, 9):
-        return found[0]
-    if code < 32:
-        return chr(0x2400 + code)
-    return "␡" if code == 127 else f"\\u{code:04x}"
-
-
-def _dump(value: object, *, indented: bool) -> str:
-    option = orjson.OPT_INDENT_2 if indented else None
-    return orjson.dumps(value, option=option).decode()
-
 
 MOST_ROWS = 1000
 _MOST_HELD = 1 << 16
@@ -130,7 +41,7 @@ _COLUMNS = (
     ("partition", "Partition", "width: 74px"),
     ("offset", "Offset", "width: 96px"),
     ("key", "Key", "width: 15%"),
-    ("kind", "Value is", "width: 104px"),
+    ("kind", "Format", "width: 104px"),
     ("value", "Value", ""),
     ("size", "Size", "width: 78px"),
 )
@@ -323,7 +234,7 @@ class _Bytes:
                     "Save",
                     icon="download",
                     on_click=partial(ui.download.content, data, file_name, "application/octet-stream"),
-                ).props("flat dense no-caps size=sm").tooltip("The bytes as they are, to a file")
+                ).props("flat dense no-caps size=sm").tooltip("Save the bytes to a file")
         self._problem = ui.label("").classes("ms-complaint")
         self._text = ui.label("…").classes("ms-pre").props("data-testid=bytes")
         with ui.element("div").classes("ms-chips") as self._rest:

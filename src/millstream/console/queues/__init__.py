@@ -1,1 +1,1 @@
-"""What the pages of queues (share groups) know and do: records by state, settings, dead letters and their redrive."""
+"""The Queues page, the delivery state of share groups, and their dead letters."""

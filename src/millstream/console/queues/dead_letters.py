@@ -1,9 +1,8 @@
-"""Dead letters of a share group, and their redrive: each goes back to the partition it came from, without the headers
-that say why it was given up.
+"""Dead letters of a share group, and their redrive to the original partitions, without the dead-letter headers.
 
-How far letters have been sent back is kept as offsets of a group without members, `<group>.redrive`, on the topic of
-the letters: it outlives the gateway, and every Kafka tool shows it. Letters are sent back first and noted then, so a
-crash in between sends some twice, and none is forgotten.
+The progress of the redrive is stored as offsets of the group `<group>.redrive` on the dead-letter topic. So it survives
+the gateway, and every Kafka tool shows it. Records are sent first and the offsets are committed afterwards: after a
+crash in between, some records are sent twice and none is lost.
 """
 
 import re
@@ -66,7 +65,7 @@ def waiting_letters(cluster: Cluster, group: str, topic: str) -> Letters:
         topic, left, AT_ONCE, lambda record: _header(record, "group") == wanted, Allowance(seconds=15.0)
     )
     if page.problems:
-        raise UserError(f"some letters in {topic} cannot be read: {page.problems[0]}")
+        raise UserError(f"some dead letters in {topic} cannot be read: {page.problems[0]}")
     letters = [letter for record in page.records if (letter := _letter(record)) is not None]
     read_to = {TopicPartition(topic, number): offset for number, offset in page.following.items()}
     return Letters(topic, letters, read_to, page.more)
@@ -80,11 +79,9 @@ def redrive(cluster: Cluster, group: str, letters: Letters) -> int:
     topics = cluster.topics({place.topic for place in by_place})
     for place in by_place:
         if place.topic not in topics:
-            raise UserError(f"topic {place.topic!r} does not exist any more: create it, then send its letters back")
+            raise UserError(f"topic {place.topic!r} does not exist: create it, then send its dead letters back")
         if place.partition >= len(topics[place.topic].partitions):
-            raise UserError(
-                f"{place} does not exist any more: topic {place.topic!r} was made anew with less partitions"
-            )
+            raise UserError(f"{place} does not exist: topic {place.topic!r} was created again with fewer partitions")
     producer_id, epoch = idempotent_producer(cluster)
     producer = Producer(cluster, delivery_timeout_s=cluster.timeout_s)
     try:

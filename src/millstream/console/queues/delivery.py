@@ -1,6 +1,6 @@
-"""What has become of the records of a share group, as its share coordinators keep it: tried again, done, given up.
+"""The delivery state of a share group, read from its share coordinators: records for redelivery, done and archived.
 
-Only looked at: the state is asked for with the leader's epoch that it has already, so that nothing is written.
+Read-only: the state is requested with its current leader epoch, so nothing is written.
 """
 
 import base64

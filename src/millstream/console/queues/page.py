@@ -1,9 +1,10 @@
-"""Queues: share groups, what waits, what is in flight, what is tried again, what was given up, and its way back."""
+"""The Queues page: share groups with pending, in-flight and archived records, and the redrive of dead letters."""
 
 from nicegui import ui
 
+from millstream.console.console import href
 from millstream.console.formats import count, plural, short_count
-from millstream.console.frame import Frame, console_page, href
+from millstream.console.frame import Frame, console_page
 from millstream.console.groups.page import QUEUE, GroupHead, member_rows, state_tone, topics_read
 from millstream.console.live.reading import SHARE
 from millstream.console.live.snapshot import Group, Snapshot
@@ -26,20 +27,20 @@ def queues(frame: Frame) -> None:
 
 
 def _list(frame: Frame) -> None:
-    with heading("Queues", "Share groups: any number of workers, each record to one of them"):
+    with heading("Queues", "Share groups: each record is delivered to one of the members"):
         pass
     with card(""):
         table = DataTable(
             [
                 Column("group", "Queue", cell="link", searched=True),
                 Column("state", "State", cell="badge"),
-                Column("members", "Workers", count, right=True),
+                Column("members", "Members", count, right=True),
                 Column("topics", "Topics", searched=True),
-                Column("lag", "Waiting", short_count, right=True),
+                Column("lag", "Pending", short_count, right=True),
                 Column("held", "In flight", count, right=True),
             ],
             key="group",
-            empty="No share group has read from this cluster yet",
+            empty="No share groups",
             test_id="queues",
         )
 
@@ -85,16 +86,16 @@ class QueueView:
         self._head = GroupHead(self._frame, self._name, QUEUE)
         with card(""), ui.element("div").classes("ms-stats"):
             self._state = Stat("state", test_id="state")
-            self._waiting = Stat("waiting", test_id="waiting")
+            self._waiting = Stat("pending", test_id="waiting")
             self._held = Stat("in flight", test_id="in-flight")
-            self._again = Stat("to be tried again", test_id="redelivered")
-            self._given_up = Stat("given up, not yet passed", test_id="given-up")
+            self._again = Stat("waiting for redelivery", test_id="redelivered")
+            self._given_up = Stat("archived", test_id="given-up")
             self._letters = Stat("dead letters", test_id="dead-letters")
-            self._members = Stat("workers", test_id="member-count")
+            self._members = Stat("members", test_id="member-count")
         with grid("two"):
-            with card("Waiting", note="records, while the console is open"):
-                self._chart = TimeChart(["waiting"], test_id="chart-waiting")
-            with card("Workers"):
+            with card("Pending", note="records, since the console was opened"):
+                self._chart = TimeChart(["pending"], test_id="chart-waiting")
+            with card("Members"):
                 self._member_table = DataTable(
                     [
                         Column("client", "Client"),
@@ -102,7 +103,7 @@ class QueueView:
                         Column("partitions", "Partitions", cell="mono"),
                     ],
                     key="id",
-                    empty="No workers: what waits, waits",
+                    empty="No active consumers; pending records are not processed.",
                     filtered=False,
                     test_id="members",
                 )
@@ -110,24 +111,24 @@ class QueueView:
             self._partition_table = DataTable(
                 [
                     Column("place", "Partition", cell="mono", searched=True),
-                    Column("start", "From offset", count, right=True),
+                    Column("start", "Start offset", count, right=True),
                     Column("end", "Log end", count, right=True),
-                    Column("lag", "Waiting", count, right=True),
+                    Column("lag", "Pending", count, right=True),
                     Column("held", "In flight", count, right=True),
-                    Column("again", "Tried again", count, right=True),
-                    Column("tries", "Most tries", count, right=True),
-                    Column("done", "Done out of turn", count, right=True),
-                    Column("given_up", "Given up", count, right=True),
+                    Column("again", "For redelivery", count, right=True),
+                    Column("tries", "Max. deliveries", count, right=True),
+                    Column("done", "Done out of order", count, right=True),
+                    Column("given_up", "Archived", count, right=True),
                 ],
                 key="place",
-                empty="Nothing has been read yet",
+                empty="No partitions: the group has not read any records",
                 filtered=False,
                 test_id="partitions",
             )
         with grid("two"):
             with card("Dead letters"):
                 self._letter_note = ui.label("").classes("ms-muted").props("data-testid=letter-note")
-                self._redrive = ui.button("Look at dead letters…", icon="undo", on_click=self._open_letters).props(
+                self._redrive = ui.button("Show dead letters…", icon="undo", on_click=self._open_letters).props(
                     "outline no-caps dense padding='4px 12px' data-testid=open-letters"
                 )
                 self._redrive.set_visibility(False)
@@ -135,7 +136,7 @@ class QueueView:
                 self._setting_table = DataTable(
                     [Column("name", "Setting", cell="mono", searched=True), Column("value", "Value", cell="mono")],
                     key="name",
-                    empty="Not read yet",
+                    empty="Loading…",
                     filtered=False,
                     test_id="settings",
                 )
@@ -150,7 +151,7 @@ class QueueView:
             return
         self._busy = True
         try:
-            with self._frame.reporting("What became of the records is not known"):
+            with self._frame.reporting("The delivery state cannot be read"):
                 cluster = self._frame.console.cluster
                 self._delivery = await self._frame.run(
                     read_delivery, cluster, self._name, group.offsets, snapshot.topics
@@ -174,7 +175,7 @@ class QueueView:
         self._again.show(count(again), "warn" if again else "")
         self._given_up.show(count(sum(each.given_up for each in self._delivery.values())))
         self._members.show(count(len(group.members)))
-        self._chart.update({"waiting": self._head.lags(snapshot)})
+        self._chart.update({"pending": self._head.lags(snapshot)})
         self._member_table.update(member_rows(group))
         self._partition_table.update([self._row(snapshot, group, place) for place in sorted(group.offsets)])
         self._show_letters(snapshot)
@@ -198,9 +199,9 @@ class QueueView:
         if topic is None:
             self._letters.show("–")
             self._letter_note.set_text(
-                f"{self._letter_topic} does not exist yet: nothing was given up."
+                f"{self._letter_topic} does not exist yet: there are no dead letters."
                 if self._letter_topic
-                else f"Records that are given up are dropped: set {DEAD_LETTER_TOPIC} of this group to keep them."
+                else f"Rejected records are dropped. Set {DEAD_LETTER_TOPIC} of this group to keep them."
             )
         else:
             sent = snapshot.groups.get(redrive_group(self._name))
@@ -208,13 +209,13 @@ class QueueView:
             left = sum(max(0, end - (sent.offsets.get(place, 0) if sent else 0)) for place, end in ends)
             self._letters.show(count(left), "warn" if left else "")
             self._letter_note.set_text(
-                f"{plural(left, 'letter')} in {topic.name}, with those of other groups that use it." if left else
-                f"No letter in {topic.name} waits."
+                f"{plural(left, 'dead letter')} in {topic.name}, including those of other groups." if left else
+                f"No dead letters in {topic.name}."
             )  # fmt: skip
         self._redrive.set_visibility(topic is not None)
 
     async def _open_letters(self) -> None:
-        with self._frame.reporting("Dead letters not read"):
+        with self._frame.reporting("The dead letters cannot be read"):
             letters = await self._frame.run(
                 waiting_letters, self._frame.console.cluster, self._name, self._letter_topic
             )
@@ -225,17 +226,17 @@ def _letters_dialog(frame: Frame, group: str, letters: Letters) -> None:
     with ui.dialog() as dialog, ui.card().classes("ms-dialog").style("width: 860px").props("data-testid=letters"):
         ui.label(f"Dead letters of {group}").classes("ms-dialog-title")
         if letters.more:
-            ui.label(f"The first {len(letters.letters):,}; there are more behind.").classes("ms-muted")
+            ui.label(f"The first {len(letters.letters):,} are shown; there are more.").classes("ms-muted")
         table = DataTable(
             [
-                Column("source", "From", cell="mono", searched=True),
-                Column("reason", "Given up because", searched=True),
-                Column("tries", "Tries", right=True),
+                Column("source", "Source", cell="mono", searched=True),
+                Column("reason", "Reason", searched=True),
+                Column("tries", "Deliveries", right=True),
                 Column("key", "Key", cell="mono", searched=True),
                 Column("value", "Value", cell="mono", searched=True),
             ],
             key="source",
-            empty=f"No letter of {group} waits in {letters.topic}",
+            empty=f"No dead letters of {group} in {letters.topic}",
             page_size=25,
             test_id="letter-rows",
         )
@@ -252,7 +253,9 @@ def _letters_dialog(frame: Frame, group: str, letters: Letters) -> None:
             ]
         )
         targets = sorted({letter.topic for letter in letters.letters})
-        ui.label(f"They go back to {', '.join(targets)}, each to its partition." if targets else "").classes("ms-muted")
+        ui.label(
+            f"They are sent back to {', '.join(targets)}, each to its original partition." if targets else ""
+        ).classes("ms-muted")
         with ui.element("div").classes("ms-actions"):
             ui.button("Cancel", on_click=dialog.close).props("flat no-caps")
             send = ui.button(f"Send {plural(len(letters.letters), 'record')} back", on_click=lambda: execute()).props(
@@ -262,7 +265,7 @@ def _letters_dialog(frame: Frame, group: str, letters: Letters) -> None:
 
     async def execute() -> None:
         send.disable()
-        with frame.reporting("Not sent back"):
+        with frame.reporting("The dead letters were not sent back"):
             number = await frame.run(redrive, frame.console.cluster, group, letters)
             frame.say(f"{plural(number, 'record')} sent back")
             frame.changed()

@@ -1,1 +1,1 @@
-"""What the schemas page computes: differences between versions."""
+"""The Schemas page: subjects, versions, their differences, checks and registration."""

@@ -1,9 +1,4 @@
-"""Schemas: all subjects in a table, and with ?subject=NAME one of them.
-
-A schema that somebody pasted: checked against a subject, and registered if it may be.
-
-One subject: versions, two of them side by side, its level, and a check of what was pasted.
-"""
+"""The Schemas page: list of subjects, one subject with its versions, and the form that checks or registers a schema."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -11,9 +6,9 @@ from typing import Any
 from nicegui import ui
 
 from millstream.console.console import UserError
-from millstream.console.formats import count
+from millstream.console.formats import count, plural
 from millstream.console.frame import Frame, console_page, go
-from millstream.console.schemas.diff import DiffView, readable
+from millstream.console.schemas.diff import Change, Row, Side, counts, readable, side_by_side
 from millstream.console.schemas.subjects import (
     EXAMPLES,
     LEVEL_HELP,
@@ -86,14 +81,14 @@ class Candidate:
                 against = await self._frame.run(check, registry, self._subject(typed), *self._typed(typed))
             except RegistryError as error:
                 if asked == self._asked:
-                    self._say("bad", "It cannot be used", [error.message])
+                    self._say("bad", "The schema is not valid", [error.message])
                 return
             if asked != self._asked:
                 return  # something else was asked meanwhile, and its verdict counts
             if against:
-                self._say("bad", "It is not compatible", against)
+                self._say("bad", "The schema is not compatible", against)
             else:
-                self._say("good", "It is compatible: it may be registered", [])
+                self._say("good", "The schema is compatible and can be registered", [])
 
     async def _register(self, typed: Typed) -> None:
         registry = self._frame.console.registry
@@ -102,10 +97,10 @@ class Candidate:
             try:
                 stored = await self._frame.run(register, registry, self._subject(typed), *self._typed(typed))
             except RegistryError as error:
-                self._say("bad", "It was not registered", [error.message])
+                self._say("bad", "The schema was not registered", [error.message])
                 return
-            self._say("good", f"Version {stored.version} of {stored.subject} with id {stored.id}", [])
-            self._frame.say(f"{stored.subject} has version {stored.version}.")
+            self._say("good", f"Version {stored.version} of {stored.subject} has id {stored.id}", [])
+            self._frame.say(f"Version {stored.version} of {stored.subject} is registered.")
             await self._registered(str(stored.subject))
 
     def _ask(self) -> int:
@@ -128,7 +123,7 @@ class Candidate:
         self._verdict.set_visibility(True)
 
 
-_OF_ALL = "(as for all subjects)"
+_OF_ALL = "(default)"
 
 
 class SubjectDetail:
@@ -151,7 +146,7 @@ class SubjectDetail:
                 "outline color=negative no-caps data-testid=delete-subject"
             )
         self._level_help = ui.label("").classes("ms-help").props("data-testid=level-help")
-        with card("Versions side by side"):
+        with card("Compare versions"):
             with ui.element("div").classes("ms-form"):
                 self._before = (
                     LiveChoice([], label="Before", on_change=self._compare)
@@ -164,7 +159,9 @@ class SubjectDetail:
                     .style("min-width: 220px")
                 )
             self._diff = DiffView()
-        with card("Check or register a schema", note="compared by the level above with the versions that count"):
+        with card(
+            "Check or register a schema", note="checked against the versions that the compatibility level covers"
+        ):
             self._candidate = Candidate(frame, lambda typed: name, self._registered)
         with card("Versions"):
             self._versions = DataTable(
@@ -173,7 +170,7 @@ class SubjectDetail:
                     Column("id", "Id", right=True),
                     Column("type", "Type", cell="badge"),
                     Column("state", "State", cell="badge"),
-                    Column("references", "Refers to"),
+                    Column("references", "References"),
                     Column("action", ""),
                 ],
                 key="version",
@@ -199,7 +196,7 @@ class SubjectDetail:
                 self._busy = False
             self._level.enable()
             self._level_help.set_text(f"{state.level}: {LEVEL_HELP[state.level]}")
-            self._delete.set_text("Delete" if state.live else "Delete for good")
+            self._delete.set_text("Delete" if state.live else "Delete permanently")
             self._versions.update([_version_row(each) for each in state.versions])
             self._show_difference()
             if first:
@@ -241,12 +238,12 @@ class SubjectDetail:
         if self._busy or state is None or chosen == (state.level if state.own_level else _OF_ALL):
             return
         registry = self._frame.console.registry
-        with self._frame.reporting("The level cannot be set"):
+        with self._frame.reporting("The compatibility level cannot be set"):
             if chosen == _OF_ALL:
                 await self._frame.run(forget_level, registry, self._name)
             else:
                 await self._frame.run(set_level, registry, self._name, chosen)
-            self._frame.say(f"{self._name} is checked by {chosen}.")
+            self._frame.say(f"The compatibility level of {self._name} is {chosen}.")
         await self._load(show_last=False)
 
     async def _delete_one(self, key: str) -> None:
@@ -258,13 +255,13 @@ class SubjectDetail:
         agreed = await self._frame.confirm(
             f"Delete version {version.version} of {self._name}?",
             [f"version {version.version} with id {version.id}, {version.type}"],
-            action="Delete softly",
-            more=f"Records that were written with id {version.id} can still be read; nobody can register against it.",
+            action="Soft delete",
+            more=f"Records written with id {version.id} can still be read. It is no longer used in checks.",
         )
         if agreed:
             with self._frame.reporting("The version cannot be deleted"):
                 await self._frame.run(delete_version, self._frame.console.registry, self._name, version.version)
-                self._frame.say(f"Version {version.version} is deleted.")
+                self._frame.say(f"Version {version.version} was deleted.")
             await self._load()
 
     async def _delete_all(self) -> None:
@@ -274,18 +271,18 @@ class SubjectDetail:
         permanent = not state.live
         going = state.versions if permanent else state.live
         agreed = await self._frame.confirm(
-            f"Delete {self._name} for good?" if permanent else f"Delete {self._name}?",
+            f"Delete {self._name} permanently?" if permanent else f"Delete {self._name}?",
             [f"version {each.version} with id {each.id}, {each.type}" for each in going],
-            action="Delete for good" if permanent else "Delete softly",
-            more="Records that were written with these ids can never be decoded again."
+            action="Delete permanently" if permanent else "Soft delete",
+            more="Records written with these ids can no longer be decoded."
             if permanent
-            else "Records that were written with these ids can still be read. Deleting once more is for good.",
+            else "Records written with these ids can still be read. A second delete is permanent.",
         )
         if not agreed:
             return
         with self._frame.reporting("The subject cannot be deleted"):
             await self._frame.run(delete_subject, self._frame.console.registry, self._name, permanent=permanent)
-            self._frame.say(f"{self._name} is gone." if permanent else f"{self._name} is deleted.")
+            self._frame.say(f"{self._name} was deleted permanently." if permanent else f"{self._name} was deleted.")
             go("/schemas")
 
 
@@ -319,9 +316,9 @@ class _Subjects:
         self._shown_level = ""
         self._reading = False
         with heading("Schemas"):
-            self._deleted = ui.checkbox("deleted ones", on_change=self._load).props("dense data-testid=deleted")
+            self._deleted = ui.checkbox("Show deleted", on_change=self._load).props("dense data-testid=deleted")
             self._level = (
-                ui.select(list(LEVELS), label="Compatibility of all", on_change=self._level_changed)
+                ui.select(list(LEVELS), label="Default compatibility", on_change=self._level_changed)
                 .props("outlined dense options-dense data-testid=global-level")
                 .style("min-width: 230px")
             )
@@ -343,7 +340,7 @@ class _Subjects:
                     Column("state", "State", cell="badge"),
                 ],
                 key="subject",
-                empty="No schemas yet. Register one, or let a serializer do it.",
+                empty="No schemas. Register one here or with a serializer.",
                 test_id="subjects",
             )
         ui.timer(0.05, self._load, once=True)
@@ -373,22 +370,20 @@ class _Subjects:
         chosen = str(self._level.value or "")
         if not chosen or chosen == self._shown_level:
             return
-        with self._frame.reporting("The level cannot be set"):
+        with self._frame.reporting("The compatibility level cannot be set"):
             await self._frame.run(set_level, self._frame.console.registry, None, chosen)
-            self._frame.say(f"Subjects without a level of their own are checked by {chosen}.")
+            self._frame.say(f"The default compatibility level is {chosen}.")
         await self._load()
 
     def _register(self) -> None:
         with dialog("Register a schema", wide=True, test_id="register-schema") as box:
             name = ui.input("Subject").props("outlined dense autofocus data-testid=new-subject").classes("ms-stack")
-            ui.label("Usually the topic's name with -value or -key behind it: serializers look there.").classes(
-                "ms-help"
-            )
+            ui.label("Usually the topic name followed by -value or -key, as serializers expect.").classes("ms-help")
 
             def subject(typed: Typed) -> str:
                 wanted = typed.text(name).strip()
                 if not wanted:
-                    raise UserError("a schema is registered under a subject: name one")
+                    raise UserError("enter a subject")
                 return wanted
 
             async def registered(stored: str) -> None:
@@ -397,3 +392,47 @@ class _Subjects:
 
             Candidate(self._frame, subject, registered)
         box.open()
+
+
+MOST_ROWS = 2000
+
+
+class DiffView:
+    def __init__(self) -> None:
+        self._note = ui.label("").classes("ms-muted").props("data-testid=diff-note")
+        self._box = ui.element("div").classes("ms-diff").props("data-testid=diff")
+
+    def show(self, before: str | None, after: str) -> None:
+        """Without a version before, the other alone."""
+        laid_out = readable(after)
+        rows = side_by_side(laid_out if before is None else readable(before), laid_out)
+        came, went = counts(rows)
+        if before is None:
+            self._note.set_text(plural(len(rows), "line"))
+        else:
+            self._note.set_text(
+                f"{plural(came, 'line')} added, {plural(went, 'line')} removed" if came or went else "No differences"
+            )
+        if len(rows) > MOST_ROWS:
+            self._note.set_text(f"{self._note.text}; the first {MOST_ROWS:,} lines are shown")
+        self._box.clear()
+        with self._box:
+            for row in rows[:MOST_ROWS]:
+                _side(row, row.before, "ms-went")
+                _side(row, row.after, "ms-came")
+
+
+def _side(row: Row, side: Side | None, tone: str) -> None:
+    if side is None:
+        ui.element("div").classes("ms-number ms-blank")
+        ui.element("div").classes("ms-blank")
+        return
+    ui.label(str(side.number)).classes("ms-number")
+    tone = "" if row.change is Change.SAME else tone
+    if not any(marked for _, marked in side.parts):
+        ui.label(side.text).classes(tone)
+        return
+    with ui.element("div").classes(tone):
+        for text, marked in side.parts:
+            with ui.element("mark" if marked else "span"):
+                ui.label(text).style("display: inline")

@@ -1,9 +1,9 @@
-"""Subjects of the registry as rows, and what is to be known of one."""
+"""Reads and changes subjects of the registry for the Schemas page."""
 
 from dataclasses import dataclass
 from typing import Any
 
-from millstream.console.frame import href
+from millstream.console.console import href
 from millstream.registry.errors import RegistryError
 from millstream.registry.records import StoredSchema, Subject, parse_subject
 from millstream.registry.registering import SchemaRequest
@@ -12,13 +12,13 @@ from millstream.registry.state import Level
 
 TYPES = ("AVRO", "JSON", "PROTOBUF")
 LEVEL_HELP = {
-    "NONE": "Nothing is checked: any schema may follow.",
-    "BACKWARD": "Consumers with the new schema can read what was written with the last one. Upgrade consumers first.",
-    "BACKWARD_TRANSITIVE": "Consumers with the new schema can read what was written with any earlier one.",
-    "FORWARD": "Consumers with the last schema can read what is written with the new one. Upgrade producers first.",
-    "FORWARD_TRANSITIVE": "Consumers with any earlier schema can read what is written with the new one.",
-    "FULL": "New and last schema can each read what the other wrote.",
-    "FULL_TRANSITIVE": "The new schema and every earlier one can each read what the other wrote.",
+    "NONE": "No check: any schema can be registered.",
+    "BACKWARD": "Consumers with the new schema can read records of the last version. Upgrade consumers first.",
+    "BACKWARD_TRANSITIVE": "Consumers with the new schema can read records of all earlier versions.",
+    "FORWARD": "Consumers with the last version can read records of the new schema. Upgrade producers first.",
+    "FORWARD_TRANSITIVE": "Consumers with any earlier version can read records of the new schema.",
+    "FULL": "Consumers with the new or the last version can read records of the other one.",
+    "FULL_TRANSITIVE": "Consumers with the new or any earlier version can read records of each other.",
 }
 LEVELS = tuple(LEVEL_HELP)
 assert set(LEVELS) == set(Level.__members__)

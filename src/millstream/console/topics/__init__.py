@@ -1,1 +1,1 @@
-"""What the topics page knows and does: settings, sizes, hot keys, making and deleting topics."""
+"""The Topics page: partitions, settings, hot keys, and creating, changing and deleting topics."""

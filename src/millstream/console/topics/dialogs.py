@@ -1,13 +1,11 @@
-"""The dialog in which a topic is made: name, partitions, replicas, settings with their explanations.
-
-One topic's settings in a table, with help texts and where each value comes from, and a dialog to change one.
-"""
+"""Dialogs that create a topic and change its settings, and the table of settings."""
 
 from collections.abc import Callable
 from typing import Any
 
 from nicegui import ui
 
+from millstream.console.formats import plural
 from millstream.console.frame import Frame
 from millstream.console.tables import Column, DataTable
 from millstream.console.topics.settings import (
@@ -54,8 +52,8 @@ class _Creation:
                 self._replicas = number_input("Replicas", min(3, brokers), 1, brokers).props("data-testid=new-replicas")
                 self._replicas.on_value_change(lambda: self._check_again(_REPLICAS))
             ui.label(
-                "More partitions let more consumers read at once; they can be added later, never taken away. "
-                f"Each is kept on as many brokers as there are replicas (there are {brokers})."
+                "More partitions allow more consumers in parallel. Partitions can be added later, but not removed. "
+                f"Each replica is stored on another broker; {plural(brokers, 'broker')} available."
             ).classes("ms-help")
             with ui.element("div").classes("ms-chips"):
                 ui.label("Settings").classes("ms-muted")
@@ -64,7 +62,7 @@ class _Creation:
                         f"flat dense no-caps size=sm data-testid=add-{name}"
                     )
                 others = [name for name in self._settings if name not in _OFTEN]
-                ui.select(others, label="another…", on_change=self._add_selected, with_input=True).props(
+                ui.select(others, label="other setting…", on_change=self._add_selected, with_input=True).props(
                     "dense outlined options-dense"
                 ).classes("ms-field-wide")
             self._rows = ui.element("div").classes("ms-stack")
@@ -97,7 +95,7 @@ class _Creation:
             field = self._chosen[name] = value_input(setting, setting.value or "")
             field.on_value_change(lambda: self._check_again(name))
             ui.button(icon="close", on_click=lambda: self._remove(name, row)).props("flat dense round size=sm").tooltip(
-                "Leave it as the brokers have it"
+                "Use the broker default"
             )
             ui.label(help_text(setting)).classes("ms-help")
 
@@ -115,9 +113,9 @@ class _Creation:
         if bad := name_complaint(typed.text(self._name).strip(), self._frame.snapshot.topics):
             wrong[_NAME] = bad
         if not 1 <= (typed.number(self._partitions) or 0) <= MOST_PARTITIONS:
-            wrong[_PARTITIONS] = f"say how many partitions, from 1 to {MOST_PARTITIONS}"
+            wrong[_PARTITIONS] = f"enter the number of partitions, 1 to {MOST_PARTITIONS}"
         if not 1 <= (typed.number(self._replicas) or 0) <= self._brokers:
-            wrong[_REPLICAS] = f"say how many replicas, from 1 to {self._brokers}, as there are brokers"
+            wrong[_REPLICAS] = f"enter the number of replicas, 1 to {self._brokers} (the number of brokers)"
         return wrong | {key: bad for key, value in self._values(typed).items() if (bad := complaint(key, value))}
 
     async def _create(self, typed: Typed) -> None:
@@ -144,7 +142,7 @@ class _Creation:
             self._button.props(remove="loading")
         self._dialog.close()
         self._frame.changed()
-        self._frame.say(f"Topic {name} is there.")
+        self._frame.say(f"Topic {name} was created.")
         self._created(name)
 
 
@@ -177,12 +175,12 @@ class SettingsView:
             [
                 Column("name", "Setting", searched=True),
                 Column("value", "Value", cell="mono", searched=True),
-                Column("source", "From", cell="badge"),
-                Column("without", "Without it", cell="mono"),
-                Column("explanation", "What it does", searched=True),
+                Column("source", "Source", cell="badge"),
+                Column("without", "Default", cell="mono"),
+                Column("explanation", "Description", searched=True),
             ],
             key="name",
-            empty="The broker describes no settings",
+            empty="No settings",
             page_size=100,
             sort_by="rank",
             test_id="settings",
@@ -224,9 +222,9 @@ class _Editing:
         with dialog(f"{setting.name} of {topic}", test_id="edit-setting") as self._dialog:
             ui.label(help_text(setting)).classes("ms-help")
             with ui.element("dl").classes("ms-facts"):
-                facts = [("Value now", _value(setting)), ("It comes from", setting.source.label)]
+                facts = [("Value", _value(setting)), ("Source", setting.source.label)]
                 if setting.source is Source.TOPIC:
-                    facts.append(("Without it", setting.without or ""))
+                    facts.append(("Default", setting.without or ""))
                 for word, text in facts:
                     with ui.element("dt"):
                         ui.label(word)
@@ -236,10 +234,10 @@ class _Editing:
             self._complaint = Complaint()
             if setting.read_only:
                 self._field.props("disable")
-                self._complaint.say("This one cannot be changed for a topic.")
+                self._complaint.say("This setting is read-only for topics.")
             with ui.element("div").classes("ms-actions"):
                 if setting.is_own:
-                    ui.button("Back to default", on_click=self._reset).props("flat no-caps data-testid=reset-setting")
+                    ui.button("Reset to default", on_click=self._reset).props("flat no-caps data-testid=reset-setting")
                 ui.button("Cancel", on_click=self._dialog.close).props("flat no-caps")
                 if not setting.read_only:
                     save = ui.button("Save").props("unelevated no-caps data-testid=save-setting")
@@ -266,14 +264,16 @@ class _Editing:
             return
         self._dialog.close()
         self._frame.say(
-            f"{self._setting.name} is the default again." if value is None else f"{self._setting.name} is {value}."
+            f"{self._setting.name} was reset to the default."
+            if value is None
+            else f"{self._setting.name} was set to {value}."
         )
         await self._view.load(changes)
 
 
 def _value(setting: TopicSetting) -> str:
     if setting.value is None:
-        return "secret"
+        return "(secret)"
     words = setting.value_in_words
     if words == "no limit":
         return words  # nineteen digits say less

@@ -1,6 +1,6 @@
-"""What brokers report about hot keys, put together: several reports on a topic become one document.
+"""Merges hot-key reports of several brokers into one document.
 
-Each broker reports on the partitions it leads, so the newest report of each is taken and rates are added up.
+Each broker reports on the partitions that it leads. The newest report of each broker is used, and rates are added up.
 """
 
 from collections.abc import Iterable

@@ -1,7 +1,4 @@
-"""Which partitions and keys carry a topic's traffic: the newest reports that brokers wrote, read from their topic.
-
-The hottest keys and the busiest partitions of a topic, as brokers last reported them.
-"""
+"""Reads the latest hot-key reports of a topic and shows its hottest keys and busiest partitions."""
 
 import json
 import time
@@ -47,7 +44,7 @@ class HotKeysView:
         self._topic = topic
         self._note = ui.label("").classes("ms-muted").props("data-testid=hot-note")
         with grid("two"):
-            with card("Hottest keys", note="share of the records that were sampled"):
+            with card("Hottest keys", note="share of the sampled records"):
                 self._keys = DataTable(
                     [
                         Column("key", "Key", cell="mono"),
@@ -56,7 +53,7 @@ class HotKeysView:
                         Column("bytes", "Of bytes", _percent, right=True),
                     ],
                     key="key",
-                    empty="No keys have been reported",
+                    empty="No keys reported",
                     filtered=False,
                     sort_by="records",
                     descending=True,
@@ -71,7 +68,7 @@ class HotKeysView:
                         Column("bytes", "Bytes/s", size, right=True),
                     ],
                     key="partition",
-                    empty="Nothing has been reported",
+                    empty="No partitions reported",
                     filtered=False,
                     sort_by="share",
                     descending=True,
@@ -81,14 +78,14 @@ class HotKeysView:
     async def load(self) -> None:
         if REPORT_TOPIC not in self._frame.snapshot.topics:
             self._note.set_text(
-                "Nothing has been reported. Millstream brokers report while records arrive, unless "
-                "millstream.hot.keys.enable is false; other brokers do not."
+                "No reports. Millstream brokers report hot keys while records arrive, unless "
+                "millstream.hot.keys.enable is false. Other brokers do not report them."
             )
             return
-        with self._frame.reporting("The reports on hot keys cannot be read"):
+        with self._frame.reporting("The hot-key reports cannot be read"):
             reports = await self._frame.run(newest_reports, RecordReader(self._frame.console.cluster), self._topic)
             if not reports:
-                self._note.set_text("Nothing was written for a while, so there is no report on this topic.")
+                self._note.set_text("No report on this topic: no records were written recently.")
                 return
             self._show(merged(reports, _TOP))
 
@@ -96,8 +93,8 @@ class HotKeysView:
         reported = ago(time.time() * 1000 - document["time_ms"])
         traffic = f"{short_count(document['records_per_second'])} records/s, {size(document['bytes_per_second'])}/s"
         self._note.set_text(
-            f"Reported {reported}: {traffic}; keys by {count(document['sampled_records'])} samples. A key lives on one "
-            "partition: what one key brings cannot be spread by adding partitions."
+            f"Reported {reported}: {traffic}; {count(document['sampled_records'])} keys sampled. All records of a "
+            "key are in one partition, so more partitions do not spread a hot key."
         )
         self._keys.update(
             [

@@ -1,22 +1,17 @@
-"""Topics: all of them in a table, and with ?topic=NAME one of them.
-
-One topic: numbers, layout, rate, hot keys, settings, readers; adding partitions and deleting.
-
-Where the partitions of a topic are: a row for each, a column for each broker, leaders and replicas in colours.
-"""
+"""The Topics page: list of topics, and one topic with partitions, hot keys, settings and reading groups."""
 
 from typing import Any
 
 from nicegui import ui
 
-from millstream.console.formats import count, plural, rate, short_count, size
-from millstream.console.frame import Frame, console_page, go, href
+from millstream.console.console import href
+from millstream.console.formats import count, rate, short_count, size
+from millstream.console.frame import Frame, console_page, go
 from millstream.console.live.snapshot import Snapshot
 from millstream.console.tables import Column, DataTable
 from millstream.console.topics.dialogs import SettingsView, open_creation
 from millstream.console.topics.hot_keys import EVERY_S, HotKeysView
 from millstream.console.topics.rows import (
-    Contents,
     brokers_of,
     contents_of,
     health,
@@ -24,6 +19,7 @@ from millstream.console.topics.rows import (
     log_starts,
     readers_of,
     topic_rows,
+    what_goes,
 )
 from millstream.console.topics.settings import MOST_PARTITIONS, add_partitions, delete_topic
 from millstream.console.widgets import Complaint, Stat, TimeChart, Typed, card, dialog, heading, number_input, send_form
@@ -46,9 +42,9 @@ class LayoutView:
         self._brokers: list[int] | None = None
         with ui.element("header").classes("ms-card-head"):
             ui.label("Layout").classes("ms-card-title")
-            ui.label("who holds which partition, and who leads it").classes("ms-muted")
+            ui.label("replicas of each partition by broker").classes("ms-muted")
             with ui.element("div").classes("ms-legend"):
-                for role, word in (("leader", "leader"), ("insync", "in sync"), ("behind", "behind or down")):
+                for role, word in (("leader", "leader"), ("insync", "in sync"), ("behind", "not in sync or down")):
                     ui.label(word).classes(f"ms-replica ms-replica-{role}")
         self._box = ui.element("div").classes("ms-stack")
         self._table: DataTable | None = None
@@ -105,13 +101,13 @@ class TopicDetail:
             ui.button("Delete", icon="delete_outline", on_click=self._delete).props(
                 "outline color=negative no-caps data-testid=delete-topic"
             )
-        self._gone = ui.label("There is no such topic (any more).").classes("ms-muted").props("data-testid=no-topic")
+        self._gone = ui.label("This topic does not exist.").classes("ms-muted").props("data-testid=no-topic")
         with card(""), ui.element("div").classes("ms-stats"):
             self._stats = {
                 "state": Stat("state", test_id="topic-state"),
                 "partitions": Stat("partitions", test_id="topic-partitions"),
-                "replicas": Stat("replicas each"),
-                "written": Stat("records ever written"),
+                "replicas": Stat("replication factor"),
+                "written": Stat("records written"),
                 "rate": Stat("records/s in", test_id="topic-rate"),
                 "size": Stat("on disk, all replicas", test_id="topic-size"),
                 "readers": Stat("groups reading"),
@@ -134,7 +130,7 @@ class TopicDetail:
                     self._chart = TimeChart(["records/s"], test_id="topic-chart")
             with ui.tab_panel(hot):
                 self._hot = HotKeysView(frame, topic)
-            with ui.tab_panel(settings), card("Settings", note="pick one to change it"):
+            with ui.tab_panel(settings), card("Settings", note="choose a setting to change it"):
                 self._settings = SettingsView(frame, topic)
             with ui.tab_panel(readers), card("Groups that read this topic"):
                 self._readers = DataTable(
@@ -142,10 +138,10 @@ class TopicDetail:
                         Column("group", "Group", cell="link"),
                         Column("kind", "Kind", cell="badge"),
                         Column("members", "Members", count, right=True),
-                        Column("lag", "Behind", count, right=True),
+                        Column("lag", "Lag", count, right=True),
                     ],
                     key="group",
-                    empty="No group has committed offsets here, or is assigned to it",
+                    empty="No group has committed offsets or assigned members for this topic",
                     test_id="readers",
                 )
         frame.live(self._show)
@@ -199,19 +195,19 @@ class TopicDetail:
             return
         there = len(topic.partitions)
         with dialog(f"Add partitions to {self._topic}", test_id="more-partitions") as box:
-            wanted = number_input("Partitions afterwards", there + 1, there + 1, MOST_PARTITIONS).props(
+            wanted = number_input("New number of partitions", there + 1, there + 1, MOST_PARTITIONS).props(
                 "autofocus data-testid=partition-count"
             )
             ui.label(
-                f"There are {there} now. They cannot be taken away again, and from then on records of a key may go to "
-                "another partition than before: consumers that need them in order must be done with the old ones first."
+                f"The topic has {there} now. Partitions cannot be removed. After the change, records of a key can go "
+                "to another partition: consumers that need the order must first read all existing records."
             ).classes("ms-help")
             complaint = Complaint()
 
             async def add(typed: Typed) -> None:
                 number = typed.number(wanted) or 0
                 if not there < number <= MOST_PARTITIONS:
-                    complaint.say(f"say a number from {there + 1} to {MOST_PARTITIONS}")
+                    complaint.say(f"enter a number from {there + 1} to {MOST_PARTITIONS}")
                     return
                 try:
                     await self._frame.run(add_partitions, self._frame.console.cluster, self._topic, number)
@@ -239,9 +235,9 @@ class TopicDetail:
             pass  # a partition has no leader: what it holds is not known, and it may be deleted all the same
         going = contents_of(self._topic, self._frame.snapshot, starts)
         agreed = await self._frame.confirm(
-            f"Delete the topic {self._topic}?",
+            f"Delete topic {self._topic}?",
             what_goes(going),
-            action="Delete for good",
+            action="Delete permanently",
             more="This cannot be undone.",
         )
         if not agreed:
@@ -249,24 +245,8 @@ class TopicDetail:
         with self._frame.reporting(f"{self._topic} cannot be deleted"):
             await self._frame.run(delete_topic, cluster, self._topic)
             self._frame.changed()
-            self._frame.say(f"Topic {self._topic} is gone.")
+            self._frame.say(f"Topic {self._topic} was deleted.")
             go("/topics")
-
-
-def what_goes(contents: Contents) -> list[str]:
-    """What a person should know before a topic is deleted."""
-    records = "an unknown number of records" if contents.records is None else plural(contents.records, "record")
-    lines = [
-        f"topic {contents.topic}",
-        f"{plural(contents.partitions, 'partition')} with {plural(contents.replicas, 'replica')}",
-        f"{records}, {size(contents.size_bytes)} on disk",
-    ]
-    if not contents.readers:
-        return [*lines, "no group reads it"]
-    return lines + [
-        f"read by group {reader.group} ({reader.kind}, {plural(reader.members, 'member')}, {reader.lag:,} behind)"
-        for reader in contents.readers
-    ]
 
 
 @console_page("/topics")
@@ -280,7 +260,7 @@ def topics(frame: Frame) -> None:
 
 def _list(frame: Frame) -> None:
     with heading("Topics"):
-        internal = ui.checkbox("internal ones").props("dense data-testid=internal")
+        internal = ui.checkbox("Show internal").props("dense data-testid=internal")
         ui.button(
             "Create topic", icon="add", on_click=lambda: open_creation(frame, lambda name: go("/topics", topic=name))
         ).props("unelevated no-caps data-testid=open-create")
@@ -296,7 +276,7 @@ def _list(frame: Frame) -> None:
                 Column("readers", "Groups", count, right=True),
             ],
             key="topic",
-            empty="No topics yet. Create one, or let a producer do it.",
+            empty="No topics. Create one here or with a producer.",
             test_id="topics",
         )
 

@@ -1,14 +1,11 @@
-"""Rows of the tables on the topics pages, made from what was last seen of the cluster.
-
-What a topic holds and who reads it: what would go if it were deleted.
-"""
+"""Table rows of the Topics page, computed from a snapshot, and the summary shown before a topic is deleted."""
 
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from millstream.console.formats import size
-from millstream.console.frame import href
+from millstream.console.console import href
+from millstream.console.formats import plural, size
 from millstream.console.live.snapshot import NO_LEADER, Partition, Snapshot, Topic
 from millstream.raw_client import EARLIEST, Cluster, TopicPartition
 
@@ -42,7 +39,7 @@ def health(topic: Topic, snapshot: Snapshot) -> tuple[str, str]:
     """How a topic is, in a word or two, and the tone to say it in."""
     offline = sum(each.leader == NO_LEADER or not snapshot.is_up(each.leader) for each in topic.partitions)
     if offline and snapshot.brokers:
-        return f"{offline} without leader", "bad"
+        return f"{offline} offline", "bad"
     wanted = snapshot.min_in_sync.get(topic.name, 1)
     short = sum(len(each.isr) < min(wanted, len(each.replicas)) for each in topic.partitions)
     if short:
@@ -86,7 +83,7 @@ def _role(partition: Partition, broker: int, snapshot: Snapshot) -> str:
     return "leader" if broker == partition.leader else "insync"
 
 
-_ROLES = {"leader": "leader", "insync": "in sync", "behind": "behind"}
+_ROLES = {"leader": "leader", "insync": "in sync", "behind": "not in sync"}
 
 
 def _cell(partition: Partition, broker: int, role: str, snapshot: Snapshot) -> str:
@@ -159,3 +156,19 @@ def contents_of(topic: str, snapshot: Snapshot, starts: dict[int, int] | None) -
         snapshot.size(described),
         readers_of(topic, snapshot),
     )
+
+
+def what_goes(contents: Contents) -> list[str]:
+    """What a person should know before a topic is deleted."""
+    records = "an unknown number of records" if contents.records is None else plural(contents.records, "record")
+    lines = [
+        f"topic {contents.topic}",
+        f"{plural(contents.partitions, 'partition')} with {plural(contents.replicas, 'replica')}",
+        f"{records}, {size(contents.size_bytes)} on disk",
+    ]
+    if not contents.readers:
+        return [*lines, "no consumer groups"]
+    return lines + [
+        f"read by group {reader.group} ({reader.kind}, {plural(reader.members, 'member')}, lag {reader.lag:,})"
+        for reader in contents.readers
+    ]

@@ -1,7 +1,4 @@
-"""A topic's settings as brokers describe them: value, where it comes from, what would be without it, what it means.
-
-Making topics, adding partitions, deleting: single requests to the cluster, and checks before they are sent.
-"""
+"""Topic settings with value, source, default and help text; creates, changes and deletes topics."""
 
 import re
 import time
@@ -42,9 +39,9 @@ _TIMES = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
 _LABELS = {
     Source.UNKNOWN: "unknown",
     Source.TOPIC: "this topic",
-    Source.BROKER: "broker, changed at run time",
-    Source.ALL_BROKERS: "all brokers, changed at run time",
-    Source.FILE: "broker's file",
+    Source.BROKER: "broker (dynamic)",
+    Source.ALL_BROKERS: "all brokers (dynamic)",
+    Source.FILE: "broker file",
     Source.DEFAULT: "default",
 }
 
@@ -219,17 +216,17 @@ MOST_PARTITIONS = 10_000
 def name_complaint(name: str, existing: Mapping[str, object]) -> str | None:
     """What is wrong with the name of a new topic; None if nothing."""
     if not name:
-        return "a topic needs a name"
+        return "enter a name"
     if name in existing:
-        return "there is a topic of this name already"
+        return "a topic with this name exists"
     if len(name) > _LONGEST_NAME:
-        return f"at most {_LONGEST_NAME} characters, these are {len(name)}"
+        return f"the name has {len(name)} characters; the maximum is {_LONGEST_NAME}"
     if name in (".", "..") or not _NAME.fullmatch(name):
-        return "only letters, digits, '.', '_' and '-'"
+        return "a name can have only letters, digits, '.', '_' and '-'"
     alike = name.replace(".", "_")
     for other in existing:
         if other.replace(".", "_") == alike:
-            return f"{other} differs only in '.' and '_', which metrics cannot tell apart"
+            return f"the name differs from {other} only in '.' and '_', which collide in metric names"
     return None
 
 

@@ -1,1 +1,1 @@
-"""TODO: clients."""
+"""Simulated clients: producers, consumers, transactions, group members and an administrator."""

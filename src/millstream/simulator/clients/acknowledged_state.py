@@ -1,8 +1,6 @@
-"""What clients share that check that nothing acknowledged is taken back: which node to ask, what was acknowledged when.
+"""Clients that check that acknowledged state is not lost: committed offsets, schemas in `_schemas`, deleted records.
 
-What a client has read counts as acknowledged, too: a client that knows an offset or a schema may act on it.
-
-Clients of ordinary topics that hold more than records: schemas in `_schemas`, and a log that is cut at its start.
+`KeepingClient` is the base class, also of the group members in `group_members`.
 """
 
 from abc import ABC, abstractmethod
@@ -34,11 +32,11 @@ TRY_AGAIN = frozenset(
         ErrorCode.FENCED_LEADER_EPOCH,
     )
 )
-"""What leaves the outcome open, or says to ask again."""
+"""Errors that leave the outcome unknown or are retriable."""
 
 
 class Progress:
-    """When each client was acknowledged something last."""
+    """The time of the last acknowledgement of each client."""
 
     def __init__(self) -> None:
         self.acked_at: dict[str, float] = {}
@@ -53,7 +51,10 @@ class Progress:
 
 
 class KeepingClient(ABC):
-    """A program: one loop, which goes on whatever happens to the node."""
+    """A client that checks that nothing acknowledged is lost, in one loop that survives all errors.
+
+    What a client has read also counts as acknowledged: it may act on an offset or a schema it knows.
+    """
 
     def __init__(
         self, process: Process, bootstrap: list[tuple[str, int]], workload: Workload, progress: Progress
@@ -84,7 +85,7 @@ class KeepingClient(ABC):
 
     @abstractmethod
     async def step(self) -> None:
-        """Does one thing; OSError where the outcome is not known."""
+        """Does one operation. OSError if the outcome is not known."""
 
     def acked(self, what: str) -> None:
         self._progress.note(self.name, self.workload.recorder.now())
@@ -113,7 +114,7 @@ class KeepingClient(ABC):
 
     @staticmethod
     def certain(api: str, code: int) -> ErrorCode:
-        """The error of a response that is final; OSError for one that is not."""
+        """The error code of a final response. OSError for a retriable one."""
         error = ErrorCode(code)
         if error in TRY_AGAIN:
             raise ConnectionError(f"{api}: {error.name}")
@@ -135,7 +136,7 @@ class KeepingClient(ABC):
         return int(found.offset)
 
     async def produce(self, at: At, batch: bytes) -> int:
-        """The offset of the first record, once it is acknowledged."""
+        """Writes a batch. Returns its base offset after the acknowledgement."""
         leader = self.leader(at)
         topic, index = at
         rows = [{"name": topic, "topic_id": leader.topic_id, "partition_data": [{"index": index, "records": batch}]}]
@@ -148,7 +149,7 @@ class KeepingClient(ABC):
 
 
 class GroupOffset:
-    """The offset of one group in one partition: it grows with every commit, and never goes back."""
+    """The committed offset of one group in one partition. It grows with every commit and must never decrease."""
 
     def __init__(self, owner: KeepingClient, group: str, at: At) -> None:
         self._owner = owner
@@ -157,7 +158,7 @@ class GroupOffset:
         self._last = 0
         self._kept = 0
         self._open: set[int] = set()
-        """Commits whose outcome is not known: they may come into force later, after newer ones."""
+        """Commits of unknown outcome: they may take effect later, after newer ones."""
 
     async def commit(self, member_id: str, epoch: int) -> ErrorCode:
         owner = self._owner
@@ -194,7 +195,7 @@ class GroupOffset:
         if found is None:
             return
         if found < expected and found not in self._open:
-            self._owner.taken_back(f"group {self._group} is at offset {found}, and {expected} was acknowledged")
+            self._owner.taken_back(f"group {self._group} has offset {found}, but {expected} was acknowledged")
         self._kept = max(self._kept, found)
 
 
@@ -216,7 +217,7 @@ def _batch(client: KeepingClient, rows: Iterable[tuple[bytes | None, bytes]]) ->
 
 
 class Registrar(KeepingClient):
-    """Writes versions of subjects as a registry does, and reads them all: a version that was told of stays."""
+    """Writes schema versions as a registry does, and reads them. An acknowledged version must not disappear."""
 
     _AT: At = (SCHEMAS.name, 0)
 
@@ -248,7 +249,7 @@ class Registrar(KeepingClient):
     async def _read(self) -> None:
         expected = dict(self._kept)
         found: dict[bytes, int] = {}
-        # As a registry does: a broker that has just started says when it knows the end, and not before.
+        # As a registry does: a broker that has just started responds only when it knows the end offset.
         position, end = 0, await self.list_offset(self._AT, _LATEST)
         while position < end:
             error, row = await self.client.fetch(*self._AT, position, wait_ms=20)
@@ -260,13 +261,13 @@ class Registrar(KeepingClient):
         for subject, version in expected.items():
             seen = found.get(subject, 0)
             if seen < version and seen not in self._open[subject]:
-                self.taken_back(f"{subject.decode()} has version {seen}, and {version} was acknowledged")
+                self.taken_back(f"{subject.decode()} has version {seen}, but {version} was acknowledged")
         for subject, version in found.items():
             self._kept[subject] = max(self._kept.get(subject, 0), version)
 
 
 class Shortener(KeepingClient):
-    """Writes, and deletes what it wrote: records that were deleted stay so."""
+    """Writes records and deletes them. Deleted records must not return."""
 
     _AT: At = (SHORT.name, 0)
 
@@ -299,10 +300,10 @@ class Shortener(KeepingClient):
         row = response.topics[0].partitions[0]
         if self.certain("delete_records", row.error_code) == ErrorCode.NONE:
             self._low = max(self._low, row.low_watermark)
-            self.acked(f"all before offset {row.low_watermark} is deleted")
+            self.acked(f"deleted records before offset {row.low_watermark}")
 
     async def _look(self) -> None:
         expected = self._low
         found = await self.list_offset(self._AT, _EARLIEST)
         if found < expected:
-            self.taken_back(f"{SHORT.name} begins at {found}, and all before {expected} was deleted")
+            self.taken_back(f"{SHORT.name} starts at offset {found}, but records before {expected} were deleted")

@@ -1,4 +1,4 @@
-"""A client of the simulated cluster: Kafka's wire over simulated streams, with the metadata every client keeps."""
+"""A Kafka client over the simulated network. It caches metadata as real clients do."""
 
 import asyncio
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from millstream.simulator.machine import Process
 
 REQUEST_SECONDS = 3.0
 GROUP, TRANSACTION = 0, 1
-"""What coordinators are found for."""
+"""Key types of FindCoordinator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +35,16 @@ class SimulatedClient:
         self._leaders: dict[tuple[str, int], Leader] = {}
         self._refreshing: asyncio.Future[None] | None = None
         self.topics: tuple[str, ...] = ()
-        """Whose metadata it keeps."""
+        """Topics in its metadata requests."""
         self.compares_epochs = True
-        """Whether it keeps a leader that is newer than what a node says. Some clients do not: they go back to a leader
-        that was deposed and does not know it."""
+        """Whether it ignores metadata with an older leader epoch. Some clients accept it, and so return to a deposed
+        leader that does not know it was deposed."""
 
     def leader(self, topic: str, partition: int) -> Leader | None:
         return self._leaders.get((topic, partition))
 
     async def refresh(self) -> None:
-        """Asks some node for the metadata; who asks while that is under way shares the answer. OSError if it failed."""
+        """Requests metadata from a random broker. Concurrent callers share one request. OSError if it failed."""
         if self._refreshing is None:
             self._refreshing = asyncio.ensure_future(self._refresh())
             self._refreshing.add_done_callback(self._refreshed)
@@ -68,14 +68,14 @@ class SimulatedClient:
                 at = (topic.name, partition.partition_index)
                 known = self._leaders.get(at)
                 if self.compares_epochs and _is_newer(known, topic.topic_id, partition.leader_epoch):
-                    continue  # from a node that is behind
+                    continue  # the responding node has old metadata
                 if partition.leader_id >= 0:
                     self._leaders[at] = Leader(partition.leader_id, partition.leader_epoch, topic.topic_id)
                 elif known is not None:
                     del self._leaders[at]
 
     async def ask_any(self, api: str, fields: Mapping[str, Any], *, timeout_s: float = REQUEST_SECONDS) -> Message:
-        """A request that any broker takes."""
+        """Sends a request to a random bootstrap broker."""
         return await self._ask(self.randomness.choice(self._bootstrap), api, fields, timeout_s)
 
     async def ask(
@@ -87,21 +87,21 @@ class SimulatedClient:
         timeout_s: float = REQUEST_SECONDS,
         version: int | None = None,
     ) -> Message:
-        """In the newest version, unless one is given."""
+        """Sends a request to one node, in the newest version unless one is given."""
         address = self._addresses.get(node_id)
         if address is None:
-            raise ConnectionError(f"it is not known where node {node_id} is")
+            raise ConnectionError(f"the address of node {node_id} is not known")
         return await self._ask(address, api, fields, timeout_s, version)
 
     def new_channel(self, node_id: int) -> Channel | None:
-        """A connection of its own, which the caller closes; None if it is not known where the node is."""
+        """A separate connection, which the caller must close. None if the address of the node is not known."""
         address = self._addresses.get(node_id)
         if address is None:
             return None
         return Channel(*address, self.process.network, self.loop, client_id=self._client_id)
 
     async def find_coordinator(self, kind: int, key: str) -> int:
-        """The node that coordinates a group or a transactional id; OSError while nobody knows."""
+        """The coordinator of a group or a transactional id. OSError while there is none."""
         fields = {"key_type": kind, "coordinator_keys": [key], "key": key}
         row = (await self.ask_any("find_coordinator", fields)).coordinators[0]
         if row.error_code:
@@ -112,7 +112,7 @@ class SimulatedClient:
     async def fetch(
         self, topic: str, partition: int, position: int, *, committed_only: bool = False, wait_ms: int = 700
     ) -> tuple[ErrorCode, Message | None]:
-        """What follows `position`, waiting a moment if nothing does: the partition's row of the answer."""
+        """Fetches from `position`, waiting up to `wait_ms` for records. Returns the partition row of the response."""
         leader = self.leader(topic, partition)
         if leader is None:
             return ErrorCode.LEADER_NOT_AVAILABLE, None
@@ -141,7 +141,7 @@ class SimulatedClient:
         return ErrorCode(row.error_code), row
 
     async def look_again(self) -> None:
-        """A client that takes whatever a node says asks all the time who leads."""
+        """A client that accepts old metadata requests metadata all the time."""
         if not self.compares_epochs:
             try:
                 await self.refresh()
@@ -149,7 +149,7 @@ class SimulatedClient:
                 pass
 
     async def recover(self) -> None:
-        """After an error: rests, and learns what is new."""
+        """After an error: waits, then refreshes the metadata."""
         await self.rest(0.05, 0.3)
         try:
             await self.refresh()

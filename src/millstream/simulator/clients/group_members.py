@@ -1,7 +1,8 @@
-"""Members of a classic group, of a consumer group (KIP-848) and of a share group: what they were told stays true.
+"""Members of a classic group, a consumer group (KIP-848) and a share group, which check that acknowledged state
+persists.
 
-An outage is much shorter than any session here. So a member whose every response arrived, and who is not known any
-more, or is in an earlier epoch, was lost with what the coordinator had acknowledged.
+Downtimes are much shorter than the session timeouts. So if all responses of a member arrived, and it is then unknown or
+in an earlier epoch, the coordinator has lost acknowledged state.
 """
 
 from typing import Any
@@ -23,7 +24,7 @@ _NOT_A_MEMBER = frozenset((ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERA
 
 
 class ClassicMember(KeepingClient):
-    """The only member of a group: it joins, leads, and commits offsets as a member."""
+    """The only member of a classic group: it joins and commits offsets."""
 
     def __init__(
         self, process: Process, bootstrap: list[tuple[str, int]], workload: Workload, progress: Progress
@@ -33,7 +34,7 @@ class ClassicMember(KeepingClient):
         self._member_id = ""
         self._generation = -1
         self._kept_generation = -1
-        """The last one that was acknowledged to be in force."""
+        """The last generation that a SyncGroup response confirmed."""
 
     async def step(self) -> None:
         chance = self.randomness.random()
@@ -61,13 +62,13 @@ class ClassicMember(KeepingClient):
             self._member_id = joined.member_id
             return
         if error == ErrorCode.UNKNOWN_MEMBER_ID:
-            self._member_id = ""  # its join was never acknowledged, or a violation was reported before
+            self._member_id = ""  # its join was never acknowledged
             return
         if error != ErrorCode.NONE:
             return
         self._member_id, generation = joined.member_id, joined.generation_id
         if generation < self._kept_generation:
-            self.taken_back(f"generation {generation} after generation {self._kept_generation} was in force")
+            self.taken_back(f"got generation {generation}, but generation {self._kept_generation} was acknowledged")
         await self._sync(generation)
 
     async def _sync(self, generation: int) -> None:
@@ -91,13 +92,13 @@ class ClassicMember(KeepingClient):
 
     def _take(self, error: ErrorCode) -> None:
         if error in _NOT_A_MEMBER:
-            self.taken_back(f"{error.name} for a member of generation {self._generation}, which was acknowledged")
+            self.taken_back(f"got {error.name} as a member of generation {self._generation}, which was acknowledged")
         if error != ErrorCode.NONE:
             self._generation = -1
 
 
 class ConsumerMember(KeepingClient):
-    """One of two members, which come and go, so that epochs and assignments change."""
+    """One of two members of a KIP-848 group. One of them leaves and rejoins, so that epochs and assignments change."""
 
     def __init__(
         self, process: Process, bootstrap: list[tuple[str, int]], workload: Workload, progress: Progress, *, stays: bool
@@ -127,7 +128,7 @@ class ConsumerMember(KeepingClient):
         else:
             error = await self._offset.commit(self._member_id, self._epoch)
             if error in _NOT_A_MEMBER and self._is_certain:
-                self.taken_back(f"{error.name} for {self._member_id} in epoch {self._epoch}, which was acknowledged")
+                self.taken_back(f"got {error.name} as {self._member_id} in epoch {self._epoch}, which was acknowledged")
 
     async def _beat(self) -> None:
         fields = {
@@ -143,11 +144,11 @@ class ConsumerMember(KeepingClient):
         self._is_certain = True
         if error in _NOT_A_MEMBER:
             if was_certain and self._epoch > 0:
-                self.taken_back(f"{error.name} for {self._member_id} in epoch {self._epoch}, which was acknowledged")
+                self.taken_back(f"got {error.name} as {self._member_id} in epoch {self._epoch}, which was acknowledged")
             self._epoch, self._owned = 0, []
         elif error == ErrorCode.NONE:
             if response.member_epoch < self._epoch:
-                self.taken_back(f"{self._member_id} is in epoch {response.member_epoch}, and was in {self._epoch}")
+                self.taken_back(f"{self._member_id} got epoch {response.member_epoch}, but had {self._epoch}")
             self._epoch = response.member_epoch
             if response.assignment is not None:
                 self._owned = [
@@ -169,7 +170,7 @@ class ConsumerMember(KeepingClient):
 
 
 class ShareMember(KeepingClient):
-    """Takes records out of a queue: one that was accepted or rejected never comes back."""
+    """A member of a share group. A record that was accepted or rejected must not be delivered again."""
 
     def __init__(
         self, process: Process, bootstrap: list[tuple[str, int]], workload: Workload, progress: Progress
@@ -181,7 +182,7 @@ class ShareMember(KeepingClient):
         self._session_epoch = 0
         self._is_certain = True
         self._done: dict[int, bytes] = {}
-        """What was accepted or rejected, and acknowledged to be so, by offset."""
+        """Records with an acknowledged accept or reject, by offset."""
 
     @property
     def _member_id(self) -> str:
@@ -214,15 +215,15 @@ class ShareMember(KeepingClient):
         self._is_certain = True
         if error in _NOT_A_MEMBER:
             if was_certain and self._member_epoch > 0:
-                self.taken_back(f"{error.name} for a member in epoch {self._member_epoch}, which was acknowledged")
+                self.taken_back(f"got {error.name} as a member in epoch {self._member_epoch}, which was acknowledged")
             self._member_epoch = 0
         elif error == ErrorCode.NONE:
             if response.member_epoch < self._member_epoch:
-                self.taken_back(f"epoch {response.member_epoch} after epoch {self._member_epoch}")
+                self.taken_back(f"got epoch {response.member_epoch}, but had {self._member_epoch}")
             self._member_epoch = response.member_epoch
 
     async def _take_some(self) -> None:
-        epoch, self._session_epoch = self._session_epoch, 0  # a session ends where a response is missing
+        epoch, self._session_epoch = self._session_epoch, 0  # without a response the session is lost
         fields = {
             **self._identity(epoch),
             "max_wait_ms": 50,
@@ -252,7 +253,7 @@ class ShareMember(KeepingClient):
         }
         for offset in acquired:
             if offset in self._done:
-                self.taken_back(f"offset {offset} was accepted as {self._done[offset]!r}, and comes again")
+                self.taken_back(f"offset {offset} was accepted as {self._done[offset]!r}, but is delivered again")
         if acquired:
             await self._acknowledge({offset: values[offset] for offset in acquired if offset in values})
 

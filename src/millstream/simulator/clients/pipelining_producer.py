@@ -1,11 +1,11 @@
-"""A producer that has several batches under way at once, and believes what librdkafka believes.
+"""A producer with several batches in flight, which interprets responses as librdkafka does.
 
-Up to five batches go out on one connection, one after the other, as if answers took a while. When it hears meanwhile
-that another node leads, it sends there what comes next, though the first ones still wait for an answer of the old
-leader. When all have come back or were given up, what was not acknowledged is sent again, in order. The success of a
-batch stands for all before it: a leader that takes the second and does not have the first has lost that. No sequence
-may be refused: for that it would begin a new epoch, and repeat in it what may be in the log already. Every few batches
-it begins anew under another producer id, so that its first batch meets leaders of all kinds.
+It sends up to five batches on one connection without waiting for responses. When the metadata names another leader, it
+sends the next batches there, although the old leader still owes responses. When all responses have arrived or timed
+out, it sends the unacknowledged batches again, in order. The success of a batch confirms all batches before it: a
+leader that accepts the second without the first has lost the first. No sequence may be rejected, because the producer
+would then start a new epoch and send again what may already be in the log. After a few batches it starts again with a
+new producer id, so that first batches meet leaders in all states.
 """
 
 import asyncio
@@ -26,9 +26,9 @@ _MOST_UNDER_WAY = 5
 _GIVE_UP_SECONDS = 20.0
 _GAP_SECONDS = 0.01
 _LOOK_SECONDS = 0.25
-"""How often it asks for the leader while it waits for answers."""
+"""Interval of metadata requests while it waits for responses."""
 Outcome = tuple[ErrorCode, int]
-"""An error, or where the batch is."""
+"""An error code and the base offset of the batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class _Batch:
 
 
 class PipeliningProducer(Producer):
-    """A program: writes to every partition of the plan."""
+    """Writes to all partitions of the plain topics."""
 
     async def _write(self, topic: str, partition: int) -> None:
         workload, client = self._workload, self._client
@@ -70,15 +70,15 @@ class PipeliningProducer(Producer):
             while len(under_way) < at_once and add_one() is not None:
                 pass
             outcomes = await self._send_all(topic, partition, under_way, add_one)
-            # What is refused for good is told its user as failed, whatever comes behind it.
+            # A batch with a final error is reported as failed to the user, whatever happens to the next ones.
             refused = [at for at, (error, _) in enumerate(outcomes) if _is_for_good(error)]
             outcomes = outcomes[: refused[0]] if refused else outcomes
             for error, _ in outcomes:
                 if error in SEQUENCE_REFUSALS:
                     workload.report(
                         "AckedIsKept",
-                        f"{partition_name(topic, partition)} refused a sequence of producer {producer_id} with"
-                        f" {error.name} although it got all in order",
+                        f"{partition_name(topic, partition)} rejected a sequence of producer {producer_id} with"
+                        f" {error.name}, although all batches were sent in order",
                     )
                     refused.append(0)
             taken = [at for at, (error, _) in enumerate(outcomes) if error == ErrorCode.NONE]
@@ -92,7 +92,7 @@ class PipeliningProducer(Producer):
         workload.given_up += len(under_way)
 
     async def _look_around(self) -> None:
-        """Impatiently: so it finds new leaders that do not know yet that they are."""
+        """Refreshes the metadata early, so it meets new leaders that do not know yet that they lead."""
         await self._client.rest(0.0, 0.04)
         try:
             await self._client.refresh()
@@ -117,7 +117,7 @@ class PipeliningProducer(Producer):
         workload.under_way -= 1
         if error != ErrorCode.NONE:
             workload.recorder.acked(batch.send, None)
-            workload.tell(self._name, f"{batch.send.value} counts as acked: a later one was")
+            workload.tell(self._name, f"{batch.send.value} counts as acked, because a later batch was")
             return
         workload.recorder.acked(batch.send, offset)
         workload.note_acked((topic, partition), offset)
@@ -126,7 +126,7 @@ class PipeliningProducer(Producer):
     async def _send_all(
         self, topic: str, partition: int, batches: deque[_Batch], add_one: Callable[[], _Batch | None]
     ) -> list[Outcome]:
-        """The outcomes of those that were sent: the first few, or all. `add_one` adds one to them."""
+        """Sends batches. Returns the outcomes of those sent, all or the first ones. `add_one` adds another batch."""
         leader = self._client.leader(topic, partition)
         patience = self._client.randomness.choice(self._workload.patience_s)
         flight = _Flight(self._client, topic, partition, timeout_ms=int(patience * 1000) - 1000)
@@ -156,8 +156,8 @@ class PipeliningProducer(Producer):
 
 
 class _Flight:
-    """Batches that were sent, in order, each on the connection of that time: it is not sent again if that is lost, for
-    behind a loss it would be the first."""
+    """Batches in flight, in order, each on the connection used when it was sent. A batch on a lost connection is not
+    sent again here, because it would overtake earlier ones."""
 
     def __init__(self, client: SimulatedClient, topic: str, partition: int, *, timeout_ms: int) -> None:
         self._client = client
@@ -182,8 +182,7 @@ class _Flight:
         return all(answer.done() for _, _, answer in self._answers)
 
     async def board(self, leader: Leader) -> bool:
-        """What is sent from now on goes to this node; False if nobody knows where that is. OSError if it is not
-        there."""
+        """Sends the next batches to this node. False if its address is not known, OSError if it is not reachable."""
         channel = self._client.new_channel(leader.node_id)
         if channel is None:
             return False
@@ -216,7 +215,7 @@ class _Flight:
         await asyncio.wait([answer for _, _, answer in self._answers], timeout=seconds)
 
     def outcomes(self) -> list[Outcome]:
-        """As they are now; who has not answered will not be heard any more."""
+        """The outcomes so far. Later responses are ignored."""
         return [_outcome(*each) for each in self._answers]
 
     def close(self) -> None:

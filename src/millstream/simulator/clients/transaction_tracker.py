@@ -1,12 +1,7 @@
-"""What is known of every transaction of a run: what its client asked for and was told, what readers were given, and
-what the logs say became of it.
+"""Tracks every transaction of a run: requests and responses of its client, its markers in the logs, and its readers.
 
-A transaction is known by a name that all its records carry. Whoever asked to commit and got no answer does not know the
-outcome; whoever never asked knows that nobody may see it.
-
-Which clients have asked for a transactional id, and when: a producer may be fenced only if another one asked for it.
-
-A request without a response may still be carried out later, so it counts until the end of the run.
+All records of a transaction carry its name. Without a response to a commit request the outcome is unknown; without a
+commit request the records must never be visible.
 """
 
 from collections.abc import Callable
@@ -17,24 +12,29 @@ from millstream.formats.records.record import Record
 
 @dataclass(slots=True)
 class Claim:
-    """One InitProducerId request."""
+    """One InitProducerId request of a client."""
 
     by: str
     answered_at: float | None = None
 
 
 class Claims:
+    """InitProducerId requests by transactional id: a producer may be fenced only if another client requested its id.
+
+    A request without a response may still be executed later, so it counts until the end of the run.
+    """
+
     def __init__(self) -> None:
         self._by_id: dict[str, list[Claim]] = {}
 
     def claim(self, transactional_id: str, by: str) -> Claim:
-        """A client is about to ask for the id."""
+        """Called before a client requests the id."""
         made = Claim(by)
         self._by_id.setdefault(transactional_id, []).append(made)
         return made
 
     def may_have_changed(self, transactional_id: str, by: str, since: float) -> bool:
-        """Whether a request may have taken the id from the client that has had it since then."""
+        """Whether another request may have taken the id from the client that got it at `since`."""
         return any(
             each.answered_at is None or (each.by != by and each.answered_at >= since)
             for each in self._by_id.get(transactional_id, ())
@@ -42,7 +42,7 @@ class Claims:
 
 
 NAME_HEADER = "transaction"
-"""The header of a record that says what it is known by: its transaction's name, and its number there."""
+"""The record header with the record's identity: the name of its transaction and its number in it."""
 At = tuple[str, int]
 """A topic and a partition."""
 
@@ -54,18 +54,18 @@ class Transaction:
     producer_id: int
     producer_epoch: int
     values: dict[str, At] = field(default_factory=dict)
-    """Records that were sent, by what they are known by; all of them were acknowledged before the commit was asked."""
+    """Partitions of its records, by identity. All were acknowledged before the commit request."""
     takes: tuple[int, int] | None = None
-    """Of a loop: it takes the inputs from the first offset up to, but not including, the second."""
+    """Of a copying loop: its inputs, from the first offset to before the second."""
     asked_to_commit: bool = False
     answer: bool | None = None
-    """True: the client was told that it is committed; False: that it is aborted, or it asked for nothing else."""
+    """True: the commit was acknowledged. False: it is aborted, or only an abort was requested."""
     fates: dict[At, bool] = field(default_factory=dict)
-    """By partition: whether the marker in its log says committed."""
+    """By partition: whether its marker is a commit."""
     given_to: str | None = None
-    """Who was given a record of it, when reading what is committed, and which."""
+    """A read_committed consumer that got a record of it, and the record."""
     given_early: bool = False
-    """Whether that was at a time when nobody could know it to be committed."""
+    """Whether that was before the commit could have happened."""
 
     @property
     def may_be_seen(self) -> bool:
@@ -73,7 +73,7 @@ class Transaction:
 
     @property
     def is_committed(self) -> bool:
-        """As far as anybody knows by now."""
+        """Whether the commit was acknowledged or a commit marker was seen."""
         return self.answer is True or True in self.fates.values()
 
     def __str__(self) -> str:
@@ -85,14 +85,14 @@ class TransactionBook:
         self.transactions: dict[str, Transaction] = {}
         self.tell = tell
         self.changed: list[Transaction] = []
-        """Those of which more is known since somebody looked."""
+        """Transactions that changed since the last check."""
         self.claims = Claims()
         self.committed = self.aborted = self.fenced = 0
-        """What clients were told, counted."""
+        """Counts of acknowledged ends."""
         self.committed_at: dict[str, float] = {}
-        """By transactional id: when a commit was acknowledged last."""
+        """By transactional id: time of the last acknowledged commit."""
         self.loop_offset = 0
-        """How far the loop's inputs are taken, as far as somebody was told."""
+        """The acknowledged input offset of the copying loop."""
 
     def begin(self, name: str, transactional_id: str, producer_id: int, epoch: int) -> Transaction:
         made = Transaction(name, transactional_id, producer_id, epoch)
@@ -100,16 +100,16 @@ class TransactionBook:
         return made
 
     def of(self, identity: str) -> Transaction | None:
-        """The transaction of a record."""
+        """The transaction of a record, by the record's identity."""
         return self.transactions.get(name_of(identity))
 
     def will_abort(self, transaction: Transaction) -> None:
-        """Its client will not ask to commit it, or was refused for good."""
+        """Its client will not request a commit, or got a final error."""
         transaction.answer = False
         self.changed.append(transaction)
 
     def answered(self, transaction: Transaction, committed: bool, now: float) -> None:
-        """Its client was told that it is over."""
+        """Its end was acknowledged."""
         transaction.answer = committed
         self.changed.append(transaction)
         if not committed:
@@ -121,19 +121,19 @@ class TransactionBook:
             self.loop_offset = max(self.loop_offset, transaction.takes[1])
 
     def given(self, transaction: Transaction, reader: str, identity: str) -> None:
-        """Somebody who reads what is committed got a record of it."""
+        """A read_committed consumer got a record of it."""
         transaction.given_to = f"{reader} ({identity})"
         transaction.given_early = transaction.given_early or not transaction.may_be_seen
         self.changed.append(transaction)
 
     def decided(self, transaction: Transaction, at: At, committed: bool) -> None:
-        """A marker is committed in a log."""
+        """Its marker is committed in a partition."""
         transaction.fates[at] = committed
         self.changed.append(transaction)
 
 
 def known_by(record: Record) -> str | None:
-    """What a record of a transaction is known by."""
+    """The identity of a transactional record."""
     for name, value in record.headers:
         if name == NAME_HEADER and value is not None:
             return value.decode()

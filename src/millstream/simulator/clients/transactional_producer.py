@@ -1,10 +1,10 @@
-"""A producer with transactions, as a correct client is one, step by step over the wire.
+"""A transactional producer that follows Kafka's protocol, request by request.
 
-Version 1 of transactions: partitions are added before they are written to, and a producer keeps its epoch. Version 2
-(KIP-890): the broker adds them, and every transaction has an epoch of its own.
+Transaction version 1: partitions are added before writes, and a producer keeps its epoch. Version 2 (KIP-890): the
+broker adds partitions, and every transaction has a new epoch.
 
-Whatever can be tried again is, until it is known or time is up. Who is fenced must begin anew; who cannot go on with a
-transaction must abort it, and asks for a new epoch if a batch may still be under way.
+Retriable errors are retried until the response is final or the timeout ends. A fenced producer must start again. A
+producer that cannot continue a transaction must abort it, and requests a new epoch if a batch may still be in flight.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ _VERSIONS: dict[int, dict[str, int]] = {
     },
     2: {"txn_offset_commit": 5, "end_txn": 5},
 }
-"""By version of transactions: what a client of that time would speak; the newest where nothing is said."""
+"""API versions by transaction version; the newest for APIs not listed."""
 _REFUSED = frozenset(
     (
         ErrorCode.PRODUCER_FENCED,
@@ -39,20 +39,20 @@ _REFUSED = frozenset(
         ErrorCode.INVALID_TXN_STATE,
     )
 )
-"""What says that this producer, as it is, has no say any more."""
+"""Errors that mean that this producer is fenced."""
 _SEQUENCE_REFUSALS = frozenset((ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID))
 
 
 class FencedError(Exception):
-    """Another instance has taken over, or nothing can be known any more: begin anew."""
+    """Another instance has taken over, or the state is unknown: start a new instance."""
 
 
 class MustAbortError(Exception):
-    """This transaction cannot be committed; the producer goes on after aborting it."""
+    """This transaction cannot be committed. The producer continues after aborting it."""
 
 
 class TransactionalProducer:
-    """One instance; several may have the same transactional id."""
+    """One instance. Several may have the same transactional id."""
 
     def __init__(
         self,
@@ -77,11 +77,11 @@ class TransactionalProducer:
         self._added: set[At] = set()
         self._begun = 0
         self._wants_new_epoch = False
-        """Whether a batch may still be under way that must not come into a later transaction."""
+        """Whether a batch may be in flight that must not get into a later transaction."""
         self._has_epoch_since = 0.0
-        """When it asked for its id and epoch: what came later may have been carried out later."""
+        """When it requested its id and epoch. Later requests of others may have been executed later."""
         self._is_fresh = False
-        """Whether it has asked for nothing since: no transaction is open that could time out."""
+        """Whether it sent no request since, so that no transaction is open that could time out."""
 
     def tell(self, what: str) -> None:
         self._workload.tell(self.name, what)
@@ -120,7 +120,7 @@ class TransactionalProducer:
         return self._client.loop.time() < deadline and self._workload.writing
 
     async def _insist(self, kind: int, key: str, api: str, fields: Mapping[str, Any]) -> Message:
-        """Asks until the answer is final: good, or an error that no repetition changes. FencedError if none comes."""
+        """Retries until the response is final: success or an error that is not retriable. FencedError on timeout."""
         deadline = self._deadline()
         while self._may_go_on(deadline):
             try:
@@ -134,12 +134,12 @@ class TransactionalProducer:
             if error != ErrorCode.CONCURRENT_TRANSACTIONS:
                 self._coordinators.pop((kind, key), None)
             await self._client.rest(0.02, 0.15)
-        raise FencedError(f"{api} got no final answer")
+        raise FencedError(f"{api} got no final response")
 
     # A producer's life
 
     async def begin_life(self) -> None:
-        """Takes the transactional id over; whatever was open under it is aborted."""
+        """Requests a producer id and epoch. An open transaction of the transactional id is aborted."""
         known, asked_at = self.producer_id >= 0, self._now()
         self._is_fresh = False
         fields = {
@@ -153,11 +153,11 @@ class TransactionalProducer:
         answer = await self._insist(TRANSACTION, self.transactional_id, "init_producer_id", fields)
         error = ErrorCode(answer.error_code)
         if error != ErrorCode.NONE:
-            self.tell(f"{self.transactional_id}: is not given an epoch: {error.name}")
+            self.tell(f"{self.transactional_id}: got no epoch: {error.name}")
             raise FencedError(error.name)
         self._take(answer.producer_id, answer.producer_epoch, asked_at)
         self._wants_new_epoch = False
-        why = "goes on" if known else "begins"
+        why = "continues" if known else "starts"
         self.tell(f"{self.transactional_id}: {why} as producer {self.producer_id}, epoch {self.epoch}")
 
     def _take(self, producer_id: int, epoch: int, asked_at: float) -> None:
@@ -167,7 +167,8 @@ class TransactionalProducer:
         self._has_epoch_since, self._is_fresh = asked_at, True
 
     def _check_replaced(self, api: str, error: ErrorCode) -> None:
-        """Refused with all that it was given last, and with nothing open: only another client may be the cause."""
+        """The producer was rejected with its latest id and epoch and without an open transaction: only another client
+        may be the cause."""
         workload = self._workload
         if error not in _REFUSED or workload.may_lose_records:
             return
@@ -175,7 +176,7 @@ class TransactionalProducer:
             workload.report(
                 "HealthyIsNotFenced",
                 f"{self.name} ({self.transactional_id}, producer {self.producer_id}, epoch {self.epoch}) got "
-                f"{error.name} for {api}, and no other client has asked for the id since it was given that epoch",
+                f"{error.name} for {api}, but no other client has requested the id since it got that epoch",
             )
 
     def begin(self) -> Transaction:
@@ -185,7 +186,7 @@ class TransactionalProducer:
         return self._book.begin(name, self.transactional_id, self.producer_id, self.epoch)
 
     async def send(self, transaction: Transaction, batches: Mapping[At, list[tuple[str, Record]]]) -> None:
-        """Writes to several partitions at once; each record has an id that the book knows it by."""
+        """Writes to several partitions at once. Each record comes with its identity."""
         is_first = self._is_fresh and len(batches) == 1
         self._is_fresh = False
         if self.version == 1:
@@ -223,7 +224,7 @@ class TransactionalProducer:
     async def _send_batch(
         self, transaction: Transaction, at: At, records: list[tuple[str, Record]], *, is_first: bool
     ) -> None:
-        """`is_first`: nothing else was asked for since the producer was given its epoch."""
+        """`is_first`: it is the first request since the producer got its epoch."""
         client, workload = self._client, self._workload
         topic, partition = at
         sequence = self._sequences.get(at, 0)
@@ -250,8 +251,8 @@ class TransactionalProducer:
             if error in _SEQUENCE_REFUSALS and not workload.may_lose_records:
                 workload.report(
                     "AckedIsKept",
-                    f"{topic}-{partition} refused sequence {sequence} of {transaction} with {error.name} although "
-                    "everything before it was acknowledged",
+                    f"{topic}-{partition} rejected sequence {sequence} of {transaction} with {error.name}, although "
+                    "all earlier batches were acknowledged",
                 )
             if is_first:
                 self._check_replaced("produce", error)
@@ -262,7 +263,7 @@ class TransactionalProducer:
                 raise MustAbortError(f"produce to {topic}-{partition}: {error.name}")
             await client.recover()
         self._wants_new_epoch = self.version == 1
-        raise MustAbortError(f"produce to {topic}-{partition} got no final answer")
+        raise MustAbortError(f"produce to {topic}-{partition} got no final response")
 
     async def _produce(self, topic: str, partition: int, batch: bytes) -> tuple[ErrorCode, int]:
         client = self._client
@@ -285,7 +286,7 @@ class TransactionalProducer:
         return ErrorCode(row.error_code), row.base_offset
 
     async def send_offsets(self, transaction: Transaction, group: str, at: At, offset: int) -> None:
-        """Commits an offset of a group with the transaction."""
+        """Commits an offset of a group in the transaction."""
         self._is_fresh = False
         if self.version == 1:
             fields = {**self._identity(), "group_id": group}
@@ -312,7 +313,7 @@ class TransactionalProducer:
         self.tell(f"{transaction.name} commits offset {offset} of group {group}")
 
     async def commit(self, transaction: Transaction) -> None:
-        """FencedError leaves the outcome open, unless the book says otherwise."""
+        """After FencedError the outcome is unknown, unless the transaction has one."""
         transaction.asked_to_commit = True
         await self._end(transaction, True)
 
@@ -326,7 +327,7 @@ class TransactionalProducer:
     async def _end(self, transaction: Transaction, committed: bool) -> None:
         book, verb = self._book, "commit" if committed else "abort"
         fields = {**self._identity(), "committed": committed}
-        self.tell(f"{transaction.name} is to {verb}")
+        self.tell(f"{transaction.name}: {verb} requested")
         may_be_done, asked_at = False, self._now()
         deadline = self._deadline()
         while self._may_go_on(deadline):
@@ -347,18 +348,18 @@ class TransactionalProducer:
                 if self._is_fresh:
                     self._check_replaced("end_txn", error)
                 if not may_be_done:
-                    book.will_abort(transaction)  # nobody else may ask for anything else
-                self.tell(f"{transaction.name} {verb} refused: {error.name}")
+                    book.will_abort(transaction)  # no other client may commit it
+                self.tell(f"{transaction.name} {verb} rejected: {error.name}")
                 raise FencedError(f"{verb}: {error.name}")
             may_be_done = True
             if error != ErrorCode.CONCURRENT_TRANSACTIONS:
                 self._coordinators.pop((TRANSACTION, self.transactional_id), None)
             await self._client.rest(0.02, 0.15)
-        raise FencedError(f"{verb} got no final answer")
+        raise FencedError(f"{verb} got no final response")
 
 
 def first_error(api: str, answer: Message) -> ErrorCode:
-    """The worst of an answer: what is final before what may be tried again."""
+    """The most severe error of a response: final errors before retriable ones."""
     if api == "add_partitions_to_txn":
         codes = [row.partition_error_code for topic in answer.results_by_topic_v3_and_below
                  for row in topic.results_by_partition]  # fmt: skip
@@ -367,7 +368,7 @@ def first_error(api: str, answer: Message) -> ErrorCode:
     else:
         codes = [answer.error_code]
     errors = [ErrorCode(code) for code in codes if code]
-    # Where one partition is refused the others are not tried, which says nothing.
+    # After one partition was rejected, the others are not attempted; that is no error of theirs.
     errors = [error for error in errors if error != ErrorCode.OPERATION_NOT_ATTEMPTED] or errors
     final = [error for error in errors if not error.retriable]
     return next(iter(final or errors), ErrorCode.NONE)

@@ -1,7 +1,7 @@
-"""Programs with transactions: writers, some of whom are zombies of each other, and a loop that consumes, transforms and
-produces, each input exactly once.
+"""Transactional applications: writers that fence each other, a consume-transform-produce loop, read_committed
+consumers.
 
-Reading what is committed, as clients do it: brokers say which transactions were aborted, clients leave them out.
+Consumers filter aborted records as real clients do: by the list of aborted transactions in the fetch response.
 """
 
 from abc import ABC, abstractmethod
@@ -18,16 +18,16 @@ from millstream.simulator.clients.workload import TopicPlan, Workload, partition
 from millstream.simulator.machine import Process
 
 _COMMIT_KEY = b"\x00\x00\x00\x01"
-"""The key of the record that ends a committed transaction, in its first version."""
+"""The key of a commit marker, version 0."""
 _READ_AGAIN = 0.03
 
 
 class CommittedFilter:
-    """Leaves out of fetched batches what was aborted, by the list that came with them."""
+    """Drops aborted records from a fetch response, by its list of aborted transactions."""
 
     def __init__(self) -> None:
         self.next_offset = 0
-        """Where the next fetch goes on; markers and aborted records are passed over."""
+        """The offset of the next fetch, after markers and aborted records."""
 
     def take(self, row: Any, position: int) -> Iterator[tuple[BatchHeader, Record]]:
         waiting = sorted(
@@ -55,7 +55,7 @@ def is_commit_marker(records: Sequence[Record]) -> bool:
 
 
 class CommittedReader:
-    """A program: follows the partitions that transactions write to, and begins at their start again now and then."""
+    """A read_committed consumer of the transactional topics. Now and then it starts again at the beginning."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class CommittedReader:
         self._loop = process.loop
         self.positions: dict[At, int] = {}
         self.seen: dict[At, dict[int, Record]] = {}
-        """What was seen in this pass, by offset."""
+        """Records read in this pass, by offset."""
 
     def start(self) -> None:
         for plan in self._topics:
@@ -94,7 +94,9 @@ class CommittedReader:
             position = self.positions[at]
             error, row = await client.fetch(*at, position, committed_only=True)
             if error == ErrorCode.OFFSET_OUT_OF_RANGE:
-                workload.report("AckedIsKept", f"{name} has no offset {position} any more, and it was read up to there")
+                workload.report(
+                    "AckedIsKept", f"offset {position} of {name} is out of range, but it was read up to there"
+                )
             if error != ErrorCode.NONE or row is None:
                 await client.recover()
                 continue
@@ -102,8 +104,8 @@ class CommittedReader:
                 if record.offset >= row.last_stable_offset:
                     workload.report(
                         "NoAbortedRead",
-                        f"{name} gave offset {record.offset} to {self._name}, and only what is below "
-                        f"{row.last_stable_offset} is stable",
+                        f"{name} returned offset {record.offset} to {self._name}, but the last stable offset is "
+                        f"{row.last_stable_offset}",
                     )
                 self._see(at, record, before)
                 seen[record.offset] = record
@@ -123,7 +125,7 @@ class CommittedReader:
         name = partition_name(*at)
         known = before.get(record.offset)
         if known is not None and known != record:
-            workload.report("TransactionsAreWhole", f"{name} has {record} now, and had {known} before")
+            workload.report("TransactionsAreWhole", f"{name} has {record}, but had {known} there before")
         identity = known_by(record)
         transaction = workload.book.of(identity) if identity is not None else None
         if identity is not None and transaction is not None:
@@ -135,7 +137,7 @@ class CommittedReader:
         if lost:
             self._workload.report(
                 "TransactionsAreWhole",
-                f"{self._name} saw {before[lost[0]]} in {name} at offset {lost[0]}, and it is not there any more",
+                f"{self._name} read {before[lost[0]]} in {name} at offset {lost[0]}, but it is gone now",
             )
 
 
@@ -157,7 +159,7 @@ STATE = TopicPlan(
 LOOP_GROUP = "loop"
 LOOP_INPUT: At = ("orders", 0)
 LOOP_KEY = b"loop"
-"""Of the loop's outputs; their values are the offsets of the inputs."""
+"""Key of the outputs of the copying loop. Their values are the input offsets."""
 WRITER_ID, LOOP_ID = "tx-writer", "tx-loop"
 _KEYS = 6
 _TOMBSTONE = 0.15
@@ -165,14 +167,14 @@ _ABORT = 0.2
 _DAWDLE = 0.04
 _ABORT_UNWRITTEN = 0.25
 _AT_ONCE = 0.25
-"""How often a client begins the next transaction while the end of the last one may be pending: it aborts that one
-without a record, or writes in it."""
+"""Probability that a client starts the next transaction while the last one may still be ending: it aborts it without a
+record, or writes in it."""
 _WAIT_MS = 20
-"""For more input; the answers to others wait behind it on the same connection."""
+"""Fetch wait; responses to other requests on the connection wait behind it."""
 
 
 class _Instances(ABC):
-    """An instance of a transactional id, and another one after each time it was fenced."""
+    """Instances of a transactional id: a new one starts each time the last one was fenced."""
 
     def __init__(self, client: SimulatedClient, workload: Workload, name: str, transactional_id: str) -> None:
         self.workload = workload
@@ -202,15 +204,15 @@ class _Instances(ABC):
 
     @abstractmethod
     async def live(self, producer: TransactionalProducer) -> None:
-        """What an instance does until it is fenced."""
+        """Runs an instance until it is fenced."""
 
     async def dawdle(self) -> None:
-        """Some take too long, now and then for longer than their transaction may."""
+        """Sometimes waits, now and then longer than the transaction timeout."""
         if self.randomness.random() < _DAWDLE:
             await self.client.rest(0.5, 1.6 * TIMEOUT_MS / 1000)
 
     async def rest(self, producer: TransactionalProducer) -> None:
-        """Between transactions. Some clients make no pause, and some abort a transaction before anything is written."""
+        """Waits between transactions. Some clients do not wait, and some abort a transaction without records."""
         if self.randomness.random() < _ABORT_UNWRITTEN:
             await producer.abort(producer.begin())
         if self.randomness.random() >= _AT_ONCE:
@@ -218,12 +220,12 @@ class _Instances(ABC):
             await self.client.rest(0.2 * pause, 1.8 * pause)
 
     async def give_up(self, producer: TransactionalProducer, transaction: Transaction, error: MustAbortError) -> None:
-        self.workload.tell(producer.name, f"{transaction.name} cannot go on: {error}")
+        self.workload.tell(producer.name, f"{transaction.name} must abort: {error}")
         await producer.abort(transaction)
 
 
 class Writer(_Instances):
-    """Writes to several partitions and topics at once, and takes some of it back."""
+    """Writes to several partitions in a transaction, and aborts some of them."""
 
     async def live(self, producer: TransactionalProducer) -> None:
         await producer.begin_life()
@@ -268,7 +270,7 @@ class Writer(_Instances):
 
 
 class Copier(_Instances):
-    """Reads a partition from where its group is, and writes what it makes of it together with its new offset."""
+    """A consume-transform-produce loop: reads from the committed offset, and writes outputs and the new offset."""
 
     async def live(self, producer: TransactionalProducer) -> None:
         await producer.begin_life()
@@ -316,7 +318,7 @@ class Copier(_Instances):
         return True
 
     async def _committed_offset(self) -> int:
-        """Where the group is, once nothing is open any more."""
+        """The committed offset of the group, after pending transactions have ended."""
         client, workload = self.client, self.workload
         while workload.writing:
             at_least = workload.book.loop_offset
@@ -329,21 +331,22 @@ class Copier(_Instances):
                 if offset < at_least and not workload.may_lose_records:
                     workload.report(
                         "OffsetsAgreeWithOutput",
-                        f"group {LOOP_GROUP} is at {offset}, and a transaction that took it to {at_least} was "
+                        f"group {LOOP_GROUP} has offset {offset}, but a transaction with offset {at_least} was "
                         "acknowledged as committed",
                     )
                 return offset
             await client.rest(0.05, 0.2)
-        raise FencedError("it is over")
+        raise FencedError("the run ends")
 
 
 async def fetch_offset(client: SimulatedClient, group: str, at: At) -> int | None:
-    """A group's committed offset, 0 where there is none; None while that is not decided. OSError if nobody answers."""
+    """The committed offset of a group, 0 if there is none; None while a transaction is pending. OSError without
+    response."""
     node_id = await client.find_coordinator(GROUP, group)
     topic, partition = at
     leader = client.leader(topic, partition)
     if leader is None:
-        raise ConnectionError("the topic is not known")
+        raise ConnectionError("unknown topic")
     topics = [{"name": topic, "topic_id": leader.topic_id, "partition_indexes": [partition]}]
     asked = {"group_id": group, "member_id": None, "member_epoch": -1, "topics": topics}
     answer = await client.ask(node_id, "offset_fetch", {"groups": [asked], "require_stable": True})
@@ -359,7 +362,7 @@ async def fetch_offset(client: SimulatedClient, group: str, at: At) -> int | Non
 
 
 class Applications:
-    """A program: a writer and a copier. A second one with the same transactional ids makes zombies of the first."""
+    """A writer and a copier. A second instance with the same transactional ids fences the first."""
 
     def __init__(self, process: Process, bootstrap: list[tuple[str, int]], workload: Workload, number: int) -> None:
         self._loop = process.loop

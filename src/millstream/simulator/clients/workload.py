@@ -1,8 +1,8 @@
-"""What simulated clients do while the faults go on: they write, read, and change the cluster. All of it is recorded.
+"""The workload during the faults: producers, consumers, a committer of offsets and an administrator. All is recorded.
 
-Producers are idempotent and ask for acks=all. Each has one batch under way for its partition and sends the same batch
-again until it is acknowledged or given up; so a refusal for its sequence number can only mean that something which was
-acknowledged is gone. Who has given up does not know the outcome, and goes on under a new producer id.
+Producers are idempotent with acks=all. Each has one batch in flight per partition and sends it again until it is
+acknowledged or a timeout ends; so a rejected sequence number means that an acknowledged record is lost. After a timeout
+the outcome is unknown, and the producer continues with a new producer id.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from millstream.simulator.machine import Process
 
 GIVE_UP_SECONDS = 12.0
 _UPGRADE, _SAFE_DOWNGRADE = 1, 2
-"""What UpdateFeatures is to do."""
+"""Upgrade types of UpdateFeatures."""
 SEQUENCE_REFUSALS = frozenset(
     (
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -47,7 +47,7 @@ def partition_name(topic: str, partition: int) -> str:
 
 
 class Workload:
-    """What all clients share."""
+    """State that all clients share."""
 
     def __init__(
         self,
@@ -61,36 +61,34 @@ class Workload:
         self.recorder = recorder
         self.tell = tell
         self.report = report
-        """Told of what must never happen: an invariant's name, and what was seen."""
+        """Reports a violation: the name of the invariant, and a description."""
         self.writing = True
         self.reading = True
         self.may_lose_records = False
-        """Whether all machines may lose power at once: only the metadata is certain then."""
+        """Whether all machines may lose power at once: then only the metadata is durable."""
         self.haste = 1.0
-        """How many times quicker than usual the administrator goes from one change to the next."""
+        """Factor by which the administrator is faster than usual."""
         self.created: set[str] = set()
-        """Topics that were made, as somebody was told, and that nobody has asked to delete."""
+        """Topics whose creation was acknowledged and whose deletion was not requested."""
         self.acked: dict[tuple[str, int], int] = {}
         """By partition: the offset after the last acknowledged record."""
         self.acked_at: dict[tuple[str, int], float] = {}
         self.acked_count = 0
         self.under_way = 0
-        """Batches that were sent and neither acknowledged nor given up."""
+        """Batches that are neither acknowledged nor timed out."""
         self.given_up = 0
         self.committed_at = 0.0
-        """When a group's offset was acknowledged last."""
+        """Time of the last acknowledged offset commit."""
         self.book = TransactionBook(tell=tell)
         self.transaction_versions: tuple[int, ...] = (1, 2, 2)
-        """Of clients; one is chosen for each instance."""
+        """Transaction versions of clients; one is chosen for each instance."""
         self.transaction_pause_s = 1.1
         self.zombie_rest_s = 5.0
-        """How long, at most, who was fenced waits before it takes its transactional id back."""
+        """Maximum pause of a fenced client before it requests its transactional id again."""
         self.patience_s: tuple[float, ...] = (2.5, 8.0)
-        """How long who has several batches under way waits for answers: some longer than it takes until somebody else
-        leads, as clients do by default."""
+        """Response timeouts of pipelining producers. Some are longer than a failover, as in clients by default."""
         self.has_gullible_clients = False
-        """Whether some clients ask for leaders all the time and take whatever a node says, so that they go back to a
-        leader which was deposed and does not know it."""
+        """Whether some clients accept old metadata, so that they return to a deposed leader."""
 
     @property
     def plain_topics(self) -> tuple[TopicPlan, ...]:
@@ -104,7 +102,7 @@ class Workload:
 
 
 class Producer:
-    """A program: writes to every partition of the plan."""
+    """Writes to all partitions of the plain topics."""
 
     def __init__(
         self,
@@ -163,7 +161,7 @@ class Producer:
     async def _write_batch(
         self, topic: str, partition: int, count: int, producer_id: int, epoch: int, sequence: int
     ) -> bool:
-        """Whether it was acknowledged."""
+        """Writes a batch. Returns whether it was acknowledged."""
         workload, client, recorder = self._workload, self._client, self._workload.recorder
         name = partition_name(topic, partition)
         values = [f"{self._name}/{self._written + at}" for at in range(count)]
@@ -194,8 +192,8 @@ class Producer:
             if error in SEQUENCE_REFUSALS:
                 workload.report(
                     "AckedIsKept",
-                    f"{name} refused sequence {sequence} of producer {producer_id} with {error.name} "
-                    "although everything before it was acknowledged",
+                    f"{name} rejected sequence {sequence} of producer {producer_id} with {error.name}, "
+                    "although all earlier batches were acknowledged",
                 )
                 return False
             await client.recover()
@@ -228,7 +226,7 @@ class Producer:
 
 
 class Consumer:
-    """A program: follows every partition from its beginning, each on its own."""
+    """Reads all partitions from the beginning."""
 
     def __init__(self, process: Process, bootstrap: list[tuple[str, int]], workload: Workload) -> None:
         self._workload = workload
@@ -257,7 +255,9 @@ class Consumer:
             invoked = recorder.now()
             error, row = await client.fetch(topic, partition, position)
             if error == ErrorCode.OFFSET_OUT_OF_RANGE:
-                workload.report("AckedIsKept", f"{name} has no offset {position} any more, and it was read up to there")
+                workload.report(
+                    "AckedIsKept", f"offset {position} of {name} is out of range, but it was read up to there"
+                )
             if error != ErrorCode.NONE or row is None:
                 await client.recover()
                 continue
@@ -275,9 +275,9 @@ class Consumer:
 
 
 class Committer:
-    """A program: commits ever greater offsets for a group, and asks for them; what was acknowledged never goes back.
+    """Commits growing offsets for a group and reads them. The committed offset must not decrease.
 
-    A commit whose outcome is not known may still come into force later, after newer ones: that one may be seen.
+    A commit of unknown outcome may take effect later, after newer ones; then its offset may be read.
     """
 
     _GROUP = "tellers"
@@ -360,11 +360,11 @@ class Committer:
         if seen.error_code == ErrorCode.NONE and found < expected and found not in self._open:
             self._workload.report(
                 "AckedIsKept",
-                f"group {self._GROUP} has offset {found}, as node {node_id} says, and {expected} was acknowledged",
+                f"group {self._GROUP} has offset {found} on node {node_id}, but {expected} was acknowledged",
             )
 
     async def _whom(self) -> tuple[int, UUID]:
-        """The coordinator, and the id of the topic."""
+        """The coordinator and the topic id."""
         client = self._client
         if self._coordinator is None:
             await client.refresh()
@@ -372,12 +372,12 @@ class Committer:
         leader = client.leader(self._topic, 0)
         if leader is None:
             self._coordinator = None
-            raise ConnectionError("the topic is not known")
+            raise ConnectionError("unknown topic")
         return self._coordinator, leader.topic_id
 
 
 class Administrator:
-    """A program: makes the topics, and then keeps changing things that a cluster must take while it works."""
+    """Creates the topics, then keeps changing topics, settings, replicas and leaders."""
 
     def __init__(
         self, process: Process, bootstrap: list[tuple[str, int]], workload: Workload, broker_ids: list[int]
@@ -392,7 +392,7 @@ class Administrator:
         self._kept: list[str] = []
         self._transaction_version = 2
         self.ready = False
-        """Whether the topics of the plan are there."""
+        """Whether the topics exist."""
 
     def start(self) -> None:
         self._loop.create_task(self._run())
@@ -411,7 +411,7 @@ class Administrator:
         self.ready = True
         changes = [self._create, self._delete, self._configure, self._reassign, self._elect]
         if self._workload.transaction_versions == (1,):
-            changes.append(self._change_transaction_version)  # clients of that time know no other, and need not
+            changes.append(self._change_transaction_version)  # clients of version 1 work with every broker version
         while True:
             await self._client.rest(0.5 / self._workload.haste, 2.5 / self._workload.haste)
             if not self._workload.writing:
@@ -419,7 +419,7 @@ class Administrator:
             try:
                 await self._client.randomness.choice(changes)()
             except OSError as error:
-                self._workload.tell(self._name, f"no answer: {error}")
+                self._workload.tell(self._name, f"no response: {error}")
 
     async def _insist_on(self, plan: TopicPlan) -> None:
         while True:

@@ -1,12 +1,10 @@
-"""Histories of what clients of a log did and saw, and the checker that finds what a correct log could not have done.
+"""Histories of client operations, and a checker that finds anomalies, like Jepsen's Kafka workload.
 
-In the manner of Jepsen's Kafka workload: clients record every operation with the time it began and ended
-(`operations`, `recorder`), all evidence about one partition is put side by side (`evidence`), and each kind of anomaly
-is a small check of its own (`checks`). `check(history)` runs them all.
+Clients record every operation with its start and end (`operations`). `evidence` arranges them by partition, and each
+kind of anomaly has a check (`checks`, `transaction_checks`). `check(history)` runs all of them.
 
-What a client could not know is never held against the log: a send that timed out may appear, once, or not at all; a
-transaction whose commit got no answer happened as a whole or not at all. Transactions, copies made by
-consume-transform-produce loops, and offsets committed with them have checks of their own (`transaction_checks`).
+Unknown outcomes are never anomalies: a send that timed out may appear once or not at all, and a transaction whose
+commit got no response happened completely or not at all.
 """
 
 from millstream.simulator.history.checker import Report, check

@@ -1,4 +1,4 @@
-"""Runs every check on a history and sums it up."""
+"""Runs all checks on a history and makes a report."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -12,21 +12,21 @@ _SHOWN_PER_KIND = 5
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was done, and what was found."""
+    """Counts of operations, and the anomalies found."""
 
     sends: int
     acked: int
     failed: int
     unknown: int
     unknown_seen: int
-    """Sends of unknown outcome that turned out to be in the log."""
+    """Sends of unknown outcome whose record is in the log."""
     polls: int
     records_read: int
     position_reads: int
     commits: int
     transactions: int
     fates: dict[Fate, int]
-    """How many transactions ended how, as far as their clients know."""
+    """Transactions by their outcome, as known to their clients."""
     anomalies: tuple[Anomaly, ...]
 
     @property
@@ -58,10 +58,10 @@ class Report:
 
 
 def check(history: History, *, read_to_end: bool = True) -> Report:
-    """All anomalies in the history.
+    """Finds all anomalies in the history.
 
-    `read_to_end`: when all was over, somebody read every partition to its end, so that an acknowledged record that
-    nobody has seen is an anomaly wherever it is.
+    `read_to_end`: a consumer has read every partition to its end, so an acknowledged record that was never read is an
+    anomaly at any offset.
     """
     evidence = Evidence(history, read_to_end=read_to_end)
     found = [anomaly for each in (*checks.ALL, *transaction_checks.ALL) for anomaly in each(evidence)]

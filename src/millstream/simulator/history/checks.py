@@ -1,7 +1,7 @@
-"""One function per kind of anomaly: evidence in, findings out. None knows of another.
+"""Checks for anomalies, one function per kind; each takes the evidence and yields anomalies.
 
-Every offset below the end holds a record, except in partitions with transactions, whose markers take offsets too, and
-in compacted ones. What is about transactions alone is in `transaction_checks`.
+Every offset below the end has a record, except in compacted partitions and in those with transactions, where markers
+also take offsets. Checks of transactions are in `transaction_checks`.
 """
 
 from collections import defaultdict
@@ -21,7 +21,7 @@ Check = Callable[[Evidence], Iterator[Anomaly]]
 
 
 def lost_writes(evidence: Evidence) -> Iterator[Anomaly]:
-    """Acknowledged and never read. With later offsets read it is lost; at the very end it is the unseen tail."""
+    """Acknowledged records that were never read: lost if later offsets were read, else an unseen tail."""
     for here in evidence.partitions.values():
         superseded = evidence.superseded(here)
         for send in here.sends.values():
@@ -29,7 +29,7 @@ def lost_writes(evidence: Evidence) -> Iterator[Anomaly]:
                 continue
             passed = _passed(evidence, here, send)
             kind = Kind.LOST_WRITE if passed else Kind.UNSEEN_TAIL
-            where = "at an offset it was not told" if send.offset is None else f"at offset {send.offset}"
+            where = "at an unknown offset" if send.offset is None else f"at offset {send.offset}"
             within = "" if send.transaction is None else f", in committed transaction {send.transaction},"
             yield Anomaly(
                 kind,
@@ -70,7 +70,7 @@ def inconsistent_offsets(evidence: Evidence) -> Iterator[Anomaly]:
 
 
 def reordering(evidence: Evidence) -> Iterator[Anomaly]:
-    """A producer's records in the order it sent them must have rising offsets, also those whose end is unknown."""
+    """The records of a producer must have rising offsets in the order of its sends, also those of unknown outcome."""
     last: dict[tuple[str, str], tuple[int, Send]] = {}
     for send in evidence.history.sends:
         offset = evidence.partitions[send.partition].offset_of(send)
@@ -82,14 +82,14 @@ def reordering(evidence: Evidence) -> Iterator[Anomaly]:
             yield Anomaly(
                 Kind.REORDERED,
                 send.partition,
-                f"{send.producer} sent {before[1].value} before {send.value}; they are at {before[0]} and {offset}",
+                f"{send.producer} sent {before[1].value} before {send.value}, but they are at {before[0]} and {offset}",
             )
         else:
             last[key] = (offset, send)
 
 
 def non_monotonic_sends(evidence: Evidence) -> Iterator[Anomaly]:
-    """Across producers too: what begins after an acknowledgement comes later in the log."""
+    """A send that starts after an acknowledgement gets a higher offset, also across producers."""
     for here in evidence.partitions.values():
         acked = [
             (send.finished_at, offset)
@@ -111,7 +111,7 @@ def non_monotonic_sends(evidence: Evidence) -> Iterator[Anomaly]:
 
 
 def polls(evidence: Evidence) -> Iterator[Anomaly]:
-    """Within one assignment a consumer's offsets rise, and pass over nothing that anybody knows of."""
+    """Within one assignment, the offsets of a consumer rise and skip no known record."""
     known = {
         (name, committed_only): evidence.known_offsets(here, committed_only=committed_only)
         for name, here in evidence.partitions.items()
@@ -124,7 +124,7 @@ def polls(evidence: Evidence) -> Iterator[Anomaly]:
                 yield Anomaly(
                     Kind.NON_MONOTONIC_POLL,
                     run.partition,
-                    f"{run.consumer} got offset {offset} when it should have gone on after {previous}",
+                    f"{run.consumer} got offset {offset} after {previous}",
                 )
             elif previous is not None and offset > previous + 1:
                 passed = missing_between(known[run.partition, run.committed_only], previous, offset)
@@ -132,13 +132,13 @@ def polls(evidence: Evidence) -> Iterator[Anomaly]:
                     yield Anomaly(
                         Kind.POLL_SKIP,
                         run.partition,
-                        f"{run.consumer} went from {previous} to {offset} and passed over {_some(passed)}",
+                        f"{run.consumer} went from {previous} to {offset} and skipped {_some(passed)}",
                     )
             previous = offset
 
 
 def group_skips(evidence: Evidence) -> Iterator[Anomaly]:
-    """A group may get a record twice, after a rebalance; never not at all. Groups here begin at the beginning."""
+    """A group may get a record twice, after a rebalance, but must get each record. Groups start at offset 0."""
     delivered: dict[tuple[str, str, bool], set[int]] = defaultdict(set)
     for run in evidence.runs:
         if run.group is not None:
@@ -149,7 +149,7 @@ def group_skips(evidence: Evidence) -> Iterator[Anomaly]:
         passed = [x for x in known if x < highest and x not in offsets]
         if passed:
             yield Anomaly(
-                Kind.GROUP_SKIP, name, f"{group} got up to offset {highest}, and no member got {_some(passed)}"
+                Kind.GROUP_SKIP, name, f"{group} got records up to offset {highest}, but no member got {_some(passed)}"
             )
 
 
@@ -161,7 +161,7 @@ def gaps(evidence: Evidence) -> Iterator[Anomaly]:
         for offset in sorted(x for x in here.values_at if x <= here.highest_read):
             if offset != (0 if previous is None else previous + 1):
                 since = 0 if previous is None else previous + 1
-                yield Anomaly(Kind.GAP, here.name, f"nothing was ever seen at offsets {since} to {offset - 1}")
+                yield Anomaly(Kind.GAP, here.name, f"no record was seen at offsets {since} to {offset - 1}")
             previous = offset
 
 
@@ -170,16 +170,16 @@ def phantoms(evidence: Evidence) -> Iterator[Anomaly]:
         for value, offsets in here.read_at.items():
             send = here.sends.get(value)
             if send is None:
-                yield Anomaly(Kind.PHANTOM, here.name, f"{value} at {sorted(offsets)} was never sent there")
+                yield Anomaly(Kind.PHANTOM, here.name, f"{value}, read at {sorted(offsets)}, was never sent there")
             elif send.outcome is Outcome.FAILED:
-                yield Anomaly(Kind.PHANTOM, here.name, f"{value} at {sorted(offsets)} had failed for certain")
+                yield Anomaly(Kind.PHANTOM, here.name, f"the send of {value}, read at {sorted(offsets)}, had failed")
 
 
 def stale_reads(evidence: Evidence) -> Iterator[Anomaly]:
-    """What was acknowledged, read, or reported as the end before a read began must lie before the end it is told.
+    """A reported end offset must be higher than all offsets acknowledged, read or reported before the request.
 
-    For the end as read_committed has it, only what such readers got counts: a commit is acknowledged before its marker
-    is everywhere.
+    For the last stable offset, only reads of read_committed consumers count: a commit is acknowledged before its
+    markers are in all partitions.
     """
     for committed_only in (False, True):
         bounds = {name: RisingBound(points) for name, points in _known_ends(evidence, committed_only).items()}
@@ -192,13 +192,13 @@ def stale_reads(evidence: Evidence) -> Iterator[Anomaly]:
             yield Anomaly(
                 Kind.STALE_READ,
                 read.partition,
-                f"{read.reader} was told that it ends at {read.end_offset}, "
-                f"but its end was known to be at least {least} before it asked",
+                f"{read.reader} got end offset {read.end_offset}, "
+                f"but the end was known to be at least {least} before the request",
             )
 
 
 def _known_ends(evidence: Evidence, committed_only: bool) -> dict[str, list[tuple[float, int]]]:
-    """By partition: when it was known to reach how far."""
+    """By partition: (time, end offset known at that time)."""
     history = evidence.history
     known: dict[str, list[tuple[float, int]]] = defaultdict(list)
     for send in () if committed_only else history.sends:
@@ -221,9 +221,9 @@ def _known_ends(evidence: Evidence, committed_only: bool) -> dict[str, list[tupl
 
 
 def lost_commits(evidence: Evidence) -> Iterator[Anomaly]:
-    """A committed offset, once acknowledged, is the least a later read of it may say.
+    """A read of a committed offset must return at least the offset acknowledged before.
 
-    One committed in a transaction is, from the transaction's end on, for those who wait for transactions under way.
+    An offset committed in a transaction counts from the end of the transaction, for stable reads.
     """
     history = evidence.history
     acked: dict[tuple[str, str, bool], list[tuple[float, int]]] = defaultdict(list)
@@ -249,7 +249,7 @@ def lost_commits(evidence: Evidence) -> Iterator[Anomaly]:
                 yield Anomaly(
                     Kind.LOST_COMMIT,
                     name,
-                    f"{read.group} had committed {least}, and was told {told} when it asked later",
+                    f"{read.group} had committed {least}, but a later read returned {told}",
                 )
 
 

@@ -1,7 +1,4 @@
-"""All that is known about one partition, from every client, side by side; made once and read by all checks.
-
-The kinds of anomaly, each with the sentence that says what is wrong, and one finding of such a kind.
-"""
+"""Evidence of a history: all operations on each partition, arranged for the checks; and the kinds of anomalies."""
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
@@ -14,12 +11,12 @@ from millstream.simulator.history.operations import Assigned, Fate, History, Out
 
 @dataclass(slots=True)
 class PartitionEvidence:
-    """What acknowledgements and polls say about a partition."""
+    """All acknowledgements and polls of a partition."""
 
     name: str
     sends: dict[Value, Send] = field(default_factory=dict)
     values_at: dict[int, set[Value]] = field(default_factory=lambda: defaultdict(set))
-    """By offset: the values that acknowledgements and polls put there; more than one is a contradiction."""
+    """By offset: the values acknowledged or read there; more than one is an anomaly."""
     read_at: dict[Value, set[int]] = field(default_factory=lambda: defaultdict(set))
     """By value: the offsets at which consumers got it."""
     highest_read: int = -1
@@ -31,14 +28,14 @@ class PartitionEvidence:
     has_transactions: bool = False
 
     def offset_of(self, send: Send) -> int | None:
-        """Where the record is, as it was read or else acknowledged; None when nobody knows."""
+        """The offset at which the record was read or else acknowledged; None if unknown."""
         read = self.read_at.get(send.value)
         return min(read) if read else send.offset
 
 
 @dataclass(slots=True)
 class ConsumerRun:
-    """What a consumer read of one partition from one assignment to the next."""
+    """The offsets a consumer read of one partition in one assignment."""
 
     consumer: str
     group: str | None
@@ -49,7 +46,7 @@ class ConsumerRun:
 
 
 class RisingBound:
-    """The highest value known by each moment."""
+    """The highest value known at each time."""
 
     def __init__(self, points: Iterable[tuple[float, int]]) -> None:
         self._times: list[float] = []
@@ -60,13 +57,13 @@ class RisingBound:
                 self._highest.append(value)
 
     def before(self, moment: float) -> int | None:
-        """The highest known strictly before then."""
+        """The highest value known strictly before `moment`."""
         at = bisect_left(self._times, moment)
         return self._highest[at - 1] if at else None
 
 
 class Evidence:
-    """A history, arranged. `read_to_end`: when all was over, somebody read every partition to its end."""
+    """A history by partition. `read_to_end`: a consumer has read every partition to its end."""
 
     def __init__(self, history: History, *, read_to_end: bool = True) -> None:
         self.history = history
@@ -75,7 +72,7 @@ class Evidence:
         self.runs: list[ConsumerRun] = []
         self.transactions = {each.name: each for each in history.transactions}
         self.sends_of: dict[str, list[Send]] = defaultdict(list)
-        """By transaction: its sends, less those that certainly failed."""
+        """By transaction: its sends without failed ones."""
         for send in history.sends:
             here = self.partition(send.partition)
             here.sends[send.value] = send
@@ -102,21 +99,21 @@ class Evidence:
         return None if send.transaction is None else self.transactions[send.transaction]
 
     def must_be_readable(self, send: Send) -> bool:
-        """Acknowledged by itself or with its transaction: a commit tells that all before it was written."""
+        """Whether it was acknowledged, itself or by the commit of its transaction."""
         transaction = self.transaction_of(send)
         if transaction is None:
             return send.outcome is Outcome.ACKED
         return transaction.fate is Fate.COMMITTED and send.outcome is not Outcome.FAILED
 
     def is_visible(self, send: Send) -> bool:
-        """Whether it was read; with read_committed, if it is in a transaction and anybody reads like that."""
+        """Whether it was read; by a read_committed consumer if it is in a transaction and there is such a consumer."""
         here = self.partitions[send.partition]
         if send.transaction is not None and here.has_committed_reader:
             return send.value in here.committed_read_at
         return send.value in here.read_at
 
     def known_offsets(self, here: PartitionEvidence, *, committed_only: bool) -> list[int]:
-        """The offsets, in order, at which a consumer that comes by must get something."""
+        """The sorted offsets at which every consumer must get a record."""
         gone = self.superseded(here)
         if not committed_only:
             return sorted(offset for offset, values in here.values_at.items() if not values <= gone)
@@ -127,7 +124,7 @@ class Evidence:
         )
 
     def superseded(self, here: PartitionEvidence) -> set[Value]:
-        """What compaction may have removed: a later record of the key is there, or may be, nobody knows where."""
+        """Values that compaction may have removed: a later record of the key exists or may exist."""
         if not here.is_compacted:
             return set()
         last: dict[str, float] = {}
@@ -188,32 +185,32 @@ class Evidence:
 
 
 def missing_between(known: list[int], first: int, last: int) -> list[int]:
-    """Those of the sorted `known` offsets that lie strictly between the two."""
+    """The `known` offsets strictly between the two; `known` is sorted."""
     return known[bisect_right(known, first) : bisect_left(known, last)]
 
 
 class Kind(Enum):
-    """Named after what a user of the log would say."""
+    """The names follow Jepsen's Kafka workload."""
 
     LOST_WRITE = "an acknowledged record is missing although later ones were read"
     UNSEEN_TAIL = "an acknowledged record at the end was never read, although everything was read to the end"
     DUPLICATE = "one record is at two offsets"
     INCONSISTENT_OFFSET = "two records are at one offset"
-    REORDERED = "a producer's records are in the log in another order than it sent them"
-    NON_MONOTONIC_SEND = "a send that began after another was acknowledged got a lower offset"
-    NON_MONOTONIC_POLL = "a consumer went backwards without having been told to"
-    POLL_SKIP = "a consumer passed over a record"
-    GROUP_SKIP = "a group passed over a record: no member ever got it"
-    GAP = "an offset below others holds nothing"
-    PHANTOM = "a record was read that was never sent there, or whose send certainly failed"
-    STALE_READ = "the end of a partition was reported before what was known to be in it"
+    REORDERED = "records of a producer are not in the order of its sends"
+    NON_MONOTONIC_SEND = "a send that started after an acknowledgement got a lower offset"
+    NON_MONOTONIC_POLL = "a consumer went backwards without a seek"
+    POLL_SKIP = "a consumer skipped a record"
+    GROUP_SKIP = "no member of a group got a record"
+    GAP = "an offset below the end has no record"
+    PHANTOM = "a record was read that was never sent, or whose send failed"
+    STALE_READ = "a reported end offset is lower than an offset already known"
     LOST_COMMIT = "a committed offset went backwards"
     ABORTED_READ = "a read_committed consumer got a record of a transaction that was not committed (G1a)"
-    DIRTY_READ = "a read_committed consumer got a record before anybody asked to commit its transaction"
-    TORN_TRANSACTION = "a part of a decided transaction is there and another part is not"
-    DIRTY_OFFSETS = "an offset is committed that only a transaction not committed has"
+    DIRTY_READ = "a read_committed consumer got a record before the commit of its transaction was requested"
+    TORN_TRANSACTION = "only a part of a transaction is visible"
+    DIRTY_OFFSETS = "an offset of an uncommitted transaction is visible"
     COPIED_TWICE = "an input is in the output more than once"
-    OFFSETS_DISAGREE = "the group's offsets say another thing about what was copied than the output"
+    OFFSETS_DISAGREE = "the committed offsets of a group do not match its output"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,8 @@
-"""What clients did, each with its times on one clock: sends, polls, assignments, commits, and reads of positions.
+"""Operations of clients with their times: sends, polls, assignments, commits and reads of offsets; the recorder, and
+files.
 
-Values must be unique over the whole history: a value is how a record is known again. Partitions are named by any text.
-Sends and commits may be part of a transaction, which has an outcome of its own.
-
-Where client threads write down what they do; and a history as a file, one operation a line, for later.
+Values must be unique in the history, because a value identifies a record. Partitions have any name. Sends and commits
+may be part of a transaction, which has its own outcome.
 """
 
 import json
@@ -18,42 +17,42 @@ Value = int | str
 
 
 class Outcome(StrEnum):
-    """How an operation ended, as far as its client could know."""
+    """How an operation ended, as far as its client knows."""
 
     ACKED = "acked"
     FAILED = "failed"
-    """It certainly did not happen: it was refused, or never left the client."""
+    """It did not happen: it was rejected or never sent."""
     UNKNOWN = "unknown"
-    """No answer, or one that leaves it open: it may have happened, or may yet."""
+    """No response, or an ambiguous one: it may have happened or may still happen."""
 
 
 class Fate(StrEnum):
-    """What became of a transaction, as far as its client could know."""
+    """How a transaction ended, as far as its client knows."""
 
     OPEN = "open"
-    """Nobody asked for it to be committed: whoever ends it can only abort it."""
+    """Its commit was not requested, so it can only be aborted."""
     COMMITTED = "committed"
     ABORTED = "aborted"
     UNKNOWN = "unknown"
-    """Its client asked to commit it and got no answer: all of it happened, or nothing."""
+    """Its commit was requested without a response: all of it happened, or nothing."""
 
 
 @dataclass(slots=True)
 class Transaction:
-    """One transaction of one producer; its sends and commits bear its name."""
+    """One transaction of one producer. Its sends and commits refer to its name."""
 
     name: str
-    """Unique over the whole history: a transactional id with a number, for example."""
+    """Unique in the history, for example a transactional id with a number."""
     producer: str
     began_at: float
     commit_invoked_at: float | None = None
-    """When its client first asked to commit it; None while it has not."""
+    """When its commit was first requested; None before."""
     ended_at: float | None = None
     fate: Fate = Fate.OPEN
 
 
 class Source(NamedTuple):
-    """Where the record was read of which another is a copy."""
+    """The partition and offset of the input record of a copy."""
 
     partition: str
     offset: int
@@ -61,7 +60,7 @@ class Source(NamedTuple):
 
 @dataclass(slots=True)
 class Send:
-    """One record of one producer; a producer's sends stand in the history in the order in which they were invoked."""
+    """One record of one producer. The sends of a producer are in the history in the order of their invocation."""
 
     producer: str
     partition: str
@@ -70,13 +69,13 @@ class Send:
     finished_at: float | None = None
     outcome: Outcome = Outcome.UNKNOWN
     offset: int | None = None
-    """Where it was acknowledged to be; None where the client was not told."""
+    """The acknowledged offset; None if the client did not get it."""
     transaction: str | None = None
     """The name of the transaction it is part of."""
     source: Source | None = None
-    """What it is a copy of, in a consume-transform-produce loop: each input is to be in the output exactly once."""
+    """Its input in a consume-transform-produce loop. Each input must be in the output exactly once."""
     key: str | None = None
-    """Matters in compacted partitions only, where the last record of each key must remain."""
+    """For compacted partitions, where the last record of each key must remain."""
 
 
 class Seen(NamedTuple):
@@ -89,7 +88,7 @@ class Seen(NamedTuple):
 
 @dataclass(slots=True)
 class Poll:
-    """What one poll returned, in the order in which it returned it."""
+    """The records of one poll, in order."""
 
     consumer: str
     invoked_at: float
@@ -99,9 +98,9 @@ class Poll:
 
 @dataclass(slots=True)
 class Assigned:
-    """A consumer starts to read at these positions, by assignment, rebalance or seek; None where it was not told.
+    """A consumer starts to read at these positions after an assignment, rebalance or seek; None if unknown.
 
-    Partitions that are not named are not read from here on. `group` is None for a consumer without one.
+    It reads only the partitions named. `group` is None for a consumer without a group.
     """
 
     consumer: str
@@ -114,7 +113,7 @@ class Assigned:
 
 @dataclass(slots=True)
 class Commit:
-    """A group member commits the offsets it will go on from."""
+    """A group member commits its next offsets."""
 
     consumer: str
     group: str
@@ -123,24 +122,24 @@ class Commit:
     finished_at: float | None = None
     outcome: Outcome = Outcome.UNKNOWN
     transaction: str | None = None
-    """The name of the transaction it is part of: it counts when that is committed, and only then."""
+    """The name of its transaction; the commit is visible only if that is committed."""
 
 
 @dataclass(slots=True)
 class CommittedRead:
-    """The committed offsets of the partitions asked for, as a client was told; None where there is none."""
+    """The committed offsets that a client read; None for a partition without one."""
 
     group: str
     offsets: dict[str, int | None]
     invoked_at: float
     finished_at: float
     stable: bool = False
-    """Whether the answer waited for transactions under way (OffsetFetch with require_stable)."""
+    """Whether it was an OffsetFetch with require_stable, which waits for open transactions."""
 
 
 @dataclass(slots=True)
 class EndRead:
-    """The end of a partition (the offset after its last readable record) as a client was told."""
+    """The end offset of a partition that a client read."""
 
     reader: str
     partition: str
@@ -148,12 +147,12 @@ class EndRead:
     invoked_at: float
     finished_at: float
     committed_only: bool = False
-    """Whether it is the end for read_committed (the last stable offset)."""
+    """Whether it is the last stable offset (read_committed)."""
 
 
 @dataclass(slots=True)
 class StaleAllowed:
-    """A time in which positions may be stale: Kafka lets a leader that is cut off answer from what it has."""
+    """A time in which reads may be stale: as in Kafka, an isolated leader responds from its own state."""
 
     since: float
     until: float
@@ -162,7 +161,7 @@ class StaleAllowed:
 
 @dataclass(slots=True)
 class Compacted:
-    """A partition in which a record may go once a later one has its key."""
+    """A compacted partition."""
 
     partition: str
 
@@ -172,7 +171,7 @@ Operation = Send | Transaction | Poll | Assigned | Commit | CommittedRead | EndR
 
 @dataclass(slots=True)
 class History:
-    """Everything recorded in one run. Polls and assignments are in one list, in the order of each consumer."""
+    """All operations of one run. Polls and assignments are in one list, in the order of each consumer."""
 
     sends: list[Send] = field(default_factory=list)
     transactions: list[Transaction] = field(default_factory=list)
@@ -189,26 +188,26 @@ class History:
 
 
 class Recorder:
-    """Safe to use from many threads: every operation is one append, and only its own client changes it afterwards."""
+    """Records operations of clients. Thread-safe: an operation is one append, and only its client changes it later."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.history = History()
         self.now = clock
 
     def begin(self, producer: str, name: str) -> Transaction:
-        """Call it before the transaction begins; its name must be unique. Tell its end with the next two."""
+        """Call before the transaction begins. Its name must be unique. Report its end with `committing` and `ended`."""
         operation = Transaction(name, producer, self.now())
         self.history.transactions.append(operation)
         return operation
 
     def committing(self, transaction: Transaction) -> None:
-        """Call it before each attempt to commit: from here on its fate is unknown until it is told."""
+        """Call before each attempt to commit. The outcome is unknown until `ended`."""
         if transaction.commit_invoked_at is None:
             transaction.commit_invoked_at = self.now()
         transaction.fate = Fate.UNKNOWN
 
     def ended(self, transaction: Transaction, *, committed: bool) -> None:
-        """Only for what is certain."""
+        """Call only if the outcome is certain."""
         transaction.ended_at = self.now()
         transaction.fate = Fate.COMMITTED if committed else Fate.ABORTED
 
@@ -222,7 +221,7 @@ class Recorder:
         source: Source | None = None,
         key: str | None = None,
     ) -> Send:
-        """Call it before the send; tell its end with `acked`, `failed` or not at all."""
+        """Call before the send. Report its end with `acked` or `failed`, or not at all if unknown."""
         name = None if transaction is None else transaction.name
         operation = Send(producer, partition, value, self.now(), transaction=name, source=source, key=key)
         self.history.sends.append(operation)
@@ -232,7 +231,7 @@ class Recorder:
         operation.finished_at, operation.offset, operation.outcome = self.now(), offset, Outcome.ACKED
 
     def failed(self, operation: Send | Commit) -> None:
-        """Only for what certainly did not happen."""
+        """Call only if the operation certainly did not happen."""
         operation.finished_at, operation.outcome = self.now(), Outcome.FAILED
 
     def assigned(
@@ -251,7 +250,7 @@ class Recorder:
     def commit(
         self, consumer: str, group: str, offsets: Mapping[str, int], *, transaction: Transaction | None = None
     ) -> Commit:
-        """Call it before the commit; tell its end with `committed`, `failed` or not at all."""
+        """Call before the commit. Report its end with `committed` or `failed`, or not at all if unknown."""
         name = None if transaction is None else transaction.name
         operation = Commit(consumer, group, dict(offsets), self.now(), transaction=name)
         self.history.commits.append(operation)
@@ -278,7 +277,7 @@ class Recorder:
 
 
 def _places(history: History) -> dict[type[Any], list[Any]]:
-    """The list in which each kind of operation is kept."""
+    """The list of each type of operation."""
     return {
         Send: history.sends,
         Transaction: history.transactions,

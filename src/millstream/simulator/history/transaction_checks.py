@@ -11,7 +11,7 @@ _NOT_COMMITTED = (Fate.OPEN, Fate.ABORTED)
 
 
 def aborted_reads(evidence: Evidence) -> Iterator[Anomaly]:
-    """What read_committed consumers got must be of transactions that are committed, and were by then."""
+    """read_committed consumers get only records of committed transactions, and not before the commit request."""
     for here in evidence.partitions.values():
         for value, read_at in here.committed_read_at.items():
             send = here.sends.get(value)
@@ -23,7 +23,7 @@ def aborted_reads(evidence: Evidence) -> Iterator[Anomaly]:
                 yield Anomaly(Kind.ABORTED_READ, here.name, f"{where}, which is {transaction.fate}")
             elif transaction.commit_invoked_at is not None and read_at < transaction.commit_invoked_at:
                 before = transaction.commit_invoked_at - read_at
-                yield Anomaly(Kind.DIRTY_READ, here.name, f"{where}, {before:.3f} s before it was to be committed")
+                yield Anomaly(Kind.DIRTY_READ, here.name, f"{where}, {before:.3f} s before its commit was requested")
 
 
 def torn_transactions(evidence: Evidence) -> Iterator[Anomaly]:
@@ -49,7 +49,7 @@ def torn_transactions(evidence: Evidence) -> Iterator[Anomaly]:
 
 
 def _is_passed(evidence: Evidence, send: Send) -> bool:
-    """Whether somebody who would have got it went beyond it."""
+    """Whether a consumer has read beyond it."""
     here = evidence.partitions[send.partition]
     if evidence.read_to_end:
         return True
@@ -57,9 +57,9 @@ def _is_passed(evidence: Evidence, send: Send) -> bool:
 
 
 def torn_offsets(evidence: Evidence) -> Iterator[Anomaly]:
-    """A transaction whose records are visible has its offsets committed, and the other way round.
+    """If the records of a transaction are visible, its offsets are committed.
 
-    Of one whose client knows that it is committed, a missing part is a lost write or a lost commit, found elsewhere.
+    Only for transactions of unknown outcome; for others, a missing part is a lost write or a lost commit.
     """
     reads = _stable_reads(evidence)
     for commit, transaction in _commits_in_transactions(evidence):
@@ -78,14 +78,14 @@ def torn_offsets(evidence: Evidence) -> Iterator[Anomaly]:
                     yield Anomaly(
                         Kind.TORN_TRANSACTION,
                         name,
-                        f"records of {transaction.name} were read, but {commit.group} is at {told}, "
-                        f"not at {offset}, which it committed with them",
+                        f"records of {transaction.name} were read, but the offset of {commit.group} is {told}, "
+                        f"not {offset}, which was committed with them",
                     )
                     break
 
 
 def dirty_offsets(evidence: Evidence) -> Iterator[Anomaly]:
-    """A committed offset must be explained by a commit that counts by then."""
+    """A visible committed offset must come from a commit that is in effect at that time."""
     commits: dict[tuple[str, str, int], list[Commit]] = defaultdict(list)
     for commit in evidence.history.commits:
         for name, offset in commit.offsets.items():
@@ -98,7 +98,7 @@ def dirty_offsets(evidence: Evidence) -> Iterator[Anomaly]:
                 yield Anomaly(
                     Kind.DIRTY_OFFSETS,
                     name,
-                    f"{read.group} was told {told}, which only {made_by} had, and it was not committed",
+                    f"{read.group} read offset {told}, which only the uncommitted {made_by} wrote",
                 )
 
 
@@ -112,7 +112,7 @@ def _explains(evidence: Evidence, commit: Commit, read: CommittedRead) -> bool:
         return False
     if transaction.commit_invoked_at > read.finished_at:
         return False
-    # Of unknown fate, it counts unless its records are known to be missing.
+    # With unknown outcome, it is in effect unless its records are missing.
     sends = evidence.sends_of.get(transaction.name, [])
     return transaction.fate is Fate.COMMITTED or not (
         evidence.read_to_end and sends and not any(evidence.is_visible(send) for send in sends)
@@ -120,7 +120,7 @@ def _explains(evidence: Evidence, commit: Commit, read: CommittedRead) -> bool:
 
 
 def copies(evidence: Evidence) -> Iterator[Anomaly]:
-    """Each input is in the output once, and copies of one partition in another are in the order of the inputs."""
+    """Each input is in the output once, and copies keep the order of their inputs."""
     offsets_of: dict[Source, list[tuple[str, int]]] = defaultdict(list)
     order: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
     for send in _visible_copies(evidence):
@@ -145,7 +145,7 @@ def copies(evidence: Evidence) -> Iterator[Anomaly]:
 
 
 def offsets_and_output(evidence: Evidence) -> Iterator[Anomaly]:
-    """What the last committed offset of a group says is done is in the output, and nothing beyond it is."""
+    """All inputs below the last committed offset of a group are in the output, and no others."""
     if not evidence.read_to_end:
         return
     copied: dict[str, set[int]] = defaultdict(set)
@@ -162,11 +162,13 @@ def offsets_and_output(evidence: Evidence) -> Iterator[Anomaly]:
         inputs = evidence.known_offsets(evidence.partition(name), committed_only=True)
         missing = [offset for offset in inputs if offset < told and offset not in copied[name]]
         beyond = sorted(offset for offset in copied[name] if offset >= told)
-        for found, what in ((missing, "before it and not in the output"), (beyond, "beyond it and in the output")):
+        for found, what in ((missing, "below it and not in the output"), (beyond, "beyond it and in the output")):
             if found:
                 shown = ", ".join(map(str, found[:5]))
                 yield Anomaly(
-                    Kind.OFFSETS_DISAGREE, name, f"{group} is at {told}; {len(found)} inputs are {what}: {shown}"
+                    Kind.OFFSETS_DISAGREE,
+                    name,
+                    f"the offset of {group} is {told}; {len(found)} inputs are {what}: {shown}",
                 )
 
 
@@ -181,7 +183,7 @@ def _commits_in_transactions(evidence: Evidence) -> Iterator[tuple[Commit, Trans
 
 
 def _stable_reads(evidence: Evidence) -> dict[tuple[str, str], list[CommittedRead]]:
-    """By group and partition: what those were told who waited for transactions under way, in order of time."""
+    """By group and partition: the stable reads of committed offsets, in order of time."""
     found: dict[tuple[str, str], list[CommittedRead]] = defaultdict(list)
     for read in sorted(evidence.history.committed_reads, key=lambda each: each.invoked_at):
         if read.stable and not evidence.stale_allowed(read.invoked_at, read.finished_at):

@@ -1,9 +1,7 @@
-"""What must hold at every moment of every run, whatever happens: one object for each, with what it has seen so far.
+"""Invariants of clusters: quorum, metadata, replicas, leaders and acknowledged records.
 
-`check` is called with the state of the cluster again and again, and raises `Violation`. Tests show each of them a state
-that it must refuse.
-
-While the disk of one node fails, others lead: every partition takes writes again within a bounded time.
+Each is an object with the state seen so far. `check` is called with each observation and raises `Violation`. Each has a
+test with a state that it must reject.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,7 +21,7 @@ class Invariant(Protocol):
 
 
 class OneQuorumLeaderPerEpoch:
-    """An epoch of the metadata quorum has at most one leader, and whoever names its leader names the same."""
+    """An epoch of the metadata quorum has at most one leader, and all nodes agree on it."""
 
     def __init__(self) -> None:
         self._leaders: dict[int, int] = {}
@@ -37,12 +35,12 @@ class OneQuorumLeaderPerEpoch:
             if known != named:
                 raise Violation(
                     type(self).__name__,
-                    f"epoch {seen.epoch} is led by {known}, and by {named} as node {seen.node_id} says",
+                    f"epoch {seen.epoch} is led by node {known}, but by node {named} according to node {seen.node_id}",
                 )
 
 
 class EpochsOnlyGrow:
-    """A node's quorum epoch never goes back, not even over a restart; nor does a partition's leader epoch."""
+    """The quorum epoch of a node never decreases, also over restarts; nor does the leader epoch of a partition."""
 
     def __init__(self) -> None:
         self._quorum: dict[int, int] = {}
@@ -69,7 +67,7 @@ class EpochsOnlyGrow:
 
 
 class HighWatermarksOnlyGrow:
-    """What a process has called committed stays so, for the quorum and for every partition it holds."""
+    """High watermarks of a process never decrease, for the quorum and for all its partitions."""
 
     def __init__(self, *, of_partitions: bool = True) -> None:
         self._of_partitions = of_partitions
@@ -88,7 +86,7 @@ class HighWatermarksOnlyGrow:
             self._quorum[at] = seen.high_watermark
         if not self._of_partitions:
             return
-        # A replica that went away and comes back is another.
+        # A replica that was removed and added again is a new one.
         if sight.changed is None:
             there = {(replica.node_id, replica.life, replica.key) for replica in sight.replicas}
             self._partitions = {key: known for key, known in self._partitions.items() if key in there}
@@ -107,8 +105,8 @@ class HighWatermarksOnlyGrow:
 
 
 class CommittedMetadataStays:
-    """The metadata logs of all nodes are the same as far as each calls them committed, and nodes that have applied the
-    same records have the same image."""
+    """The metadata logs of all nodes are equal up to their high watermarks, and nodes that have applied the same
+    records have the same image."""
 
     def __init__(self) -> None:
         self._truth = CommittedLog()
@@ -125,7 +123,7 @@ class CommittedMetadataStays:
             if seen.log.end < seen.high_watermark:
                 raise Violation(
                     type(self).__name__,
-                    f"node {seen.node_id} calls offset {seen.high_watermark} committed and ends at {seen.log.end}",
+                    f"node {seen.node_id} has high watermark {seen.high_watermark}, but its log ends at {seen.log.end}",
                 )
             try:
                 self._compared[at], wrong = self._truth.compare(seen.log, offset, seen.high_watermark)
@@ -135,7 +133,7 @@ class CommittedMetadataStays:
                 raise Violation(type(self).__name__, f"the metadata log of node {seen.node_id} {wrong}")
 
     def check_images(self, sight: Sight) -> None:
-        """Dear, so only when all is over."""
+        """Compares whole images. Expensive, so only at the end."""
         by_offset: dict[int, tuple[int, list[object]]] = {}
         for seen in sight.images:
             content: list[object] = list(snapshot_records(seen.image))
@@ -144,14 +142,14 @@ class CommittedMetadataStays:
                 differing = next((a, b) for a, b in zip([*known, None], [*content, None], strict=False) if a != b)
                 raise Violation(
                     type(self).__name__,
-                    f"at offset {seen.image.offset} nodes {first} and {seen.node_id} have other images: {differing}",
+                    f"at offset {seen.image.offset}, images of nodes {first} and {seen.node_id} differ: {differing}",
                 )
 
 
 class InSyncLogsAgree:
-    """Replicas have the same records at the same offsets, as far as each calls them committed.
+    """Replicas have the same records at the same offsets, up to their high watermarks.
 
-    In a compacted topic records may be missing; `CleaningKeepsTheLast` says which.
+    In a compacted topic records may be missing; see `CleaningKeepsTheLast`.
     """
 
     def __init__(self, logs: CommittedLogs, left_out: Iterable[str] = ()) -> None:
@@ -159,7 +157,7 @@ class InSyncLogsAgree:
         self._left_out = tuple(left_out)
         self._compared: dict[tuple[int, int, PartitionKey], int] = {}
         self._unfinished: set[tuple[int, int, PartitionKey]] = set()
-        """Replicas that could not be read up to their high watermark: the end of a log may be cleaned away."""
+        """Replicas that could not be read up to their high watermark: the end of a log may be compacted."""
 
     def check(self, sight: Sight) -> None:
         candidates = sight.replicas if self._unfinished else sight.fresh
@@ -182,7 +180,7 @@ class InSyncLogsAgree:
 
 
 class AckedIsKept:
-    """A write that a client was told to be safe is in the log of every later leader."""
+    """An acknowledged write is in the log of every later leader."""
 
     def __init__(self) -> None:
         self._newest: dict[PartitionKey, int] = {}
@@ -195,17 +193,17 @@ class AckedIsKept:
         for seen in sight.replicas:
             if seen.is_leader and seen.log is not None:
                 acked = sight.acked.get((seen.topic, seen.key.partition), 0)
-                # One that was deposed and does not know it yet may well be behind: nobody is told anything by it.
+                # A deposed leader that does not know it yet may be behind: it cannot acknowledge anything.
                 if seen.log.end < acked and seen.leader_epoch == newest[seen.key]:
                     raise Violation(
                         type(self).__name__,
-                        f"{seen.name} is led by node {seen.node_id} in epoch {seen.leader_epoch} and ends at "
+                        f"{seen.name} on node {seen.node_id}, leader of epoch {seen.leader_epoch}, ends at "
                         f"{seen.log.end}, but offset {acked - 1} was acknowledged",
                     )
 
 
 class OneLeaderPerLeaderEpoch:
-    """No two nodes take writes to a partition in one leader epoch."""
+    """A partition has at most one leader per leader epoch."""
 
     def __init__(self) -> None:
         self._leaders: dict[tuple[PartitionKey, int], int] = {}
@@ -223,8 +221,7 @@ class OneLeaderPerLeaderEpoch:
 
 
 class InSyncReplicasLive:
-    """Who is in sync is a replica, and a broker that the controller takes for alive. Only where nobody leads does the
-    last one stay."""
+    """Every in-sync replica is a replica on an unfenced broker. A partition without a leader keeps its last one."""
 
     def __init__(self) -> None:
         self._looked_at: dict[int, MetadataImage] = {}
@@ -246,12 +243,12 @@ class InSyncReplicasLive:
                     raise Violation(
                         type(self).__name__,
                         f"{topic.name}-{index} has in-sync replicas {state.isr} of {state.replicas}, leader "
-                        f"{state.leader}, while brokers {sorted(alive)} live, at metadata offset {image.offset}",
+                        f"{state.leader}, but brokers {sorted(alive)} are unfenced, at metadata offset {image.offset}",
                     )
 
 
 class NobodyIsFenced:
-    """Where nothing is wrong but that machines have too much to do, a broker that was let in stays in."""
+    """On machines that are only overloaded, no registered broker gets fenced."""
 
     def __init__(self) -> None:
         self._serving: set[tuple[int, int]] = set()
@@ -264,7 +261,7 @@ class NobodyIsFenced:
                 elif (seen.node_id, number) in self._serving:
                     raise Violation(
                         type(self).__name__,
-                        f"broker {number} is fenced, as node {seen.node_id} has it at metadata offset "
+                        f"broker {number} is fenced according to node {seen.node_id} at metadata offset "
                         f"{seen.image.offset}",
                     )
 
@@ -272,8 +269,8 @@ class NobodyIsFenced:
 def all_invariants(
     logs: CommittedLogs | None = None, left_out: Iterable[str] = (), *, records_may_be_lost: bool = False
 ) -> list[Invariant]:
-    """Those of clusters. `left_out` names topics (by how they begin) whose data may be lost: too few replicas hold it.
-    Where those of all topics may be lost, the others still hold."""
+    """The invariants of clusters. `left_out`: prefixes of topics whose records may be lost, because they have too few
+    replicas. `records_may_be_lost`: the records of all topics may be lost."""
     of_records: list[Invariant] = []
     if not records_may_be_lost:
         of_records = [InSyncLogsAgree(logs or CommittedLogs(), left_out), AckedIsKept()]
@@ -289,11 +286,14 @@ def all_invariants(
 
 
 BOUND_SECONDS = 3.0
-"""Virtual time. Errors are met with the next write; what follows takes a few messages, or one election."""
+"""In virtual time. The next write meets the error; then a few messages or one election follow."""
 
 
 class WritesGoOn:
-    """`silent` names the partitions that have taken no write since a time."""
+    """While the disk of a node fails, every partition accepts writes again within a bounded time.
+
+    `silent` returns the partitions without a write since a time.
+    """
 
     def __init__(self, cluster: Cluster, silent: Callable[[float], list[str]]) -> None:
         self._cluster = cluster
@@ -307,5 +307,5 @@ class WritesGoOn:
         if silent := self._silent(since):
             raise Violation(
                 "WritesGoOn",
-                f"{now - since:.1f} s after the disk of node {node_id} began to fail: no write in {', '.join(silent)}",
+                f"{now - since:.1f} s after the disk of node {node_id} failed, no write in {', '.join(silent)}",
             )

@@ -1,4 +1,4 @@
-"""What must hold of compacted topics: cleaning takes away only what a later record of the same key replaces."""
+"""Invariant of compacted topics: compaction removes only records that a later record of the same key supersedes."""
 
 from collections.abc import Iterable
 
@@ -11,13 +11,13 @@ from millstream.simulator.results import Violation
 
 
 class _Whole:
-    """Everything that was ever committed in one log."""
+    """All records that were ever committed in one log."""
 
     def __init__(self) -> None:
         self.records: dict[int, tuple[Record, int]] = {}
-        """By offset, with the producer of what was written in a transaction; -1 otherwise."""
+        """By offset, with the producer id of transactional records; -1 for others."""
         self.deletions: dict[int, float] = {}
-        """Records that say that their key is gone: by offset, when they were first seen."""
+        """Tombstones: by offset, the time they were first seen."""
 
     def take(self, batch: Batch, now: float) -> None:
         header = batch.header
@@ -30,21 +30,21 @@ class _Whole:
 
 
 class _Held:
-    """What a node's log has held at some time, but for what it cut off again."""
+    """Offsets that a node's log has held at some time, without truncated ones."""
 
     def __init__(self) -> None:
         self._end = 0
         self._offsets: set[int] = set()
         self.missed: set[int] = set()
-        """Markers that were gone from the log of its leader when it got there, so that it never heard of them."""
+        """Markers that the node never got, because the leader had already removed them."""
         self.missed_deletions: set[int] = set()
-        """The same for records that say that their key is gone."""
+        """Tombstones that the node never got, for the same reason."""
 
     def has(self, offset: int) -> bool:
         return offset in self._offsets
 
     def read_on(self, log: LogContent, spans: PartitionTransactions | None, others: Iterable[ReplicaSight]) -> range:
-        """Takes note of what is new in the log, and says where that is."""
+        """Reads new batches of the log. Returns their offset range."""
         if log.end < self._end:
             self._end = log.end
             self._offsets = {each for each in self._offsets if each < log.end}
@@ -62,18 +62,18 @@ class _Held:
         return range(begin, log.end)
 
     def miss(self, deletions: Iterable[int], others: Iterable[ReplicaSight]) -> None:
-        """It has got past these; what it does not have, it never heard of, if others had it no more."""
+        """Notes tombstones in the new range that the node lacks and another replica has removed."""
         for offset in deletions:
             if offset not in self._offsets and any(_lacks(other, offset) for other in others):
                 self.missed_deletions.add(offset)
 
     def takes_for_committed(self, offset: int, span: Span) -> bool:
-        """Whether it may take an aborted record for one that is committed, or open."""
+        """Whether the node may consider an aborted record committed or open, because it missed the marker."""
         return offset in self._offsets and span.end_offset in self.missed
 
 
 def _lacks(seen: ReplicaSight, offset: int) -> bool:
-    """Whether a log goes on behind an offset, and has nothing there."""
+    """Whether a log continues after an offset but has no record there."""
     if seen.log is None or seen.log.end <= offset:
         return False
     batch = next(iter(seen.log.batches(offset, seen.log.end)), None)
@@ -81,13 +81,13 @@ def _lacks(seen: ReplicaSight, offset: int) -> bool:
 
 
 class CleaningKeepsTheLast:
-    """A record may be gone from a compacted log only if a later one of its key is there, if it says that its key is
-    gone, or if it was aborted. Looked at when a log became smaller or was opened, and at the end. A follower that was
-    started again may have cleaned more than it knows to be committed.
+    """A record may be missing from a compacted log only if a later record of its key is there, if it is a tombstone, or
+    if it was aborted. Checked when a log shrinks or is opened, and at the end. A restarted follower may have compacted
+    beyond the high watermark that it knows.
 
-    Who was away for longer than `delete.retention.ms` may have the records of a transaction, and never hear that it was
-    aborted, because its leader has neither any more; here as in Kafka (docs/compaction.md). For that replica they are
-    as good as committed.
+    A replica that was down for longer than `delete.retention.ms` may hold records of a transaction and never get its
+    abort marker, because the leader has removed both, as in Kafka (docs/compaction.md). For that replica these records
+    count as committed.
     """
 
     def __init__(self, transactions: TransactionLogs, logs: CommittedLogs, *, delete_retention_s: float = 0.0) -> None:
@@ -97,11 +97,11 @@ class CleaningKeepsTheLast:
         self._leaders: dict[At, ReplicaSight] = {}
         self._wholes: dict[PartitionKey, _Whole] = {}
         self._topics: set[str] = set()
-        """Of these."""
+        """Compacted topics seen so far."""
         self._sizes: dict[tuple[int, int, PartitionKey], int] = {}
         self._held: dict[tuple[int, PartitionKey], _Held] = {}
         self.cleanings = 0
-        """How often a log was seen to have become smaller."""
+        """How often a log has shrunk."""
         logs.listeners.append(self._committed)
         self._logs = logs
 
@@ -143,13 +143,13 @@ class CleaningKeepsTheLast:
             raise self._wrong(seen, f"cannot be read: {error}") from None
 
     def _overdue(self, key: PartitionKey, within: range) -> list[int]:
-        """Deletions that others may have cleaned away by now."""
+        """Tombstones that other replicas may have removed by now."""
         latest = self._now - self._delete_retention_s
         return [offset for offset, at in self._wholes[key].deletions.items() if offset in within and at <= latest]
 
     def is_back(self, at: At, record: Record) -> bool:
-        """Whether the leader has a record whose key is gone, because it never heard of the deletion: it was away for
-        longer than `delete.retention.ms`, and the others had cleaned the deletion away when it came back."""
+        """Whether the leader has a deleted record because it never got the tombstone: it was down for longer than
+        `delete.retention.ms`, and the other replicas had removed the tombstone when it returned."""
         leader = self._leaders.get(at)
         if leader is None or not (held := self._held[leader.node_id, leader.key]).has(record.offset):
             return False
@@ -175,12 +175,12 @@ class CleaningKeepsTheLast:
             span = spans.span_of(offset, producer_id) if producer_id >= 0 and spans is not None else None
             fate = span.committed if span is not None else None if producer_id >= 0 and spans is not None else True
             if offset >= seen.high_watermark and found != record:
-                continue  # what it has not got yet, or will cut off
+                continue  # not replicated yet, or to be truncated
             if found is None:
                 if record.key not in last and record.value is not None and fate is not False:
-                    raise self._wrong(seen, f"has lost {record}, the last one of its key")
+                    raise self._wrong(seen, f"has lost {record}, the last record of its key")
             elif found != record:
-                raise self._wrong(seen, f"has {found}, and {record} was committed there")
+                raise self._wrong(seen, f"has {found}, but {record} was committed there")
             if fate or (span is not None and fate is False and held.takes_for_committed(offset, span)):
                 last.add(record.key)
 

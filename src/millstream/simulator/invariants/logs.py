@@ -1,12 +1,4 @@
-"""What is committed in each log, by offset, put together from all replicas. Whoever calls an offset committed first
-says what it is, and everybody is held to that.
-
-The transactions that lie in the committed part of each log, found by reading it: independent of what brokers make
-of it.
-
-Who coordinates a transaction at the moment at which it is decided and not yet carried out, read from the logs of the
-coordinators: the worst moment for them to go.
-"""
+"""Committed logs, combined from all replicas, and the transactions in them, read independently of the brokers."""
 
 import struct
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
@@ -29,24 +21,24 @@ OnCommitted = Callable[[ReplicaSight, Batch], None]
 
 
 class CommittedLog:
-    """One log. `is_cleaned`: records of it may be gone from some replicas."""
+    """The committed batches of one log. `is_cleaned`: replicas may have compacted away different records."""
 
     def __init__(self, *, is_cleaned: bool = False) -> None:
         self.is_cleaned = is_cleaned
         self.batches: dict[int, Batch] = {}
         self.end = 0
         self.fresh: list[Batch] = []
-        """What the last comparison added at the end."""
+        """Batches that the last comparison added."""
 
     def compare(self, log: LogContent, offset: int, below: int) -> tuple[int, str | None]:
-        """(how far was compared, what is wrong)."""
+        """Returns (offset compared up to, description of a mismatch or None)."""
         self.fresh = []
         offset = max(offset, log.start)
         for batch in log.batches(offset, below):
             known = self.batches.get(batch.base_offset)
             if known is None:
                 if batch.base_offset < self.end and not self.is_cleaned:
-                    return offset, f"has {batch}, where others have something else committed"
+                    return offset, f"has {batch}, but other replicas have committed something else there"
                 self.batches[batch.base_offset] = batch
                 if batch.base_offset >= self.end:
                     self.fresh.append(batch)
@@ -55,13 +47,13 @@ class CommittedLog:
                 if self.is_cleaned and is_rest_of(known, batch):
                     self.batches[batch.base_offset] = batch  # cleaned before it was first seen
                 elif not self.is_cleaned or not is_rest_of(batch, known):
-                    return offset, f"has {batch}, and {known} is committed there"
+                    return offset, f"has {batch}, but {known} is committed there"
             offset = batch.last_offset + 1
         return offset, None
 
 
 def is_rest_of(batch: Batch, whole: Batch) -> bool:
-    """Whether a batch is what cleaning may have left of another: some of its records, each where it was."""
+    """Whether a batch can be the result of compacting `whole`: a subset of its records at the same offsets."""
     left, before = batch.header, whole.header
     if (left.last_offset, left.producer_id, left.producer_epoch, left.base_sequence, left.leader_epoch) != (
         before.last_offset,
@@ -78,14 +70,17 @@ def is_rest_of(batch: Batch, whole: Batch) -> bool:
 
 
 class CommittedLogs:
-    """All logs. Who listens is told of each batch when it is first seen to be committed, in the order of its log."""
+    """All committed logs. Listeners get each batch once, when it is first seen as committed, in log order.
+
+    The first replica that considers an offset committed defines its content; all others must match.
+    """
 
     def __init__(self, cleaned: Iterable[str] = ()) -> None:
         self._cleaned = frozenset(cleaned)
         self._logs: dict[PartitionKey, CommittedLog] = {}
         self.listeners: list[OnCommitted] = []
         self.ends: dict[tuple[str, int], int] = {}
-        """By topic and partition: how far somebody has called it committed."""
+        """By topic and partition: the highest committed offset seen."""
 
     def of(self, seen: ReplicaSight) -> CommittedLog:
         log = self._logs.get(seen.key)
@@ -94,7 +89,7 @@ class CommittedLogs:
         return log
 
     def compare(self, seen: ReplicaSight, offset: int) -> tuple[int, str | None]:
-        """Compares what a replica has from `offset` up to its high watermark."""
+        """Compares a replica from `offset` up to its high watermark."""
         assert seen.log is not None
         log = self.of(seen)
         result = log.compare(seen.log, offset, seen.high_watermark)
@@ -111,16 +106,16 @@ _VERSION, _LENGTH, _INT64 = struct.Struct(">h"), struct.Struct(">h"), struct.Str
 
 @dataclass(slots=True)
 class Span:
-    """What one producer wrote to one partition in one transaction."""
+    """The records of one transaction in one partition."""
 
     producer_id: int
     producer_epoch: int
     first_offset: int
     identities: dict[int, str] = field(default_factory=dict)
-    """By offset: what each record is known by."""
+    """By offset: the identity of each record."""
     records: dict[int, Record] = field(default_factory=dict)
     end_offset: int | None = None
-    """Of the marker; None while it is open."""
+    """Offset of the marker; None while the transaction is open."""
     committed: bool | None = None
 
     @property
@@ -129,7 +124,7 @@ class Span:
 
 
 class PartitionTransactions:
-    """Of one partition, in the order of the log."""
+    """The transactions of one partition, in log order, read independently of the broker's own indexes."""
 
     def __init__(self, at: At) -> None:
         self.at = at
@@ -137,7 +132,7 @@ class PartitionTransactions:
         self.ended: list[Span] = []
 
     def take(self, batch: Batch) -> Span | None:
-        """The next batch; returns what it ends, if it is a marker."""
+        """Takes the next batch. Returns the span that it ends, if it is a marker."""
         header = batch.header
         if not header.is_transactional:
             return None
@@ -165,12 +160,12 @@ class PartitionTransactions:
         yield from self.open.values()
 
     def first_unstable(self, high_watermark: int, but_of: Container[int] = ()) -> int | None:
-        """The first offset, as things were when so much was committed, of a transaction that was not decided; those
-        of some producers are left out."""
+        """The first offset of the undecided transactions at the given high watermark, without those of some
+        producers."""
         undecided = list(self.open.values())
         for span in reversed(self.ended):
             if span.end_offset is not None and span.end_offset < high_watermark:
-                break  # and so do all before it: they are in the order of their markers
+                break  # all earlier ones too: they are in the order of their markers
             undecided.append(span)
         firsts = [
             span.first_offset
@@ -180,7 +175,7 @@ class PartitionTransactions:
         return min(firsts, default=None)
 
     def span_of(self, offset: int, producer_id: int) -> Span | None:
-        """The one that a record of a producer belongs to."""
+        """The span of a record of a producer."""
         for span in self.spans():
             end = span.end_offset
             if span.producer_id == producer_id and span.first_offset <= offset and (end is None or offset < end):
@@ -189,7 +184,7 @@ class PartitionTransactions:
 
 
 def identity_of(topic: str, record: Record) -> str | None:
-    """What a record of a transaction is known by; of an offset, its metadata say so."""
+    """The identity of a transactional record; for a committed offset, it is in the metadata."""
     if topic != OFFSETS_TOPIC:
         return known_by(record)
     committed = committed_offset(record)
@@ -197,15 +192,15 @@ def identity_of(topic: str, record: Record) -> str | None:
 
 
 def committed_offset(record: Record) -> tuple[int, str] | None:
-    """(offset, metadata) of a record in `__consumer_offsets`; None if it is about something else."""
+    """(offset, metadata) of a committed offset in `__consumer_offsets`; None for other records."""
     key, value = record.key or b"", record.value or b""
     if len(key) < 2 or _VERSION.unpack_from(key)[0] > 1 or len(value) < 10:
         return None
     version = _VERSION.unpack_from(value)[0]
     if not 0 <= version <= 4:
         return None
-    position = 10 + (4 if version >= 3 else 0)  # the leader epoch is there since version 3
-    if version >= 4:  # a flexible version: one more than the length, in one byte for what is written here
+    position = 10 + (4 if version >= 3 else 0)  # version 3 added the leader epoch
+    if version >= 4:  # flexible version: length + 1, in one byte for short metadata
         begin, length = position + 1, value[position] - 1
     else:
         begin, length = position + 2, _LENGTH.unpack_from(value, position)[0]
@@ -213,21 +208,24 @@ def committed_offset(record: Record) -> tuple[int, str] | None:
 
 
 STATE_VALUE = struct.Struct(">hqhib")
-"""Of a value, all versions: version, producer id, epoch, timeout, state."""
+"""The start of a transaction state value, in all versions: version, producer id, epoch, timeout, state."""
 STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Dead", "Fencing")
 _DECIDED = frozenset(("PrepareCommit", "PrepareAbort"))
-_LOOK_BACK = 4
-"""So many of the latest records are looked at."""
+_LAST_RECORDS = 4
+"""How many of the latest records are read."""
 
 
 class Decisions:
-    """Remembers how far it has looked, for it is asked often."""
+    """Finds coordinators that have just decided a transaction. Remembers the offsets already read.
+
+    Between the decision and its markers is the worst moment for a coordinator to fail.
+    """
 
     def __init__(self) -> None:
         self._ends: dict[tuple[int, int], int] = {}
 
     def coordinator(self, nodes: Mapping[int, Node | None]) -> int:
-        """A node that has just written a decision, which is committed; 0 for none."""
+        """A node whose last decision is committed and not complete; 0 for none."""
         for node_id, node in nodes.items():
             if node is None or node.broker is None:
                 continue
@@ -245,10 +243,10 @@ class Decisions:
 def _is_decided(log: StoredLog, end: int) -> bool:
     states: dict[bytes | None, str] = {}
     try:
-        for batch in log.batches(max(log.start, end - _LOOK_BACK), end):
+        for batch in log.batches(max(log.start, end - _LAST_RECORDS), end):
             for record in batch.records:
                 if record.value is not None:
                     states[record.key] = STATES[STATE_VALUE.unpack_from(record.value)[4]]
     except UNREADABLE:
-        return False  # others find that
+        return False  # an invariant reports unreadable logs
     return not _DECIDED.isdisjoint(states.values())

@@ -1,6 +1,6 @@
-"""What the invariants look at: the state of every living node at one moment, as plain values.
+"""Observations: the state of all running nodes at one time, as plain values for the invariants.
 
-Invariants know nothing of nodes, so that tests can show them what must never be.
+Invariants do not access nodes, so tests can give them states that must be rejected.
 """
 
 from collections.abc import Iterable, Iterator
@@ -33,14 +33,14 @@ METADATA_TOPIC_ID = UUID(int=1)
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A batch as it lies in a log; two that are equal hold the same records in the same places."""
+    """A batch of a log. Equal batches have the same records at the same offsets."""
 
     base_offset: int
     last_offset: int
     leader_epoch: int
     checksum: int
     data: Bytes = field(default=b"", compare=False, repr=False)
-    """All of it."""
+    """The whole batch."""
 
     @property
     def records(self) -> tuple[Record, ...]:
@@ -53,7 +53,7 @@ class Batch:
 
 @lru_cache(maxsize=2048)
 def _records(data: bytes) -> tuple[Record, ...]:
-    """All replicas have the same bytes, and several invariants look at each."""
+    """Cached: replicas have the same bytes, and several invariants read each batch."""
     return tuple(record for _, records in read_batches(data) for record in records)
 
 
@@ -70,17 +70,17 @@ class LogContent(Protocol):
         ...
 
     def batches(self, offset: int, below: int) -> Iterable[Batch]:
-        """From the batch that holds `offset` on, those that end at or below `below`."""
+        """The batches from the one with `offset` on that end below `below`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class QuorumSight:
-    """A node's part in the metadata quorum."""
+    """The quorum state of a node."""
 
     node_id: int
     life: int
-    """Counts the starts of the node's process."""
+    """The number of the process of this node."""
     epoch: int
     leader_id: int | None
     is_leader: bool
@@ -106,13 +106,13 @@ class ReplicaSight:
     is_leader: bool
     high_watermark: int
     log: LogContent | None
-    """None while nobody has opened it."""
+    """None while the log is not open."""
     last_stable_offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ImageSight:
-    """The metadata as a node has it."""
+    """The metadata image of a node."""
 
     node_id: int
     life: int
@@ -126,20 +126,20 @@ class Sight:
     replicas: list[ReplicaSight] = field(default_factory=list)
     images: list[ImageSight] = field(default_factory=list)
     acked: dict[tuple[str, int], int] = field(default_factory=dict)
-    """By topic and partition: the offset after the last record that a client was told to be safe."""
+    """By topic and partition: the offset after the last acknowledged record."""
     changed: list[ReplicaSight] | None = None
-    """Those of the replicas that are not as they were at the last look; None where it is not known."""
+    """The replicas that changed since the last observation; None if not known."""
     gone: list[ReplicaSight] = field(default_factory=list)
-    """Replicas as they were at the last look, which their process has no more."""
+    """Replicas that were removed since the last observation, in their last state."""
 
     @property
     def fresh(self) -> list[ReplicaSight]:
-        """Replicas of which something may be new."""
+        """Replicas that may have changed."""
         return self.replicas if self.changed is None else self.changed
 
 
 class StoredLog:
-    """A node's log, read without changing it."""
+    """Read-only access to the log of a node."""
 
     __slots__ = ("_log",)
 
@@ -175,12 +175,12 @@ class StoredLog:
                 offset = last + 1
             if offset == before:
                 if "compact" in log.config.cleanup_policy:
-                    return  # cleaned, up to a batch that goes on behind what is asked for
-                raise LookupError(f"{log.topic_partition} has nothing at offset {offset}, and ends at {below}")
+                    return  # compacted, up to a batch that ends beyond `below`
+                raise LookupError(f"{log.topic_partition} has no batch at offset {offset}, but ends at {below}")
 
 
 def _headers_from(data: memoryview, offset: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """(position, header) of the batches from the one that holds an offset on. A read may begin far before that."""
+    """(position, header) of the batches from the one with `offset` on. A read may start long before it."""
     position, end = 0, len(data)
     while end - position >= HEADER_SIZE:
         header = HEADER.unpack_from(data, position)
@@ -194,14 +194,14 @@ def _headers_from(data: memoryview, offset: int) -> Iterator[tuple[int, tuple[in
 
 
 class Observer:
-    """Looks at the cluster again and again, and remembers how each replica was: most are as they were."""
+    """Observes the cluster repeatedly. It remembers the state of each replica, because most do not change."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int], dict[Partition, tuple[_State, ReplicaSight]]] = {}
-        """By node and life of its process."""
+        """By node and process number."""
 
     def look(self, at: float, machines: dict[int, Machine], acked: dict[tuple[str, int], int]) -> Sight:
-        """The cluster as it is now."""
+        """Observes the cluster now."""
         changed: list[ReplicaSight] = []
         sight = Sight(at, acked=acked, changed=changed)
         before, self._known = self._known, {}
@@ -262,7 +262,7 @@ class Observer:
 
 
 _State = tuple[int, bool, int, PartitionLog | None, int, int]
-"""Leader epoch, whether it leads, high watermark, log, its end, last stable offset."""
+"""Leader epoch, is leader, high watermark, log, log end offset, last stable offset."""
 
 
 def _replica_sight(node_id: int, life: int, partition: Partition, stable: int) -> ReplicaSight:
@@ -282,4 +282,4 @@ def _replica_sight(node_id: int, life: int, partition: Partition, stable: int) -
 
 
 UNREADABLE = (KafkaError, LookupError)
-"""What reading a log fails with when it does not hold what it says."""
+"""Errors of reading a damaged or incomplete log."""

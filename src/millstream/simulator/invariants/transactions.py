@@ -1,7 +1,7 @@
-"""What must hold of transactions, whatever happens: one object for each.
+"""Invariants of transactions: atomicity, isolation, last stable offsets, coordinator states, exactly-once output.
 
-Clients tell what they know by way of the book of transactions; what became of them is read from the committed part of
-the logs, without asking any broker.
+Clients report their requests and responses to the tracker. The outcome of a transaction is read from the committed
+logs.
 """
 
 from collections.abc import Callable, Container, Iterator
@@ -30,11 +30,11 @@ _MAY_FOLLOW = {
     "CompleteAbort": {"CompleteAbort", "Empty", "Ongoing", "PrepareAbort", "Dead"},
     "Dead": {"Dead"},
 }
-"""In the log of a coordinator. An abort of nothing is a decision too where every transaction has its own epoch."""
+"""Valid state changes. With one epoch per transaction (version 2), an abort without records is also a decision."""
 
 
 class TransactionLogs:
-    """The transactions of all partitions, as their logs have them."""
+    """The transactions of all partitions, read from their logs."""
 
     def __init__(self) -> None:
         self._partitions: dict[PartitionKey, PartitionTransactions] = {}
@@ -46,7 +46,7 @@ class TransactionLogs:
         return self._partitions.get(key)
 
     def take(self, seen: ReplicaSight, batch: Batch) -> Span | None:
-        """A batch that is committed; returns what it ends, if it is a marker."""
+        """Takes a committed batch. Returns the span that it ends, if it is a marker."""
         log = self._partitions.get(seen.key)
         if log is None:
             log = self._partitions[seen.key] = PartitionTransactions((seen.topic, seen.key.partition))
@@ -54,21 +54,23 @@ class TransactionLogs:
 
 
 class TransactionsAreWhole:
-    """The markers of a transaction say the same in all partitions, and what its client asked for and was told. One
-    marker ends the records of one transaction. At the end, of what is committed every record is there, once."""
+    """The markers of a transaction agree in all partitions, and with the requests and responses of its client. A marker
+    ends one transaction. At the end, every record of a committed transaction is there once."""
 
     def __init__(self, book: TransactionBook, logs: TransactionLogs) -> None:
         self._book = book
         self._logs = logs
 
     def ended(self, seen: ReplicaSight, span: Span) -> None:
-        """A marker is committed."""
+        """Called for a committed marker."""
         if len(span.names) > 1:
-            raise self._wrong(f"{seen.name} ends {' and '.join(span.names)} with one marker, at {span.end_offset}")
+            raise self._wrong(
+                f"{seen.name} ends {' and '.join(span.names)} with one marker, at offset {span.end_offset}"
+            )
         for name in span.names:
             transaction = self._book.transactions.get(name)
             if transaction is None:
-                raise self._wrong(f"{seen.name} has a transaction {name} that nobody began")
+                raise self._wrong(f"{seen.name} has an unknown transaction {name}")
             self._book.tell(
                 seen.name,
                 f"{name} is {_outcome(span.committed)} (offset {span.first_offset}, marker {span.end_offset})",
@@ -83,18 +85,18 @@ class TransactionsAreWhole:
         fates = transaction.fates
         if len(set(fates.values())) > 1:
             said = ", ".join(f"{_outcome(fate)} in {topic}-{number}" for (topic, number), fate in fates.items())
-            raise self._wrong(f"{transaction} is torn: {said}")
+            raise self._wrong(f"{transaction} has different outcomes: {said}")
         for (topic, number), fate in fates.items():
             if fate and not transaction.asked_to_commit:
-                raise self._wrong(f"{transaction} is committed in {topic}-{number}, and nobody asked for that")
+                raise self._wrong(f"{transaction} is committed in {topic}-{number}, but no commit was requested")
             if transaction.answer is not None and transaction.answer is not fate:
                 raise self._wrong(
-                    f"{transaction} is {_outcome(fate)} in {topic}-{number}, and its client knows it to be "
+                    f"{transaction} is {_outcome(fate)} in {topic}-{number}, but for its client it is "
                     f"{_outcome(transaction.answer)}"
                 )
 
     def check_end(self) -> None:
-        """When nothing is under way any more."""
+        """Called when no transaction is open any more."""
         found: dict[str, At] = {}
         for log in self._logs:
             for span in log.ended:
@@ -107,14 +109,14 @@ class TransactionsAreWhole:
                 continue
             expected = [*transaction.values, *([f"{transaction.name}#offset"] if transaction.takes else ())]
             if missing := [identity for identity in expected if identity not in found]:
-                raise self._wrong(f"{transaction} is committed, and of its records {missing} are not there")
+                raise self._wrong(f"{transaction} is committed, but its records {missing} are missing")
 
     def _wrong(self, what: str) -> Violation:
         return Violation(type(self).__name__, what)
 
 
 class NoAbortedRead:
-    """Who reads what is committed gets no record of a transaction that is aborted, or may yet be."""
+    """read_committed consumers get no record of a transaction that is aborted or can still be aborted."""
 
     def __init__(self, book: TransactionBook) -> None:
         self._book = book
@@ -122,16 +124,16 @@ class NoAbortedRead:
     def check(self, sight: Sight) -> None:
         for transaction in self._book.changed:
             if transaction.given_to is not None and (transaction.given_early or not transaction.may_be_seen):
-                when = "before anybody asked to commit it" if transaction.given_early else "and it is aborted"
-                raise Violation(type(self).__name__, f"{transaction} was given to {transaction.given_to}, {when}")
+                when = "before its commit was requested" if transaction.given_early else "but it is aborted"
+                raise Violation(type(self).__name__, f"{transaction} was read by {transaction.given_to}, {when}")
 
 
 class LastStableOffsetsHold:
-    """The last stable offset of a leader does not go back within its epoch, is never behind an undecided transaction,
-    and is not before one that is decided either.
+    """The last stable offset of a leader does not decrease within its epoch, and is the first offset of the first
+    undecided transaction.
 
-    Decided is what has a marker that is committed. A leader whose log was opened or cut anew does not remember of all
-    markers in it whether they are committed, here as in Kafka; what they say was decided before they were written.
+    A transaction is decided when its marker is committed. A leader whose log was opened or truncated again does not
+    know of all markers whether they are committed, as in Kafka; the decision was made before the marker was written.
     """
 
     def __init__(self, logs: TransactionLogs) -> None:
@@ -147,17 +149,18 @@ class LastStableOffsetsHold:
             at = (seen.node_id, seen.life, seen.key, seen.leader_epoch)
             before = self._last.get(at, 0)
             if now < before:
-                raise self._wrong(seen, f"went back from {before} to {now}")
+                raise self._wrong(seen, f"decreased from {before} to {now}")
             self._last[at] = now
             unstable = log.first_unstable(seen.high_watermark)
             expected = seen.high_watermark if unstable is None else unstable
             if now < expected or (now > expected and now > self._latest(seen, seen.log, log)):
                 raise self._wrong(
-                    seen, f"is {now}, with {seen.high_watermark} committed and {unstable} the first undecided offset"
+                    seen,
+                    f"is {now}; the high watermark is {seen.high_watermark}, the first undecided offset {unstable}",
                 )
 
     def _latest(self, seen: ReplicaSight, content: LogContent, log: PartitionTransactions) -> int:
-        """How far it may be if all markers count that are in the leader's log."""
+        """The last stable offset if all markers in the leader's log count as committed."""
         tail = [batch.header for batch in content.batches(seen.high_watermark, content.end)]
         ended = {header.producer_id for header in tail if header.is_control}
         unstable = log.first_unstable(seen.high_watermark, but_of=ended)
@@ -171,8 +174,8 @@ class LastStableOffsetsHold:
 
 
 class DecisionsStay:
-    """The log of the transaction coordinators goes from state to state as transactions do, whoever coordinates: what
-    was decided once is what is done in the end, and epochs only grow."""
+    """The state log of the transaction coordinators has only valid state changes, over all coordinators: a decision is
+    carried out, and epochs only grow."""
 
     def __init__(self, book: TransactionBook) -> None:
         self._book = book
@@ -201,7 +204,7 @@ class DecisionsStay:
             self._states[key] = state, producer_id, epoch
 
     def check(self, sight: Sight) -> None:
-        """All is said when it is written."""
+        """Nothing: violations are found when batches are committed."""
 
     def undecided(self) -> list[str]:
         return [
@@ -215,12 +218,12 @@ class DecisionsStay:
 
 
 class EachInputOnce:
-    """A loop that consumes, transforms and produces has each input in its committed output once."""
+    """Each input of the copying loop is in its committed output at most once."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
         self.outputs: dict[int, str] = {}
-        """By the offset of the input: where its output is."""
+        """By input offset: the position of the output."""
 
     def ended(self, seen: ReplicaSight, span: Span) -> None:
         for offset, record in span.records.items() if span.committed else ():
@@ -230,16 +233,16 @@ class EachInputOnce:
             known = self.outputs.setdefault(int(record.value), place)
             if known != place:
                 raise Violation(
-                    type(self).__name__, f"input {int(record.value)} is in the output twice: at {known} and {place}"
+                    type(self).__name__, f"input {int(record.value)} is in the output twice: {known} and {place}"
                 )
 
     def check(self, sight: Sight) -> None:
-        """All is said when it is written."""
+        """Nothing: violations are found when batches are committed."""
 
 
 class OffsetsAgreeWithOutput:
-    """A loop's group is where its output ends: each transaction goes on from the offset that the last one committed,
-    and at the end all inputs before it are in the output and none behind it."""
+    """The committed offset of the copying loop matches its output: each transaction starts at the offset that the last
+    one committed. At the end, all inputs before the offset are in the output, and none after it."""
 
     def __init__(self, book: TransactionBook, outputs: EachInputOnce) -> None:
         self._book = book
@@ -255,35 +258,35 @@ class OffsetsAgreeWithOutput:
                 continue
             begin, end = transaction.takes
             if begin != self.offset:
-                raise self._wrong(f"{transaction} took the inputs from {begin} on, and {self.offset} was committed")
+                raise self._wrong(f"{transaction} read inputs from offset {begin}, but {self.offset} was committed")
             self.offset = end
 
     def check(self, sight: Sight) -> None:
-        """All is said when it is written."""
+        """Nothing: violations are found when batches are committed."""
 
     def check_end(self) -> None:
         outputs = set(self._outputs.outputs)
         if missing := sorted(set(range(self.offset)) - outputs):
-            raise self._wrong(f"the group is at {self.offset}, and inputs {missing} are not in the output")
+            raise self._wrong(f"the group has offset {self.offset}, but inputs {missing} are not in the output")
         if extra := sorted(each for each in outputs if each >= self.offset):
-            raise self._wrong(f"the group is at {self.offset}, and inputs {extra} are in the output already")
+            raise self._wrong(f"the group has offset {self.offset}, but inputs {extra} are already in the output")
 
     def _wrong(self, what: str) -> Violation:
         return Violation(type(self).__name__, what)
 
 
 class TransactionsEnd:
-    """When the faults are over and nobody goes on, every transaction is ended within a bounded time."""
+    """After the faults, and when all clients have stopped, every transaction ends within a bounded time."""
 
     def __init__(self, logs: TransactionLogs, decisions: DecisionsStay) -> None:
         self._logs = logs
         self._decisions = decisions
 
     def check(self, sight: Sight) -> None:
-        """Anything may be open while things go on."""
+        """Nothing: transactions may be open during the run."""
 
     def open_ones(self) -> list[str]:
-        """What is open now."""
+        """The open transactions."""
         spans = [
             f"{log.at[0]}-{log.at[1]} has {', '.join(span.names)} of producer {span.producer_id}, epoch "
             f"{span.producer_epoch}, open since offset {span.first_offset}"
@@ -298,7 +301,7 @@ class TransactionsEnd:
 
 
 class TransactionInvariants:
-    """All of them, fed from the committed logs."""
+    """All transaction invariants, fed with the committed batches."""
 
     def __init__(self, book: TransactionBook, logs: CommittedLogs, loop_key: bytes) -> None:
         self._spans = TransactionLogs()
@@ -323,7 +326,7 @@ class TransactionInvariants:
         return self._spans
 
     def _committed(self, seen: ReplicaSight, batch: Batch) -> None:
-        """A batch of some log is committed."""
+        """Called for each committed batch."""
         span = self._spans.take(seen, batch)
         if span is not None:
             self.whole.ended(seen, span)
@@ -337,9 +340,9 @@ class TransactionInvariants:
         cleaned: Container[str],
         is_back: Callable[[At, Record], bool] = lambda at, record: False,
     ) -> None:
-        """Who read everything from the beginning got what the logs say is committed: all, or the last of each key.
+        """A consumer that read everything got all committed records, or the last record of each key.
 
-        `is_back` says of a record whose key is gone whether the leader is one that never heard of that."""
+        `is_back`: whether the leader has a deleted record because it never got the tombstone."""
         for log in self._spans:
             if log.at not in seen:
                 continue
@@ -355,12 +358,12 @@ class TransactionInvariants:
                 offset = min(each for each in {*expected, *got} if expected.get(each) != got.get(each))
                 raise Violation(
                     type(self.whole).__name__,
-                    f"{log.at[0]}-{log.at[1]} has {expected.get(offset)} at {offset}, and who reads what is committed "
-                    f"gets {got.get(offset)}",
+                    f"{log.at[0]}-{log.at[1]} has {expected.get(offset)} at {offset}, but a read_committed consumer "
+                    f"got {got.get(offset)}",
                 )
 
     def check_end(self) -> None:
-        """When nothing is under way any more."""
+        """Called when no transaction is open any more."""
         self.end.check_end()
         self.whole.check_end()
         self.offsets.check_end()
