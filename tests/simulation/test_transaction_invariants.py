@@ -63,7 +63,7 @@ def test_a_torn_transaction_is_found() -> None:
     world = World()
     world.begin(asked_to_commit=True)
     world.look_at("ledger", written(0, "a/1#1"), marker(1, COMMIT))
-    with pytest.raises(Violation, match=r"TransactionsAreWhole: .* has different outcomes: committed in ledger-0, aborted in state-0"):
+    with pytest.raises(Violation, match=r"TransactionsAreWhole: .*: committed in ledger-0, aborted in state-0"):
         world.look_at("state", written(0, "a/1#2"), marker(1, ABORT))
 
 
@@ -126,7 +126,7 @@ def test_last_stable_offsets() -> None:
     world.begin(asked_to_commit=True)
     log = StoredLog(plain(0, None, "x"), written(1, "a/1#1"), plain(2, None, "y"))
     world.look(replica("ledger", log, last_stable_offset=1))
-    with pytest.raises(Violation, match=r"LastStableOffsetsHold: .* is 3; the high watermark is 3, the first undecided offset 1"):
+    with pytest.raises(Violation, match=r"LastStableOffsetsHold: .* is 3; .* is 3, the first undecided offset 1"):
         world.look(replica("ledger", log, last_stable_offset=3))
     ended = StoredLog(*log.batches(0, 3), marker(3, COMMIT))
     world.look(replica("ledger", ended, leader_epoch=2))
