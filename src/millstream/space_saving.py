@@ -15,7 +15,7 @@ _RESCALE_AT = 1e100
 
 
 class Estimate(NamedTuple, Generic[K]):
-    """How much of the faded weight a key has: at most `weight`, at least `weight - error`."""
+    """The decayed weight of a key: at most `weight`, at least `weight - error`."""
 
     key: K
     weight: float
@@ -23,13 +23,13 @@ class Estimate(NamedTuple, Generic[K]):
 
 
 class SpaceSaving(Generic[K]):
-    """`add` as often as you like; ask for `estimate` and `top`. Times are seconds that never go back by much."""
+    """Counts weights by key. Times are in seconds and must not go back by much."""
 
     def __init__(self, capacity: int, half_life_s: float) -> None:
         assert capacity > 0 and half_life_s > 0
         self.capacity = capacity
         self.half_life_s = half_life_s
-        # Counts are kept in the money of `_origin`: instead of shrinking all old ones, a new one counts for more.
+        # Weights are scaled to the time `_origin`: new weights are scaled up instead of scaling all old ones down.
         self._origin: float | None = None
         self._total = 0.0
         self._counts: dict[K, list[float]] = {}
@@ -55,7 +55,7 @@ class SpaceSaving(Generic[K]):
             self._replace_least(key, scaled)
 
     def estimate(self, key: K, now_s: float) -> Estimate[K]:
-        """What is known of one key; nothing at all is a weight of zero."""
+        """The estimate of one key; weight 0 if the key is not counted."""
         found = self._counts.get(key)
         if found is None:
             return Estimate(key, 0.0, 0.0)

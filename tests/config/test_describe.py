@@ -51,7 +51,7 @@ def test_a_broker_shows_what_needs_a_restart() -> None:
     assert entries["node.id"].read_only
     assert (entries["node.id"].value, entries["node.id"].source) == ("5", ConfigSource.STATIC_BROKER_CONFIG)
     assert not entries["log.retention.ms"].read_only
-    assert "It has no effect here: " in entries["num.io.threads"].documentation
+    assert "It has no effect: " in entries["num.io.threads"].documentation
     assert entries["log.retention.ms"].value is None
     assert entries["auto.create.topics.enable"].value == "true"
     assert entries["process.roles"].value == "broker,controller"

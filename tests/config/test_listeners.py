@@ -32,7 +32,7 @@ def test_addresses(text: str, host: str, port: int) -> None:
         (["PLAINTEXT://host:-1"], "is not a listener"),
         (["PLAINTEXT://::1:9092"], "is not a listener"),
         (["OUTSIDE://host:1"], "add OUTSIDE:PLAINTEXT to it"),
-        (["SSL://host:1"], "speaks SSL, which this version cannot"),
+        (["SSL://host:1"], "uses SSL, which is not supported"),
         (["PLAINTEXT://a:1", "PLAINTEXT://b:2"], "the name PLAINTEXT is used twice"),
         (["PLAINTEXT://a:1", "INSIDE://a:1"], "port 1 is used twice"),
     ],

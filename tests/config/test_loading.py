@@ -63,15 +63,14 @@ def test_a_stock_file_loads_without_noise(tmp_path: Path) -> None:
     assert [str(listener) for listener in config.controller_listeners] == ["CONTROLLER://:9093"]
     assert config[network.SOCKET_REQUEST_MAX_BYTES] == 104857600
     assert config.without_effect == (
-        "without effect here (docs/settings.md says why): num.recovery.threads.per.data.dir, "
+        "settings without effect (docs/settings.md has the reasons): num.recovery.threads.per.data.dir, "
         "share.coordinator.state.topic.min.isr",
     )
 
 
 def test_what_is_set_and_changes_nothing_is_said(tmp_path: Path) -> None:
     assert load(tmp_path, "num.io.threads=16\n").without_effect == (
-        "num.io.threads has no effect here: the broker runs on one event loop with a small thread pool, and has no JVM "
-        "to report on",
+        "num.io.threads has no effect: the broker runs on one event loop with a small thread pool, without a JVM",
     )
     assert load(tmp_path, "num.io.threads=8\n").without_effect == ()
 
@@ -107,7 +106,7 @@ def test_unknown_names_are_collected_with_a_hint(tmp_path: Path) -> None:
     assert [str(item).replace(f"{tmp_path}/server.properties", "FILE") for item in config.unknown] == [
         "FILE:1: unknown setting num.partitons (did you mean num.partitions?)",
         "FILE:2: unknown setting retention.ms (this is a topic setting; for all topics it is log.retention.ms)",
-        "FILE:3: unknown setting zookeeper.connect (there is no ZooKeeper here, as in Kafka 4)",
+        "FILE:3: unknown setting zookeeper.connect (ZooKeeper is not used, as in Kafka 4)",
         "FILE:4: unknown setting my.own.thing",
     ]
 
@@ -127,12 +126,12 @@ def test_settings_of_one_listener_or_plugin_are_known(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("\n\nnum.partitions=0", "FILE:3: num.partitions=0 is not allowed: it must be a whole number, at least 1"),
-        ("log.dirs=/a,/b", "FILE:1: log.dirs names 2 directories: this version keeps its data in exactly one"),
-        ("listeners=SSL://:9093", "FILE:1: listeners: 'SSL://:9093' speaks SSL"),
-        ("listeners=SASL_PLAINTEXT://:9093", "speaks SASL_PLAINTEXT, which this version cannot"),
+        ("log.dirs=/a,/b", "FILE:1: log.dirs has 2 directories: exactly one is supported"),
+        ("listeners=SSL://:9093", "FILE:1: listeners: 'SSL://:9093' uses SSL"),
+        ("listeners=SASL_PLAINTEXT://:9093", "uses SASL_PLAINTEXT, which is not supported"),
         ("listeners=", "FILE:1: listeners has no listener for clients"),
         ("listeners=CONTROLLER://:1\ncontroller.listener.names=CONTROLLER", "listeners has no listener for clients"),
-        ("advertised.listeners=PLAINTEXT://0.0.0.0:1", "is no address that a client can connect to"),
+        ("advertised.listeners=PLAINTEXT://0.0.0.0:1", "clients cannot connect to"),
         ("listener.security.protocol.map=A:PLAINTEXT,PLAINTEXT:PLAINTEXT\nadvertised.listeners=A://h:1",
          "FILE:2: advertised.listeners: A is not one of listeners (PLAINTEXT)"),
         ("inter.broker.listener.name=INSIDE", "inter.broker.listener.name=INSIDE is not one of listeners (PLAINTEXT)"),
@@ -151,10 +150,10 @@ def test_settings_of_one_listener_or_plugin_are_known(tmp_path: Path) -> None:
         (
             "process.roles=broker\nnode.id=9\nlisteners=PLAINTEXT://:1,C://:2\ncontroller.listener.names=C\n"
             "controller.quorum.voters=1@a:1",
-            "process.roles=broker has no use for it",
+            "process.roles=broker needs no controller listener",
         ),
         ("process.roles=broker\nnode.id=9\ncontroller.quorum.voters=1@a:1", "controller.listener.names is missing"),
-        ("controller.quorum.voters=1@a:1,1@b:1", "names node 1 twice"),
+        ("controller.quorum.voters=1@a:1,1@b:1", "has node 1 twice"),
         ("controller.quorum.voters=1@a:1,2@a:1", "1@a:1 and 2@a:1 have the same address"),
         ("controller.quorum.voters=1@a:0", "must be id@host:port"),
         ("controller.quorum.bootstrap.servers=a", "must be host:port"),
@@ -165,11 +164,11 @@ def test_settings_of_one_listener_or_plugin_are_known(tmp_path: Path) -> None:
         ("controller.quorum.voters=" + "1" * 9999 + "@a:1", "must be id@host:port"),
         ("controller.quorum.voters=a:1", "must be id@host:port"),
         ("controller.quorum.bootstrap.servers=a:1,b:1", "controller.listener.names is missing"),
-        ("log.dirs=/a\nmetadata.log.dir=/b", "FILE:2: metadata.log.dir=/b is not supported: it must be /a"),
-        ("authorizer.class.name=org.example.Guard", "does not start with a promise to check them"),
-        ("create.topic.policy.class.name=org.example.Policy", "Java classes cannot be loaded here"),
-        ("remote.log.storage.system.enable=true", "tiered storage is not part of this version"),
-        ("log.preallocate=true", "segments are not allocated in advance here"),
+        ("log.dirs=/a\nmetadata.log.dir=/b", "FILE:2: metadata.log.dir=/b is not supported: remove it"),
+        ("authorizer.class.name=org.example.Guard", "authentication and authorization are not supported"),
+        ("create.topic.policy.class.name=org.example.Policy", "Java classes cannot be loaded"),
+        ("remote.log.storage.system.enable=true", "tiered storage is not supported"),
+        ("log.preallocate=true", "segments are not preallocated"),
         ("log.retention.ms=0", "at least 1, or -1"),
         ("num.io.threads=many", "num.io.threads=many is not allowed: it must be a whole number, at least 1"),
         ("max.connections.per.ip.overrides=host", "'host' must be address:count"),

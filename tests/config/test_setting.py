@@ -50,7 +50,7 @@ def test_values_are_parsed_as_kafka_does(setting: Setting[object], text: str, va
         (boolean("a.b", False, ""), "yes", "a.b=yes is not allowed: it must be true or false"),
         (integer("a", 0, ""), "1_000", "a=1_000 is not allowed: it must be a whole number"),
         (integer("a", 0, ""), "٣", "a=٣ is not allowed: it must be a whole number"),
-        (integer("a", 0, ""), "2147483648", "a=2147483648 is not allowed: a int goes from -2147483648 to 2147483647"),
+        (integer("a", 0, ""), "2147483648", "a=2147483648 is not allowed: a int must be -2147483648 to 2147483647"),
         (integer("a", 0, "", allowed=at_least(1)), "0", "a=0 is not allowed: it must be a whole number, at least 1"),
         (double("a", 0, "", allowed=between(0, 1)), "2", "a=2 is not allowed: it must be a number, 0 to 1"),
         (string("a", "x", "", allowed=one_of("x", "y")), "z", "a=z is not allowed: it must be one of x, y"),

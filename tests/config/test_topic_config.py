@@ -84,8 +84,8 @@ def test_small_segments_for_tests() -> None:
         ({"cleanup.policy": "shred"}, "a list of compact, delete"),
         ({"compression.type": "brotli"}, "one of uncompressed, zstd"),
         ({"compression.gzip.level": "0"}, "1 to 9, or -1"),
-        ({"remote.storage.enable": "true"}, "tiered storage is not part of this version"),
-        ({"local.retention.ms": "5"}, "tiered storage is not part of this version"),
+        ({"remote.storage.enable": "true"}, "tiered storage is not supported"),
+        ({"local.retention.ms": "5"}, "tiered storage is not supported"),
         ({"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "5"}, "must not be above"),
     ],
 )

@@ -173,7 +173,7 @@ def test_producer_ids_only_grow() -> None:
         (PartitionChangeRecord(partition_id=0, topic_id=TopicId(UUID(int=9)), leader=1), "does not exist"),
         (UnregisterBrokerRecord(broker_id=BrokerId(1), broker_epoch=99), "not registered"),
         (BrokerRegistrationChangeRecord(broker_id=BrokerId(7), broker_epoch=1, fenced=1), "not registered"),
-        (ProducerIdsRecord(broker_id=BrokerId(1), broker_epoch=1, next_producer_id=0), "are taken"),
+        (ProducerIdsRecord(broker_id=BrokerId(1), broker_epoch=1, next_producer_id=0), "are allocated"),
     ],
 )
 def test_records_that_contradict_the_image(record: MetadataRecord, message: str) -> None:

@@ -80,8 +80,8 @@ def test_append_and_subtract_start_from_what_is_in_force() -> None:
         (ConfigResource(ResourceType.BROKER, "01"), [], ErrorCode.INVALID_REQUEST, "There is no broker '01'"),
         (ConfigResource(ResourceType.BROKER, "\u00b2"), [], ErrorCode.INVALID_REQUEST, "There is no broker"),
         (ConfigResource(ResourceType.BROKER, "9" * 9999), [], ErrorCode.INVALID_REQUEST, "There is no broker"),
-        (ConfigResource(ResourceType.BROKER_LOGGER, "1"), [], ErrorCode.INVALID_REQUEST, "resource type 8"),
-        (ConfigResource(99, "1"), [], ErrorCode.INVALID_REQUEST, "resource type 99"),
+        (ConfigResource(ResourceType.BROKER_LOGGER, "1"), [], ErrorCode.INVALID_REQUEST, "Resource type 8"),
+        (ConfigResource(99, "1"), [], ErrorCode.INVALID_REQUEST, "Resource type 99"),
         (TOPIC, [ConfigChange("retention.ms", 0, None)], ErrorCode.INVALID_REQUEST, "Null value"),
         (TOPIC, [ConfigChange("retention.ms", 0, "x")], ErrorCode.INVALID_CONFIG, "retention.ms=x is not allowed"),
         (TOPIC, [ConfigChange("no.such", 0, "x")], ErrorCode.INVALID_CONFIG, "unknown topic setting no.such"),
@@ -173,7 +173,7 @@ def test_the_cluster_id_is_for_good(operation: Operation) -> None:
     result = change(cluster, ALL_BROKERS, ConfigChange("cluster.id", operation, "x"))
     assert (result.error, result.message) == (
         ErrorCode.INVALID_REQUEST,
-        "cluster.id cannot be altered: it was decided when the cluster began, for good.",
+        "cluster.id cannot be changed: it is fixed when the cluster is created.",
     )
     decision = alter_configs(cluster.image, [(ALL_BROKERS, {"cluster.id": "x"})], cluster.config)
     assert decision.results[0].error is ErrorCode.INVALID_REQUEST

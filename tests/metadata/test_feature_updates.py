@@ -48,14 +48,14 @@ def test_a_feature_goes_off_and_on() -> None:
 @pytest.mark.parametrize(
     ("name", "level", "kind", "message"),
     [
-        ("share.version", 0, UpgradeType.UPGRADE, "ask for a downgrade"),
-        ("share.version", 2, UpgradeType.UPGRADE, "the controller supports 0 to 1"),
+        ("share.version", 0, UpgradeType.UPGRADE, "request a downgrade"),
+        ("share.version", 2, UpgradeType.UPGRADE, "the controller supports levels 0 to 1"),
         ("share.version", -1, UpgradeType.SAFE_DOWNGRADE, "less than 0"),
-        ("share.version", 1, 0, "no upgrade type 0"),
-        ("group.version", 1, UpgradeType.SAFE_DOWNGRADE, "ask for an upgrade"),
+        ("share.version", 1, 0, "unknown upgrade type 0"),
+        ("group.version", 1, UpgradeType.SAFE_DOWNGRADE, "request an upgrade"),
         ("what.version", 1, UpgradeType.UPGRADE, "does not know this feature"),
-        ("metadata.version", 28, UpgradeType.SAFE_DOWNGRADE, "cannot go down"),
-        ("metadata.version", 28, UpgradeType.UNSAFE_DOWNGRADE, "cannot go down"),
+        ("metadata.version", 28, UpgradeType.SAFE_DOWNGRADE, "a downgrade is not possible"),
+        ("metadata.version", 28, UpgradeType.UNSAFE_DOWNGRADE, "a downgrade is not possible"),
     ],
 )
 def test_updates_that_are_refused(name: str, level: int, kind: int, message: str) -> None:
@@ -73,7 +73,7 @@ def test_brokers_have_a_say() -> None:
     cluster.set_feature("share.version", 0)
     broker = cluster.image.brokers[BrokerId(1)]
     narrow = SupportedFeature(name="share.version", min_supported_version=0, max_supported_version=0)
-    for features, message in (((), "broker 1 does not know"), ((narrow,), "broker 1 supports 0 to 0")):
+    for features, message in (((), "broker 1 does not know"), ((narrow,), "broker 1 supports levels 0 to 0")):
         image = replace(cluster.image, brokers={broker.id: replace(broker, features=features)})
         with pytest.raises(KafkaError, match=message):
             update_features(image, [FeatureUpdate(name="share.version", level=1)], cluster.config)

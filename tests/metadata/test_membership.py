@@ -98,10 +98,10 @@ def test_a_second_process_waits_until_the_first_is_gone() -> None:
     ("changes", "code", "message"),
     [
         ({"cluster_id": "another"}, ErrorCode.INCONSISTENT_CLUSTER_ID, "belongs to cluster another"),
-        ({"end_points": ()}, ErrorCode.INVALID_REGISTRATION, "set its listeners"),
+        ({"end_points": ()}, ErrorCode.INVALID_REGISTRATION, "Set its listeners"),
         ({"broker_id": BrokerId(-3)}, ErrorCode.INVALID_REGISTRATION, "0 or more"),
         ({"log_dirs": (UUID(int=40),)}, ErrorCode.DUPLICATE_BROKER_REGISTRATION, "data directory of broker 2"),
-        ({"features": ()}, ErrorCode.UNSUPPORTED_VERSION, "does not know metadata.version"),
+        ({"features": ()}, ErrorCode.UNSUPPORTED_VERSION, "does not support feature metadata.version"),
         (
             {
                 "features": (

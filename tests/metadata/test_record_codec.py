@@ -240,7 +240,7 @@ def test_damaged_records_are_corrupt_metadata_or_records(record: MetadataRecord,
         ("02140000", "frame version 2"),
         ("01630000", "unknown type 99"),
         ("01140100", "unknown version 1"),
-        ("0114000000", "1 bytes too many"),
+        ("0114000000", "1 extra bytes"),
     ],
 )
 def test_what_is_wrong_is_said(value: str, message: str) -> None:

@@ -1,1 +1,1 @@
-"""Every setting, declared once, under Kafka's own name."""
+"""Settings: declared once, under Kafka's names; read from files, checked, described."""

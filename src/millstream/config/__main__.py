@@ -1,4 +1,4 @@
-"""`python -m millstream.config > docs/settings.md` writes the settings page."""
+"""`python -m millstream.config` prints docs/settings.md."""
 
 from millstream.config.describe import settings_page
 

@@ -1,7 +1,4 @@
-"""Listeners: `NAME://host:port` texts to checked values. Binding them is the network's work.
-
-Who decides: the voters of the metadata quorum and where to find them, from the texts of the settings.
-"""
+"""Addresses in settings: listeners (`NAME://host:port`), voters (`id@host:port`), bootstrap servers."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -15,7 +12,7 @@ SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL":
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One address to listen on or to advertise. An empty host means every interface; port 0 means any free port."""
+    """An address to listen on or to advertise. An empty host means every interface, port 0 any free port."""
 
     name: str
     host: str
@@ -55,10 +52,10 @@ def parse_listeners(
         for other in listeners:
             if other.name == listener.name:
                 raise ConfigError(
-                    f"{setting}: the name {listener.name} is used twice; each needs its own", name=setting
+                    f"{setting}: the name {listener.name} is used twice; use different names", name=setting
                 )
             if setting == "listeners" and other.port == listener.port != 0 and other.host == listener.host:
-                raise ConfigError(f"{setting}: port {listener.port} is used twice; each needs its own", name=setting)
+                raise ConfigError(f"{setting}: port {listener.port} is used twice; use different ports", name=setting)
         listeners.append(listener)
     return tuple(listeners)
 
@@ -70,7 +67,7 @@ def _parse_listener(setting: str, item: str, protocols: Mapping[str, str], plain
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        colon = ""  # an IPv6 address without brackets: where it ends is a guess
+        colon = ""  # an IPv6 address without brackets is ambiguous
     port_ok = port_text.isascii() and port_text.isdigit() and len(port_text) <= 5 and int(port_text) <= 65535
     if not (name and separator and colon and port_ok):
         raise ConfigError(
@@ -80,12 +77,12 @@ def _parse_listener(setting: str, item: str, protocols: Mapping[str, str], plain
     protocol = protocols.get(name) or ("PLAINTEXT" if name in plain_names else None)
     if protocol is None:
         raise ConfigError(
-            f"{setting}: listener.security.protocol.map does not say what {name} speaks; add {name}:PLAINTEXT to it",
+            f"{setting}: listener.security.protocol.map has no protocol for {name}; add {name}:PLAINTEXT to it",
             name=setting,
         )
     if protocol != "PLAINTEXT":
         raise ConfigError(
-            f"{setting}: {item!r} speaks {protocol}, which this version cannot; use a PLAINTEXT listener",
+            f"{setting}: {item!r} uses {protocol}, which is not supported; use a PLAINTEXT listener",
             name=setting,
         )
     return Listener(name, host, int(port_text), protocol)
@@ -113,7 +110,7 @@ def parse_voters(items: Iterable[str]) -> tuple[VoterAddress, ...]:
         voter = VoterAddress(int(voter_id), *parsed)
         for other in voters:
             if other.id == voter.id:
-                raise ConfigError(f"{name} names node {voter.id} twice; each voter needs its own number", name=name)
+                raise ConfigError(f"{name} has node {voter.id} twice; each voter needs its own id", name=name)
             if (other.host, other.port) == (voter.host, voter.port):
                 raise ConfigError(f"{name}: {other} and {voter} have the same address", name=name)
         voters.append(voter)

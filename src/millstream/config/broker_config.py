@@ -1,9 +1,7 @@
-"""The settings of one broker, in force: what was written, over defaults, with what was changed while running on top.
+"""The settings of one broker: values of files and of dynamic settings over defaults, checked together.
 
-`config[SETTING]` gives the typed value. The object never changes; `with_dynamic` makes the next one. Reading files is
-in `loading.py`, and what topics make of these values in `topic_config.py`.
-
-How often a broker sends heartbeats and how long the controller waits for them, as the settings together say.
+`config[SETTING]` is the typed value. The object is immutable; `with_dynamic` returns a new one. Files are read in
+`loading.py`; `topic_config.py` has the values for topics. The timeouts of brokers at the end combine several settings.
 """
 
 from collections.abc import Iterable, Mapping
@@ -31,7 +29,8 @@ _EVERY_INTERFACE = ("", "0.0.0.0", "::")
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from, with the numbers of DescribeConfigs; the lower of two wins, but for a group's own."""
+    """The sources of values, with the numbers of DescribeConfigs. The lower number takes precedence, except for group
+    settings."""
 
     UNKNOWN = 0
     DYNAMIC_TOPIC_CONFIG = 1
@@ -44,7 +43,7 @@ class ConfigSource(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class UnknownSetting:
-    """A name that was set but that neither Kafka nor we have."""
+    """A setting with an unknown name."""
 
     name: str
     place: str
@@ -57,13 +56,13 @@ class UnknownSetting:
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class BrokerConfig:
     layers: Mapping[ConfigSource, Mapping[str, str]]
-    """What was written, as text, by where it was written; in order of precedence."""
+    """The values as text, by source, in order of precedence."""
     values: Mapping[str, Any]
     listeners: tuple[Listener, ...]
-    """Where to listen for clients."""
+    """The listeners for clients."""
     controller_listeners: tuple[Listener, ...]
     advertised_listeners: tuple[Listener, ...]
-    """What `advertised.listeners` says; `advertised()` fills in what it leaves open."""
+    """The value of `advertised.listeners`. `advertised()` adds the missing parts."""
     unknown: tuple[UnknownSetting, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -89,7 +88,7 @@ class BrokerConfig:
 
     @property
     def voters(self) -> tuple[VoterAddress, ...]:
-        """The voters as `controller.quorum.voters` has them."""
+        """The voters of `controller.quorum.voters`."""
         return parse_voters(self[node.CONTROLLER_QUORUM_VOTERS])
 
     @property
@@ -98,19 +97,19 @@ class BrokerConfig:
 
     @property
     def is_alone(self) -> bool:
-        """Whether this node, on an empty disk, is a cluster by itself: it names no controller but itself."""
+        """Whether this node, on an empty disk, forms a cluster alone: it names no other controller."""
         if not self.is_controller:
             return False
         if self.voters:
             return len(self.voters) == 1
         own = {listener.port for listener in self.controller_listeners}
         servers = self.bootstrap_servers
-        # A port of the system's choice (0) is one that nobody can have named.
+        # No other node can name a port that the system selects (0).
         return not servers or (len(servers) == 1 and (servers[0][1] in own or not own or 0 in own))
 
     @property
     def inter_broker_listener(self) -> str:
-        """The name of the listener at which other brokers reach this one."""
+        """The name of the listener for other brokers."""
         return (self[node.INTER_BROKER_LISTENER_NAME] or self.listeners[0].name).upper()
 
     @property
@@ -119,7 +118,7 @@ class BrokerConfig:
 
     @property
     def without_effect(self) -> tuple[str, ...]:
-        """Names the settings that have another value than Kafka's default and yet change nothing; one line at most."""
+        """A warning about settings that differ from Kafka's default and have no effect; at most one line."""
         idle = {
             name: setting.without_effect
             for name in self.layers[ConfigSource.STATIC_BROKER_CONFIG]
@@ -128,8 +127,8 @@ class BrokerConfig:
             and (name != setting.name or self.values[name] != setting.default)
         }
         if len(idle) == 1:
-            return tuple(f"{name} has no effect here: {reason}" for name, reason in idle.items())
-        return (f"without effect here (docs/settings.md says why): {', '.join(idle)}",) if idle else ()
+            return tuple(f"{name} has no effect: {reason}" for name, reason in idle.items())
+        return (f"settings without effect (docs/settings.md has the reasons): {', '.join(idle)}",) if idle else ()
 
     @property
     def connection_limits(self) -> Mapping[str, int]:
@@ -139,7 +138,7 @@ class BrokerConfig:
     def advertised(
         self, bound_ports: Mapping[str, int], local_host: str, listeners: Iterable[Listener]
     ) -> tuple[Listener, ...]:
-        """These listeners as others should be told of them, once it is known which ports were bound."""
+        """The advertised addresses of these listeners, with the ports that were bound."""
         given = {listener.name: listener for listener in self.advertised_listeners}
         result = []
         for listener in listeners:
@@ -151,9 +150,9 @@ class BrokerConfig:
         return tuple(result)
 
     def with_dynamic(self, *, default: Mapping[str, str], own: Mapping[str, str]) -> "BrokerConfig":
-        """The same broker after its dynamic settings changed: those for all brokers, and those for this one.
+        """The config with other dynamic settings: `default` for all brokers, `own` for this broker.
 
-        A stored value that this version does not take is passed over: a broker that does not start would be worse.
+        Stored values that this version does not accept are ignored, so that the broker can start.
         """
         layers = {
             ConfigSource.DYNAMIC_BROKER_CONFIG: _usable(own),
@@ -169,7 +168,7 @@ def build_broker_config(
     unknown: tuple[UnknownSetting, ...] = (),
     warnings: tuple[str, ...] = (),
 ) -> BrokerConfig:
-    """Joins the layers and checks what no single setting can check alone; ConfigError if something is not allowed."""
+    """Merges the layers and checks rules between settings. Raises ConfigError."""
     values: dict[str, Any] = {name: setting.default for name, setting in BROKER_SETTINGS.items()}
     for source in sorted(layers, reverse=True):
         for name, text in layers[source].items():
@@ -231,11 +230,11 @@ def _check_identity(config: BrokerConfig) -> None:
     written = config.layers[ConfigSource.STATIC_BROKER_CONFIG]
     broker_id, node_id = config[node.BROKER_ID], config[node.NODE_ID]
     if "node.id" in written and broker_id >= 0 and broker_id != node_id:
-        raise ConfigError(f"node.id={node_id} and broker.id={broker_id} differ: leave broker.id out", name="node.id")
+        raise ConfigError(f"node.id={node_id} and broker.id={broker_id} differ: remove broker.id", name="node.id")
 
 
 def _check_quorum(config: BrokerConfig) -> None:
-    """Whether roles, voters and listeners go together; each refusal says which line to change."""
+    """Checks that roles, voters and listeners fit together. Each error names the setting to change."""
     voters = config.voters
     named = {voter.id for voter in voters}
     quorum, roles = "controller.quorum.voters", "process.roles"
@@ -248,7 +247,7 @@ def _check_quorum(config: BrokerConfig) -> None:
     if config.is_controller and voters and config.node_id not in named:
         raise ConfigError(
             f"controller.quorum.voters does not name node {config.node_id}: add {config.node_id}@host:port on every "
-            "node, or let this one be process.roles=broker",
+            "node, or set process.roles=broker on this node",
             name=quorum,
         )
     if not config.is_controller and config.node_id in named:
@@ -266,8 +265,8 @@ def _check_quorum(config: BrokerConfig) -> None:
         )
     if not config.is_controller and config.controller_listeners:
         raise ConfigError(
-            f"listeners has {config.controller_listeners[0]}, but process.roles=broker has no use for it: leave it "
-            "out; controller.listener.names stays",
+            f"listeners has {config.controller_listeners[0]}, but process.roles=broker needs no controller listener: "
+            "remove it from listeners, and keep controller.listener.names",
             name="listeners",
         )
     if (voters or config.bootstrap_servers) and not config.is_alone and not config[node.CONTROLLER_LISTENER_NAMES]:
@@ -288,8 +287,8 @@ def _check_times(config: BrokerConfig) -> None:
     wait, lag = config[cluster.REPLICA_FETCH_WAIT_MAX_MS], config[cluster.REPLICA_LAG_TIME_MAX_MS]
     if wait > lag:
         raise ConfigError(
-            f"replica.fetch.wait.max.ms={wait} must be at most replica.lag.time.max.ms={lag}: followers that keep up "
-            "would fall out of sync",
+            f"replica.fetch.wait.max.ms={wait} must be at most replica.lag.time.max.ms={lag}: otherwise followers that "
+            "have caught up would leave the ISR",
             name="replica.fetch.wait.max.ms",
         )
 
@@ -322,7 +321,7 @@ def _check_listeners(config: BrokerConfig) -> None:
             )
         if listener.host in _EVERY_INTERFACE[1:]:
             raise ConfigError(
-                f"advertised.listeners: {listener} is no address that a client can connect to; write a host name",
+                f"advertised.listeners: clients cannot connect to {listener}; use a host name",
                 name="advertised.listeners",
             )
     between_brokers = config[node.INTER_BROKER_LISTENER_NAME]
@@ -337,26 +336,24 @@ def _check_directories(config: BrokerConfig) -> None:
     directories = config[node.LOG_DIRS] or config[node.LOG_DIR]
     if len(directories) != 1:
         name = "log.dirs" if config[node.LOG_DIRS] else "log.dir"
-        raise ConfigError(
-            f"{name} names {len(directories)} directories: this version keeps its data in exactly one", name=name
-        )
+        raise ConfigError(f"{name} has {len(directories)} directories: exactly one is supported", name=name)
     metadata_dir = config[node.METADATA_LOG_DIR]
     if metadata_dir and metadata_dir != directories[0]:
         raise ConfigError(
-            f"metadata.log.dir={metadata_dir} is not supported: it must be {directories[0]}, the data directory, "
-            "or be left out",
+            f"metadata.log.dir={metadata_dir} is not supported: remove it, or set it to the data directory "
+            f"{directories[0]}",
             name="metadata.log.dir",
         )
 
 
 _HEARTBEATS_TO_MISS = 4
-"""How many heartbeats a broker may miss before it is suspected."""
+"""The number of heartbeats that a broker may miss before it is suspected."""
 
 
 def suspect_after_s(config: BrokerConfig) -> float | None:
-    """After how long a broker that does not respond at all is fenced; None where only the session decides.
+    """The time after which a broker that does not respond at all is fenced; None if only the session timeout counts.
 
-    An operator who sets the session timeout means Kafka's rule, unless the new setting is set too.
+    If an operator sets only broker.session.timeout.ms, Kafka's rule applies.
     """
     session_s = config[cluster.BROKER_SESSION_TIMEOUT_MS] / 1000
     wanted = cluster.MILLSTREAM_BROKER_SUSPECT_AFTER_MS
@@ -367,9 +364,9 @@ def suspect_after_s(config: BrokerConfig) -> float | None:
 
 
 def contact_limit_s(config: BrokerConfig) -> float:
-    """After how long without a response of the controller a broker must expect that others lead its partitions.
+    """The time without a response from the controller after which a broker may have been fenced.
 
-    The controller counts from the last heartbeat that it got, so it is three quarters of the time after which it acts.
+    The controller counts from the last heartbeat that it received, so this is three quarters of its timeout.
     """
     return 0.75 * (suspect_after_s(config) or config[cluster.BROKER_SESSION_TIMEOUT_MS] / 1000)
 

@@ -1,4 +1,4 @@
-"""All settings by name, and the hint for a name that is none."""
+"""All settings by name, and hints for unknown names."""
 
 from difflib import get_close_matches
 from typing import Any
@@ -27,7 +27,7 @@ FAMILIES: dict[str, tuple[Setting[Any], ...]] = {
     "Consumer groups, assigned by the broker": consumer_groups.SETTINGS,
     "Transactions": transactions.SETTINGS,
 }
-"""The broker settings that do something, under the headings of the settings page."""
+"""The broker settings with an effect, by the headings of the settings page."""
 
 BROKER_SETTINGS: dict[str, Setting[Any]] = {
     setting.name: setting for family in (*FAMILIES.values(), inert.SETTINGS) for setting in family
@@ -35,23 +35,23 @@ BROKER_SETTINGS: dict[str, Setting[Any]] = {
 TOPIC_SETTINGS: dict[str, Setting[Any]] = {setting.name: setting for setting in topic.SETTINGS}
 
 _GONE = {
-    "zookeeper.": "there is no ZooKeeper here, as in Kafka 4",
-    "inter.broker.protocol.version": "Kafka 4 has no such setting any more",
-    "log.message.format.version": "Kafka 4 has no such setting any more; batches are always of version 2",
-    "log.message.timestamp.difference.max.ms": "log.message.timestamp.before.max.ms and .after.max.ms took its place",
-    "message.timestamp.difference.max.ms": "message.timestamp.before.max.ms and .after.max.ms took its place",
-    "host.name": "listeners took its place",
-    "port": "listeners took its place",
-    "advertised.host.name": "advertised.listeners took its place",
-    "advertised.port": "advertised.listeners took its place",
+    "zookeeper.": "ZooKeeper is not used, as in Kafka 4",
+    "inter.broker.protocol.version": "Kafka 4 has removed this setting",
+    "log.message.format.version": "Kafka 4 has removed this setting; batches always have version 2",
+    "log.message.timestamp.difference.max.ms": "use log.message.timestamp.before.max.ms and .after.max.ms",
+    "message.timestamp.difference.max.ms": "use message.timestamp.before.max.ms and .after.max.ms",
+    "host.name": "use listeners",
+    "port": "use listeners",
+    "advertised.host.name": "use advertised.listeners",
+    "advertised.port": "use advertised.listeners",
 }
 
 _PREFIXED = ("rsm.config.", "rlmm.config.")
-"""Prefixes under which Kafka hands settings to its plug-ins for tiered storage."""
+"""Prefixes of settings for Kafka's plug-ins for tiered storage."""
 
 
 def broker_setting(name: str) -> Setting[Any] | None:
-    """The declaration of a broker setting; also of those that Kafka takes for one listener or one plug-in only."""
+    """The declaration of a broker setting, also with Kafka's prefixes for one listener or one plug-in."""
     found = BROKER_SETTINGS.get(name)
     if found is None and name.startswith("listener.name."):
         # listener.name.<listener>[.<sasl mechanism>].<setting>
@@ -67,7 +67,7 @@ def broker_setting(name: str) -> Setting[Any] | None:
 
 
 def hint(name: str, known: dict[str, Setting[Any]]) -> str:
-    """What to tell a person who used a name that we do not know; empty if nothing comes to mind."""
+    """A hint for an unknown name; may be empty."""
     for gone, reason in _GONE.items():
         if name == gone or (gone.endswith(".") and name.startswith(gone)):
             return reason

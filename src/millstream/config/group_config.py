@@ -1,6 +1,6 @@
-"""Settings of one group: what IncrementalAlterConfigs takes for resources of type GROUP, and what counts without them.
+"""Settings of one group: those of IncrementalAlterConfigs for resources of type GROUP, and their defaults.
 
-The names are Kafka's; those of dead letters are KIP-1191's; `share.key.order` is Millstream's own. A group need not
+The names are Kafka's; those for dead letters are of KIP-1191; `share.key.order` is Millstream only. A group need not
 exist to have settings.
 """
 
@@ -28,7 +28,7 @@ BY_DURATION = "by_duration:"
 
 
 def _like(name: str, explanation: str, unit: str = "") -> Setting[int]:
-    """A setting whose value is the broker's `group.<name>` where a group has none."""
+    """A group setting whose default is the broker setting `group.<name>`."""
     broker = BROKER_SETTINGS[f"group.{name}"]
     return integer(name, broker.default, explanation, unit=unit, allowed=at_least(1), synonyms=(Synonym(broker),))
 
@@ -40,71 +40,79 @@ def _is_offset_reset(text: str) -> bool:
 
 
 CONSUMER_SESSION_TIMEOUT_MS = _like(
-    "consumer.session.timeout.ms", "After what silence a member of a consumer group is taken for gone.", "ms"
+    "consumer.session.timeout.ms",
+    "The time without heartbeats after which a member is removed from the consumer group.",
+    "ms",
 )
 CONSUMER_HEARTBEAT_INTERVAL_MS = _like(
-    "consumer.heartbeat.interval.ms", "How often members of a consumer group send a sign of life.", "ms"
+    "consumer.heartbeat.interval.ms", "The interval between heartbeats of the members of the consumer group.", "ms"
 )
 CONSUMER_ASSIGNMENT_INTERVAL_MS = integer(
     "consumer.assignment.interval.ms",
     1000,
-    "How often the partitions of a consumer group are assigned anew at most.",
+    "The minimum time between two assignments of the consumer group.",
     unit="ms",
     allowed=at_least(0),
     synonyms=(Synonym(BROKER_SETTINGS["group.consumer.assignment.interval.ms"]),),
 )
 SHARE_SESSION_TIMEOUT_MS = _like(
-    "share.session.timeout.ms", "After what silence a member of a share group is taken for gone.", "ms"
+    "share.session.timeout.ms",
+    "The time without heartbeats after which a member is removed from the share group.",
+    "ms",
 )
 SHARE_HEARTBEAT_INTERVAL_MS = _like(
-    "share.heartbeat.interval.ms", "How often members of a share group send a sign of life.", "ms"
+    "share.heartbeat.interval.ms", "The interval between heartbeats of the members of the share group.", "ms"
 )
 SHARE_RECORD_LOCK_DURATION_MS = _like(
-    "share.record.lock.duration.ms", "How long a member holds a record it was given, unless it renews.", "ms"
+    "share.record.lock.duration.ms",
+    "The time for which a member holds a record that it acquired, unless it renews the lock.",
+    "ms",
 )
 SHARE_DELIVERY_COUNT_LIMIT = _like(
     "share.delivery.count.limit",
-    "How often a record is delivered at most; then it is archived, or goes to the dead-letter topic.",
+    "The maximum number of deliveries of a record. After it, the record is archived or written to the dead-letter"
+    " topic.",
 )
 SHARE_PARTITION_MAX_RECORD_LOCKS = _like(
-    "share.partition.max.record.locks", "How many records of one partition may be in flight."
+    "share.partition.max.record.locks", "The maximum number of records in flight in one partition."
 )
 READ_COMMITTED = "read_committed"
 
 SHARE_AUTO_OFFSET_RESET = string(
     "share.auto.offset.reset",
     "latest",
-    "Where a share group begins in a partition it never read: latest, earliest, or by_duration:<ISO 8601 duration> "
-    "for the records of that last while.",
+    "The offset at which a share group starts in a partition that it has not read yet: latest, earliest, or "
+    "by_duration:<ISO 8601 duration> for records that are at most this old.",
     allowed=Allowed("latest, earliest, or by_duration: and a duration such as PT1H", _is_offset_reset),
 )
 SHARE_ISOLATION_LEVEL = string(
     "share.isolation.level",
     "read_uncommitted",
-    "Whether records of transactions are handed out before these are committed. With read_committed a share group "
-    "waits at the last stable offset, and never gets records of transactions that were aborted.",
+    "With read_committed, the share group gets records only up to the last stable offset, and never records of "
+    "aborted transactions. With read_uncommitted it gets all records.",
     allowed=one_of("read_uncommitted", READ_COMMITTED),
 )
 SHARE_RENEW_ACKNOWLEDGE_ENABLE = boolean(
-    "share.renew.acknowledge.enable", True, "Whether members may renew their hold on a record."
+    "share.renew.acknowledge.enable", True, "Allows members to renew the lock of a record."
 )
 SHARE_KEY_ORDER = boolean(
     "share.key.order",
     False,
-    "Records of one key are handed out one after another, the next only when the one before was acknowledged; other "
-    "keys go in parallel. Records without a key have no order. Millstream's own.",
+    "Delivers the records of one key in order: the next one only after the previous one was acknowledged. "
+    "Different keys are delivered in parallel. Records without a key have no order. Millstream only.",
 )
 ERRORS_DEADLETTERQUEUE_TOPIC_NAME = string(
     "errors.deadletterqueue.topic.name",
     "",
-    "Where records go that were rejected or reached the delivery limit; empty for nowhere. The topic must have "
-    "errors.deadletterqueue.group.enable=true, and its name begin with errors.deadletterqueue.topic.name.prefix.",
+    "The dead-letter topic for records that were rejected or reached the delivery limit. Empty disables it. The "
+    "topic must have errors.deadletterqueue.group.enable=true, and its name must begin with "
+    "errors.deadletterqueue.topic.name.prefix.",
 )
 ERRORS_DEADLETTERQUEUE_COPY_RECORD_ENABLE = boolean(
     "errors.deadletterqueue.copy.record.enable",
     True,
-    "Whether a dead letter has the key, value and headers of the original record. Without it, its headers only say "
-    "where that was. (Kafka's default is false.)",
+    "Copies key, value and headers of the record to the dead letter. Without it, the dead letter has only headers"
+    " that name the record's topic, partition and offset. (Kafka's default is false.)",
 )
 
 SETTINGS = declared(globals())
@@ -123,7 +131,7 @@ _BOUNDED = (
 
 
 class GroupConfig:
-    """The settings of one group in force: `config[SETTING]` is its own value or else the broker's, within bounds."""
+    """The settings of one group: `config[SETTING]` is the group's value, or the broker's, within the bounds."""
 
     __slots__ = ("_broker", "_overrides")
 
@@ -137,7 +145,7 @@ class GroupConfig:
             return self._broker[setting.synonyms[0].setting] if setting.synonyms else setting.default
         try:
             value = setting.parse(text)
-        except ConfigError:  # written by a version that took it
+        except ConfigError:  # stored by a version that accepts it
             return setting.default
         if setting in _BOUNDED:
             low, high = bounds(setting, self._broker)
@@ -146,7 +154,7 @@ class GroupConfig:
 
 
 def bounds(setting: Setting[Any], broker: BrokerConfig) -> tuple[int, int]:
-    """The least and the most that a group may set, as the broker's settings say."""
+    """The minimum and the maximum of a group setting, from the broker's settings."""
     family, _, rest = setting.name.partition(".")
     low = BROKER_SETTINGS[f"group.{family}.min.{rest}"]
     high = BROKER_SETTINGS[f"group.{family}.max.{rest}"]
@@ -162,14 +170,14 @@ def group_setting(name: str) -> Setting[Any]:
 
 
 def check_group_config(overrides: Mapping[str, str], broker: BrokerConfig) -> None:
-    """Refuses, with ConfigError, settings that a group cannot have."""
+    """Raises ConfigError for invalid settings of a group."""
     for name, text in overrides.items():
         setting = group_setting(name)
         value = setting.parse(text)
         if setting in _BOUNDED:
             low, high = bounds(setting, broker)
             if not low <= value <= high:
-                raise ConfigError(f"{name}={value} is not allowed: this broker takes {low} to {high}", name=name)
+                raise ConfigError(f"{name}={value} is not allowed: it must be {low} to {high}", name=name)
     config = GroupConfig(overrides, broker)
     for session, heartbeat in (
         (CONSUMER_SESSION_TIMEOUT_MS, CONSUMER_HEARTBEAT_INTERVAL_MS),
@@ -185,7 +193,7 @@ def check_group_config(overrides: Mapping[str, str], broker: BrokerConfig) -> No
 
 
 def dead_letter_topic_problem(topic: str, broker: BrokerConfig) -> str:
-    """What is wrong with the name of a dead-letter topic; empty if nothing is."""
+    """The problem with the name of a dead-letter topic; empty if it is valid."""
     prefix = broker[share.ERRORS_DEADLETTERQUEUE_TOPIC_NAME_PREFIX]
     if topic.startswith("__"):
         return f"dead-letter topic {topic} must not begin with __"

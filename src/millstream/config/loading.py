@@ -1,11 +1,8 @@
-"""From a `server.properties` file and `--set` words to a BrokerConfig.
+"""Reads a `server.properties` file and `--set` options into a BrokerConfig.
 
-Everything that is wrong is said in one line that names the place. Unknown names do not stop a broker: they are
-collected in the result for a warning.
-
-Java's `.properties` files, as Kafka reads them: comments, escapes, continuation lines, the last of two wins.
-
-Only text to names and values; what the names mean is elsewhere.
+The file format is Java's `.properties`, as Kafka reads it: comments, escapes, continuation lines; the last of two
+properties with the same name is used. Each error is one line with file and line number. Unknown names do not stop a
+broker: they are collected for a warning.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,11 +22,11 @@ class Property:
     name: str
     value: str
     place: str
-    """Where it was written, for messages: `server.properties:12`."""
+    """The file and line, for messages: `server.properties:12`."""
 
 
 def parse_properties(text: str, file_name: str) -> Iterator[Property]:
-    """Every name and value of the text in order, doubles included."""
+    """Every name and value of the text in order, including duplicates."""
     for number, line in _logical_lines(text):
         place = f"{file_name}:{number}"
         end = _end_of_name(line)
@@ -40,7 +37,7 @@ def parse_properties(text: str, file_name: str) -> Iterator[Property]:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines with their continuations joined, comments and blank lines dropped, numbered by where they begin."""
+    """Logical lines with the number of their first line: continuations joined, comments and blank lines removed."""
     pending: str | None = None
     begin = 0
     for number, line in enumerate(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"), 1):
@@ -52,7 +49,7 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
         pending += line
         backslashes = len(pending) - len(pending.rstrip("\\"))
         if backslashes % 2:
-            pending = pending[:-1] or None  # a backslash alone continues nothing
+            pending = pending[:-1] or None  # a line with only a backslash
             continue
         yield begin, pending
         pending = None
@@ -95,7 +92,8 @@ def _unescaped(text: str, place: str) -> str:
 def load_broker_config(
     *, file: str | None = None, overrides: Sequence[str] = (), listen: str | None = None, data_dir: str | None = None
 ) -> BrokerConfig:
-    """The settings of `millstream serve`: the file, over it each `name=value`, over these `listen` and `data_dir`."""
+    """The settings of `millstream serve`. `listen` and `data_dir` take precedence over `overrides` (`name=value`), and
+    these over the file."""
     properties = list(parse_properties(_read(file), file)) if file is not None else []
     return broker_config_from([*properties, *_overrides(overrides)], listen=listen, data_dir=data_dir)
 
@@ -103,7 +101,7 @@ def load_broker_config(
 def broker_config_from(
     properties: Iterable[Property], *, listen: str | None = None, data_dir: str | None = None
 ) -> BrokerConfig:
-    """The same from properties already read; the last of two with one name wins."""
+    """The same from parsed properties. The last of two properties with the same name is used."""
     written: dict[str, Property] = {}
     warnings: list[str] = []
     for item in properties:
@@ -112,7 +110,7 @@ def broker_config_from(
             warnings.append(f"{item.place}: {item.name} is set again; it replaces the value of {earlier.place}")
         written[item.name] = item
     if listen is not None:
-        # What the file advertises belongs to the listeners that are replaced here.
+        # The advertised listeners of the file belong to the listeners that are replaced here.
         written.pop("advertised.listeners", None)
         written["listeners"] = Property("listeners", f"PLAINTEXT://{listen}", "--listen")
         written.pop("inter.broker.listener.name", None)
@@ -160,7 +158,7 @@ def _read(path: str) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError:
-        return content.decode("latin-1")  # what Java takes a .properties file for
+        return content.decode("latin-1")  # Java's encoding of .properties files
 
 
 def _overrides(words: Sequence[str]) -> list[Property]:

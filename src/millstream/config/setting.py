@@ -1,11 +1,8 @@
-"""What one setting is: its name in Kafka, type, default, unit, bounds, explanation, and what it does here.
+"""The declaration of a setting: name, type, default, unit, allowed values, explanation.
 
-A `Setting[T]` is also the typed key by which its value is read: `config[NODE_ID]` is an `int` for mypy. The settings
-themselves are declared in `table/`; reading files is in `properties.py`, precedence in `broker_config.py`.
-
-The one exception of this room: a setting that cannot be taken as it was written.
-
-Short forms in which the tables are written: one function per type of setting.
+A `Setting[T]` is also the typed key of its value: `config[NODE_ID]` is an `int` for mypy. The settings are declared in
+`table/`, with the short functions at the end of this file. Files are read in `loading.py`; `broker_config.py` has the
+precedence of sources.
 """
 
 from collections.abc import Callable
@@ -15,7 +12,7 @@ from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
 
 class ConfigError(ValueError):
-    """One clear line for a person: which setting, which value, what is allowed, and where it was written."""
+    """An invalid setting. The message is one line: name, value, allowed values, and where it was set."""
 
     def __init__(self, message: str, *, name: str | None = None) -> None:
         super().__init__(message)
@@ -23,7 +20,7 @@ class ConfigError(ValueError):
         self.name = name
 
     def at(self, place: str) -> "ConfigError":
-        """The same refusal, with the file and line it came from in front."""
+        """The same error, with the file and line in front."""
         return ConfigError(f"{place}: {self.message}", name=self.name)
 
 
@@ -63,7 +60,7 @@ class Update(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """A bound on values, and how to say it to a person."""
+    """A check of values, and its text for messages."""
 
     text: str
     accepts: Callable[[Any], bool]
@@ -88,7 +85,7 @@ def some_of(*names: str) -> Allowed:
 
 @dataclass(frozen=True, slots=True)
 class Synonym:
-    """A broker setting that gives a topic setting its value; `scale` turns its unit into the topic setting's unit."""
+    """A broker setting that is the default of a topic setting. `scale` converts its unit."""
 
     setting: "Setting[Any]"
     scale: int = 1
@@ -96,12 +93,12 @@ class Synonym:
     def scaled(self, value: Any) -> Any:
         if self.scale == 1:
             return value
-        return -1 if value < 0 else value * self.scale  # Kafka: any negative time means "without limit"
+        return -1 if value < 0 else value * self.scale  # as in Kafka, a negative time means no limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Setting(Generic[T_co]):
-    """One setting, declared once. `DescribeConfigs`, `docs/settings.md` and all checks are made from it."""
+    """The declaration of a setting. `DescribeConfigs`, `docs/settings.md` and all checks use it."""
 
     name: str
     type: SettingType
@@ -114,16 +111,16 @@ class Setting(Generic[T_co]):
     update: Update = Update.RESTART
     synonyms: tuple[Synonym, ...] = ()
     without_effect: str = ""
-    """Why the value changes nothing here; the setting is accepted so that a stock Kafka file gives no noise."""
+    """Why the value has no effect. The setting is accepted, so that a Kafka file causes no warnings."""
     only_default: str = ""
-    """Why any other value than the default is refused: accepting it would promise what is not there."""
+    """Why other values than the default are refused: the feature is not supported."""
 
     @property
     def sensitive(self) -> bool:
         return self.type is SettingType.PASSWORD
 
     def parse(self, text: str) -> T_co:
-        """The typed value of what a person wrote; ConfigError says what is allowed."""
+        """The typed value of a text; raises ConfigError with the allowed values."""
         value = _parse(self, text)
         if self.allowed is not None and not self.allowed.accepts(value):
             raise self.refusal(text)
@@ -196,14 +193,14 @@ def _parse(setting: Setting[Any], text: str) -> Any:
                 raise setting.refusal(text) from None
         case SettingType.INT | SettingType.LONG | SettingType.SHORT:
             low, high = _RANGES[setting.type]
-            # int() alone would take "1_000" and digits of other scripts, and be slow on a megabyte of digits.
+            # int() alone would accept "1_000" and digits of other scripts, and be slow on a megabyte of digits.
             digits = text[1:] if text[:1] in ("+", "-") else text
             if not (digits.isascii() and digits.isdigit() and len(digits) <= 20):
                 raise setting.refusal(text)
             value = int(text)
             if not low <= value <= high:
                 raise ConfigError(
-                    f"{setting.name}={text} is not allowed: a {setting.type.name.lower()} goes from {low} to {high}",
+                    f"{setting.name}={text} is not allowed: a {setting.type.name.lower()} must be {low} to {high}",
                     name=setting.name,
                 )
             return value
@@ -276,5 +273,5 @@ def _optional(name: str, kind: SettingType, explanation: str, options: Options) 
 
 
 def declared(module: dict[str, Any]) -> tuple[Setting[Any], ...]:
-    """The settings of one table module, in the order in which they are written."""
+    """The settings of one table module, in the order of their declaration."""
     return tuple(value for value in module.values() if isinstance(value, Setting))

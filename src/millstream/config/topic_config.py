@@ -1,7 +1,4 @@
-"""What a topic's settings come to: its own overrides, else the broker's values, as a LogConfig for the storage.
-
-What one partition log needs to know of its topic's settings, as plain typed values.
-"""
+"""Settings of a topic: its own values, else the broker's, resolved to a LogConfig for the storage."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -18,7 +15,7 @@ NO_LIMIT = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
-    """The topic-level settings, resolved: topic override, else broker setting, else default."""
+    """The settings of a topic, resolved: the topic's own value, else the broker setting, else the default."""
 
     segment_bytes: int = 1 << 30
     segment_ms: int = 7 * DAY_MS
@@ -43,7 +40,7 @@ class LogConfig:
     flush_messages: int = (1 << 63) - 1
     flush_ms: int = (1 << 63) - 1
     flush_before_ack: bool = False
-    """Group commit: an ack waits until its records are on disk, and one fsync serves all that wait."""
+    """Group commit: a response waits until its records are on disk. One fsync serves all waiting requests."""
     min_insync_replicas: int = 1
     unclean_leader_election_enable: bool = False
     roll_ms: int = field(init=False)
@@ -70,7 +67,7 @@ def topic_setting(name: str) -> Setting[Any]:
 
 
 def value_from_broker(setting: Setting[Any], broker: BrokerConfig) -> Any:
-    """What a topic without an override gets: the first of the setting's synonyms that has a value."""
+    """The value of a topic or group without its own: that of the first synonym with a value."""
     for synonym in setting.synonyms:
         value = broker[synonym.setting]
         if value is not None:
@@ -79,12 +76,12 @@ def value_from_broker(setting: Setting[Any], broker: BrokerConfig) -> Any:
 
 
 def topic_defaults(broker: BrokerConfig) -> LogConfig:
-    """The LogConfig of a topic that overrides nothing; make it once per BrokerConfig."""
+    """The LogConfig of a topic without overrides. Compute it once per BrokerConfig."""
     return LogConfig(**{field: _plain(value_from_broker(setting, broker)) for field, setting in _FIELDS.items()})
 
 
 def resolve_log_config(defaults: LogConfig, overrides: Mapping[str, str]) -> LogConfig:
-    """A topic's LogConfig. A stored override that this version does not take is passed over, not fatal."""
+    """The LogConfig of a topic. Stored values that this version does not accept are ignored."""
     if not overrides:
         return defaults
     values: dict[str, Any] = {}
@@ -104,7 +101,7 @@ def resolve_log_config(defaults: LogConfig, overrides: Mapping[str, str]) -> Log
 
 
 def check_topic_config(overrides: Mapping[str, str], broker: BrokerConfig) -> None:
-    """Refuses, with ConfigError, overrides that a topic cannot have."""
+    """Raises ConfigError for invalid settings of a topic."""
     for name, text in overrides.items():
         topic_setting(name).parse(text)
     if not overrides:
@@ -119,7 +116,7 @@ def check_topic_config(overrides: Mapping[str, str], broker: BrokerConfig) -> No
 
 
 def metadata_log_config(broker: BrokerConfig) -> LogConfig:
-    """How `__cluster_metadata` is kept: nothing is ever deleted, and nothing counts before it is on disk."""
+    """The LogConfig of `__cluster_metadata`: no retention, and records count only after they are on disk."""
     return LogConfig(
         segment_bytes=broker[log.METADATA_LOG_SEGMENT_BYTES],
         segment_ms=broker[log.METADATA_LOG_SEGMENT_MS],

@@ -1,6 +1,6 @@
-"""What a node needs of the world: time, chance, a network, a way to do slow things elsewhere.
+"""What a node needs from outside: clock, event loop, threads, randomness, network.
 
-The simulator brings its own.
+The simulator has its own implementation.
 """
 
 import asyncio
@@ -13,17 +13,17 @@ from millstream.node.server.network import Network
 
 T = TypeVar("T")
 _OPENING_AT_ONCE = 2
-"""So many threads open batches: the others are for the disk."""
+"""The number of threads that may open batches at the same time. The others are for disk operations."""
 
 
 class Clock(Protocol):
     def now_ms(self) -> int:
-        """Wall time, as records are stamped with."""
+        """Wall-clock time in milliseconds, as in the timestamps of records."""
         ...
 
 
 class Offload(Protocol):
-    """Runs a function that may block where it does not hold up the event loop."""
+    """Runs a blocking function in a thread."""
 
     def __call__(self, function: Callable[[], T]) -> "asyncio.Future[T]": ...
 
@@ -36,12 +36,12 @@ class Environment:
     randomness: random.Random
     network: Network
     breathe: Callable[[], None] = lambda: None
-    """Called now and then by what computes for long in a thread: lets the event loop have the interpreter."""
+    """Called periodically by long computations in threads, so that the event loop gets the interpreter lock."""
     stopwatch: Callable[[], float] | None = None
-    """Measures how long something takes, finer than the loop's time; left out, that is fine enough."""
+    """A clock for durations with a higher resolution than the loop's time. None: the loop's time is used."""
     opening: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_OPENING_AT_ONCE))
 
     async def open_in_turn(self, function: Callable[[], T]) -> T:
-        """Runs a function that opens batches for a client as `offload` does, when it is its turn."""
+        """Runs a function that opens batches in a thread. At most two run at the same time."""
         async with self.opening:
             return await self.offload(function)

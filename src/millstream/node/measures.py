@@ -24,20 +24,20 @@ REQUEST_SECONDS = (
     5.0,
     10.0,
 )
-"""Bounds for what a client waits for: from a request answered on the spot to the longest of long polls."""
+"""Bounds for the durations of requests, including long polls."""
 PAUSE_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
-"""Bounds for what holds everybody up, and for what a disk takes."""
+"""Bounds for pauses of the event loop, and for disk operations."""
 
 
 class Histogram:
-    """Counts by upper bound, each observation once; adding them up is for whoever shows them."""
+    """Counts of observations by upper bound. The counts are not cumulative; the text format adds them up."""
 
     __slots__ = ("bounds", "counts", "total")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
-        """The last is for what lies beyond all bounds."""
+        """The last count is for values above all bounds."""
         self.total = 0.0
 
     def observe(self, value: float) -> None:

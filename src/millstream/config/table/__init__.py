@@ -1,1 +1,1 @@
-"""The declarations: one module per family of settings. Nothing here reads or decides; `catalog.py` is the whole."""
+"""The declarations of all settings, one module per area."""

@@ -1,4 +1,4 @@
-"""Nodes that form a cluster: the metadata quorum, brokers and their controller, replication."""
+"""Settings of the cluster: metadata quorum, brokers and controller, replication."""
 
 from millstream.config.setting import (
     LONG_MAX,
@@ -18,7 +18,7 @@ from millstream.config.setting import (
 CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS = integer(
     "controller.quorum.election.timeout.ms",
     1000,
-    "How long a voter that stands for leader waits for votes before it tries again.",
+    "The time a candidate waits for votes before it starts another election.",
     unit="ms",
     allowed=at_least(0),
     importance=Importance.HIGH,
@@ -26,8 +26,8 @@ CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS = integer(
 CONTROLLER_QUORUM_FETCH_TIMEOUT_MS = integer(
     "controller.quorum.fetch.timeout.ms",
     2000,
-    "How long a voter lets a silent leader lead before it asks the others whether to elect another; a leader that "
-    "most voters have not asked for news in one and a half times as long resigns.",
+    "The time without a response from the leader after which a voter starts an election. A leader that has not "
+    "received fetches from a majority of the voters for one and a half times as long resigns.",
     unit="ms",
     allowed=at_least(0),
     importance=Importance.HIGH,
@@ -35,7 +35,7 @@ CONTROLLER_QUORUM_FETCH_TIMEOUT_MS = integer(
 CONTROLLER_QUORUM_ELECTION_BACKOFF_MAX_MS = integer(
     "controller.quorum.election.backoff.max.ms",
     1000,
-    "The longest wait after an election that nobody won.",
+    "The maximum wait after an election without a winner.",
     unit="ms",
     allowed=at_least(0),
     importance=Importance.HIGH,
@@ -43,7 +43,7 @@ CONTROLLER_QUORUM_ELECTION_BACKOFF_MAX_MS = integer(
 CONTROLLER_QUORUM_REQUEST_TIMEOUT_MS = integer(
     "controller.quorum.request.timeout.ms",
     2000,
-    "How long a node waits for a voter's answer.",
+    "The time a node waits for the response of a voter.",
     unit="ms",
     allowed=at_least(0),
     importance=Importance.MEDIUM,
@@ -51,7 +51,7 @@ CONTROLLER_QUORUM_REQUEST_TIMEOUT_MS = integer(
 CONTROLLER_QUORUM_RETRY_BACKOFF_MS = integer(
     "controller.quorum.retry.backoff.ms",
     20,
-    "The wait before a request to a voter that failed is sent again.",
+    "The wait before a failed request to a voter is sent again.",
     unit="ms",
     allowed=at_least(0),
     importance=Importance.LOW,
@@ -59,7 +59,7 @@ CONTROLLER_QUORUM_RETRY_BACKOFF_MS = integer(
 CONTROLLER_QUORUM_FETCH_MAX_BYTES = integer(
     "controller.quorum.fetch.max.bytes",
     1048576,
-    "How much of the metadata log one answer carries.",
+    "The maximum size of metadata records in one fetch response.",
     unit="bytes",
     allowed=at_least(1),
     importance=Importance.LOW,
@@ -67,7 +67,7 @@ CONTROLLER_QUORUM_FETCH_MAX_BYTES = integer(
 CONTROLLER_QUORUM_FETCH_SNAPSHOT_MAX_BYTES = integer(
     "controller.quorum.fetch.snapshot.max.bytes",
     1048576,
-    "How much of a metadata snapshot one answer carries.",
+    "The maximum size of the part of a metadata snapshot in one response.",
     unit="bytes",
     allowed=at_least(1),
     importance=Importance.LOW,
@@ -75,7 +75,7 @@ CONTROLLER_QUORUM_FETCH_SNAPSHOT_MAX_BYTES = integer(
 METADATA_LOG_MAX_RECORD_BYTES_BETWEEN_SNAPSHOTS = long(
     "metadata.log.max.record.bytes.between.snapshots",
     20971520,
-    "A snapshot of the metadata is written when the log has grown by so much since the last one.",
+    "A metadata snapshot is written when the metadata log has grown by this size since the last snapshot.",
     unit="bytes",
     allowed=at_least(1),
     importance=Importance.HIGH,
@@ -83,7 +83,7 @@ METADATA_LOG_MAX_RECORD_BYTES_BETWEEN_SNAPSHOTS = long(
 METADATA_LOG_MAX_SNAPSHOT_INTERVAL_MS = long(
     "metadata.log.max.snapshot.interval.ms",
     3600000,
-    "A snapshot of the metadata is written at the latest after this time if anything changed; 0 switches this off.",
+    "A metadata snapshot is written after this time if the metadata has changed. 0 disables snapshots by time.",
     unit="ms",
     allowed=at_least(0),
     importance=Importance.HIGH,
@@ -91,14 +91,16 @@ METADATA_LOG_MAX_SNAPSHOT_INTERVAL_MS = long(
 METADATA_MAX_RETENTION_BYTES = long(
     "metadata.max.retention.bytes",
     104857600,
-    "How much of the metadata log and its snapshots is kept behind the newest snapshot; -1 is no limit.",
+    "The maximum size of the metadata log and the snapshots that are older than the newest snapshot. -1 means no "
+    "limit.",
     unit="bytes",
     importance=Importance.HIGH,
 )
 METADATA_MAX_RETENTION_MS = long(
     "metadata.max.retention.ms",
     604800000,
-    "How long the metadata log and its snapshots are kept behind the newest snapshot; -1 is no limit.",
+    "The time for which the metadata log and the snapshots that are older than the newest snapshot are kept. -1 "
+    "means no limit.",
     unit="ms",
     importance=Importance.HIGH,
 )
@@ -107,7 +109,7 @@ METADATA_MAX_RETENTION_MS = long(
 BROKER_HEARTBEAT_INTERVAL_MS = integer(
     "broker.heartbeat.interval.ms",
     2000,
-    "How often a broker tells the controller that it lives.",
+    "The interval between heartbeats from a broker to the controller.",
     unit="ms",
     allowed=at_least(1),
     importance=Importance.MEDIUM,
@@ -115,9 +117,9 @@ BROKER_HEARTBEAT_INTERVAL_MS = integer(
 BROKER_SESSION_TIMEOUT_MS = integer(
     "broker.session.timeout.ms",
     9000,
-    "How long the controller waits for a broker without heartbeats before it gives its partitions to others. It waits "
-    "less for one that does not respond at all (millstream.broker.suspect.after.ms), and not at all for one whose "
-    "address refuses connections.",
+    "The time without heartbeats after which the controller fences a broker and elects other leaders for its "
+    "partitions. A broker that does not respond to requests either is fenced earlier "
+    "(millstream.broker.suspect.after.ms). A broker whose address refuses connections is fenced at once.",
     unit="ms",
     allowed=at_least(1),
     importance=Importance.MEDIUM,
@@ -125,11 +127,11 @@ BROKER_SESSION_TIMEOUT_MS = integer(
 MILLSTREAM_BROKER_SUSPECT_AFTER_MS = integer(
     "millstream.broker.suspect.after.ms",
     2000,
-    "How long the controller waits for a broker that sends no heartbeats and does not respond to a request either, "
-    "before it gives its partitions to others. Brokers send four heartbeats in this time unless "
-    "broker.heartbeat.interval.ms is set. The wait is longer where heartbeats or the controller itself are late, and "
-    "never longer than broker.session.timeout.ms. 0 waits for the session in every case, as Kafka does; so does "
-    "setting broker.session.timeout.ms and not this.",
+    "The time after which the controller fences a broker that sends no heartbeats and does not respond to "
+    "requests. Brokers send four heartbeats in this time unless broker.heartbeat.interval.ms is set. The time is "
+    "longer if heartbeats or the controller itself are late, and at most broker.session.timeout.ms. With 0 the "
+    "controller always waits for the session timeout, as Kafka does; also if broker.session.timeout.ms is set and"
+    " this setting is not. Millstream only.",
     unit="ms",
     allowed=at_least(0),
     importance=Importance.MEDIUM,
@@ -137,7 +139,8 @@ MILLSTREAM_BROKER_SUSPECT_AFTER_MS = integer(
 INITIAL_BROKER_REGISTRATION_TIMEOUT_MS = integer(
     "initial.broker.registration.timeout.ms",
     60000,
-    "How long a broker that starts tries to register before it gives up.",
+    "The time within which a starting broker must register with the controller. After it, the broker stops with "
+    "an error.",
     unit="ms",
     allowed=at_least(1),
     importance=Importance.MEDIUM,
@@ -145,19 +148,19 @@ INITIAL_BROKER_REGISTRATION_TIMEOUT_MS = integer(
 CONTROLLED_SHUTDOWN_ENABLE = boolean(
     "controlled.shutdown.enable",
     True,
-    "Whether a broker that is told to stop hands over its leaderships first.",
+    "Moves leadership to other brokers before this broker stops.",
     importance=Importance.MEDIUM,
 )
 AUTO_LEADER_REBALANCE_ENABLE = boolean(
     "auto.leader.rebalance.enable",
     True,
-    "Whether leaderships go back to the preferred replicas by themselves.",
+    "Moves leadership back to preferred replicas automatically.",
     importance=Importance.HIGH,
 )
 LEADER_IMBALANCE_CHECK_INTERVAL_SECONDS = long(
     "leader.imbalance.check.interval.seconds",
     300,
-    "How often leaderships that are not at their preferred replica are looked for.",
+    "The interval at which the controller checks whether preferred replicas lead.",
     unit="seconds",
     allowed=at_least(1),
     importance=Importance.HIGH,
@@ -167,7 +170,7 @@ LEADER_IMBALANCE_CHECK_INTERVAL_SECONDS = long(
 REPLICA_LAG_TIME_MAX_MS = long(
     "replica.lag.time.max.ms",
     30000,
-    "A follower that has not caught up for this long is no longer in sync.",
+    "A follower that has not caught up with the leader for this time is removed from the ISR.",
     unit="ms",
     allowed=at_least(1),
     importance=Importance.HIGH,
@@ -175,7 +178,8 @@ REPLICA_LAG_TIME_MAX_MS = long(
 REPLICA_FETCH_WAIT_MAX_MS = integer(
     "replica.fetch.wait.max.ms",
     500,
-    "How long a leader lets a follower wait for new records. Must be less than replica.lag.time.max.ms.",
+    "The maximum time a leader holds a follower's fetch when there are no new records. It must not be above "
+    "replica.lag.time.max.ms.",
     unit="ms",
     allowed=at_least(0),
     importance=Importance.HIGH,
@@ -183,7 +187,7 @@ REPLICA_FETCH_WAIT_MAX_MS = integer(
 REPLICA_FETCH_MIN_BYTES = integer(
     "replica.fetch.min.bytes",
     1,
-    "How much a follower waits for, up to replica.fetch.wait.max.ms.",
+    "The minimum size of a response to a follower's fetch. The leader waits for it up to replica.fetch.wait.max.ms.",
     unit="bytes",
     allowed=at_least(0),
     importance=Importance.HIGH,
@@ -191,7 +195,8 @@ REPLICA_FETCH_MIN_BYTES = integer(
 REPLICA_FETCH_MAX_BYTES = integer(
     "replica.fetch.max.bytes",
     1048576,
-    "How much of one partition a follower fetches at once; a larger batch comes alone.",
+    "The maximum size of the records of one partition in a response to a follower. The first batch is returned "
+    "even if it is larger.",
     unit="bytes",
     allowed=at_least(0),
     importance=Importance.MEDIUM,
@@ -199,7 +204,7 @@ REPLICA_FETCH_MAX_BYTES = integer(
 REPLICA_FETCH_RESPONSE_MAX_BYTES = integer(
     "replica.fetch.response.max.bytes",
     10485760,
-    "How much a follower fetches at once in all.",
+    "The maximum size of a response to a follower.",
     unit="bytes",
     allowed=at_least(0),
     importance=Importance.MEDIUM,
@@ -207,7 +212,7 @@ REPLICA_FETCH_RESPONSE_MAX_BYTES = integer(
 REPLICA_FETCH_BACKOFF_MS = integer(
     "replica.fetch.backoff.ms",
     1000,
-    "The wait before a follower tries again after a failure.",
+    "The wait of a follower after a failed fetch.",
     unit="ms",
     allowed=at_least(0),
     importance=Importance.MEDIUM,
@@ -215,7 +220,7 @@ REPLICA_FETCH_BACKOFF_MS = integer(
 REPLICA_SOCKET_TIMEOUT_MS = integer(
     "replica.socket.timeout.ms",
     30000,
-    "How long a follower waits for a leader's answer.",
+    "The time a follower waits for the leader's response.",
     unit="ms",
     allowed=at_least(1),
     importance=Importance.HIGH,
@@ -223,7 +228,7 @@ REPLICA_SOCKET_TIMEOUT_MS = integer(
 REPLICA_HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS = long(
     "replica.high.watermark.checkpoint.interval.ms",
     5000,
-    "How often high watermarks are written down.",
+    "The interval at which high watermarks are written to disk.",
     unit="ms",
     allowed=at_least(1),
     importance=Importance.HIGH,
@@ -231,20 +236,21 @@ REPLICA_HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS = long(
 NUM_REPLICA_FETCHERS = integer(
     "num.replica.fetchers",
     1,
-    "How many connections a broker uses to copy from each of the others.",
+    "The number of fetchers, each with a connection, from this broker to each leader it copies from.",
     allowed=at_least(1),
     importance=Importance.HIGH,
 )
 REPLICA_SELECTOR_CLASS = optional_string(
     "replica.selector.class",
-    "Which replica consumers are sent to: `org.apache.kafka.common.replica.RackAwareReplicaSelector` sends those "
-    "with a `client.rack` to a replica in that rack; left out, all read from leaders.",
+    "Selects the replica that consumers read from. `org.apache.kafka.common.replica.RackAwareReplicaSelector` "
+    "selects a replica in the consumer's `client.rack`. Without it, consumers read from leaders.",
     importance=Importance.MEDIUM,
 )
 LEADER_REPLICATION_THROTTLED_RATE = long(
     "leader.replication.throttled.rate",
     LONG_MAX,
-    "How many bytes a second may be copied from the replicas that `leader.replication.throttled.replicas` names.",
+    "The maximum rate, in bytes per second, at which the replicas in `leader.replication.throttled.replicas` are "
+    "read by followers.",
     unit="bytes",
     allowed=at_least(0),
     importance=Importance.MEDIUM,
@@ -253,7 +259,8 @@ LEADER_REPLICATION_THROTTLED_RATE = long(
 FOLLOWER_REPLICATION_THROTTLED_RATE = long(
     "follower.replication.throttled.rate",
     LONG_MAX,
-    "How many bytes a second may be copied to the replicas that `follower.replication.throttled.replicas` names.",
+    "The maximum rate, in bytes per second, at which the replicas in `follower.replication.throttled.replicas` "
+    "are copied.",
     unit="bytes",
     allowed=at_least(0),
     importance=Importance.MEDIUM,
@@ -262,8 +269,8 @@ FOLLOWER_REPLICATION_THROTTLED_RATE = long(
 CORDONED_LOG_DIRS = listed(
     "cordoned.log.dirs",
     (),
-    "`*`, or the data directory, for a broker that shall get no new replicas, as `millstream broker drain` sets it. It "
-    "is for running brokers: in a file it has no effect.",
+    "`*` or the data directory: the broker gets no new replicas. `millstream broker drain` sets it. Only the "
+    "dynamic value counts; in a file it has no effect.",
     importance=Importance.MEDIUM,
     update=Update.PER_BROKER,
 )

@@ -1,40 +1,43 @@
-"""Groups and their offsets: limits, time-outs, and how long offsets are kept."""
+"""Settings of groups and committed offsets: limits, timeouts, retention."""
 
 from millstream.config.setting import INT_MAX, Importance, at_least, declared, integer, long, short
 
 GROUP_MIN_SESSION_TIMEOUT_MS = integer(
     "group.min.session.timeout.ms",
     6000,
-    "The shortest session time-out a member of a classic group may ask for. A short one notices dead members early, "
-    "at the price of more heartbeats.",
+    "The minimum session timeout of members of classic groups. With a short timeout, failed members are detected "
+    "earlier, but more heartbeats are sent.",
     unit="ms",
 )
 GROUP_MAX_SESSION_TIMEOUT_MS = integer(
     "group.max.session.timeout.ms",
     1_800_000,
-    "The longest session time-out a member of a classic group may ask for.",
+    "The maximum session timeout of members of classic groups.",
     unit="ms",
 )
 GROUP_INITIAL_REBALANCE_DELAY_MS = integer(
     "group.initial.rebalance.delay.ms",
     3000,
-    "How long an empty classic group waits for more members before its first rebalance; each one that comes extends it "
-    "again, up to the rebalance time-out.",
+    "The time an empty classic group waits for more members before its first rebalance. Each new member extends "
+    "it, up to the rebalance timeout.",
     unit="ms",
     allowed=at_least(0),
 )
-GROUP_MAX_SIZE = integer("group.max.size", INT_MAX, "How many members a classic group may have.", allowed=at_least(1))
+GROUP_MAX_SIZE = integer(
+    "group.max.size", INT_MAX, "The maximum number of members of a classic group.", allowed=at_least(1)
+)
 OFFSET_METADATA_MAX_BYTES = integer(
     "offset.metadata.max.bytes",
     4096,
-    "How long the text may be that a client commits along with an offset.",
+    "The maximum size of the metadata text of a committed offset.",
     unit="bytes",
     importance=Importance.HIGH,
 )
 OFFSETS_RETENTION_MINUTES = integer(
     "offsets.retention.minutes",
     7 * 24 * 60,
-    "How long the offsets of a group are kept after it became empty, and those of a topic it no longer reads.",
+    "The time for which committed offsets are kept after the group became empty, or after it unsubscribed from "
+    "the topic.",
     unit="minutes",
     allowed=at_least(1),
     importance=Importance.HIGH,
@@ -42,7 +45,7 @@ OFFSETS_RETENTION_MINUTES = integer(
 OFFSETS_RETENTION_CHECK_INTERVAL_MS = long(
     "offsets.retention.check.interval.ms",
     600_000,
-    "How often expired offsets are looked for.",
+    "The interval at which the coordinator checks for expired offsets.",
     unit="ms",
     allowed=at_least(1),
     importance=Importance.HIGH,
@@ -50,8 +53,8 @@ OFFSETS_RETENTION_CHECK_INTERVAL_MS = long(
 OFFSETS_COMMIT_TIMEOUT_MS = integer(
     "offsets.commit.timeout.ms",
     5000,
-    "How long a commit, or any other change of a group, may take to reach the replicas before the client is told to "
-    "try again.",
+    "The time within which an offset commit, or another change of a group, must be replicated. After it, the "
+    "client gets a retriable error.",
     unit="ms",
     allowed=at_least(1),
     importance=Importance.HIGH,
@@ -59,21 +62,21 @@ OFFSETS_COMMIT_TIMEOUT_MS = integer(
 OFFSETS_TOPIC_NUM_PARTITIONS = integer(
     "offsets.topic.num.partitions",
     50,
-    "How many partitions `__consumer_offsets` gets when it is created.",
+    "The number of partitions of `__consumer_offsets` when it is created.",
     allowed=at_least(1),
     importance=Importance.HIGH,
 )
 OFFSETS_TOPIC_REPLICATION_FACTOR = short(
     "offsets.topic.replication.factor",
     3,
-    "How many replicas `__consumer_offsets` gets; with fewer brokers, one on each of them.",
+    "The replication factor of `__consumer_offsets`. With fewer brokers, each broker has one replica.",
     allowed=at_least(1),
     importance=Importance.HIGH,
 )
 OFFSETS_TOPIC_SEGMENT_BYTES = integer(
     "offsets.topic.segment.bytes",
     100 << 20,
-    "The size at which a segment of `__consumer_offsets` is closed, kept small so that it is cleaned and loaded fast.",
+    "The size at which a segment of `__consumer_offsets` is closed. Small segments make compaction and loading faster.",
     unit="bytes",
     allowed=at_least(1 << 20),
     importance=Importance.HIGH,

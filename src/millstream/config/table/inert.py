@@ -13,7 +13,7 @@ from typing import Any
 from millstream.config.setting import Importance, Setting, SettingType, at_least, between
 
 _GROUPS = {
-    "the broker runs on one event loop with a small thread pool, and has no JVM to report on": """
+    "the broker runs on one event loop with a small thread pool, without a JVM": """
         background.threads int 10 high 1..
         kafka.metrics.polling.interval.secs int 10 low 1..
         kafka.metrics.reporters list "" low
@@ -24,21 +24,21 @@ _GROUPS = {
         num.io.threads int 8 high 1..
         num.network.threads int 3 high 1..
     """,
-    "logs are checked one after another after an unclean stop": """
+    "recovery after an unclean shutdown checks one log at a time": """
         num.recovery.threads.per.data.dir int 2 high 1..
     """,
-    "it is written down together with log.flush.offset.checkpoint.interval.ms": """
+    "log start offsets are written at log.flush.offset.checkpoint.interval.ms": """
         log.flush.start.offset.checkpoint.interval.ms int 60000 high 0..
     """,
-    "requests in work are bounded by their bytes, queued.max.request.bytes": """
+    "queued requests are limited by their size, queued.max.request.bytes": """
         queued.max.requests int 500 high 1..
     """,
-    "waiting requests are woken by events here; there is nothing to purge": """
+    "delayed requests are completed by events; there is no purgatory to purge": """
         delete.records.purgatory.purge.interval.requests int 1 medium
         fetch.purgatory.purge.interval.requests int 1000 medium
         producer.purgatory.purge.interval.requests int 1000 medium
     """,
-    "nodes use one connection per purpose among each other, and answer when they can": """
+    "nodes use one connection per purpose to each other": """
         alter.log.dirs.replication.quota.window.num int 11 low 1..
         alter.log.dirs.replication.quota.window.size.seconds int 1 low 1..
         controller.quorum.append.linger.ms int 25 medium 0..
@@ -55,10 +55,10 @@ _GROUPS = {
         socket.connection.setup.timeout.max.ms long 30000 medium
         socket.connection.setup.timeout.ms long 10000 medium
     """,
-    "the metadata log is written when there is something to write": """
+    "the metadata log is written without delay": """
         metadata.max.idle.interval.ms int 500 low 0..
     """,
-    "groups write at once, on one event loop; streams groups are not part of this version": """
+    "group coordinators write without delay on one event loop; streams groups are not supported": """
         group.coordinator.append.linger.ms int -1 medium -1..
         group.coordinator.background.threads int 2 high 1..
         group.coordinator.cached.buffer.max.bytes int 1048588 medium 524288..
@@ -80,7 +80,7 @@ _GROUPS = {
         offsets.load.buffer.size int 5242880 high 1..
         offsets.topic.compression.codec int 0 high
     """,
-    "share groups assign at once and write at once, and are woken by events": """
+    "share groups assign and write without delay": """
         group.share.assignment.interval.ms int 1000 medium 0..
         group.share.max.assignment.interval.ms int 15000 medium 0..
         group.share.min.assignment.interval.ms int 0 medium 0..
@@ -92,10 +92,10 @@ _GROUPS = {
         share.coordinator.threads int 1 medium 1..
         share.fetch.purgatory.purge.interval.requests int 1000 medium
     """,
-    "the transaction coordinator loads its partitions in pieces of one size": """
+    "the transaction coordinator loads its partitions in parts of a fixed size": """
         transaction.state.log.load.buffer.size int 5242880 high 1..
     """,
-    "tiered storage is not part of this version": """
+    "tiered storage is not supported": """
         follower.fetch.last.tiered.offset.enable boolean false medium
         remote.fetch.max.wait.ms int 500 medium 1..
         remote.list.offsets.request.timeout.ms long 30000 medium 1..
@@ -122,12 +122,12 @@ _GROUPS = {
         remote.log.storage.manager.class.path string - medium
         remote.log.storage.manager.impl.prefix string rsm.config. medium
     """,
-    "quotas are not part of this version": """
+    "quotas are not supported": """
         max.connection.creation.rate int 2147483647 medium 0..
         quota.window.num int 11 low 1..
         quota.window.size.seconds int 1 low 1..
     """,
-    "only PLAINTEXT listeners can be used in this version, and every client is trusted": """
+    "only PLAINTEXT listeners are supported, without authentication": """
         connection.failed.authentication.delay.ms int 100 low 0..
         connections.max.reauth.ms long 0 medium
         delegation.token.expiry.check.interval.ms long 3600000 low 1..
@@ -210,10 +210,10 @@ _GROUPS = {
         super.users string "" low
         allow.everyone.if.no.acl.found boolean false low
     """,
-    "a disk that fails is reported by the requests that meet it": """
+    "a failed disk is detected by the first operation that fails": """
         log.dir.failure.timeout.ms long 30000 low 1..
     """,
-    "client metrics are not collected in this version": """
+    "client metrics are not supported": """
         telemetry.max.bytes int 1048576 low 1..
     """,
 }

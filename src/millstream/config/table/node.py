@@ -1,4 +1,4 @@
-"""Who this node is, where it listens, and where its data lies."""
+"""Settings of the node: identity, roles, listeners, data directory, topic defaults."""
 
 from millstream.config.setting import (
     Importance,
@@ -15,114 +15,120 @@ from millstream.config.setting import (
     string,
 )
 
-_NO_JAVA = "Java classes cannot be loaded here, and leaving the rule out unseen would be worse than not starting"
-_TRUST = "the broker trusts every client in this version, so it does not start with a promise to check them"
+_NO_JAVA = "Java classes cannot be loaded, and the broker does not start with a rule that it cannot apply"
+_TRUST = (
+    "authentication and authorization are not supported, and the broker does not start with a setting that "
+    "requires them"
+)
 
 NODE_ID = integer(
     "node.id",
     1,
-    "The number of this node, unique in the cluster. `broker.id` means the same.",
+    "The id of this node, unique in the cluster. `broker.id` has the same meaning.",
     allowed=at_least(0),
     importance=Importance.HIGH,
 )
 BROKER_ID = integer(
     "broker.id",
     -1,
-    "The older name of `node.id`; -1 means that `node.id` decides.",
+    "The older name of `node.id`. With -1, `node.id` is used.",
     allowed=at_least(-1),
     importance=Importance.HIGH,
 )
 PROCESS_ROLES = listed(
     "process.roles",
     ("broker", "controller"),
-    "What this process does: serve clients (`broker`), decide on metadata (`controller`), or both.",
+    "The roles of this node: `broker` serves clients, `controller` votes on the metadata. A node can have both.",
     allowed=some_of("broker", "controller"),
     importance=Importance.HIGH,
 )
 CLUSTER_ID = optional_string(
     "cluster.id",
-    "Pins the id of the cluster (22 characters, as `kafka-storage random-uuid` prints). Left out, one is made at the "
-    "first start and kept in `meta.properties`. Millstream's own.",
+    "The id of the cluster: 22 characters, as `kafka-storage random-uuid` prints them. Without it, an id is "
+    "generated at the first start and stored in `meta.properties`. Millstream only.",
 )
-BROKER_RACK = optional_string("broker.rack", "The rack or zone this broker stands in.")
+BROKER_RACK = optional_string("broker.rack", "The rack or availability zone of this broker.")
 
 LISTENERS = listed(
     "listeners",
     ("PLAINTEXT://127.0.0.1:9092",),
-    "Where to listen, as `NAME://host:port`. No host (`://:9092`) means every interface; port 0 picks a free port.",
+    "The addresses to listen on, as `NAME://host:port`. Without a host (`://:9092`) the broker listens on every "
+    "interface. Port 0 selects a free port.",
     importance=Importance.HIGH,
 )
 ADVERTISED_LISTENERS = optional_list(
     "advertised.listeners",
-    "The addresses that clients are told to connect to. Left out, they are those of `listeners`.",
+    "The addresses that clients connect to. Without it, those of `listeners` are used.",
     importance=Importance.HIGH,
 )
 LISTENER_SECURITY_PROTOCOL_MAP = string(
     "listener.security.protocol.map",
     "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
-    "Which security protocol each listener name speaks, as `NAME:PROTOCOL,…`. Only PLAINTEXT can be used now.",
+    "The security protocol of each listener name, as `NAME:PROTOCOL,…`. Only PLAINTEXT is supported.",
     importance=Importance.LOW,
 )
 INTER_BROKER_LISTENER_NAME = optional_string(
-    "inter.broker.listener.name", "The listener that brokers use among each other."
+    "inter.broker.listener.name", "The listener for connections between brokers."
 )
 SECURITY_INTER_BROKER_PROTOCOL = string(
     "security.inter.broker.protocol",
     "PLAINTEXT",
-    "The security protocol that brokers use among each other, where `inter.broker.listener.name` is not set.",
+    "The security protocol between brokers if `inter.broker.listener.name` is not set.",
     allowed=one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
-    only_default="only PLAINTEXT listeners can be used in this version",
+    only_default="only PLAINTEXT listeners are supported",
 )
 CONTROLLER_LISTENER_NAMES = listed(
     "controller.listener.names",
     (),
-    "The names of the listeners that the controller uses; they are not shown to clients.",
+    "The names of the controller's listeners. They are not advertised to clients.",
     importance=Importance.HIGH,
 )
 CONTROLLER_QUORUM_VOTERS = listed(
     "controller.quorum.voters",
     (),
-    "The voters of the metadata quorum, as `id@host:port,…`; the same on every node.",
+    "The voters of the metadata quorum, as `id@host:port,…`. Every node needs the same value.",
     importance=Importance.HIGH,
 )
 CONTROLLER_QUORUM_BOOTSTRAP_SERVERS = listed(
     "controller.quorum.bootstrap.servers",
     (),
-    "Addresses at which to find the metadata quorum, as `host:port,…`, where `controller.quorum.voters` is not set. A "
-    "node with an empty disk that names others joins them; one that names only itself is a cluster by itself.",
+    "Addresses of controllers, as `host:port,…`, used if `controller.quorum.voters` is not set. A node with an "
+    "empty disk joins the controllers named here. If it names only itself, it forms a new cluster.",
     importance=Importance.HIGH,
 )
 
 LOG_DIRS = optional_list(
     "log.dirs",
-    "The directory for all data; `log.dir` if it is left out. This version uses exactly one.",
+    "The data directory. Without it, `log.dir` is used. Exactly one directory is supported.",
     importance=Importance.HIGH,
 )
 LOG_DIR = listed(
     "log.dir",
     ("millstream-data",),
-    "The directory for all data, where `log.dirs` is not set.",
+    "The data directory if `log.dirs` is not set.",
     importance=Importance.HIGH,
 )
 METADATA_LOG_DIR = optional_string(
     "metadata.log.dir",
-    "The directory of the metadata log. It must be the data directory, where it is if this is left out.",
+    "The directory of the metadata log. It must be the data directory, which is the default.",
     importance=Importance.HIGH,
 )
 
 AUTHORIZER_CLASS_NAME = string(
     "authorizer.class.name",
     "",
-    "The class that decides who may do what.",
+    "The class that authorizes requests.",
     importance=Importance.LOW,
     only_default=_TRUST,
 )
 PRINCIPAL_BUILDER_CLASS = optional_class(
-    "principal.builder.class", "The Java class that names a client after its connection.", only_default=_TRUST
+    "principal.builder.class",
+    "The Java class that derives a client's principal from its connection.",
+    only_default=_TRUST,
 )
 CREATE_TOPIC_POLICY_CLASS_NAME = optional_class(
     "create.topic.policy.class.name",
-    "The Java class that may refuse a new topic.",
+    "The Java class that may refuse the creation of a topic.",
     importance=Importance.LOW,
     only_default=_NO_JAVA,
 )
@@ -134,53 +140,54 @@ ALTER_CONFIG_POLICY_CLASS_NAME = optional_class(
 )
 CLIENT_QUOTA_CALLBACK_CLASS = optional_class(
     "client.quota.callback.class",
-    "The Java class that decides on quotas.",
+    "The Java class that determines client quotas.",
     importance=Importance.LOW,
     only_default=_NO_JAVA,
 )
 CONFIG_PROVIDERS = listed(
     "config.providers",
     (),
-    "Java classes that fill in `${…}` in values.",
+    "Java classes that replace `${…}` in values.",
     importance=Importance.LOW,
     only_default=_NO_JAVA,
 )
 REMOTE_LOG_STORAGE_SYSTEM_ENABLE = boolean(
     "remote.log.storage.system.enable",
     False,
-    "Whether logs can have a second tier.",
-    only_default="tiered storage is not part of this version",
+    "Enables tiered storage.",
+    only_default="tiered storage is not supported",
 )
 AUTO_CREATE_TOPICS_ENABLE = boolean(
     "auto.create.topics.enable",
     True,
-    "Whether asking for a topic that does not exist creates it with the default settings.",
+    "Creates a topic with default settings when a client requests metadata of a topic that does not exist.",
     importance=Importance.HIGH,
 )
-DELETE_TOPIC_ENABLE = boolean("delete.topic.enable", True, "Whether topics can be deleted.", importance=Importance.HIGH)
+DELETE_TOPIC_ENABLE = boolean("delete.topic.enable", True, "Allows the deletion of topics.", importance=Importance.HIGH)
 NUM_PARTITIONS = integer(
     "num.partitions",
     1,
-    "How many partitions a topic gets when its creator does not say.",
+    "The number of partitions of a new topic if the request does not name one.",
     allowed=at_least(1),
 )
 DEFAULT_REPLICATION_FACTOR = integer(
     "default.replication.factor",
     1,
-    "How many replicas a partition gets when its creator does not say.",
+    "The replication factor of a new topic if the request does not name one.",
     allowed=at_least(1),
 )
 SCHEMAS_TOPIC = string(
     "millstream.schemas.topic",
     "_schemas",
-    "Where schema registries of this cluster keep their schemas, for topics with `millstream.value.schema.validation`. "
-    "Millstream's own.",
+    "The topic in which the cluster's schema registry stores schemas, for topics with "
+    "`millstream.value.schema.validation`. Millstream only.",
     importance=Importance.LOW,
 )
 MAX_PARTITIONS_PER_TOPIC = integer(
     "millstream.max.partitions.per.topic",
     10_000,
-    "The most partitions that one topic may have. Millstream's own: a slip of the finger should not create a million.",
+    "The maximum number of partitions of one topic. It protects the cluster against a mistyped number. Millstream"
+    " only.",
     allowed=at_least(1),
 )
 SETTINGS = declared(globals())

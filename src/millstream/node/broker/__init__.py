@@ -1,1 +1,1 @@
-"""The broker role, composed of the services of a node, and the APIs about the cluster as a whole."""
+"""The broker role, composed of the services of a node, and the APIs on the cluster as a whole."""

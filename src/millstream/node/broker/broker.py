@@ -1,4 +1,4 @@
-"""The broker as a whole: the partitions it leads, kept as the metadata says, and the table of APIs it answers."""
+"""The broker: the services of a node, composed, and its table of APIs."""
 
 import asyncio
 import logging
@@ -75,7 +75,7 @@ class Broker:
         kraft_version: Callable[[], int],
         out_of_touch: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`out_of_touch` says whether the controller is not in reach, so that others may lead what this node leads."""
+        """`out_of_touch` returns whether the controller cannot be reached, so that this node may be fenced."""
         self.view = view
         self._kraft_version = kraft_version
         self.link = link
@@ -93,8 +93,8 @@ class Broker:
         self.partitions = self.replicas.partitions
         self.replicas.begin()
         self.peers = self._new_peers()
-        # Coordinators hold questions about transactions until markers are written: neither may wait for the other, nor
-        # anything else for them, so both have connections of their own.
+        # Coordinators hold verification requests until markers are written. Markers and verifications have their own
+        # connections, so that they do not wait for each other and other requests do not wait for them.
         self._marker_peers, self._verification_peers = self._new_peers(), self._new_peers()
         internal_topics = InternalTopics(view, link, environment)
         internal_producer = InternalProducer(view, self.partitions, self.peers, environment)
@@ -153,7 +153,7 @@ class Broker:
         self.schema_guard.follow(delta, self.view.image)
 
     def close(self) -> None:
-        """Before the logs are closed: nothing is written any more."""
+        """Call it before the logs are closed: nothing is written after it."""
         self.cleaner.close()
         self.groups.close()
         self.transactions.close()
@@ -167,19 +167,19 @@ class Broker:
             peers.close()
         self.replicas.close()
 
-    # What goes on in the background
+    # Background work
 
     def maintain(self) -> None:
-        """Retention, rolling by time, flushing by time, checkpoints: called now and then."""
+        """Called periodically: retention, closing of segments by age, flushing by time, checkpoints."""
         for job in self.logs.maintenance(self._environment.clock.now_ms(), self.replicas.roles.log_config):
             self._run(job)
         self.hot_keys.tick()
         self.cleaner.tick()
 
     def broken_log(self) -> DirectoryFailure | None:
-        """A log that takes no more writes until it is opened again, if there is one.
+        """A log that accepts no more writes until it is opened again, if there is one.
 
-        This node would lead its partition, or be in its in-sync set, without ever taking a record again.
+        This node would stay leader of its partition, or in its ISR, without accepting records.
         """
         broken = next((log for log in self.logs.loaded() if log.failure is not None), None)
         if broken is None:
@@ -187,7 +187,7 @@ class Broker:
         return DirectoryFailure(broken.directory, f"{broken.topic_partition}: {broken.failure}", False)
 
     def _remember_starts(self) -> "asyncio.Future[OSError | None]":
-        """Done when it is on disk where logs begin now."""
+        """Done when the log start offsets are on disk."""
         written: asyncio.Future[OSError | None] = self._environment.loop.create_future()
         self.logs.when_checkpointed(
             lambda failure: None if written.done() else written.set_result(failure), self._checkpoint

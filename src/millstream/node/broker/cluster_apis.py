@@ -1,7 +1,7 @@
-"""Metadata (3), DescribeCluster (60), DescribeTopicPartitions (75), FindCoordinator (10): where things are.
+"""Metadata (3), DescribeCluster (60), DescribeTopicPartitions (75), FindCoordinator (10).
 
-Answers are made from the metadata image alone. Encoded Metadata answers are kept until the image changes: with
-thousands of partitions, encoding is what costs, and clients ask again and again.
+Responses come from the metadata image alone. Encoded Metadata responses are cached until the image changes: with
+thousands of partitions, encoding is expensive, and clients repeat the request.
 """
 
 import asyncio
@@ -25,20 +25,20 @@ from millstream.node.server.turns import Turnstile
 GROUP_TOPIC = "__consumer_offsets"
 _KEPT_ANSWERS = 64
 _LARGEST_KEPT_REQUEST = 100
-"""Topics in a request whose answer is kept: more are not asked for again and again, and would only hold memory."""
+"""The maximum number of topics in a request whose response is cached. Larger requests are rarely repeated."""
 MOST_TOPICS = 20_000
-"""Names in one Metadata request: each takes time on the event loop. Who wants more asks for all topics."""
+"""The maximum number of names in one Metadata request: each takes time on the event loop."""
 _TOPICS_PER_TURN = 200
 _Making = Generator[None, None, dict[str, Any]]
 _NAMES = 3
-"""Where the names stand in the key of a response that is kept."""
+"""The index of the topic names in the key of a cached response."""
 _SOON_S = 0.003
-"""About how long a process that was killed takes to let go of all its connections, one after the other."""
+"""The approximate time until the kernel has closed all connections of a killed process."""
 _GROUP, _TRANSACTION, _SHARE = 0, 1, 2
 _FIRST_WITH_SHARE = 6
 _STATE_TOPICS = {_GROUP: GROUP_TOPIC, _TRANSACTION: TRANSACTION_STATE_TOPIC, _SHARE: SHARE_GROUP_STATE_TOPIC}
-"""Where coordinators of each type keep what they know."""
-# Bits of AclOperation for one who may do everything: there are no ACLs, so everyone may.
+"""The topic with the state of each coordinator type."""
+# Bits of AclOperation: all operations, because there are no ACLs.
 _ALL_TOPIC_OPERATIONS = 0b110111111000  # read, write, create, delete, alter, describe, describe and alter configs
 _ALL_CLUSTER_OPERATIONS = 0b1111110100000
 _NOT_ASKED = -(1 << 31)
@@ -58,7 +58,7 @@ class ClusterHandlers:
         ensure_share_topic: Callable[[], Awaitable[None]],
         ensure_transaction_topic: Callable[[], Awaitable[None]],
     ) -> None:
-        """`create_topics` makes topics with default settings and says which it could not make."""
+        """`create_topics` creates topics with default settings and returns the errors by name."""
         self._node_id = node_id
         self._image = image
         self._lost_brokers = lost_brokers
@@ -80,7 +80,7 @@ class ClusterHandlers:
     def metadata(self, request: Message, context: Context) -> Response | Awaitable[Response]:
         image = self._image()
         if request.topics and len(request.topics) > MOST_TOPICS:
-            raise Refused(f"metadata for {len(request.topics)} topics by name; {MOST_TOPICS} is the most: ask for all")
+            raise Refused(f"metadata of {len(request.topics)} topics by name; the limit is {MOST_TOPICS}: request all")
         # In version 0 an empty list means all topics; later, null does.
         wanted = _once_each(request.topics) if request.topics or context.version > 0 else None
         if wanted is not None and request.allow_auto_topic_creation and self._may_create_topics():
@@ -92,14 +92,14 @@ class ClusterHandlers:
         return self._encoded(request, context, wanted, {})
 
     async def _metadata_soon(self, request: Message, context: Context, wanted: list[Message]) -> Response:
-        """Looks at other connections first: who asks because a leader died may have noticed it before us."""
+        """Waits a moment: a client may notice the failure of a leader before this broker does."""
         await asyncio.sleep(_SOON_S)
         return await self._awaited(self._encoded(request, context, wanted, {}))
 
     async def _metadata_creating(
         self, request: Message, context: Context, wanted: list[Message], missing: list[str]
     ) -> Response:
-        # The cluster's own topics have settings of their own, and are there when they are needed.
+        # Internal topics have their own settings, and are created when they are needed.
         failed = await self._create_topics([name for name in missing if name not in INTERNAL_TOPICS])
         for key_type in (_GROUP, _TRANSACTION):
             name = _STATE_TOPICS[key_type]
@@ -124,7 +124,7 @@ class ClusterHandlers:
             self._kept_for = image
         operations = (request.include_topic_authorized_operations, request.include_cluster_authorized_operations)
         names = None if wanted is None else tuple((topic.name, topic.topic_id) for topic in wanted)
-        # Who asks for all topics, or for none, wants to see the cluster as it is.
+        # A request for all topics, or for none, shows the cluster as it is.
         lost = self._lost_brokers.missing(), self._lost_brokers.departed() if wanted else frozenset[int]()
         key = (context.version, context.peer.listener, operations, names, lost)
         encoded = self._kept.get(key)
@@ -141,14 +141,14 @@ class ClusterHandlers:
     async def _encoded_in_turns(
         self, making: _Making, version: int, image: MetadataImage, key: tuple[Any, ...] | None
     ) -> bytes:
-        """Who asks for the same at the same time gets the same: with many topics that is what all clients do."""
+        """Concurrent requests with the same key share one response."""
         if key is None or image is not self._kept_for:
             return await self._made_in_turns(making, version)
         under_way = self._under_way.get(key)
         if under_way is None:
             under_way = self._under_way[key] = asyncio.ensure_future(self._made_in_turns(making, version))
         encoded = await asyncio.shield(under_way)
-        if self._under_way.get(key) is under_way:  # else the image has changed meanwhile, or it is kept already
+        if self._under_way.get(key) is under_way:  # otherwise the image has changed, or the response is cached already
             del self._under_way[key]
             self._keep(key, encoded)
         return encoded
@@ -174,7 +174,7 @@ class ClusterHandlers:
         failed: dict[str, KafkaError],
         lost: tuple[frozenset[int], frozenset[int]],
     ) -> _Making:
-        """The fields of the response; stops after every so many topics."""
+        """The fields of the response; yields after every _TOPICS_PER_TURN topics."""
         topic_operations = _ALL_TOPIC_OPERATIONS if operations[0] else _NOT_ASKED
         missing, departed = lost
         reachable = _Reachable(image, context.peer.listener, missing, departed)
@@ -199,7 +199,7 @@ class ClusterHandlers:
         }
 
     def _some_broker(self, reachable: "_Reachable") -> int:
-        """Whom clients take for the controller: as in Kafka a broker, for any passes on what the real one answers."""
+        """The controller id for clients: a broker, as in Kafka, because every broker forwards requests."""
         if self._node_id in reachable.ids:
             return self._node_id
         return reachable.brokers[0][0].id if reachable.brokers else -1
@@ -216,7 +216,7 @@ class ClusterHandlers:
             )
             return {
                 "error_code": code,
-                "error_message": "this is a broker's listener: ask it for endpoints of brokers",
+                "error_message": "this is a broker's listener: request broker endpoints",
                 "cluster_id": image.cluster_id,
             }
         reachable = _Reachable(image, context.peer.listener)
@@ -307,13 +307,13 @@ class ClusterHandlers:
         if key_type == _SHARE and not _is_share_key(key):
             return {
                 "error_code": ErrorCode.INVALID_REQUEST,
-                "error_message": "the key of a share coordinator is group:topic id:partition",
+                "error_message": "the key of a share coordinator must be group:topic id:partition",
                 **nowhere,
             }
         if key_type not in _STATE_TOPICS or (key_type == _SHARE and context.version < _FIRST_WITH_SHARE):
             return {
                 "error_code": ErrorCode.INVALID_REQUEST,
-                "error_message": f"there is no coordinator of type {key_type} in version {context.version}",
+                "error_message": f"unknown coordinator type {key_type} in version {context.version}",
                 **nowhere,
             }
         if failure is not None:
@@ -322,7 +322,7 @@ class ClusterHandlers:
         if found is None:
             return {
                 "error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                "error_message": "the coordinator's partition has no leader now; try again",
+                "error_message": "the coordinator's partition has no leader; try again",
                 **nowhere,
             }
         broker, at = found
@@ -331,7 +331,7 @@ class ClusterHandlers:
     def _coordinator_broker(
         self, key: str, key_type: int, listener: str
     ) -> "tuple[BrokerRegistration, Endpoint] | None":
-        """The broker that leads the partition in which the key's state is kept."""
+        """The leader of the partition with the key's state."""
         image = self._image()
         topic = image.topics.get(TopicName(_STATE_TOPICS[key_type]))
         if topic is None:
@@ -357,16 +357,16 @@ def _is_share_key(key: str) -> bool:
 
 
 def _once_each(topics: list[Message] | None) -> list[Message] | None:
-    """A topic named often is answered once, as in Kafka; or a small request could ask for an answer of gigabytes."""
+    """Each topic once, as in Kafka. Otherwise a small request could cause a response of gigabytes."""
     if topics is None:
         return None
     return list({(topic.name, topic.topic_id): topic for topic in topics}.values())
 
 
 class _Reachable:
-    """The brokers that clients of one listener can turn to: not fenced, and with an address on that listener.
+    """The brokers that clients of one listener can use: not fenced, and with an address on that listener.
 
-    Of those that are missing or departed (see `lost_brokers`) clients get the address, but nobody is sent to them.
+    Missing and departed brokers (see `LostBrokers`) are listed with their address, but are not named as leaders.
     """
 
     def __init__(
@@ -388,7 +388,7 @@ class _Reachable:
 
 
 def _endpoint(broker: BrokerRegistration, listener: str) -> Endpoint | None:
-    """Clients are told the address that belongs to the listener they came through."""
+    """The address of the listener that the client is connected to."""
     return next((each for each in broker.end_points if each.name == listener), None)
 
 

@@ -1,1 +1,1 @@
-"""This node as a member of its cluster: registration, the view of the metadata, requests to controller and peers."""
+"""This node as a member of its cluster: registration, metadata, requests to the controller and to other brokers."""

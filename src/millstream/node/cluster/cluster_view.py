@@ -1,17 +1,13 @@
-"""The cluster as the broker role sees it: the committed metadata, and this node's settings as they are now.
+"""The cluster as the broker role sees it: committed metadata, settings, channels to other brokers, lost brokers.
 
-Brokers that were there a moment ago: what clients are told of them between their death and their being forgotten.
+A client whose leader has failed requests metadata from another broker at once, often before the controller has acted.
+If the response named the old leader, the client would wait a second or more before the next request. If it names no
+leader, the client retries soon. So a broker whose connection to this one broke is *missing* for a short time: it is not
+named as leader. A fenced broker is *departed*: it is still listed for a session timeout, which is how long a broker
+that fails unnoticed is listed anyway. (librdkafka drops all state of a broker that is not listed, also the records that
+it was about to send to the new leader, for another second.)
 
-A client whose leader died asks another broker at once, often before the controller has spoken. Told the old leader
-again, it would wait a second or more before it asks next; told that there is none, it asks again soon. So a broker
-whose connection to this one broke is *missing*, for a moment: nobody is sent to it, nothing else changes. And a broker
-that was fenced is *departed*: clients that ask for topics still get its address for as long as a session lasts, which
-is how long a broker that dies unnoticed is listed anyway. (librdkafka gives up all that it holds of a broker that is
-not listed, and what it was about to move to the new leader with it, for another second.)
-
-Requests from this broker to another, by its id: one channel to each, at the address that the metadata says.
-
-What is sent is decided elsewhere, and so is what to do about failures: an OSError is one, and nothing is tried twice.
+Requests to other brokers use one channel per broker. A failure is an OSError; nothing is retried here.
 """
 
 from collections.abc import Callable, Mapping
@@ -35,19 +31,19 @@ class ClusterView:
         self.image: MetadataImage = source.image
         self.config: BrokerConfig = dynamic_config(config, source.image)
         self.broker_epoch = -1
-        """The epoch in which this process is registered, by the controller's answer; -1 before. The metadata may have a
-        later one: of another process that has this node's number now, for which this one must not speak."""
+        """The epoch of this process, from the controller's response to the registration; -1 before. The metadata may
+        have a later epoch, of another process with the same node id."""
         self._subscribers: list[Callable[[MetadataDelta], None]] = []
         source.subscribe(self._follow)
 
     @property
     def serves_here(self) -> bool:
-        """Whether the metadata knows this node's broker as one that serves clients."""
+        """Whether this node's broker is registered and not fenced in the metadata."""
         own = self.image.brokers.get(self.node_id)
         return own is not None and not own.fenced
 
     def subscribe(self, on_change: Callable[[MetadataDelta], None]) -> None:
-        """Calls back after each change, in the order of subscription; image and config are the new ones then."""
+        """Calls back after each change of image and config, in the order of subscription."""
         self._subscribers.append(on_change)
 
     def _follow(self, delta: MetadataDelta) -> None:
@@ -59,7 +55,8 @@ class ClusterView:
 
 
 _MISSING_S = 2.0
-"""Longer than it takes to elect a controller and leaders. It bounds the harm where only brokers lost each other."""
+"""Longer than the election of a controller and of leaders. It limits the effect if only the two brokers are
+disconnected from each other."""
 _NOBODY: frozenset[int] = frozenset()
 
 
@@ -72,13 +69,13 @@ class LostBrokers:
         self._now_s = now_s
         self._missing_until: dict[int, tuple[int, float]] = {}
         self._listed_until: dict[int, tuple[int, float]] = {}
-        """By broker id: the epoch of the registration this is about, and a time."""
+        """By broker id: the epoch of the registration, and a time."""
         self._serving = self._serving_now()
 
-    # What happens
+    # Events
 
     def connection_lost(self, broker_id: int) -> None:
-        """An established connection from here to the broker ended, and not because we hung up."""
+        """An established connection to the broker ended, and this node did not close it."""
         self._missing_until[broker_id] = (self._epoch(broker_id), self._now_s() + _MISSING_S)
 
     def connection_made(self, broker_id: int) -> None:
@@ -93,14 +90,14 @@ class LostBrokers:
             if broker_id not in self._serving:
                 self._listed_until[broker_id] = (epoch, until_s)
 
-    # What is to be told
+    # State for metadata responses
 
     def missing(self) -> frozenset[int]:
-        """Brokers to which nobody is to be sent now, though the metadata says that they serve."""
+        """Brokers that are not named as leaders now, although they are not fenced in the metadata."""
         return self._current(self._missing_until, fenced=False)
 
     def departed(self) -> frozenset[int]:
-        """Brokers that are fenced, and yet to be listed."""
+        """Fenced brokers that are still listed."""
         return self._current(self._listed_until, fenced=True)
 
     def _current(self, until: dict[int, tuple[int, float]], *, fenced: bool) -> frozenset[int]:
@@ -125,7 +122,7 @@ class PeerRequests:
     def __init__(
         self, node_id: int, image: Callable[[], MetadataImage], listener: str, environment: Environment
     ) -> None:
-        """`listener` is the name of the one that brokers use among each other."""
+        """`listener` is the name of the listener for connections between brokers."""
         self._image = image
         self._listener = listener
         self._environment = environment
@@ -135,11 +132,11 @@ class PeerRequests:
     async def request(
         self, broker_id: int, api: str, fields: Mapping[str, Any], *, timeout_s: float, version: int | None = None
     ) -> Message:
-        """The broker's answer; OSError if it is not known, cannot be reached or does not answer in time."""
+        """The broker's response; OSError if it is unknown, cannot be reached or does not respond in time."""
         return await self.channel(broker_id).request(api, fields, timeout_s=timeout_s, version=version)
 
     def channel(self, broker_id: int) -> Channel:
-        """The channel to a broker; ConnectionError if there is no such broker now."""
+        """The channel to a broker; ConnectionError if the broker is unknown."""
         broker = self._image().brokers.get(BrokerId(broker_id))
         if broker is None:
             raise ConnectionError(f"there is no broker {broker_id} in the cluster")
@@ -147,7 +144,7 @@ class PeerRequests:
         channel = self._channels.get(broker_id)
         if channel is None or (channel.host, channel.port) != (host, port):
             if channel is not None:
-                channel.close()  # it registered anew, elsewhere
+                channel.close()  # it registered again with another address
             network, loop = self._environment.network, self._environment.loop
             channel = self._channels[broker_id] = Channel(host, port, network, loop, client_id=self._client_id)
         return channel
@@ -157,7 +154,7 @@ class PeerRequests:
             if endpoint.name.upper() == self._listener:
                 return endpoint.host, endpoint.port
         raise ConnectionError(
-            f"broker {broker.id} has no listener {self._listener}: set the same inter.broker.listener.name everywhere"
+            f"broker {broker.id} has no listener {self._listener}: set inter.broker.listener.name on all brokers"
         )
 
     def close(self) -> None:

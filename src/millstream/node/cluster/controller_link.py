@@ -1,12 +1,11 @@
-"""Asking the active controller: in this process when it is here, over the wire otherwise, until there is an answer.
+"""Requests to the active controller: in this process if it is here, over the network otherwise, with retries.
 
-The lead moves now and then. A request that meets no leader, a broken connection or a node that leads no more is sent
-again as soon as another leader is known, so that whoever asks sees one answer or REQUEST_TIMED_OUT. A request may
-thereby be carried out twice; as in Kafka, who creates a topic can hear that it exists because the first try made it.
+The leader of the quorum changes sometimes. A request that finds no leader, a broken connection or a former leader is
+sent again as soon as another leader is known. The caller gets one response, or REQUEST_TIMED_OUT. A request may be
+executed twice: as in Kafka, a client that creates a topic can get the error that it exists, because the first attempt
+created it.
 
-Client requests that only the active controller can answer, passed on to it and answered with its bytes.
-
-A listener of the quorum that passes on one thing: who leads may have changed.
+Requests of clients that only the active controller can serve are forwarded to it in an Envelope.
 """
 
 import asyncio
@@ -33,10 +32,10 @@ DEFAULT_TIMEOUT_S = 30.0
 _SHORTEST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 0.5
 _GRACE_S = 2.5
-"""How long a controller that leads no more is given to tell what became of a change that was asked of it: asked again,
-the next one would say that it is there already."""
+"""The time for which a former controller may still respond to a change. The next controller might respond to a repeated
+request that the topic exists already."""
 _VISIBLE_S = 2.0
-"""How long a topic that the controller made may take to be seen here before the caller goes on without."""
+"""The maximum wait until a created topic is in this node's metadata."""
 
 T = TypeVar("T")
 
@@ -75,7 +74,7 @@ class ControllerLink:
         source.subscribe(self._follow)
 
     def leader_changed(self) -> None:
-        """To be called when another leader is known, or when this node's controller becomes active."""
+        """Call it when another leader is known, or when this node's controller becomes active."""
         moved, self._moved = self._moved, None
         if moved is not None and not moved.done():
             moved.set_result(None)
@@ -85,10 +84,10 @@ class ControllerLink:
             self._channel.close()
             self._channel = None
 
-    # Requests of this node's own
+    # Requests of this node
 
     async def request(self, api: str, fields: Mapping[str, Any], *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Message:
-        """The active controller's answer; KafkaError REQUEST_TIMED_OUT when there was none in time."""
+        """The active controller's response; raises REQUEST_TIMED_OUT if there is none in time."""
 
         async def local(controller: LocalController) -> Message:
             return await self._ask_here(controller, api, fields)
@@ -118,7 +117,7 @@ class ControllerLink:
     async def create_topics(
         self, topics: Sequence[NewTopic], *, timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> list[TopicCreation]:
-        """Creates topics, and waits until those that are there are seen on this node too."""
+        """Creates topics, and waits until they are in this node's metadata."""
         fields = {
             "topics": [
                 {
@@ -165,10 +164,10 @@ class ControllerLink:
         if seen is not None:
             seen.set_result(None)
 
-    # Requests of clients, passed on
+    # Forwarded requests of clients
 
     async def forward(self, api: str, request: Message, context: Context, *, timeout_s: float) -> Response:
-        """The active controller's answer to what a client asked of this broker."""
+        """The active controller's response to a client's request."""
         envelope = {
             "request_data": context.frame,
             "request_principal": None,
@@ -181,15 +180,15 @@ class ControllerLink:
         async def remote(channel: Channel, left_s: float) -> Response:
             answer = await channel.request("envelope", envelope, timeout_s=left_s)
             if answer.error_code:
-                raise KafkaError(ErrorCode(answer.error_code), f"the controller did not take {api}")
+                raise KafkaError(ErrorCode(answer.error_code), f"the controller refused {api}")
             try:
                 return answer_body(api, answer.response_data, context.version)
             except MalformedMessage as error:
-                raise ConnectionError(f"the controller's answer cannot be read: {error}") from None
+                raise ConnectionError(f"the controller's response cannot be decoded: {error}") from None
 
         return await self._until_answered(api, local, remote, timeout_s, _GRACE_S)
 
-    # The controller, wherever it is
+    # Finding the controller
 
     async def _until_answered(
         self,
@@ -226,7 +225,7 @@ class ControllerLink:
                     await asyncio.shield(moved)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         raise KafkaError(
-            ErrorCode.REQUEST_TIMED_OUT, f"the active controller did not answer within {timeout_s:g} s: {problem}"
+            ErrorCode.REQUEST_TIMED_OUT, f"no response from the active controller within {timeout_s:g} s: {problem}"
         )
 
     def _next_move(self) -> "asyncio.Future[None]":
@@ -249,11 +248,11 @@ class ControllerLink:
 
 
 class _Moved(Exception):
-    """Another leader is known than the one that was asked."""
+    """Another node became leader while the request was pending."""
 
 
 async def _unless(moved: "asyncio.Future[None]", answer: Awaitable[T], grace_s: float) -> T:
-    """The answer, or _Moved a while after there is somebody else to ask: a node that hangs never says so."""
+    """The response; raises _Moved if the leader changes and no response comes within the grace time."""
     asked = asyncio.ensure_future(answer)
     try:
         await asyncio.wait((asked, moved), return_when=asyncio.FIRST_COMPLETED)
@@ -274,7 +273,7 @@ def _address_bytes(host: str) -> bytes:
 
 
 _SLACK_S = 0.5
-"""The client is told in time that it took too long: before it gives up by itself."""
+"""The broker times out this much earlier than the client, so that the client gets a response."""
 
 
 class Forwarding:
@@ -287,14 +286,14 @@ class Forwarding:
     def _forwarded(self, name: str) -> Api:
         async def forward(request: Message, context: Context) -> Response:
             try:
-                return await self._link.forward(name, request, context, timeout_s=_patience_s(request))
+                return await self._link.forward(name, request, context, timeout_s=_timeout_s(request))
             except KafkaError as error:
                 return refuse(name, request, error)
 
         return api(name, forward, with_frame=True)
 
 
-def _patience_s(request: Message) -> float:
+def _timeout_s(request: Message) -> float:
     timeout_ms = getattr(request, "timeout_ms", 0)
     if timeout_ms <= 0:
         return DEFAULT_TIMEOUT_S
@@ -302,7 +301,7 @@ def _patience_s(request: Message) -> float:
 
 
 class LeaderWatch:
-    """Subscribe it to the quorum after the controller, which then is active before anybody is told."""
+    """Subscribe it to the quorum after the controller, so that it is active before subscribers are called."""
 
     def __init__(self) -> None:
         self._subscribers: list[Callable[[], None]] = []
@@ -311,13 +310,13 @@ class LeaderWatch:
         self._subscribers.append(on_change)
 
     def leader_changed(self, leader_id: int | None, epoch: int) -> None:
-        self._tell()
+        self._notify()
 
     def leading(self, epoch: int) -> None:
-        self._tell()
+        self._notify()
 
     def no_longer_leading(self) -> None:
-        self._tell()
+        self._notify()
 
     def committed(self, records: Sequence[MetadataRecord], *, offset: int, epoch: int) -> None:
         return
@@ -325,6 +324,6 @@ class LeaderWatch:
     def reset(self, image_records: Sequence[MetadataRecord], *, offset: int, epoch: int) -> None:
         return
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for on_change in self._subscribers:
             on_change()

@@ -1,18 +1,15 @@
-"""The broker's life in the cluster: it registers, tells the controller again and again that it lives, and takes leave.
+"""The life of a broker in the cluster: registration, heartbeats, controlled shutdown, contact with the controller.
 
-Heartbeats go out every `broker.heartbeat.interval.ms`, and at once when there is something to tell: the metadata has
-been read up to the own registration, another node leads, this broker wants to stop, another one does (the controller
-lets it go when all others have heard of it). So a broker serves as soon as it can, and no timer makes anyone wait.
+Heartbeats are sent every `broker.heartbeat.interval.ms`, and at once if the state changes: the metadata has been read
+up to the own registration, another node leads the quorum, this broker or another one wants to stop (the controller
+waits until all other brokers have applied the shutdown). So a broker serves as soon as possible, without waiting for a
+timer.
 
-Whether this broker is in touch with the controller: if it is not, others may lead what it believes to lead.
-
-A leader that was cut off does not know that it was fenced. By Kafka's rules it goes on to respond from its log, and
-some of its responses are final for a client: a sequence that is out of order, an offset that is out of range. Another
-leader may have what this one lacks. So a leader that is not in touch gives no such response. It says that it does not
-lead, and the client looks for the leader (ADR 23).
-
-A broker is in touch if its last heartbeat was responded to, and its copy of the metadata was complete, a short time
-ago. Both count from when it asked, not from when it got the response: a process that was stopped finds old responses.
+A leader that is disconnected from the controller does not know that it was fenced. Some responses from its log would be
+final for a client: an out-of-order sequence, an offset out of range. The new leader may have records that this one
+lacks. So a leader without contact to the controller responds that it is not the leader, and the client looks for the
+leader (ADR 23). A broker is in contact if the response to its last heartbeat, and its metadata, are recent. Both count
+from the time of the request, not of the response: a process that was stopped finds old responses.
 """
 
 import asyncio
@@ -33,21 +30,21 @@ from millstream.node.metadata.image import MetadataDelta
 from millstream.node.metadata.records import Endpoint
 
 _METADATA_S = 1.1
-"""The leader of the quorum holds a fetch for half a second, so the last one with a response may be a second old."""
+"""The leader of the quorum holds a fetch for half a second, so the last completed fetch may be a second old."""
 
 
 class ControllerContact:
     def __init__(
         self, now: Callable[[], float], limit_s: Callable[[], float], metadata_as_of_s: Callable[[], float]
     ) -> None:
-        """`metadata_as_of_s` says until when all committed metadata was known here, in the time of `now`."""
+        """`metadata_as_of_s` returns the time up to which this node has all committed metadata."""
         self._now = now
         self._limit_s = limit_s
         self._metadata_as_of_s = metadata_as_of_s
         self._heard_s = -math.inf
 
     def heard(self, asked_s: float, *, is_fenced: bool) -> None:
-        """The controller has responded to a heartbeat that was sent then."""
+        """The controller responded to a heartbeat that was sent at this time."""
         self._heard_s = -math.inf if is_fenced else asked_s
 
     @property
@@ -57,10 +54,10 @@ class ControllerContact:
 
 
 _RETRY_S = 0.25
-_LEAVING_PATIENCE_S = 3.0
-"""How long a broker that takes leave waits for a controller: as long as the election of another may take."""
+_LEAVING_TIMEOUT_SECONDS = 3.0
+"""The timeout of heartbeats during shutdown: as long as the election of a controller may take."""
 _LEAVING_INTERVAL_S = 0.05
-"""Between heartbeats of a broker that wants to stop: each may be the one that lets it go."""
+"""The interval between heartbeats during shutdown. The response to each may allow the broker to stop."""
 _REGISTER_AGAIN = (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED)
 
 _log = logging.getLogger("millstream.broker")
@@ -79,8 +76,8 @@ class BrokerLifecycle:
         previous_broker_epoch: int,
         on_fatal: Callable[[str], None],
     ) -> None:
-        """`previous_broker_epoch` is what the last process left when it stopped cleanly, else -1. `on_fatal` is told in
-        one line why this broker cannot be part of the cluster."""
+        """`previous_broker_epoch` is the epoch of the last process if it stopped cleanly, else -1. `on_fatal` gets one
+        line that says why this broker cannot be part of the cluster."""
         self._view = view
         self._link = link
         self._environment = environment
@@ -96,13 +93,13 @@ class BrokerLifecycle:
         self._able = False
         self._leaving = False
         self._refused_since_s: float | None = None
-        """Since when the present controller says that another process has our number."""
+        """The time since when the current controller refuses the registration."""
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.registered: asyncio.Future[None] = environment.loop.create_future()
-        """Done when the controller has given this broker an epoch for the first time."""
+        """Done when the broker is registered for the first time."""
         self.serving: asyncio.Future[None] = environment.loop.create_future()
-        """Done when the controller has let this broker serve for the first time."""
+        """Done when the broker is unfenced for the first time."""
         self._left: asyncio.Future[None] = environment.loop.create_future()
         view.subscribe(self._follow)
 
@@ -110,17 +107,17 @@ class BrokerLifecycle:
         self._task = self._environment.loop.create_task(self._live())
 
     def able(self) -> None:
-        """The broker has loaded what it needs: it wants to serve as soon as it has caught up."""
+        """The broker is initialized: it may be unfenced as soon as it has caught up with the metadata."""
         self._able = True
         self._news.set()
 
     def leader_changed(self) -> None:
-        """Another controller knows nothing of this broker's heartbeats yet, and waits for those of its former self."""
+        """A new controller has no session of this broker yet: sends a heartbeat at once."""
         self._refused_since_s = None
         self._news.set()
 
     async def shut_down(self, timeout_s: float) -> None:
-        """Lets others lead what this broker leads, if there are any; returns when that is done or time is up."""
+        """Controlled shutdown: moves leadership to other brokers, if there are any. Returns when done or timed out."""
         others = any(broker.active and broker.id != self._view.node_id for broker in self._view.image.brokers.values())
         wanted = self._view.config[cluster.CONTROLLED_SHUTDOWN_ENABLE]
         if self._task is None or self._task.done() or self.broker_epoch < 0 or not others or not wanted:
@@ -134,7 +131,7 @@ class BrokerLifecycle:
             _log.warning("controlled_shutdown_cut_short after_s=%g", timeout_s)
 
     async def give_up_directory(self, timeout_s: float) -> bool:
-        """Tells the controller that the log directory has failed, so that others lead; whether it knows in time."""
+        """Reports the failed log directory to the controller, so that others lead. Returns whether it succeeded."""
         if self._task is not None:
             self._task.cancel()
         if self.broker_epoch < 0:
@@ -167,10 +164,10 @@ class BrokerLifecycle:
         image = self._view.image
         own = image.brokers.get(self._view.node_id)
         if own is not None and 0 <= self.broker_epoch < own.epoch and own.incarnation_id != self._incarnation_id:
-            # Whatever this one leads or follows from here on, in the name of both, could cost what was acknowledged.
+            # Two processes with one node id could lose acknowledged records.
             self._on_fatal(
-                f"another process has taken the place of this one in the cluster, with node.id={self._view.node_id}: "
-                "give each its own node.id and an empty data directory, or stop the other one"
+                f"another process has registered with node.id={self._view.node_id}: give each broker its own node.id "
+                "and an empty data directory, or stop the other process"
             )
         if self._told_offset < self.broker_epoch <= image.offset:
             self._news.set()
@@ -189,23 +186,23 @@ class BrokerLifecycle:
                 if not await self._register():
                     return
                 await self._until_able()
-                await self._keep_telling()
+                await self._send_heartbeats()
         except asyncio.CancelledError:
             raise
         except Exception:
             _log.exception("lifecycle_failed")
-            self._on_fatal("the broker cannot go on in the cluster because of an internal error, see the log")
+            self._on_fatal("the broker stops because of an internal error; see the log")
 
     async def _register(self) -> bool:
-        """Registers this process; False if that will never be possible, or was not in time."""
+        """Registers this process; False if it is refused, or timed out."""
         loop, config = self._environment.loop, self._view.config
         first = not self.serving.done()
         deadline_s = loop.time() + config[cluster.INITIAL_BROKER_REGISTRATION_TIMEOUT_MS] / 1000
-        # Who has our number may be our own former self: a controller gives it up after one session, and any new
-        # controller begins to count anew.
+        # The other process with this node id may be our own previous one: its session ends after the session timeout,
+        # and a new controller starts the session again.
         session_s = config[cluster.BROKER_SESSION_TIMEOUT_MS] / 1000
-        patience_s = 2 * session_s
-        problem = "the metadata quorum has no leader, or it cannot be reached: start most of its controllers"
+        duplicate_timeout_s = 2 * session_s
+        problem = "the metadata quorum has no leader, or it cannot be reached: start a majority of the controllers"
         while not first or loop.time() < deadline_s:
             self._news.clear()
             if self._leaving:
@@ -236,11 +233,11 @@ class BrokerLifecycle:
             if self._refused_since_s is None:
                 self._refused_since_s = loop.time()
                 _log.warning("registration_refused error=%s", code.name)
-            is_patient = code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
-            if fatal and not (is_patient and loop.time() < self._refused_since_s + patience_s):
+            is_duplicate = code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+            if fatal and not (is_duplicate and loop.time() < self._refused_since_s + duplicate_timeout_s):
                 self._on_fatal(fatal)
                 return False
-            problem = fatal or f"the controller answers {code.name}"
+            problem = fatal or f"the controller responded with {code.name}"
             await self._wait(_RETRY_S)
         self._on_fatal(
             f"broker {self._view.node_id} could not register within "
@@ -273,13 +270,13 @@ class BrokerLifecycle:
         }
 
     def _refusal(self, code: ErrorCode) -> str | None:
-        """Why there is no point in going on, and what to do; None if there is."""
+        """The message for an error after which a retry is useless; None if the broker should retry."""
         view = self._view
         match code:
             case ErrorCode.DUPLICATE_BROKER_REGISTRATION:
                 return (
                     f"another broker is running with node.id={view.node_id}, or with a copy of this data directory: "
-                    "give each its own node.id and an empty data directory, or stop the other one"
+                    "give each broker its own node.id and an empty data directory, or stop the other broker"
                 )
             case ErrorCode.INCONSISTENT_CLUSTER_ID:
                 return (
@@ -288,26 +285,26 @@ class BrokerLifecycle:
                 )
             case ErrorCode.UNSUPPORTED_VERSION:
                 return (
-                    "the cluster uses a feature level that this version does not support: run the version that the "
-                    "other nodes run"
+                    "the cluster uses a feature level that this version does not support: run the version of the other "
+                    "nodes"
                 )
             case ErrorCode.INVALID_REGISTRATION:
-                return f"the controller does not take broker {view.node_id} as it is: check its listeners and node.id"
+                return f"the controller refuses broker {view.node_id}: check its listeners and node.id"
         return None
 
     # Heartbeats
 
-    async def _keep_telling(self) -> None:
-        """Tells until the controller no longer knows this process."""
+    async def _send_heartbeats(self) -> None:
+        """Sends heartbeats until the registration is lost."""
         while not self._left.done():
             self._news.clear()
             was_leaving = self._leaving
             asked_s = self._environment.loop.time()
             try:
-                answer = await self._tell()
+                answer = await self._send_heartbeat()
             except KafkaError as error:
                 _log.warning("heartbeat_failed error=%s", error)
-                if was_leaving:  # the whole cluster may be stopping: nobody is left to hand anything over
+                if was_leaving:  # the whole cluster may be stopping: no controller is left
                     self._finish_leaving()
                 continue
             code = ErrorCode(answer.error_code)
@@ -323,7 +320,7 @@ class BrokerLifecycle:
                 _log.warning("heartbeat_refused error=%s", code.name)
             await self._wait(self._interval_s())
 
-    async def _tell(self) -> Message:
+    async def _send_heartbeat(self) -> Message:
         self._told_offset = self._view.image.offset
         fields = {
             "broker_id": self._view.node_id,
@@ -334,7 +331,7 @@ class BrokerLifecycle:
         }
         timeout_s = self._view.config[cluster.BROKER_SESSION_TIMEOUT_MS] / 2000
         if self._leaving:
-            timeout_s = min(timeout_s, _LEAVING_PATIENCE_S)
+            timeout_s = min(timeout_s, _LEAVING_TIMEOUT_SECONDS)
         return await self._link.request("broker_heartbeat", fields, timeout_s=timeout_s)
 
     def _heard(self, answer: Message) -> None:
@@ -358,14 +355,14 @@ class BrokerLifecycle:
         return heartbeat_interval_s(self._view.config)
 
     async def _until_able(self) -> None:
-        """Mostly it is only a moment, which saves the controller a heartbeat that asks to be fenced."""
+        """Waits until the broker is initialized, at most one interval. This usually saves the first heartbeat."""
         deadline_s = self._environment.loop.time() + self._interval_s()
         while not (self._able or self._leaving) and (left_s := deadline_s - self._environment.loop.time()) > 0:
             self._news.clear()
             await self._wait(left_s)
 
     async def _wait(self, seconds: float) -> None:
-        """Until there is news, but not longer."""
+        """Waits until there is a reason for a heartbeat, or until the timeout."""
         try:
             async with asyncio.timeout(seconds):
                 await self._news.wait()

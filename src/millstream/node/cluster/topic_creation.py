@@ -1,7 +1,4 @@
-"""Topics made on the way: what `auto.create.topics.enable` does when a client asks for topics that are not there.
-
-The topics that the cluster makes for itself, when they are first needed.
-"""
+"""Topics that the broker creates: internal topics when they are needed, and `auto.create.topics.enable`."""
 
 import asyncio
 import logging
@@ -16,9 +13,9 @@ from millstream.node.environment import Environment
 from millstream.node.metadata.topics import MAX_PARTITIONS_PER_REQUEST, NewTopic, TopicCreation, internal_topic
 
 _CREATION_TIMEOUT_SECONDS = 3.0
-"""How long a client is kept waiting: what else it asked on the connection waits too, and it asks again anyway."""
+"""The maximum wait of a client. Its other requests on the connection wait too, and it retries anyway."""
 _AT_ONCE = 50
-"""Topics in one request to the controller."""
+"""The maximum number of topics in one request to the controller."""
 
 
 class AutomaticTopicCreation:
@@ -26,10 +23,10 @@ class AutomaticTopicCreation:
         self._link = link
 
     async def create_with_defaults(self, names: list[str]) -> dict[str, KafkaError]:
-        """Makes the topics with default settings; what went wrong, by name."""
+        """Creates topics with default settings; returns the errors by topic name."""
         wanted = [NewTopic(name=name) for name in dict.fromkeys(names)]
         if len(wanted) > MAX_PARTITIONS_PER_REQUEST:
-            message = f"{len(wanted)} topics to create on the way; the limit is {MAX_PARTITIONS_PER_REQUEST}"
+            message = f"{len(wanted)} topics to create automatically; the limit is {MAX_PARTITIONS_PER_REQUEST}"
             return dict.fromkeys(names, KafkaError(ErrorCode.POLICY_VIOLATION, message))
         failed: dict[str, KafkaError] = {}
         for begin in range(0, len(wanted), _AT_ONCE):
@@ -44,23 +41,23 @@ class AutomaticTopicCreation:
         return {
             result.name: KafkaError(result.error, result.message or "")
             for result in results
-            # Someone else was faster: then it is there.
+            # Another request created the topic: no error.
             if result.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
         }
 
 
 _ENSURE_TIMEOUT_SECONDS = 2.0
-"""How long a client is kept waiting: what else it asked on the connection waits too, and it asks again anyway."""
+"""The maximum wait of a client. Its other requests on the connection wait too, and it retries anyway."""
 _THERE = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
 
 _log = logging.getLogger("millstream.broker")
 
 
 class TopicCreator(Protocol):
-    """The link to the controller."""
+    """The part of ControllerLink that creates topics."""
 
     async def create_topics(self, topics: "list[NewTopic]") -> "list[TopicCreation]":
-        """Makes them, and waits until they are in this node's metadata."""
+        """Creates topics, and waits until they are in this node's metadata."""
         ...
 
 
@@ -74,9 +71,9 @@ class InternalTopics:
     async def ensure(
         self, name: TopicName, partition_count: int, replication_factor: int, configs: Mapping[str, str]
     ) -> None:
-        """Makes the topic unless it is there; COORDINATOR_NOT_AVAILABLE if that is not possible now.
+        """Creates the topic if it does not exist; raises COORDINATOR_NOT_AVAILABLE if this fails.
 
-        With fewer brokers than replicas wanted, each has one; the controller adds others as brokers come.
+        With fewer brokers than replicas, each broker has one. The controller adds replicas when brokers are added.
         """
         if name in self._view.image.topics:
             return
@@ -86,18 +83,20 @@ class InternalTopics:
                     internal_topic(name, self._view.image, partition_count, replication_factor, configs)
                 )
         except TimeoutError:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{name} is still being made") from None
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{name} is still being created") from None
         except KafkaError as error:
             _log.error("topic_not_created topic=%s error=%s", name, error)
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{name} cannot be made: {error.message}") from error
+            raise KafkaError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{name} cannot be created: {error.message}"
+            ) from error
 
     async def ensure_as_asked(self, topic: NewTopic) -> None:
-        """The same for a topic of the users, with as many replicas as it says; KafkaError as the controller says."""
+        """Creates a user topic if it does not exist, with its own replication factor; raises the controller's error."""
         name = TopicName(topic.name)
         if name in self._view.image.topics:
             return
         making = self._being_made.get(name)
-        if making is None:  # whoever comes meanwhile waits for the same request
+        if making is None:  # concurrent callers wait for the same request
             making = asyncio.ensure_future(self._make(topic), loop=self._environment.loop)
             self._being_made[name] = making
             making.add_done_callback(lambda done: self._made(name, done))
@@ -106,11 +105,11 @@ class InternalTopics:
     def _made(self, name: TopicName, done: "asyncio.Future[None]") -> None:
         self._being_made.pop(name, None)
         if not done.cancelled():
-            done.exception()  # whoever waits is told; nobody may wait any more
+            done.exception()  # retrieved here too: all callers may have been cancelled
 
     async def _make(self, topic: NewTopic) -> None:
         (result,) = await self._creator.create_topics([topic])
         if result.error not in _THERE:
             raise KafkaError(result.error, result.message or result.error.name)
         if TopicName(topic.name) not in self._view.image.topics:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic.name} is not known here yet")
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic.name} is not in this broker's metadata yet")

@@ -1,1 +1,1 @@
-"""The active controller: decisions on the newest image put through the quorum, broker sessions, and its APIs."""
+"""The controller role: decisions on the newest image, put through the quorum; sessions of brokers; its APIs."""

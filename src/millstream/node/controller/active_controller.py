@@ -1,17 +1,12 @@
-"""The active controller: decides on the newest image, puts it through the quorum, answers when it is in force.
+"""The active controller: decides on the newest image, appends to the quorum, and responds when it is applied.
 
-Decisions are pure functions of `metadata/`. They are taken one after another without waiting for each other: each sees
-the image that the ones before will make (`decided`), although their records may not be committed yet. What was decided
-counts for nobody else until the quorum has committed it and this node's own image shows it; then it is answered, so
-that a client finds here what it was told. When the quorum chooses another leader, `decided` is dropped. A decision that
-waits is answered if the next leader keeps it; otherwise it fails with NOT_CONTROLLER, and may or may not come into
-force, as with any database that dies between writing and answering.
+Decisions are pure functions of `metadata/`. They do not wait for each other: each one sees the image that the previous
+ones will produce (`_decided`), although their records may not be committed yet. A decision is visible to others, and
+its response is sent, only when the quorum has committed it and this node's image contains it. When the quorum elects
+another leader, `_decided` is dropped. A pending decision succeeds if the next leader keeps its records. Otherwise it
+fails with NOT_CONTROLLER, and may or may not be applied later.
 
-How the records of a decision are cut into batches of the metadata log, each of which is in force as a whole.
-
-A node's settings as they are now: those it was started with, under those that the metadata holds for brokers.
-
-What controller and broker need of the quorum: a log to append decisions to, and the image of what is committed.
+The records of a decision are split into batches of the metadata log. Each batch is applied as a whole.
 """
 
 import asyncio
@@ -30,13 +25,13 @@ from millstream.node.metadata.records import ConfigRecord, Decision, MetadataRec
 
 MAX_BATCH_RECORDS = 10_000
 MAX_BATCH_BYTES = 8 << 20
-"""Kafka's bounds: followers fetch whole batches."""
+"""Kafka's limits: followers fetch whole batches."""
 _FIXED_BYTES = 128
 _BYTES_PER_REPLICA = 32
 
 
 def cut_into_batches(records: Sequence[MetadataRecord]) -> Iterator[Sequence[MetadataRecord]]:
-    """A topic stays in one batch with its partitions and settings, whatever its size: half a topic must never be."""
+    """A topic is always in one batch with its partitions and settings, so that no node sees a part of a topic."""
     if len(records) <= MAX_BATCH_RECORDS and _size(records) <= MAX_BATCH_BYTES:
         yield records
         return
@@ -66,7 +61,7 @@ def _groups(records: Iterable[MetadataRecord]) -> Iterator[list[MetadataRecord]]
 
 
 def _size(records: Iterable[MetadataRecord]) -> int:
-    """About how many bytes they take."""
+    """The approximate size in bytes."""
     total = 0
     for record in records:
         total += _FIXED_BYTES
@@ -89,13 +84,13 @@ def changes_broker_settings(delta: MetadataDelta) -> bool:
 
 
 class ImageSource(Protocol):
-    """The node's copy of the committed metadata."""
+    """The committed metadata on this node."""
 
     @property
     def image(self) -> MetadataImage: ...
 
     def subscribe(self, on_change: Callable[[MetadataDelta], None]) -> None:
-        """Calls back, in the order of subscription, each time after `image` was replaced."""
+        """Calls back after each change of `image`, in the order of subscription."""
         ...
 
 
@@ -110,16 +105,16 @@ class DecisionLog(Protocol):
 
     @property
     def log_end_offset(self) -> int:
-        """The offset that the next record will get."""
+        """The offset of the next record."""
         ...
 
     def append(self, records: Sequence[MetadataRecord]) -> int:
-        """Appends one batch in the leader's epoch; its last offset. NOT_CONTROLLER when this node does not lead."""
+        """Appends one batch in the leader's epoch; returns its last offset. NOT_CONTROLLER if not the leader."""
         ...
 
 
 class Leadership(Protocol):
-    """Who leads the quorum, as far as this node knows."""
+    """The leader of the quorum, as far as this node knows."""
 
     @property
     def leader_id(self) -> int | None: ...
@@ -127,14 +122,14 @@ class Leadership(Protocol):
     def leader_address(self) -> tuple[str, int] | None: ...
 
 
-_PATIENCE_S = 2.0
-"""How long a node that leads no more waits to see what became of its last decisions."""
+_RESIGNED_TIMEOUT_SECONDS = 2.0
+"""The time that a former leader waits to learn whether its last decisions were committed."""
 R = TypeVar("R")
 Decide = Callable[[MetadataImage, BrokerConfig, random.Random], Decision[R]]
 
 
 class ActiveController:
-    """On every node with the controller role; it is active on the one that leads the quorum."""
+    """Exists on every node with the controller role; active on the leader of the quorum."""
 
     def __init__(
         self,
@@ -145,7 +140,7 @@ class ActiveController:
         *,
         new_cluster_id: Callable[[], str],
     ) -> None:
-        """`new_cluster_id` gives the id for a cluster that has none, should this node be the first to lead it."""
+        """`new_cluster_id` returns the id of a new cluster, if this node is its first leader."""
         self._static_config = config
         self.config = dynamic_config(config, source.image)
         self._log = log
@@ -155,19 +150,19 @@ class ActiveController:
         self._decided: MetadataImage | None = None
         self.epoch = -1
         self._waiting: deque[_Undecided] = deque()
-        self._patience: asyncio.TimerHandle | None = None
+        self._resigned_timer: asyncio.TimerHandle | None = None
         self.on_leading: list[Callable[[], None]] = []
         self.on_resigned: list[Callable[[], None]] = []
         source.subscribe(self._follow)
 
-    # Told by the quorum
+    # Callbacks of the quorum
 
     def leading(self, epoch: int) -> None:
-        """This node leads, and everything of earlier epochs is committed and in the source's image."""
+        """This node leads the quorum. All records of earlier epochs are committed and in the image."""
         self.no_longer_leading()
         self._give_up()
         if not self._log.is_leader or self._log.epoch != epoch:
-            return  # that is over already
+            return  # the leader has changed again
         self.epoch = epoch
         self._decided = self._source.image
         if not self._decided.cluster_id:
@@ -182,9 +177,9 @@ class ActiveController:
         for undecided in self._waiting:
             if not undecided.changes:
                 undecided.fail(self._static_config.node_id)
-        # What was appended may well come into force under the next leader. Whoever asked for it should not be told
-        # otherwise, and find when asking again that it is there already.
-        self._patience = self._environment.loop.call_later(_PATIENCE_S, self._give_up)
+        # The next leader may commit records that were appended here. An error now would make the client retry a change
+        # that is applied already.
+        self._resigned_timer = self._environment.loop.call_later(_RESIGNED_TIMEOUT_SECONDS, self._give_up)
         for callback in self.on_resigned:
             callback()
 
@@ -193,21 +188,21 @@ class ActiveController:
         self._give_up()
 
     def _give_up(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
+        if self._resigned_timer is not None:
+            self._resigned_timer.cancel()
+            self._resigned_timer = None
         waiting, self._waiting = self._waiting, deque()
         for undecided in waiting:
             undecided.fail(self._static_config.node_id)
 
     def committed(self, records: Sequence[MetadataRecord], *, offset: int, epoch: int) -> None:
-        """The source follows what is committed."""
+        """Not used: the image source applies committed records."""
 
     def reset(self, image_records: Sequence[MetadataRecord], *, offset: int, epoch: int) -> None:
-        """The source follows snapshots; a leader never gets one."""
+        """Not used: the image source applies snapshots, and a leader never gets one."""
 
     def leader_changed(self, leader_id: int | None, epoch: int) -> None:
-        """Only the own lead matters here."""
+        """Not used: only this node's own leadership matters here."""
 
     @property
     def is_active(self) -> bool:
@@ -215,14 +210,14 @@ class ActiveController:
 
     @property
     def image(self) -> MetadataImage:
-        """The newest image, as the last decision made it; NOT_CONTROLLER where nothing is decided here."""
+        """The image after the last decision, which may not be committed yet. NOT_CONTROLLER if not active."""
         self._check_active()
         assert self._decided is not None
         return self._decided
 
     @property
     def known_image(self) -> MetadataImage:
-        """What is committed as far as this node knows, whether it decides or not."""
+        """The committed image on this node, whether it is the active controller or not."""
         return self._source.image
 
     def _check_active(self) -> None:
@@ -231,13 +226,13 @@ class ActiveController:
 
     @property
     def next_offset(self) -> int:
-        """The offset that the first record of the next decision gets."""
+        """The offset of the first record of the next decision."""
         return self._log.log_end_offset
 
     # Deciding
 
     async def decide(self, decide: "Decide[R]") -> tuple[R, ...]:
-        """Takes a decision; its results, once what it rests on and what it changes is committed and followed here."""
+        """Decides; returns the results when the records, and those they are based on, are committed and applied."""
         decision = decide(self.image, self.config, self._environment.randomness)
         offset = self._write(decision)
         if offset > self._source.image.offset:
@@ -247,7 +242,7 @@ class ActiveController:
         return decision.results
 
     async def read(self) -> MetadataImage:
-        """The newest image, once it is committed."""
+        """The newest image, after it is committed."""
         image = self.image
 
         def nothing(image: MetadataImage, config: BrokerConfig, randomness: random.Random) -> Decision[None]:
@@ -257,10 +252,10 @@ class ActiveController:
         return image
 
     def _write(self, decision: Decision[R]) -> int:
-        """Appends what was decided; the offset that has to be committed before the decision may be spoken of."""
+        """Appends the records of a decision; returns the offset that must be committed before the response."""
         image = self.image
         for batch in cut_into_batches(decision.records) if decision.records else ():
-            # No await since `image` was checked: all batches go into this node's own epoch, or none does.
+            # No await after the check in `image`: all batches are appended in this node's epoch, or none.
             offset = self._log.append(batch)
             self._check_active()
             self._decided = image = apply(image, batch, offset=offset, epoch=self.epoch).image
@@ -270,18 +265,18 @@ class ActiveController:
         image = self._source.image
         if changes_broker_settings(delta):
             self.config = dynamic_config(self._static_config, image)
-        # Who waits runs after all subscribers were told: setting a result only schedules it.
+        # Setting a result only schedules the waiting task, so it runs after all subscribers were called.
         while self._waiting and self._waiting[0].offset <= image.offset:
             undecided = self._waiting.popleft()
             if undecided.epoch != image.epoch:
-                undecided.fail(self._static_config.node_id)  # another leader wrote something else there
+                undecided.fail(self._static_config.node_id)  # another leader wrote other records at this offset
             elif not undecided.done.done():
                 undecided.done.set_result(None)
 
 
 @dataclass(slots=True)
 class _Undecided:
-    """A decision whose records are in the log, and not known to be committed."""
+    """A decision whose records are in the log and not committed yet."""
 
     offset: int
     epoch: int

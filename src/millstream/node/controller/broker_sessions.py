@@ -1,12 +1,11 @@
-"""Which brokers are heard of: one session for each, kept alive by heartbeats. Pure: the time is an argument.
+"""Sessions of brokers, kept alive by heartbeats. Pure: the time is an argument.
 
-A broker that is not heard of for the session timeout is given up. One that does not respond to probes either is given
-up much sooner, after a patience that grows where heartbeats came late before, or where the controller itself was late.
+A broker without heartbeats for the session timeout is fenced. A broker that does not respond to probes either is fenced
+much earlier. That time is longer if its heartbeats, or the controller itself, were late before.
 
-How much time this process has really had: time in which it did not run is left out. Pure: the time is an argument.
-
-A controller that did not run for a while (a machine with too much to do, a stopped process) finds heartbeats unread
-when it goes on. Silence that is counted in this time is silence that the controller was there to notice.
+Sessions are measured in running time: time in which this process did not run does not count. A controller that was
+stopped, or that runs on an overloaded machine, finds unread heartbeats when it continues. Only silence that it was able
+to notice counts.
 """
 
 import math
@@ -17,16 +16,16 @@ from millstream.formats.model.identifiers import BrokerId
 from millstream.node.metadata.image import MetadataImage
 
 _GAPS = 2
-"""Deadline is this many of the longest recent pauses between two heartbeats."""
+"""The allowed silence is at least this many times the longest recent pause between two heartbeats."""
 _GAP_HALF_LIFE_S = 20.0
 _LATENESSES = 5
-"""Deadline grows by this many times the controller's own average lateness: brokers may be as late, and later."""
+"""The allowed silence grows by this many times the controller's own average lateness: brokers may be later."""
 _PROBED_S = 0.3
-"""How long probes must have gone without a response, however long the broker has been silent before."""
+"""The minimum time of probes without a response, however long the broker has been silent before."""
 
 
 def longest_gap_s(before_s: float, gap_s: float) -> float:
-    """The longest recent pause between two contacts, after one more; an old one counts less and less."""
+    """The longest recent pause between two contacts, updated with a new one. Old pauses decay."""
     return max(gap_s, before_s * math.pow(0.5, gap_s / _GAP_HALF_LIFE_S))
 
 
@@ -36,34 +35,34 @@ class BrokerSession:
     broker_epoch: int
     last_contact_s: float
     metadata_offset: int = -1
-    """The last metadata record that the broker said it has applied."""
+    """The offset of the last metadata record that the broker has applied, by its heartbeats."""
     shutdown_offset: int | None = None
-    """The record after which nobody asks this broker any more: it may stop when all others have applied it."""
+    """The offset of the last record of its controlled shutdown. It may stop when all other brokers have applied it."""
     connection: object | None = None
-    """The connection that the last heartbeat came over."""
+    """The connection of the last heartbeat."""
     heard: bool = True
-    """False from a controller's takeover until the broker says something."""
+    """False from a controller's takeover until the broker's first request."""
     connection_lost: bool = False
-    """Whether it has ended, and nothing was heard since."""
+    """Whether this connection has ended, without a heartbeat since."""
     longest_gap_s: float = 0.0
-    """The longest recent pause between two heartbeats; less, the longer it is ago."""
+    """The longest recent pause between two heartbeats. It decays with time."""
     responded_s: float = -math.inf
     """When the broker last responded to a probe."""
     probed_since_s: float | None = None
-    """Since when probes are under way; None while there are none."""
+    """The start of the probes in progress, or None."""
 
     def silence_s(self, now_s: float) -> float:
-        """How long neither a heartbeat nor a response to a probe has come."""
+        """The time since the last heartbeat or response to a probe."""
         return now_s - max(self.last_contact_s, self.responded_s)
 
-    def patience_s(self, suspect_s: float, lateness_s: float) -> float:
-        """How long a silence may be before it means something."""
+    def allowed_silence_s(self, suspect_s: float, lateness_s: float) -> float:
+        """The silence after which the broker is suspected."""
         return max(suspect_s + _LATENESSES * lateness_s, _GAPS * self.longest_gap_s)
 
     def is_suspect(self, now_s: float, suspect_s: float, lateness_s: float) -> bool:
         if self.probed_since_s is None or now_s - self.probed_since_s < _PROBED_S + _LATENESSES * lateness_s:
             return False
-        return self.silence_s(now_s) >= self.patience_s(suspect_s, lateness_s)
+        return self.silence_s(now_s) >= self.allowed_silence_s(suspect_s, lateness_s)
 
 
 class BrokerSessions:
@@ -74,7 +73,7 @@ class BrokerSessions:
         return self._sessions.get(broker_id)
 
     def begin(self, broker_id: BrokerId, broker_epoch: int, now_s: float, *, heard: bool = True) -> BrokerSession:
-        """A session of the process that registered in this epoch, in place of any other's."""
+        """Starts a session for the process with this broker epoch. It replaces any earlier session."""
         session = self._sessions[broker_id] = BrokerSession(broker_id, broker_epoch, now_s, heard=heard)
         return session
 
@@ -108,17 +107,17 @@ class BrokerSessions:
         *,
         same_disk: bool = True,
     ) -> bool:
-        """Whether the process that registered last is still there.
+        """Whether the process that registered last is still running.
 
-        `same_disk`: the process that registers now has the data directory of the earlier one. A directory has one
-        process, so the earlier one is probably dead, and the new one need not wait until its session ends. It is proof
-        only together with silence, because a directory id can be copied or forged:
+        `same_disk`: the new process has the data directory of the earlier one. A directory is used by one process, so
+        the earlier process is probably dead, and the new one need not wait until its session ends. A directory id can
+        be copied or forged, so it counts only together with silence:
 
-        - the connection of the earlier process has ended, or this controller has not heard from it at all: dead;
-        - it has been silent for `takeover_timeout_s`: dead. A process that lives sends heartbeats more often.
+        - the connection of the earlier process has ended, or this controller got no request from it: dead;
+        - no heartbeat for `takeover_timeout_s`: dead. A running process sends heartbeats more often.
 
-        A process with another directory may have a living broker's number by mistake. It waits for the whole session,
-        or for `takeover_timeout_s` where the earlier process did not turn to this controller after it took over.
+        A process with another directory may have the id of a running broker by mistake. It waits for the whole session,
+        or for `takeover_timeout_s` if the earlier process sent nothing to this controller since its takeover.
         """
         session = self._sessions.get(broker_id)
         if session is None or (same_disk and (session.connection_lost or not session.heard)):
@@ -130,12 +129,12 @@ class BrokerSessions:
         return [each.broker_id for each in self._sessions.values() if now_s - each.last_contact_s >= timeout_s]
 
     def next_expiry_s(self, timeout_s: float) -> float | None:
-        """When the next session runs out, if nothing is heard until then."""
+        """The time at which the next session expires if no heartbeat arrives."""
         contacts = [each.last_contact_s for each in self._sessions.values()]
         return min(contacts) + timeout_s if contacts else None
 
     def others_know(self, image: MetadataImage, broker_id: BrokerId) -> bool:
-        """Whether every other active broker has applied the records with which this one's shutdown began."""
+        """Whether every other active broker has applied the records of this broker's controlled shutdown."""
         session = self._sessions.get(broker_id)
         if session is None or session.shutdown_offset is None:
             return False
@@ -149,13 +148,13 @@ class BrokerSessions:
 
 
 STEP_S = 0.1
-"""How often to call `tick`."""
+"""The interval between two calls of `tick`."""
 _MOST_S = 3 * STEP_S
-"""How much of the time between two ticks counts at most."""
+"""The maximum time between two ticks that counts."""
 _MEMORY_S = 5.0
-"""Lateness is an average over about this time: one pause says little, a machine with too much to do is late often."""
+"""Lateness is an average over about this time: a single pause says little, an overloaded machine is late often."""
 _MOST_LATENESS_S = 1.0
-"""What one tick may add to it: a process that was stopped for long was late once."""
+"""The maximum lateness of one tick: a process that was stopped for long was late only once."""
 
 
 class Attention:
@@ -165,16 +164,16 @@ class Attention:
         self._lateness_s = 0.0
 
     def now_s(self, now_s: float) -> float:
-        """The time that counts, at this moment of the loop's time."""
+        """The running time at this time of the loop."""
         return self._counted_s + min(max(0.0, now_s - self._ticked_s), _MOST_S)
 
     @property
     def lateness_s(self) -> float:
-        """By how much ticks were late lately, on average."""
+        """The average lateness of recent ticks."""
         return self._lateness_s
 
     def tick(self, now_s: float) -> float:
-        """The process runs; the time that counts."""
+        """Called every STEP_S while the process runs. Returns the running time."""
         elapsed_s = max(0.0, now_s - self._ticked_s)
         counted_s = self.now_s(now_s)
         late_s = min(max(0.0, elapsed_s - STEP_S), _MOST_LATENESS_S)

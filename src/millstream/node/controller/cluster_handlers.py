@@ -1,8 +1,6 @@
-"""DescribeCluster (60) on the controller's listener: the controllers and their addresses, or the brokers.
+"""Handlers of the controller for the cluster: DescribeCluster (60), UpdateFeatures (57), AllocateProducerIds (67).
 
-UpdateFeatures (57): the levels of the cluster's features; `kraft.version`, which is the quorum's own, among them.
-
-AllocateProducerIds (67): blocks of producer ids for brokers to hand out.
+`kraft.version` is a feature of the quorum, not of the metadata image.
 """
 
 import asyncio
@@ -20,14 +18,14 @@ from millstream.node.server.request import Context, Response
 BROKER_ENDPOINTS, CONTROLLER_ENDPOINTS = 1, 2
 NOT_ASKED = -(1 << 31)
 ALL_CLUSTER_OPERATIONS = 0b1111110100000
-"""Bits of AclOperation for one who may do everything: there are no ACLs, so everyone may."""
+"""Bits of AclOperation: all operations, because there are no ACLs."""
 
 ControllerAddresses = Callable[[], Sequence[tuple[int, str, int]]]
 """Id, host and port of every voter whose address is known."""
 
 
 class ControllerClusterHandlers:
-    """Answered by every node with the controller role, from what it knows: it is how a client finds the active one."""
+    """Served by every node with the controller role, active or not: clients find the active controller by it."""
 
     def __init__(self, source: ImageSource, leadership: Leadership, controllers: ControllerAddresses) -> None:
         self._source = source
@@ -52,18 +50,18 @@ class ControllerClusterHandlers:
         elif request.endpoint_type == BROKER_ENDPOINTS:
             return answer | {
                 "error_code": ErrorCode.MISMATCHED_ENDPOINT_TYPE,
-                "error_message": "this is a controller's listener: ask it for endpoints of controllers",
+                "error_message": "this is a controller's listener: request controller endpoints",
             }
         else:
             return answer | {
                 "error_code": ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
-                "error_message": f"there are no endpoints of type {request.endpoint_type}",
+                "error_message": f"unknown endpoint type {request.endpoint_type}",
             }
         return answer | {"brokers": rows}
 
 
 def _brokers(image: MetadataImage) -> list[dict[str, Any]]:
-    """For version 0, which cannot ask for controllers."""
+    """The brokers, for version 0, which has no endpoint type."""
     return [
         {"broker_id": broker.id, "host": at.host, "port": at.port, "rack": broker.rack}
         for broker in image.brokers.values()
@@ -80,7 +78,7 @@ _LOOK_AGAIN_S = 0.01
 def features_to_tell(
     image: MetadataImage, kraft_version: int
 ) -> tuple[dict[str, tuple[int, int]], dict[str, int], int]:
-    """What ApiVersions says: the supported ranges, the finalized levels, and the offset they are of."""
+    """The features in an ApiVersions response: supported ranges, finalized levels, and the levels' offset."""
     supported = {each.name: (each.min_supported_version, each.max_supported_version) for each in SUPPORTED_FEATURES}
     finalized = dict(image.features)
     if kraft_version > 0:
@@ -89,7 +87,7 @@ def features_to_tell(
 
 
 class KRaftVersions(Protocol):
-    """The quorum, as far as its own feature is concerned."""
+    """The part of the quorum that has `kraft.version`."""
 
     @property
     def kraft_version(self) -> int: ...
@@ -98,7 +96,7 @@ class KRaftVersions(Protocol):
     def high_watermark(self) -> int: ...
 
     def upgrade_kraft_version(self, version: int) -> int:
-        """Moves up; the offset that has to be committed."""
+        """Upgrades; returns the offset that must be committed."""
         ...
 
 
@@ -115,7 +113,7 @@ class FeatureHandlers:
         plain = [update for update in updates if update.name != KRAFT_VERSION]
         own = [update for update in updates if update.name == KRAFT_VERSION]
         if own:
-            # It is the quorum's and thus no part of the decision: made first, once the rest is known to be possible.
+            # The quorum upgrades it, not the decision: first, after the other updates are validated.
             if plain:
                 await self._update(plain, validate_only=True)
             await self._upgrade_quorum(own, validate_only=request.validate_only)
@@ -136,14 +134,14 @@ class FeatureHandlers:
         if update is None or update.upgrade_type != UpgradeType.UPGRADE or update.level < quorum.kraft_version:
             raise KafkaError(
                 ErrorCode.INVALID_UPDATE_VERSION,
-                f"{KRAFT_VERSION} goes up, from {quorum.kraft_version}, and never down.",
+                f"{KRAFT_VERSION} is {quorum.kraft_version} and can only be upgraded.",
             )
         if validate_only:
             return
         offset = quorum.upgrade_kraft_version(update.level)
         while quorum.high_watermark <= offset:
             if not controller.is_active or controller.epoch != epoch:
-                raise KafkaError(ErrorCode.NOT_CONTROLLER, "The lead was lost while the quorum was upgraded.")
+                raise KafkaError(ErrorCode.NOT_CONTROLLER, "The controller changed during the upgrade of the quorum.")
             await asyncio.sleep(_LOOK_AGAIN_S)
 
 

@@ -1,8 +1,6 @@
-"""AlterConfigs (33), IncrementalAlterConfigs (44): settings of topics, brokers and groups changed.
+"""Handlers for settings: AlterConfigs (33, 44), DescribeConfigs (32), ListConfigResources (74).
 
-DescribeConfigs (32), ListConfigResources (74): settings of topics, brokers and groups, as this node sees them.
-
-Brokers and controllers answer them alike; only the active controller changes settings (see `configs`).
+Brokers and controllers serve the last two. Only the active controller changes settings.
 """
 
 from collections.abc import Iterable, Sequence
@@ -91,7 +89,7 @@ class DescribedConfigs:
 
     def describe_configs(self, request: Message, context: Context) -> Response:
         results = []
-        # Each resource once, however often it is named: the answer is hundreds of times longer than the question.
+        # Each resource once, however often it is named: the response is hundreds of times larger than the request.
         for resource in {(each.resource_type, each.resource_name): each for each in request.resources}.values():
             row: dict[str, Any] = {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
             try:
@@ -107,7 +105,7 @@ class DescribedConfigs:
 
     def _entries(self, resource: Message) -> list[ConfigEntry]:
         image, config = self._view.image, self._view.config
-        # An empty list of names means none in Kafka's older clients and all in null; both are honoured.
+        # An empty list means no settings, null means all.
         names = resource.configuration_keys
         match resource.resource_type:
             case ResourceType.TOPIC:
@@ -123,7 +121,7 @@ class DescribedConfigs:
                 if resource.resource_name != str(config.node_id):
                     raise KafkaError(
                         ErrorCode.INVALID_REQUEST,
-                        f"this is node {config.node_id}: ask node {resource.resource_name!r} for its settings",
+                        f"this is node {config.node_id}: send the request to node {resource.resource_name!r}",
                     )
                 return describe_broker(config, names)
             case ResourceType.GROUP:
@@ -132,11 +130,11 @@ class DescribedConfigs:
             case other:
                 raise KafkaError(
                     ErrorCode.INVALID_REQUEST,
-                    f"settings of resource type {other}: it has none; topics, brokers, groups do",
+                    f"resource type {other} has no settings; topics (2), brokers (4) and groups (32) have settings",
                 )
 
     def list_config_resources(self, request: Message, context: Context) -> Response:
-        """What has settings. Version 0 knows only client metrics, of which there are none here."""
+        """The resources with settings. Version 0 has only client metrics, which are not supported."""
         image = self._view.image
         if context.version == 0:
             return {"config_resources": []}

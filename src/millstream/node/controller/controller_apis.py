@@ -1,13 +1,9 @@
-"""The APIs that the active controller answers, as three kinds of askers reach them.
+"""The APIs of the active controller, and their error responses.
 
-A request comes over the controller's own listener, from the broker in this process, or inside an Envelope (58) in which
-a broker passes on what a client asked of it. A handler that cannot do anything raises KafkaError. Over the listener
-that becomes an answer which says so; NOT_CONTROLLER inside an Envelope makes the Envelope's error, so that the broker
-asks the next controller and its client notices nothing.
-
-How each API of the controller says that nothing could be done: the error in every place the answer has for one.
-
-For a node that is not the controller, lost the lead while deciding, or could not reach the controller in time.
+A request comes over the controller's listener, from the broker in this process, or inside an Envelope (58) in which a
+broker forwards a client's request. A handler raises KafkaError if nothing was done. Over the listener this becomes an
+error response, with the error in each field that the response has for it. NOT_CONTROLLER inside an Envelope becomes the
+Envelope's error, so that the broker sends the request to the next controller and the client does not notice.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -25,7 +21,7 @@ from millstream.node.server.turns import Turnstile
 
 
 def refuse(api: str, request: Message, error: KafkaError) -> Response:
-    """The answer to a request of which nothing was done."""
+    """The response to a request that failed as a whole."""
     fields = {"error_code": error.code, "error_message": error.message}
     refusal = _REFUSALS.get(api)
     if refusal is not None:
@@ -57,7 +53,7 @@ def _alter_reassignments(request: Message, error: dict[str, Any]) -> Response:
 
 
 def _elect_leaders(request: Message, error: dict[str, Any]) -> Response:
-    """Version 0 has no top-level error, so that each partition gets it."""
+    """Version 0 has no top-level error, so each partition gets the error."""
     return {
         "error_code": error["error_code"],
         "replica_election_results": [
@@ -86,10 +82,10 @@ _REFUSALS: dict[str, Callable[[Message, dict[str, Any]], Response]] = {
 }
 
 
-def names_error(answer: Message, code: int) -> bool:
-    """Whether the answer, or a row of it, carries the error."""
-    fields = [getattr(answer, name) for name in answer.__slots__]
-    if getattr(answer, "error_code", 0) == code:
+def names_error(response: Message, code: int) -> bool:
+    """Whether the response, or a row of it, has the error code."""
+    fields = [getattr(response, name) for name in response.__slots__]
+    if getattr(response, "error_code", 0) == code:
         return True
     return any(
         isinstance(rows, list) and any(isinstance(row, Message) and names_error(row, code) for row in rows)
@@ -112,14 +108,14 @@ FORWARDED_APIS = (
     "add_raft_voter",
     "remove_raft_voter",
 )
-"""What clients may ask of any broker, which passes it on."""
+"""The APIs that clients may send to any broker, which forwards them to the active controller."""
 
 
 class ControllerApis:
     def __init__(
         self, controller: ActiveController, handlers: Mapping[str, Handler], others: Sequence[Api] = ()
     ) -> None:
-        """`others` are the APIs of the quorum, which the same listener answers."""
+        """`others` are the APIs of the quorum, which the same listener serves."""
         self._controller = controller
         self._turnstile = Turnstile()
         self._own = dict(handlers)
@@ -135,12 +131,12 @@ class ControllerApis:
         return name in self._handlers
 
     async def call(self, name: str, request: Message, context: Context) -> Response:
-        """Answers a request, or raises KafkaError when nothing of it could be done."""
+        """The response to a request; raises KafkaError if nothing was done."""
         answer = respond(name, self._handlers[name], request, context, self._turnstile)
         return await answer if isinstance(answer, Awaitable) else answer
 
     def table(self) -> list[Api]:
-        """For the dispatcher of the controller's listener."""
+        """The APIs of the controller's listener."""
         own = [api(name, self._refusing(name)) for name in self._own]
         return [*own, *self._others, api("envelope", self.envelope)]
 
@@ -154,7 +150,7 @@ class ControllerApis:
         return answer
 
     async def envelope(self, request: Message, context: Context) -> Response:
-        """Envelope (58): the answer to the request inside, or NOT_CONTROLLER."""
+        """Envelope (58): the response to the request inside, or NOT_CONTROLLER."""
         if not self.is_active:
             return {"error_code": ErrorCode.NOT_CONTROLLER}
         try:
@@ -179,7 +175,7 @@ class ControllerApis:
 
 
 def _host(address: bytes) -> str:
-    """An address as four or sixteen bytes, in words."""
+    """The text form of an IP address of four or sixteen bytes."""
     if len(address) == 4:
         return ".".join(str(byte) for byte in address)
     if len(address) == 16:

@@ -1,4 +1,4 @@
-"""The controller role of a node, joined: decisions, sessions of brokers, upkeep, and what its listener answers."""
+"""The controller role of a node, composed: decisions, sessions of brokers, upkeep, and the APIs of its listener."""
 
 from collections.abc import Callable
 
@@ -25,7 +25,7 @@ from millstream.node.server.request import ApiVersions, Handler, api
 
 
 class ControllerRole:
-    """To be made after the loader and before the quorum starts."""
+    """Create it after the loader and before the quorum starts."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class ControllerRole:
 
 
 class _Settings:
-    """What is committed, and what it makes of this node's settings; also where it does not lead."""
+    """The committed image and this node's settings, also if it is not the active controller."""
 
     def __init__(self, loader: MetadataLoader, active: ActiveController) -> None:
         self._loader = loader

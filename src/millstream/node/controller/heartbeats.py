@@ -1,13 +1,13 @@
-"""Brokers come, live and go: registrations and heartbeats heard, the silent fenced, the dead fenced at once.
+"""Registrations and heartbeats of brokers, and the fencing of brokers that do not send them.
 
-A broker that is not heard of for `broker.session.timeout.ms` is fenced. Mostly it is quicker. When the connection of
-its heartbeats breaks, or when heartbeats stay away, its address is probed. If nothing listens, the process is gone,
-and it is fenced at once. If it responds, it lives, and the session decides. If it does not respond, it hangs or is cut
-off, and it is fenced after `millstream.broker.suspect.after.ms` (ADR 23). A controller that takes over knows of no
-contacts: all sessions start again, and every address is probed. Of the node that led before it knows when it was last
-heard of, and a follower that does not hear its leader probes it already: if it has to take over, it knows the result.
+A broker without heartbeats for `broker.session.timeout.ms` is fenced. Usually it is faster. When the connection of its
+heartbeats breaks, or when heartbeats are late, its address is probed with one request. If nothing listens, the process
+has ended, and the broker is fenced at once. If it responds, only the session counts. If it does not respond, it hangs
+or is disconnected, and it is fenced after `millstream.broker.suspect.after.ms` (ADR 23).
 
-Asking a broker whether it is there: a new connection, and one request that every broker responds to at once.
+A controller that takes over has no contacts: all sessions start again, and every address is probed. It knows when the
+previous leader of the quorum responded last. A follower probes its leader as soon as it does not respond, so that the
+result is known if it has to take over.
 """
 
 import asyncio
@@ -44,17 +44,17 @@ from millstream.node.server.request import Context, Response
 from millstream.node.server.service import Peer
 
 _PROBE_TIMEOUT_S = 2.0
-"""Of the response. A broker that is only slow should have the time to give it."""
+"""The timeout of the response. It is long enough for a slow broker."""
 
 
 class Finding(Enum):
-    RESPONDS = "the process runs, and bytes get there and back"
-    REFUSES = "nothing listens at its address: the process is gone"
-    SILENT = "it hangs, it is cut off, or it is only slow"
+    RESPONDS = "the process runs and is connected"
+    REFUSES = "nothing listens at its address: the process has ended"
+    SILENT = "the process hangs, is disconnected, or is slow"
 
 
 async def probe(endpoint: Endpoint, environment: Environment, *, client_id: str) -> Finding:
-    """A connection alone proves little: the kernel accepts it for a process that is stopped."""
+    """Sends one ApiVersions request. A connection alone proves little: the kernel accepts it for a stopped process."""
     channel = Channel(endpoint.host, endpoint.port, environment.network, environment.loop, client_id=client_id)
     try:
         await channel.best_version("api_versions", timeout_s=_PROBE_TIMEOUT_S)
@@ -71,31 +71,31 @@ _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 _SHORTEST_STEP_S = 0.001
 _RETRY_S = 0.5
-"""Pause before a fencing that could not be written is tried again."""
+"""The pause before a failed fencing is tried again."""
 
 _log = logging.getLogger("millstream.controller")
 
 
 class _LeaderHeard(NamedTuple):
-    """The node that led the quorum last, and its last response to this one."""
+    """The last leader of the quorum, and its last response to this node."""
 
     node_id: int
     at_s: float
     """In the loop's time."""
     counted_s: float
-    """In the time in which this process ran."""
+    """In the running time of this process."""
     longest_gap_s: float
 
 
 @dataclass(slots=True)
 class _LeaderProbe:
-    """The leader of the quorum does not respond, and is probed before this node takes over."""
+    """A probe of a quorum leader that does not respond, before this node takes over."""
 
     node_id: int
     since_s: float
     responded_s: float = -math.inf
     session: BrokerSession | None = None
-    """That of its broker, once this node has taken over."""
+    """The session of its broker, after this node has taken over."""
 
 
 class Heartbeats:
@@ -106,7 +106,7 @@ class Heartbeats:
         *,
         last_leader: Callable[[], tuple[int, float] | None] = lambda: None,
     ) -> None:
-        """`last_leader` says which other node led the quorum last, and when it last responded, in the loop's time."""
+        """`last_leader` returns the other node that led the quorum last, and its last response in the loop's time."""
         self._controller = controller
         self._environment = environment
         self._last_leader = last_leader
@@ -126,12 +126,12 @@ class Heartbeats:
 
     @property
     def _takeover_timeout_s(self) -> float:
-        """Brokers turn to a new controller at once; if that got lost, with the next heartbeat."""
+        """Brokers send a heartbeat to a new controller at once; if it is lost, the next one follows."""
         return min(self._timeout_s, 2 * self._controller.config[cluster.BROKER_HEARTBEAT_INTERVAL_MS] / 1000)
 
     @property
     def _now_s(self) -> float:
-        """The time of all sessions: that in which this process ran."""
+        """The time of all sessions: the running time of this process."""
         return self._attention.now_s(self._environment.loop.time())
 
     def close(self) -> None:
@@ -147,8 +147,8 @@ class Heartbeats:
         now_s, own_id = self._now_s, self._controller.config.node_id
         self._note_leader()
         for broker in self._controller.image.brokers.values():
-            # The broker of this process is heard of at once, or has yet to register: then its former self is dead. (A
-            # process that is no broker any more may still have one in the metadata.)
+            # The broker of this process sends a heartbeat at once, or has not registered yet: then the earlier process
+            # is dead. (The metadata may have a broker of a node that is only a controller now.)
             if broker.fenced or (broker.id == own_id and self._controller.config.is_broker):
                 continue
             session = self._sessions.begin(broker.id, broker.epoch, now_s, heard=False)
@@ -162,7 +162,7 @@ class Heartbeats:
         self._schedule()
 
     def _take_over_probe(self, session: BrokerSession, now_s: float) -> float:
-        """Since when the broker of the former leader is probed."""
+        """The start of the probes of the former leader's broker."""
         known = self._leader_probe
         if known is None or known.node_id != session.broker_id:
             return now_s
@@ -171,7 +171,7 @@ class Heartbeats:
         return known.since_s
 
     def _watch_leader(self, now_s: float) -> None:
-        """As a follower."""
+        """Probes the leader if it does not respond. Runs on followers."""
         heard, suspect_s = self._leader_heard, suspect_after_s(self._controller.config)
         if heard is None or suspect_s is None or now_s - heard.counted_s < suspect_s / 2:
             self._leader_probe = None
@@ -180,7 +180,7 @@ class Heartbeats:
             self._start(self._probe_leader(self._leader_probe))
 
     async def _probe_leader(self, leader: _LeaderProbe) -> None:
-        """Looks again and again until the leader responds to fetches again, or another leads."""
+        """Repeats until the leader responds to fetches again, or another node leads."""
         config = self._controller.config
         while self._leader_probe is leader:
             broker = self._controller.known_image.brokers.get(BrokerId(leader.node_id))
@@ -195,18 +195,18 @@ class Heartbeats:
             await asyncio.sleep(_FIRST_PAUSE_S)
 
     def _note_leader(self) -> None:
-        """Keeps in mind when the leader of the quorum was last heard of: should it be lost, its broker is lost too."""
+        """Stores the last response of the quorum's leader: if the leader is lost, its broker is lost too."""
         known, before = self._last_leader(), self._leader_heard
         if known is None or (before is not None and (before.node_id, before.at_s) == known):
             return
         (node_id, at_s), now_s, gap_s = known, self._now_s, 0.0
         lost_s = self._controller.config[cluster.CONTROLLER_QUORUM_FETCH_TIMEOUT_MS] / 1000
         if before is not None and before.node_id == node_id and now_s - before.counted_s < lost_s:
-            # Otherwise it leads for the first time, or again after it was lost or another led: it was not late.
+            # Otherwise it is a new leader, or leads again after another one: the pause does not count as lateness.
             gap_s = longest_gap_s(before.longest_gap_s, now_s - before.counted_s)
         self._leader_heard = _LeaderHeard(node_id, at_s, now_s, gap_s)
 
-    # What brokers say
+    # Requests of brokers
 
     async def broker_registration(self, request: Message, context: Context) -> Response:
         introduction = BrokerIntroduction(
@@ -259,7 +259,7 @@ class Heartbeats:
         heartbeat = Heartbeat(
             broker_id=BrokerId(request.broker_id),
             broker_epoch=request.broker_epoch,
-            # No broker has applied more than there is; a number beyond would count for all later records too.
+            # An offset beyond the log's end would count for later records too.
             current_metadata_offset=min(request.current_metadata_offset, self._controller.next_offset - 1),
             want_fence=request.want_fence,
             want_shut_down=request.want_shut_down,
@@ -302,10 +302,10 @@ class Heartbeats:
         self._sessions.end(broker_id)
         return {}
 
-    # Who is heard no more
+    # Brokers without heartbeats
 
     def _watch(self, session: BrokerSession, peer: Peer) -> None:
-        """Notices when the connection that the broker's heartbeats come over ends."""
+        """Starts a probe when the connection of the broker's heartbeats ends."""
         if session.connection is peer:
             return
         session.connection = peer
@@ -322,15 +322,15 @@ class Heartbeats:
             peer.on_close.add(closed)
 
     def _start_probe(self, session: BrokerSession, since_s: float | None = None) -> None:
-        """`since_s` is when probes began, if not now."""
+        """`since_s` is the start of the probes, if not now."""
         if session.probed_since_s is None:
             session.probed_since_s = self._now_s if since_s is None else since_s
             self._start(self._probe(session))
 
     async def _probe(self, session: BrokerSession) -> None:
-        """Looks again and again until the broker is heard of or given up. One whose address refuses is fenced here.
+        """Repeats until the broker sends a heartbeat or its session ends. Fences it if its address refuses connections.
 
-        A process that is being ended may for a moment have closed its connection and yet have its listener.
+        One probe is not enough: a process that is being stopped may have closed its connection and still listen.
         """
         last_contact_s = session.last_contact_s
         client_id = f"controller-{self._controller.config.node_id}"
@@ -387,7 +387,7 @@ class Heartbeats:
         lateness_s = self._attention.lateness_s
         for session in self._sessions:
             if session.broker_id == self._controller.config.node_id and self._controller.config.is_broker:
-                continue  # it is this process
+                continue  # the broker of this process
             if session.is_suspect(now_s, suspect_s, lateness_s):
                 silence_s, gap_s = session.silence_s(now_s), session.longest_gap_s
                 self._give_up(
@@ -395,7 +395,7 @@ class Heartbeats:
                     f"it has not responded for {silence_s:.1f} s (its heartbeats came at most {gap_s:.1f} s apart, the "
                     f"controller was {lateness_s:.2f} s late)",
                 )
-            elif session.silence_s(now_s) >= session.patience_s(suspect_s, lateness_s) / 2:
+            elif session.silence_s(now_s) >= session.allowed_silence_s(suspect_s, lateness_s) / 2:
                 self._start_probe(session)
 
     def _give_up(self, session: BrokerSession, reason: str) -> None:
@@ -405,9 +405,11 @@ class Heartbeats:
     async def _fence(self, broker_id: BrokerId, broker_epoch: int, reason: str) -> None:
         def fence(image: MetadataImage, config: BrokerConfig, _: Any) -> Decision[BrokerDeparture]:
             broker = image.brokers.get(broker_id)
-            if broker is None or broker.epoch != broker_epoch or broker.fenced:  # it came back, or left for good
+            if (
+                broker is None or broker.epoch != broker_epoch or broker.fenced
+            ):  # it registered again, or was unregistered
                 return Decision((), ())
-            # Now, not when this is committed: by then it may have been heard of, and let in, again.
+            # Now, not after the commit: by then the broker may have a new session.
             session = self._sessions.get(broker_id)
             if session is not None and session.broker_epoch == broker_epoch:
                 self._sessions.end(broker_id)

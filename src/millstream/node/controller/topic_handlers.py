@@ -1,9 +1,4 @@
-"""CreateTopics (19), DeleteTopics (20), CreatePartitions (37): what the controller decides, put on the wire.
-
-AlterPartition (56), ElectLeaders (43): who is in sync, and who leads.
-
-AlterPartitionReassignments (45), ListPartitionReassignments (46): replicas move to other brokers.
-"""
+"""Handlers of the controller for topics, partitions and reassignments: CreateTopics (19) and others."""
 
 import asyncio
 from itertools import groupby
@@ -51,7 +46,7 @@ class TopicHandlers:
         rows: list[dict[str, Any]] = []
         try:
             topics = _new_topics(request)
-            await asyncio.sleep(0)  # there can be thousands; others have their turn
+            await asyncio.sleep(0)  # there can be thousands of topics: lets the event loop serve others
             check_request_size(sum(partitions_asked_for(topic, self._controller.config) for topic in topics))
         except KafkaError as error:
             return refuse("create_topics", request, error)
@@ -133,9 +128,9 @@ class TopicHandlers:
 
 
 def _in_parts(topics: list[NewTopic], config: BrokerConfig) -> list[list[NewTopic]]:
-    """Topics in parts of some hundred partitions: ten thousand at once would keep the quorum's leader from leading.
+    """Topics in parts of some hundred partitions: 10,000 at once would block the quorum's leader.
 
-    Topics with the same name, which is an error, stay together: the decision sees it.
+    Topics with the same name, which is an error, stay in one part, so that the decision finds the error.
     """
     by_name: dict[str, list[NewTopic]] = {}
     for topic in topics:
@@ -154,7 +149,7 @@ def _in_parts(topics: list[NewTopic], config: BrokerConfig) -> list[list[NewTopi
 
 
 def _new_topics(request: Message) -> list[NewTopic]:
-    if len(request.topics) > MAX_PARTITIONS_PER_REQUEST:  # each has a partition at least
+    if len(request.topics) > MAX_PARTITIONS_PER_REQUEST:  # each topic has at least one partition
         check_request_size(len(request.topics))
     return [_new_topic(topic) for topic in request.topics]
 
@@ -205,7 +200,7 @@ class PartitionHandlers:
             if request.topic_partitions is None
             else [(topic.topic, number) for topic in request.topic_partitions for number in topic.partitions]
         )
-        # Version 0 knows only elections of preferred leaders.
+        # Version 0 has only preferred elections.
         kind = request.election_type if context.version >= 1 else ElectionType.PREFERRED
         results = await self._controller.decide(
             lambda image, config, randomness: elect_leaders(image, kind, wanted, config)

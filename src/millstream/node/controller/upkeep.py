@@ -1,4 +1,4 @@
-"""What the active controller does of its own accord: leaders where there are none, preferred leaders in balance."""
+"""Periodic work of the active controller: leaders for partitions without one, preferred leaders, internal topics."""
 
 import asyncio
 import logging
@@ -40,7 +40,9 @@ class Upkeep:
             self._task = None
 
     def _follow(self, delta: MetadataDelta) -> None:
-        if delta.configs or delta.brokers:  # unclean elections may be allowed now, internal topics may have more room
+        if (
+            delta.configs or delta.brokers
+        ):  # unclean elections may be allowed now, internal topics may get more replicas
             self._wanted.set()
 
     async def _run(self, epoch: int) -> None:
@@ -74,13 +76,13 @@ class Upkeep:
         return float(self._controller.config[cluster.LEADER_IMBALANCE_CHECK_INTERVAL_SECONDS])
 
     async def _repeat(self, decide: "Decide[ElectionAnswer]") -> None:
-        """Decides until nothing is left to do, a part at a time, so that nobody has to wait for all of it."""
+        """Repeats a decision until nothing is left. Decisions are small, so that other requests are not delayed."""
         while len(await self._controller.decide(decide)) >= MAX_ELECTIONS_AT_ONCE:
             pass
 
 
 def _add_missing_features(image: MetadataImage, config: BrokerConfig, _: Any) -> Decision[None]:
-    """Levels for features that an earlier version, which began the log, did not know; once all brokers do."""
+    """Adds levels for features that the log does not have, when all brokers support them."""
     known_to_all = [
         record
         for record in missing_features(image)

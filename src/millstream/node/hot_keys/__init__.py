@@ -1,1 +1,1 @@
-"""Hot keys: which partitions and keys carry the traffic of a topic."""
+"""Hot keys: the partitions and keys with most of a topic's traffic."""

@@ -1,10 +1,9 @@
-"""Hot keys: which partitions and keys of a topic carry its traffic, found without a word on the path of produce.
+"""Hot keys: finds the partitions and keys with most of a topic's traffic, without work on the produce path.
 
-Once a second the logs' ends are compared with where they were: that gives the rates. Out of what was appended meanwhile
-a few records are chosen with equal chances, and a thread reads the blocks they lie in and feeds a sketch. Reports go to
-the internal topic `__millstream_hot_keys`, where any Kafka client can read them (docs/adr/0010). Everything is bounded:
-topics followed, samples a second, keys kept, bytes of a key, the report topic's age and size. Nothing survives a
-restart but the reports.
+Once a second the log end offsets are compared with the previous ones, which gives the rates. Some of the new records
+are chosen with equal probability. A thread reads their blocks and updates a sketch. Reports are written to the internal
+topic `__millstream_hot_keys`, where any Kafka client can read them (docs/adr/0010). Everything is bounded: followed
+topics, samples per second, keys, bytes of a key, age and size of the report topic. Only the reports survive a restart.
 """
 
 import asyncio
@@ -53,7 +52,7 @@ _log = logging.getLogger("millstream.hot_keys")
 
 
 class Mark(NamedTuple):
-    """Where a log was when it was last looked at."""
+    """The end of a log at the last check."""
 
     end_offset: int
     segment_base: int
@@ -61,7 +60,7 @@ class Mark(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """One block of records to be read: where, and how many records of the topic each of it stands for."""
+    """One block of records to sample: its position, and the number of the topic's records that it represents."""
 
     heat: TopicHeat
     slice: Slice
@@ -92,16 +91,16 @@ class HotKeys:
         self._writing: asyncio.Task[None] | None = None
 
     def follow(self, delta: MetadataDelta) -> None:
-        """Topics went."""
+        """Removes deleted topics."""
         for topic in delta.deleted.values():
             self._heats.pop(topic.name, None)
         if delta.deleted:
             topics = self._partitions.by_name
-            # A list first: logs may be opened in a thread meanwhile.
+            # A copy: a thread may open logs at the same time.
             self._marks = {at: mark for at, mark in list(self._marks.items()) if at.topic.encode() in topics}
 
     def opened(self, log: PartitionLog) -> None:
-        """A log is opened, because somebody wants to use it: what is in it already is no traffic."""
+        """Called when a log is opened: existing records do not count as traffic."""
         at = log.topic_partition
         if not at.topic.startswith("__"):
             self._marks[at] = _mark(log)
@@ -114,7 +113,7 @@ class HotKeys:
         if self._view.config[settings.HOT_KEYS_ENABLE]:
             chosen = self._look(now_s)
         else:
-            # What is known is forgotten, and reports are taken back as they fall due.
+            # Statistics are dropped, and tombstones are written for the reports when they are due.
             chosen = []
             self._marks.clear()
             self._heats.clear()
@@ -129,12 +128,12 @@ class HotKeys:
         def work() -> list[Record]:
             for one in chosen:
                 _count(one, now_s, limits)
-                time.sleep(0)  # the event loop may want the interpreter
+                time.sleep(0)  # gives the interpreter lock to the event loop
             return [_report(name, heat, rates, node_id, now_s) for name, heat, rates in reports]
 
         self._environment.offload(work).add_done_callback(self._finished)
 
-    # Looking at the logs
+    # Checking the logs
 
     def _look(self, now_s: float) -> list[Chosen]:
         if not self._to_visit:
@@ -151,20 +150,20 @@ class HotKeys:
         return self._choose(busy)
 
     def _visit(self, topic: str, partitions: dict[int, Partition], now_s: float) -> list[tuple[PartitionLog, int, int]]:
-        """Notes what a topic got; returns the ranges of offsets that are new, if the topic is followed."""
+        """Updates the rates of a topic; returns the ranges of new offsets if the topic is followed."""
         appended: dict[int, tuple[int, int]] = {}
         ranges: list[tuple[PartitionLog, int, int]] = []
         for index, partition in partitions.items():
             log = partition.opened_log
             at = partition.topic_partition
             if log is None or not partition.is_leader:
-                self._marks.pop(at, None)  # what is copied from a leader is counted there
+                self._marks.pop(at, None)  # followers do not count: the leader does
                 continue
             mark = self._marks.get(at)
             if mark is not None and mark.end_offset == log.log_end_offset:
-                continue  # nearly all of them, nearly always
+                continue  # the usual case
             self._marks[at] = _mark(log)
-            # One that was cut at its end got nothing.
+            # A truncated log got no records.
             if mark is not None and log.log_end_offset > mark.end_offset:
                 appended[index] = (log.log_end_offset - mark.end_offset, _bytes_since(log, mark))
                 ranges.append((log, mark.end_offset, log.log_end_offset))
@@ -189,7 +188,7 @@ class HotKeys:
         return heat
 
     def _choose(self, busy: "list[tuple[TopicHeat, list[tuple[PartitionLog, int, int]]]]") -> list[Chosen]:
-        """Records with equal chances out of all that a topic got; where topics are many, only some of the topics."""
+        """Chooses records of each topic with equal probability. With many topics, only some topics are sampled."""
         chance = self._environment.randomness
         chosen = []
         weight = max(1.0, len(busy) / SAMPLES_PER_TICK)
@@ -217,7 +216,7 @@ class HotKeys:
     # Reports
 
     def _due_reports(self, now_s: float) -> "list[tuple[str, TopicHeat | None, dict[str, object]]]":
-        """Topics with new traffic since their last report; None for one whose report is to be forgotten."""
+        """Topics with traffic since their last report; None for a topic whose report gets a tombstone."""
         if now_s < self._reports_due_s:
             return []
         interval_s = self._view.config[settings.HOT_KEYS_INTERVAL_MS] / 1000
@@ -273,7 +272,7 @@ def _slice_at(log: PartitionLog, offset: int) -> Slice | None:
     try:
         return log.read(offset, 1, up_to=log.log_end_offset, at_least_one=True)
     except KafkaError:
-        return None  # deleted meanwhile, or the disk fails, which others will notice
+        return None  # the segment was deleted, or the disk failed (which other code reports)
 
 
 def _count(chosen: Chosen, now_s: float, limits: OpeningLimits) -> None:
@@ -283,7 +282,7 @@ def _count(chosen: Chosen, now_s: float, limits: OpeningLimits) -> None:
     except (KafkaError, OSError):
         return
     if sample is not None:
-        # A block is met as often as it has records, so each of its records stands for so many of the topic's.
+        # The probability of a block is proportional to its number of records, so the weight is divided by it.
         weight = chosen.records_of_topic / len(sample.records)
         chosen.heat.keys.add(sample.records, weight, now_s)
 

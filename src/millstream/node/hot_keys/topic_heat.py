@@ -1,11 +1,10 @@
-"""What is known of one topic's traffic: rates per partition, and the hottest keys among sampled records.
+"""Statistics of one topic's traffic: rates per partition, the hottest keys, and samples of batches.
 
-Everything fades with one half-life, so the numbers are about the last minute or two. No clock, no log, no threads here.
+All values decay with one half-life, so they describe the last minute or two. Clock and logs are arguments.
 
-A few records out of one batch, keys and sizes only, at a cost that does not grow with the batch's values.
-
-For statistics, in a thread: records before the wanted ones are stepped over by their length, and nothing is copied but
-the keys. The CRC is the log's to check; whatever cannot be taken apart is no sample.
+A sample has the keys and sizes of a few records of a batch. Other records are skipped by their length, and only keys
+are copied, so the cost does not grow with the size of values. The log has checked the CRC. A batch that cannot be
+parsed is not sampled.
 """
 
 import hashlib
@@ -30,7 +29,7 @@ Key = bytes | None
 
 
 class Rate:
-    """Records and bytes per second, of which older seconds count less."""
+    """Records and bytes per second, with exponential decay."""
 
     __slots__ = ("_bytes", "_records", "_seconds", "updated_s")
 
@@ -45,7 +44,7 @@ class Rate:
         fading = 2 ** (-elapsed / HALF_LIFE_S)
         self._records = self._records * fading + records
         self._bytes = self._bytes * fading + size_bytes
-        # Seconds fade as well: the quotient is right from the first moment on, not only after some half-lives.
+        # Seconds decay as well, so the quotient is right from the start and not only after some half-lives.
         self._seconds = self._seconds * fading + elapsed
         self.updated_s = now_s
 
@@ -59,7 +58,7 @@ class Rate:
 
 
 class KeyShares:
-    """The keys of sampled records, by their share of records and of bytes."""
+    """The keys of sampled records, with their shares of records and of bytes."""
 
     def __init__(self) -> None:
         self._records: SpaceSaving[Key] = SpaceSaving(KEPT_KEYS, HALF_LIFE_S)
@@ -67,7 +66,7 @@ class KeyShares:
         self._sampled: SpaceSaving[None] = SpaceSaving(1, HALF_LIFE_S)
 
     def add(self, records: Iterable[tuple[Key, int]], weight: float, now_s: float) -> None:
-        """Counts sampled records, each of which stands for `weight` records of the topic."""
+        """Counts sampled records. Each represents `weight` records of the topic."""
         sums: dict[Key, list[int]] = {}
         count = 0
         for key, size in records:
@@ -106,7 +105,7 @@ class TopicHeat:
     def __init__(self, now_s: float) -> None:
         self.total = Rate(now_s)
         self.partitions: dict[int, Rate] = {}
-        """Of those partitions that got something since the topic is followed."""
+        """The partitions with records since the topic is followed."""
         self.partition_count = 0
         self.keys = KeyShares()
         self.busy_s = now_s
@@ -114,7 +113,7 @@ class TopicHeat:
         self.reported_s: float | None = None
 
     def note(self, appended: dict[int, tuple[int, int]], partition_count: int, now_s: float) -> None:
-        """What partitions got since the last note, in records and bytes; those that are not named got nothing."""
+        """Adds the records and bytes that partitions got since the last call. Other partitions got nothing."""
         self.partition_count = partition_count
         for partition in appended:
             if partition not in self.partitions:
@@ -127,7 +126,7 @@ class TopicHeat:
             self.busy_s = now_s
 
     def rates_document(self) -> dict[str, Any]:
-        """The rates for a report; where there are very many partitions, only the busiest."""
+        """The rates for a report. With many partitions, only those with the highest rates."""
         busiest = sorted(self.partitions.items(), key=lambda item: -item[1].bytes_per_second)
         return {
             **_rates(self.total),
@@ -137,14 +136,14 @@ class TopicHeat:
 
 
 def bounded(key: Key) -> Key:
-    """A key in at most MAX_KEY_BYTES: of a longer one the beginning and a hash, so that two stay two."""
+    """A key in at most MAX_KEY_BYTES. A longer key is cut and gets a hash, so that different keys stay different."""
     if key is None or len(key) <= MAX_KEY_BYTES:
         return key
     return key[:_PREFIX_BYTES] + hashlib.blake2b(key, digest_size=16).digest()
 
 
 def key_document(key: Key) -> dict[str, Any]:
-    """A key for JSON, as `millstream consume --json` writes it: text, or base64 where it is not UTF-8."""
+    """A key for JSON, as `millstream consume --json` writes it: text, or base64 if it is not UTF-8."""
     try:
         return {"key": None if key is None else key.decode()}
     except UnicodeDecodeError:
@@ -161,19 +160,19 @@ def _rates(rate: Rate) -> dict[str, float]:
 
 
 BLOCK_RECORDS = 64
-"""A batch is seen as blocks of so many records; one block is a sample."""
+"""The number of records in a block. One block of a batch is a sample."""
 MOST = OpeningLimits(max_bytes=32 << 20, max_records=1_000_000)
-"""A batch that is more is no sample, also where the settings would allow it."""
+"""Larger batches are not sampled, even if the settings allow to open them."""
 
 
 class Sample(NamedTuple):
-    """The records of one block: key and bytes of each."""
+    """The records of one block: key and size of each."""
 
     records: list[tuple[bytes | None, int]]
 
 
 def sample_block(data: bytes, offset: int, limits: OpeningLimits = MOST) -> Sample | None:
-    """The block that holds `offset`, out of the batch with which `data` begins; None if there is no such thing."""
+    """The block with `offset`, of the batch at the start of `data`; None if it cannot be sampled."""
     if len(data) < HEADER_SIZE:
         return None
     header = read_header(data)

@@ -1,1 +1,1 @@
-"""The cluster's metadata: records, the immutable image they make, and the controller's decisions as pure functions."""
+"""The cluster's metadata: records, the immutable image, and the controller's decisions as pure functions."""

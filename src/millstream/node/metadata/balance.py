@@ -1,8 +1,8 @@
-"""Plans which replicas to move: to even out the load of brokers, or to empty one.
+"""Plans reassignments: to even out the load of brokers, or to empty a broker.
 
-Data that moves costs hours, so no more moves than must: a broker gives only what it has too much, and takes only what
-it lacks. In this order it counts how many racks a partition is on, how many replicas a broker has, how many bytes, and
-how many partitions it leads by preference; the last is mended by the order of replicas, which moves nothing.
+Moving data takes hours, so the plan has as few moves as possible. It considers, in this order: the racks of a
+partition, the number of replicas of a broker, their size, and the number of partitions of which a broker is the
+preferred leader. For the last, only the order of replicas changes, and no data is moved.
 """
 
 from bisect import bisect_left, insort
@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from millstream.formats.model.errors import ErrorCode, KafkaError
 
 BYTES_TOLERANCE = 0.1
-"""Brokers whose bytes differ by less than this part of the mean are even enough; data is not moved for it."""
+"""Data is not moved between brokers whose sizes differ by less than this part of the mean."""
 _NEIGHBOURS = 12
-"""How many replicas of about the right size are tried for an exchange, on each side: many may not move, since the other
-broker has a replica of the same partition."""
+"""Replicas of about the right size that are tried for an exchange, on each side. Many cannot move, because the other
+broker has a replica of the same partition already."""
 
 _LedBy = dict[int, dict[int, None]]
-"""The partitions that each broker leads by preference, in an order that does not change from run to run."""
+"""The partitions of which each broker is the preferred leader, in a deterministic order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +37,9 @@ class PartitionLoad:
     replicas: tuple[int, ...]
     """The preferred leader first."""
     size_bytes: int = 0
-    """Of one replica."""
+    """The size of one replica."""
     internal: bool = False
-    """A topic of the cluster itself, which has fewer replicas when there are fewer brokers."""
+    """An internal topic: it may have fewer replicas when there are fewer brokers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,13 +48,13 @@ class PlannedReassignment:
     partition: int
     replicas: tuple[int, ...]
     moved_bytes: int
-    """What new replicas have to copy; 0 if only the preferred leader is another."""
+    """The bytes that new replicas have to copy; 0 if only the preferred leader changes."""
 
 
 def plan_balance(brokers: Sequence[BrokerPlace], partitions: Sequence[PartitionLoad]) -> list[PlannedReassignment]:
-    """What to move so that the brokers have about the same load; nothing, if they have.
+    """The reassignments that even out the load of the brokers; empty if it is even.
 
-    Replicas on brokers that are not named stay there.
+    Replicas on brokers that are not in `brokers` are not moved.
     """
     plan = _Plan(brokers, partitions)
     if brokers:
@@ -68,7 +68,7 @@ def plan_balance(brokers: Sequence[BrokerPlace], partitions: Sequence[PartitionL
 def plan_drain(
     brokers: Sequence[BrokerPlace], partitions: Sequence[PartitionLoad], broker_id: int
 ) -> list[PlannedReassignment]:
-    """What to move so that one broker has nothing; INVALID_REPLICATION_FACTOR if the others are too few for it."""
+    """The reassignments that empty one broker; INVALID_REPLICATION_FACTOR if too few other brokers are left."""
     plan = _Plan([broker for broker in brokers if broker.id != broker_id], partitions)
     touched = [index for index, each in enumerate(partitions) if broker_id in each.replicas]
     for index in sorted(touched, key=lambda index: -partitions[index].size_bytes):
@@ -78,7 +78,7 @@ def plan_drain(
 
 
 class _Plan:
-    """Where replicas shall be, in the making."""
+    """The planned replicas of all partitions. The methods change it step by step."""
 
     def __init__(self, brokers: Iterable[BrokerPlace], partitions: Sequence[PartitionLoad]) -> None:
         self._racks: dict[int, str | None] = {broker.id: broker.rack for broker in brokers}
@@ -113,7 +113,7 @@ class _Plan:
     # Replicas
 
     def spread_over_racks(self) -> None:
-        """Partitions that could be on more racks get there."""
+        """Moves replicas so that each partition is on as many racks as possible."""
         for index, replicas in enumerate(self._replicas):
             while (giver := self._double(replicas)) is not None:
                 racks = {self._racks.get(broker) for broker in replicas if broker in self._racks}
@@ -123,13 +123,13 @@ class _Plan:
                 self._move(index, giver, min(elsewhere, key=self._load))
 
     def _double(self, replicas: Sequence[int]) -> int | None:
-        """The busiest of the replicas that share a rack with another."""
+        """The broker with the highest load among the replicas that share a rack with another replica."""
         racks = Counter(self._racks[broker] for broker in replicas if broker in self._racks)
         doubles = [broker for broker in replicas if broker in self._racks and racks[self._racks[broker]] > 1]
         return max(doubles, key=self._load, default=None)
 
     def even_replicas(self) -> None:
-        """Brokers give to others until none has two replicas more than one that could take one."""
+        """Moves replicas until no broker has two replicas more than a broker that could take one."""
         while self._give_one():
             pass
 
@@ -146,7 +146,7 @@ class _Plan:
         return False
 
     def _best_to_give(self, giver: int, taker: int) -> int | None:
-        """Of what the giver has and may give, what brings the bytes of the two nearest to each other."""
+        """The partition whose move makes the sizes of the two brokers most equal."""
         held = self._held[giver]
         position = bisect_left(held, ((self._bytes[giver] - self._bytes[taker]) // 2, 0))
         for distance in range(len(held) + 1):
@@ -156,7 +156,7 @@ class _Plan:
         return None
 
     def even_bytes(self) -> None:
-        """Large replicas change places with small ones where the bytes of two brokers differ much."""
+        """Exchanges large replicas for small ones between brokers whose sizes differ by more than the tolerance."""
         if not self._brokers:
             return
         tolerance = BYTES_TOLERANCE * sum(self._bytes[broker] for broker in self._brokers) / len(self._brokers)
@@ -171,7 +171,7 @@ class _Plan:
                 gap = self._bytes[heavy] - self._bytes[light]
                 if gap <= tolerance:
                     break
-                # One that is moved alone costs less than two that change places.
+                # Moving one replica costs less than exchanging two.
                 if self._count[heavy] > self._count[light] and self._move_best(heavy, light, gap, tolerance):
                     return True
                 if self._exchange_best(heavy, light, gap, tolerance):
@@ -206,7 +206,7 @@ class _Plan:
         return True
 
     def replace_or_drop(self, index: int, broker: int) -> None:
-        """Somebody else holds what the broker held. Internal topics may do without."""
+        """Moves a replica to another broker. If there is none, an internal topic loses the replica."""
         partition, replicas = self._partitions[index], self._replicas[index]
         free = [other for other in self._brokers if other not in replicas]
         if free:
@@ -250,9 +250,10 @@ class _Plan:
     # Leaders
 
     def even_leaders(self, movable: Collection[int]) -> None:
-        """The order of replicas of these partitions is changed so that brokers lead about as many.
+        """Changes the order of replicas of these partitions, so that brokers are preferred leaders of about as many.
 
-        Where a broker that leads too many shares no partition with one that leads too few, others in between pass on.
+        If a broker with too many shares no partition with a broker with too few, leadership moves through brokers in
+        between.
         """
         led: Counter[int] = Counter(replicas[0] for replicas in self._replicas)
         first: _LedBy = {broker: {} for broker in self._brokers}
@@ -278,7 +279,7 @@ class _Plan:
         return False
 
     def _path(self, giver: int, led: Counter[int], first: _LedBy) -> list[tuple[int, int, int]] | None:
-        """The shortest way to pass a lead on to a broker that leads at least two less: (partition, from, to)."""
+        """The shortest chain of moves to a broker that leads at least two partitions less: (partition, from, to)."""
         if led[giver] - min(led[broker] for broker in self._brokers) < 2:
             return None
         came_by: dict[int, tuple[int, int]] = {}
@@ -299,7 +300,7 @@ class _Plan:
 
 
 def _worth_it(difference: int, gap: int, tolerance: float) -> bool:
-    """Whether the gap becomes smaller by enough to move data for."""
+    """Whether the gap becomes smaller by more than half of the tolerance."""
     return gap - abs(gap - 2 * difference) > tolerance / 2
 
 

@@ -1,11 +1,9 @@
-"""Decisions on brokers as members of the cluster: they register, are fenced and unfenced, shut down, and leave.
+"""Decisions on brokers: registration, heartbeats, fencing, shutdown, removal, and blocks of producer ids.
 
-Each says what it means for the partitions on the broker. The records are in an order in which they may also be written
-in several batches: whoever takes over in between finds a state from which the next decision goes on. A broker is
-fenced only after its partitions were given to others; one that is unfenced, before it gets any (what is then still
-without a leader, `elect_leaderless` of `elections` finds).
-
-AllocateProducerIds (67): blocks of producer ids for brokers to hand out, none of them twice.
+Each decision includes the changes of the broker's partitions. The order of the records allows to write them in several
+batches: a controller that takes over in between finds a state from which the next decision continues. A broker is
+fenced after its partitions have other leaders. It is unfenced before it gets leadership; `elections.elect_leaderless`
+finds partitions that are still without a leader.
 """
 
 from collections.abc import Iterator
@@ -37,18 +35,18 @@ from millstream.node.metadata.records import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerIntroduction:
-    """What a broker says of itself when it starts."""
+    """The data of a BrokerRegistration request, which a broker sends when it starts."""
 
     broker_id: BrokerId
     incarnation_id: UUID
-    """New for every start of the process."""
+    """A new id for every start of the process."""
     cluster_id: str
     end_points: tuple[Endpoint, ...]
     features: tuple[SupportedFeature, ...] = SUPPORTED_FEATURES
     rack: str | None = None
     log_dirs: tuple[UUID, ...] = ()
     previous_broker_epoch: int = -1
-    """The epoch in which it ran before, if it stopped cleanly then."""
+    """The broker's previous epoch if it stopped cleanly; else -1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +56,7 @@ class BrokerAdmission(Outcome):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """What a broker tells the controller again and again."""
+    """The data of a BrokerHeartbeat request."""
 
     broker_id: BrokerId
     broker_epoch: int
@@ -67,7 +65,7 @@ class Heartbeat:
     want_fence: bool = False
     want_shut_down: bool = False
     offline_log_dirs: tuple[UUID, ...] = ()
-    """Log directories that have failed."""
+    """The ids of failed log directories."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +74,7 @@ class HeartbeatAnswer(Outcome):
     is_fenced: bool
     should_shut_down: bool
     in_controlled_shutdown: bool
-    """Not on the wire: the controller notes the offset at which a shutdown began."""
+    """Not sent: the controller stores the offset at which the shutdown began."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,13 +90,13 @@ def admit_broker(
     next_offset: int,
     session_alive: bool = False,
 ) -> Decision[BrokerAdmission]:
-    """Registers a broker's process, fenced at first. `next_offset` is where the first record will be written.
+    """Registers a broker process, fenced at first. `next_offset` is the offset of the first record of the decision.
 
-    `session_alive` says that the process which registered under this number before is still heard of. A process that
-    registers again gets the epoch that it has. A new one takes the place of the earlier: that one is out of every ISR,
-    and if it did not stop cleanly (the new one does not know its epoch), no longer eligible to lead either. Only where
-    nobody noticed that it was gone, and nobody could have led in its place, all is as if it had never stopped: with
-    10,000 partitions a start would otherwise write 20,000 records.
+    `session_alive`: the process that registered with this id before still sends heartbeats. A process that registers
+    again keeps its epoch. A new process replaces the earlier one: the broker leaves every ISR, and if it did not stop
+    cleanly (the new process does not send its epoch), every ELR too. There is one exception: the broker stopped
+    cleanly, it was not fenced, and no other broker is active. Then no partition changes. With 10,000 partitions, a
+    start would otherwise write 20,000 records.
     """
     earlier = image.brokers.get(broker.broker_id)
     _check_introduction(image, broker)
@@ -107,8 +105,8 @@ def admit_broker(
     if earlier is not None and session_alive and not earlier.in_controlled_shutdown:
         raise KafkaError(
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,
-            f"Another broker is running with node.id={broker.broker_id}; give each its own number. If this is the same "
-            "broker after a restart, it is admitted once its former session has ended.",
+            f"Another broker is running with node.id={broker.broker_id}. Give each broker its own node.id. If this is "
+            "the same broker after a restart, it can register when its previous session has ended.",
         )
     stopped_cleanly = earlier is not None and broker.previous_broker_epoch == earlier.epoch
     goes_on = stopped_cleanly and earlier is not None and earlier.active and _is_alone(image, broker.broker_id)
@@ -134,10 +132,10 @@ def admit_broker(
 def process_heartbeat(
     image: MetadataImage, heartbeat: Heartbeat, config: BrokerConfig, *, others_know: bool
 ) -> Decision[HeartbeatAnswer]:
-    """Fences, unfences or shuts down the broker as it wishes and may.
+    """Fences, unfences or shuts down the broker, as the heartbeat requests and the state allows.
 
-    `others_know` says that every active broker has applied the records with which this one's shutdown began: only then
-    may it stop, for nobody asks it any more. STALE_BROKER_EPOCH for a broker that is not registered in this epoch.
+    `others_know`: every other active broker has applied the records of this broker's controlled shutdown. Only then may
+    it stop, because it gets no more requests. Raises STALE_BROKER_EPOCH if the broker epoch is not current.
     """
     broker = registered(image, heartbeat.broker_id, heartbeat.broker_epoch)
     caught_up = heartbeat.current_metadata_offset >= broker.epoch
@@ -147,7 +145,7 @@ def process_heartbeat(
     fenced, shutting_down, stop = broker.fenced, broker.in_controlled_shutdown, False
     if broker.fenced:
         stop = heartbeat.want_shut_down
-        # A process that began to shut down is never taken back: the next one registers anew.
+        # A process that began to shut down is never unfenced: the next process registers again.
         fenced = stop or heartbeat.want_fence or not caught_up or broker.in_controlled_shutdown
     elif heartbeat.want_fence and heartbeat.want_shut_down and not broker.in_controlled_shutdown:
         fenced = stop = True
@@ -175,9 +173,9 @@ def process_heartbeat(
 def _without_its_disk(
     image: MetadataImage, broker: BrokerRegistration, heartbeat: Heartbeat, config: BrokerConfig, caught_up: bool
 ) -> Decision[HeartbeatAnswer]:
-    """Others lead from now on, and the broker is in no ISR. It registers again when its disk works again.
+    """Fences a broker whose log directory has failed. It registers again when the disk works again.
 
-    Its process counts as shutting down, so no heartbeat that comes late unfences it.
+    The process counts as shutting down, so that a late heartbeat does not unfence it.
     """
     online = tuple(each for each in broker.log_dirs if each not in heartbeat.offline_log_dirs)
     records: list[MetadataRecord] = [] if broker.fenced else list(_taken_out(image, config, broker.id))
@@ -197,7 +195,7 @@ def _without_its_disk(
 
 
 def fence_broker(image: MetadataImage, broker_id: BrokerId, config: BrokerConfig) -> Decision[BrokerDeparture]:
-    """Takes a broker that is not heard of out of service: others lead what it led, and it is in no ISR."""
+    """Fences a broker: other brokers lead its partitions, and it leaves every ISR."""
     broker = registered(image, broker_id)
     answer = (BrokerDeparture(broker_id=broker_id),)
     if broker.fenced:
@@ -208,7 +206,7 @@ def fence_broker(image: MetadataImage, broker_id: BrokerId, config: BrokerConfig
 
 
 def unfence_broker(image: MetadataImage, broker_id: BrokerId, config: BrokerConfig) -> Decision[BrokerDeparture]:
-    """Takes a broker (back) into service; partitions that waited for it have a leader again."""
+    """Unfences a broker, and elects leaders for partitions that had none."""
     broker = registered(image, broker_id)
     answer = (BrokerDeparture(broker_id=broker_id),)
     if not broker.fenced or broker.in_controlled_shutdown:
@@ -224,7 +222,7 @@ def unfence_broker(image: MetadataImage, broker_id: BrokerId, config: BrokerConf
 def begin_controlled_shutdown(
     image: MetadataImage, broker_id: BrokerId, config: BrokerConfig
 ) -> Decision[BrokerDeparture]:
-    """Lets others lead what the broker leads, before it stops. May be repeated for what is left."""
+    """Moves leadership to other brokers before the broker stops. May be repeated for partitions that are left."""
     broker = registered(image, broker_id)
     records: list[MetadataRecord] = []
     if not broker.in_controlled_shutdown:
@@ -236,9 +234,9 @@ def begin_controlled_shutdown(
 
 
 def unregister_broker(image: MetadataImage, broker_id: BrokerId, config: BrokerConfig) -> Decision[BrokerDeparture]:
-    """Forgets a broker. Its replicas stay assigned and are under-replicated until they are moved, as in Kafka.
+    """Removes a broker. Its replicas stay assigned and are under-replicated until they are moved, as in Kafka.
 
-    If it was cordoned, to be drained, that is over: who gets its number next begins anew.
+    Also removes its cordon: the next broker with this id may get replicas.
     """
     broker = registered(image, broker_id)
     records: list[MetadataRecord] = list(_taken_out(image, config, broker_id))
@@ -252,16 +250,16 @@ def unregister_broker(image: MetadataImage, broker_id: BrokerId, config: BrokerC
 
 
 def registered(image: MetadataImage, broker_id: BrokerId, broker_epoch: int | None = None) -> BrokerRegistration:
-    """The registration of a broker in this epoch; Kafka's error if it is none or another."""
+    """The registration of a broker; Kafka's error if it is not registered, or has another epoch."""
     broker = image.brokers.get(broker_id)
     if broker is None:
         code = ErrorCode.BROKER_ID_NOT_REGISTERED if broker_epoch is None else ErrorCode.STALE_BROKER_EPOCH
-        raise KafkaError(code, f"Broker {broker_id} is not registered; it must register first.")
+        raise KafkaError(code, f"Broker {broker_id} is not registered. It must register first.")
     if broker_epoch is not None and broker.epoch != broker_epoch:
         raise KafkaError(
             ErrorCode.STALE_BROKER_EPOCH,
-            f"Broker {broker_id} is in epoch {broker.epoch}, not {broker_epoch}: a later process has its number, or it "
-            "must register again.",
+            f"Broker {broker_id} has epoch {broker.epoch}, not {broker_epoch}: another process has registered with "
+            "this id, or the broker must register again.",
         )
     return broker
 
@@ -282,7 +280,7 @@ def leaderless(image: MetadataImage) -> Iterator[tuple[TopicImage, int]]:
 
 
 def partitions_that_count_on(image: MetadataImage, broker_id: BrokerId) -> Iterator[tuple[TopicImage, int]]:
-    """The partitions that have the broker in their ISR or ELR. (A pass over 10,000 partitions takes a millisecond.)"""
+    """The partitions with the broker in their ISR or ELR. (10,000 partitions take a millisecond.)"""
     for topic in image.topics.values():
         for number, partition in enumerate(topic.partitions):
             if broker_id in partition.isr or broker_id in partition.eligible_leader_replicas:
@@ -301,7 +299,7 @@ def _taken_out(
 
 
 def _amended(earlier: BrokerRegistration, broker: BrokerIntroduction) -> Decision[BrokerAdmission]:
-    """The same process says anew what it is: fenced or not, it stays so."""
+    """The same process registers again, perhaps with other data. It stays fenced or unfenced."""
     answer = (BrokerAdmission(broker_epoch=earlier.epoch),)
     now = replace(
         earlier, end_points=broker.end_points, features=broker.features, rack=broker.rack, log_dirs=broker.log_dirs
@@ -326,22 +324,22 @@ def _check_introduction(image: MetadataImage, broker: BrokerIntroduction) -> Non
     if broker.cluster_id != image.cluster_id:
         raise KafkaError(
             ErrorCode.INCONSISTENT_CLUSTER_ID,
-            f"Broker {broker.broker_id} belongs to cluster {broker.cluster_id}, this is cluster {image.cluster_id}. "
-            "Give it an empty data directory, or the addresses of its own cluster.",
+            f"Broker {broker.broker_id} belongs to cluster {broker.cluster_id}, but this is cluster "
+            f"{image.cluster_id}. Start it with an empty data directory, or with the addresses of its own cluster.",
         )
     if broker.broker_id < 0:
         raise KafkaError(ErrorCode.INVALID_REGISTRATION, "A broker's node.id must be 0 or more.")
     if not broker.end_points:
         raise KafkaError(
             ErrorCode.INVALID_REGISTRATION,
-            f"Broker {broker.broker_id} has no address for clients: set its listeners.",
+            f"Broker {broker.broker_id} has no address for clients. Set its listeners.",
         )
     for other in image.brokers.values():
         if other.id != broker.broker_id and set(other.log_dirs) & set(broker.log_dirs):
             raise KafkaError(
                 ErrorCode.DUPLICATE_BROKER_REGISTRATION,
-                f"Broker {broker.broker_id} has the data directory of broker {other.id}: was it copied? Start broker "
-                f"{broker.broker_id} on an empty directory.",
+                f"Broker {broker.broker_id} has a copy of the data directory of broker {other.id}. Start broker "
+                f"{broker.broker_id} with an empty data directory.",
             )
     check_feature_support(image, broker.broker_id, broker.features)
 
@@ -356,17 +354,17 @@ class ProducerIdBlock(Outcome):
 
 
 def allocate_producer_ids(image: MetadataImage, broker_id: BrokerId, broker_epoch: int) -> Decision[ProducerIdBlock]:
-    """Hands a broker a block of producer ids that nobody had before."""
+    """Allocates a block of new producer ids to a broker."""
     broker = image.brokers.get(broker_id)
     if broker is None:
         raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker {broker_id} is not registered.")
     if broker.epoch != broker_epoch:
         raise KafkaError(
-            ErrorCode.STALE_BROKER_EPOCH, f"Broker {broker_id} is in epoch {broker.epoch}, not {broker_epoch}."
+            ErrorCode.STALE_BROKER_EPOCH, f"Broker {broker_id} has epoch {broker.epoch}, not {broker_epoch}."
         )
     first = image.next_producer_id
     if first > (1 << 63) - 1 - PRODUCER_ID_BLOCK_SIZE:
-        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "All producer ids are taken.")
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "All producer ids are allocated.")
     record = ProducerIdsRecord(
         broker_id=broker_id, broker_epoch=broker_epoch, next_producer_id=first + PRODUCER_ID_BLOCK_SIZE
     )

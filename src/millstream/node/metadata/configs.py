@@ -1,4 +1,4 @@
-"""Decisions on settings of topics, brokers and groups: replace all, or set, delete, append, subtract one by one."""
+"""Decisions on settings of topics, brokers and groups: AlterConfigs (33) and IncrementalAlterConfigs (44)."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,13 +27,13 @@ from millstream.node.metadata.partitions import PartitionChanger
 from millstream.node.metadata.records import ConfigRecord, Decision, MetadataRecord, Outcome, refusal
 
 LONGEST_TEXT = (1 << 15) - 1
-"""Bytes of a name or a value."""
+"""The maximum size of a name or a value, in bytes."""
 MOST_SETTINGS = 1_000
-"""For one resource in one request: more than there are."""
+"""The maximum number of settings of one resource in one request. There are fewer settings than this."""
 
 
 class Operation(IntEnum):
-    """What to do with one setting, with Kafka's numbers."""
+    """The operation on one setting, with Kafka's numbers."""
 
     SET = 0
     DELETE = 1
@@ -60,7 +60,7 @@ def incremental_alter_configs(
     *,
     validate_only: bool = False,
 ) -> Decision[ConfigAlteration]:
-    """Changes single settings; what is not named stays."""
+    """Changes single settings. Settings that are not in the request keep their values."""
 
     def next_values(resource: ConfigResource, asked: Sequence[ConfigChange]) -> dict[str, str]:
         twice = [name for name, count in Counter(change.name for change in asked).items() if count > 1]
@@ -81,7 +81,7 @@ def alter_configs(
     *,
     validate_only: bool = False,
 ) -> Decision[ConfigAlteration]:
-    """The older way: the settings that are named are all that the resource has afterwards."""
+    """Replaces all settings of a resource (AlterConfigs, the older API)."""
 
     def next_values(resource: ConfigResource, given: Mapping[str, str | None]) -> dict[str, str]:
         for name in given:
@@ -116,7 +116,8 @@ def _decide(
             continue
         records += _difference(resource, image.configs.get(resource, {}), values)
         results.append(ConfigAlteration(resource=resource))
-    # First they lose the right to lead, then others may acknowledge without them, also if written in two batches.
+    # ELR changes come first: a replica must lose its eligibility before an ISR without it may acknowledge records. This
+    # holds also if the records are written in two batches.
     records = [*_eligible_leader_changes(image, records, config), *records]
     return Decision(() if validate_only else tuple(records), tuple(results))
 
@@ -130,24 +131,23 @@ def _check_resource(image: MetadataImage, resource: ConfigResource, config: Brok
         if number and number not in map(str, image.brokers):
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,
-                f"There is no broker {number!r}; this is broker {config.node_id}, and an empty name means all brokers.",
+                f"There is no broker {number!r} in the cluster. An empty name means all brokers.",
             )
     elif resource.type == ResourceType.GROUP:
         if not resource.name:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "A group is named by its id, which cannot be empty.")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "The group id is empty.")
     else:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
-            f"Settings of resource type {resource.type} cannot be changed; topics (2), brokers (4) and groups (32) "
-            "have settings.",
+            f"Resource type {resource.type} has no settings. Topics (2), brokers (4) and groups (32) have settings.",
         )
 
 
 def _setting(resource: ConfigResource, name: str) -> Setting[Any]:
-    """The declaration of a setting that the resource can have and that can change while brokers run."""
+    """The declaration of a setting of the resource that can be changed while brokers run."""
     if resource.type == ResourceType.BROKER and name == CLUSTER_ID_NAME:
         raise KafkaError(
-            ErrorCode.INVALID_REQUEST, f"{name} cannot be altered: it was decided when the cluster began, for good."
+            ErrorCode.INVALID_REQUEST, f"{name} cannot be changed: it is fixed when the cluster is created."
         )
     if resource.type == ResourceType.TOPIC:
         try:
@@ -175,7 +175,7 @@ def _setting(resource: ConfigResource, name: str) -> Setting[Any]:
 def _change(values: dict[str, str], resource: ConfigResource, change: ConfigChange, config: BrokerConfig) -> None:
     name = change.name
     if change.operation == Operation.DELETE and name != CLUSTER_ID_NAME:
-        values.pop(name, None)  # also what this version does not know, and what was never set
+        values.pop(name, None)  # also for settings that are not set, or that this version does not know
         return
     setting = _setting(resource, name)
     if change.operation == Operation.SET:
@@ -212,12 +212,12 @@ def _required(name: str, value: str | None) -> str:
 
 
 def check_sizes(resource_name: str, values: Mapping[str, str]) -> None:
-    """Kafka's bound on a value, for names too: every node keeps them in memory, and sends them in snapshots."""
+    """Kafka's limit for values, applied to names too: every node keeps them in memory and in snapshots."""
     for what, text in (("name of a resource", resource_name), *_texts(values)):
         size = len(text.encode())
         if size > LONGEST_TEXT:
             raise KafkaError(
-                ErrorCode.INVALID_CONFIG, f"The {what} has {size} bytes: the maximum size is {LONGEST_TEXT} bytes."
+                ErrorCode.INVALID_CONFIG, f"The {what} has {size} bytes. The maximum size is {LONGEST_TEXT} bytes."
             )
 
 
@@ -246,7 +246,7 @@ def _check_values(
 
 
 def _check_min_insync_replicas(image: MetadataImage, resource: ConfigResource, values: Mapping[str, str]) -> None:
-    """While eligible leaders are remembered, controller and leaders must agree on when an ISR is large enough."""
+    """With eligible leader replicas, controller and leaders must use the same `min.insync.replicas`."""
     name = log.MIN_INSYNC_REPLICAS.name
     old, new = image.configs.get(resource, {}).get(name), values.get(name)
     if resource.type != ResourceType.BROKER or old == new or not eligible_leader_replicas_enabled(image):
@@ -254,20 +254,23 @@ def _check_min_insync_replicas(image: MetadataImage, resource: ConfigResource, v
     if resource != ALL_BROKERS and new is not None:
         raise KafkaError(
             ErrorCode.INVALID_CONFIG,
-            f"{name} cannot be set for one broker alone while eligible leader replicas are on: set it for all brokers "
-            "(an empty broker name), or for topics.",
+            f"{name} cannot be set for a single broker while eligible leader replicas are enabled. Set it for all "
+            "brokers (an empty broker name) or for topics.",
         )
     if resource == ALL_BROKERS and new is None:
         raise KafkaError(
             ErrorCode.INVALID_CONFIG,
-            f"{name} for all brokers cannot be removed while eligible leader replicas are on: set another value.",
+            f"{name} for all brokers cannot be removed while eligible leader replicas are enabled. Set another value.",
         )
 
 
 def _eligible_leader_changes(
     image: MetadataImage, records: Sequence[MetadataRecord], config: BrokerConfig
 ) -> list[MetadataRecord]:
-    """An ISR that is large enough by the new `min.insync.replicas` acknowledges what those who left it do not have."""
+    """Removes replicas from the ELR where the ISR is large enough by the new `min.insync.replicas`.
+
+    Such an ISR acknowledges records that the replicas outside of it do not have.
+    """
     resources = {
         ConfigResource(record.resource_type, record.resource_name)
         for record in records

@@ -1,9 +1,7 @@
-"""ElectLeaders (43), the balance of preferred leaders, and leaders for partitions that have none.
+"""Leaders and in-sync replicas: ElectLeaders (43), AlterPartition (56), preferred leaders, partitions without a leader.
 
-AlterPartition (56): the leader of a partition asks for another ISR, or says that it has recovered.
-
-A change is refused if the leader, or the controller, does not know the newest state: it is one step from a known state
-to the next. Reassignments are completed here, when all that shall stay are in sync.
+AlterPartition is refused if the leader, or the controller, does not have the newest state: each change is one step from
+a known state to the next. Reassignments are completed here, when all replicas that stay are in sync.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,11 +26,11 @@ from millstream.node.metadata.records import (
 )
 
 MAX_ELECTIONS_AT_ONCE = 1000
-"""As many as the balance of leaders moves in one go, as in Kafka; the rest follows at once in the next."""
+"""The maximum number of elections in one decision, as in Kafka. The next decision follows at once."""
 
 
 class ElectionType(IntEnum):
-    """What ElectLeaders asks for, with Kafka's numbers."""
+    """The election types of ElectLeaders, with Kafka's numbers."""
 
     PREFERRED = 0
     UNCLEAN = 1
@@ -50,10 +48,10 @@ def elect_leaders(
     partitions: Sequence[tuple[str, int]] | None,
     config: BrokerConfig,
 ) -> Decision[ElectionAnswer]:
-    """Elects leaders of the partitions, or (None) of all; then those that need no election are not in the answer."""
+    """Elects leaders of the partitions. With None: of all, and partitions that need no election get no result."""
     if election_type not in list(ElectionType):
         raise KafkaError(
-            ErrorCode.INVALID_REQUEST, f"Unknown election type {election_type}: 0 is preferred, 1 is unclean."
+            ErrorCode.INVALID_REQUEST, f"Unknown election type {election_type}. Use 0 (preferred) or 1 (unclean)."
         )
     wanted = ElectionType(election_type)
     changer = PartitionChanger(image, config)
@@ -75,9 +73,9 @@ def elect_leaders(
 def balance_leaders(
     image: MetadataImage, config: BrokerConfig, *, limit: int = MAX_ELECTIONS_AT_ONCE
 ) -> Decision[ElectionAnswer]:
-    """Lets the preferred replica lead again wherever it is in sync: what `auto.leader.rebalance.enable` does.
+    """Elects preferred replicas that are in sync and do not lead (`auto.leader.rebalance.enable`).
 
-    At most `limit` partitions are in one decision; as many results tell that more may be left.
+    If there are `limit` results, more partitions may be left for the next decision.
     """
     changer = PartitionChanger(image, config)
     active = {broker.id for broker in image.brokers.values() if broker.active}
@@ -100,10 +98,10 @@ def balance_leaders(
 def elect_leaderless(
     image: MetadataImage, config: BrokerConfig, *, limit: int = MAX_ELECTIONS_AT_ONCE
 ) -> Decision[ElectionAnswer]:
-    """Gives a leader to each partition that has none and can have one.
+    """Elects a leader for each partition that has none, where this is possible.
 
-    For a controller that begins (its predecessor may have stopped halfway), and from time to time, since a topic may
-    have got `unclean.leader.election.enable` meanwhile.
+    Runs when a controller becomes active, because its predecessor may have stopped in between; and periodically,
+    because a topic may have got `unclean.leader.election.enable`.
     """
     changer = PartitionChanger(image, config)
     records: list[MetadataRecord] = []
@@ -128,12 +126,13 @@ def _elected(
     topic, partition = _partition(image, topic_name, number)
     if wanted is ElectionType.PREFERRED:
         if partition.leader == partition.replicas[0]:
-            raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED, "The preferred replica leads already.")
+            raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED, "The preferred replica is the leader already.")
         record = changer.change(topic, number, election=Election.PREFERRED)
         if record is None or record.leader == NO_LEADER_CHANGE:
             raise KafkaError(
                 ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
-                f"The preferred replica, {partition.replicas[0]}, is not in sync or not available; try again later.",
+                f"The preferred replica {partition.replicas[0]} is not in sync or its broker is not available. "
+                "Try again later.",
             )
         return record
     if partition.has_leader:
@@ -142,7 +141,7 @@ def _elected(
     if record is None or record.leader in (NO_LEADER, NO_LEADER_CHANGE):
         raise KafkaError(
             ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
-            f"None of the replicas {list(partition.replicas)} is available; start one of their brokers.",
+            f"None of the replicas {list(partition.replicas)} is available. Start one of their brokers.",
         )
     return record
 
@@ -150,14 +149,14 @@ def _elected(
 def _partition(image: MetadataImage, topic_name: str, number: int) -> tuple[TopicImage, PartitionState]:
     topic = image.topics.get(TopicName(topic_name))
     if topic is None:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {topic_name}.")
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {topic_name!r} does not exist.")
     if not 0 <= number < len(topic.partitions):
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {topic_name}-{number}.")
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {topic_name} has no partition {number}.")
     return topic, topic.partitions[number]
 
 
 ANY_EPOCH = -1
-"""The epoch of a replica's broker, where the leader does not know it."""
+"""The broker epoch of a replica if the leader does not know it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +166,7 @@ class IsrChange:
     leader_epoch: int
     partition_epoch: int
     new_isr: Sequence[tuple[int, int]]
-    """Each member and the epoch of its broker in which the leader saw it catch up."""
+    """Each member, and the epoch of its broker when it caught up with the leader."""
     leader_recovery_state: int = RECOVERED
 
 
@@ -176,7 +175,7 @@ class IsrAnswer(Outcome):
     topic_id: UUID
     partition: int
     state: PartitionState | None = None
-    """The partition after the change, if there was no error."""
+    """The partition after the change; None after an error."""
 
 
 def alter_partitions(
@@ -186,7 +185,7 @@ def alter_partitions(
     changes: Sequence[IsrChange],
     config: BrokerConfig,
 ) -> Decision[IsrAnswer]:
-    """Makes the changes that the leader may make. The whole is refused, with STALE_BROKER_EPOCH, to another process."""
+    """Applies the ISR changes that a leader requests. Raises STALE_BROKER_EPOCH if the broker epoch is not current."""
     registered(image, broker_id, broker_epoch)
     changer = PartitionChanger(image, config)
     records: list[MetadataRecord] = []
@@ -196,7 +195,7 @@ def alter_partitions(
         answer = IsrAnswer(topic_id=change.topic_id, partition=change.partition)
         try:
             if (change.topic_id, change.partition) in seen:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "The same partition is named twice in one request.")
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "The request names a partition twice.")
             seen.add((change.topic_id, change.partition))
             topic, state = _partition_by_id(image, change)
             _check(image, broker_id, change, state)
@@ -214,8 +213,8 @@ def alter_partitions(
             records.append(record)
             state = changed(state, record)
             if record.leader not in (NO_LEADER_CHANGE, broker_id):
-                # The leader was to be removed, and the reassignment is complete: it is done, and it no longer leads.
-                message = f"The reassignment is complete; broker {state.leader} leads the partition now."
+                # The change completed a reassignment that removes the leader: it is applied, and the leader changes.
+                message = f"The reassignment is complete. Broker {state.leader} is the new leader."
                 results.append(replace(answer, error=ErrorCode.NEW_LEADER_ELECTED, message=message))
                 continue
         results.append(replace(answer, state=state))
@@ -225,7 +224,7 @@ def alter_partitions(
 def _partition_by_id(image: MetadataImage, change: IsrChange) -> tuple[TopicImage, PartitionState]:
     topic = image.topics_by_id.get(TopicId(change.topic_id))
     if topic is None:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"No topic has the id {change.topic_id}; it may be deleted.")
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"No topic has the id {change.topic_id}. It may be deleted.")
     if not 0 <= change.partition < len(topic.partitions):
         raise KafkaError(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {topic.name} has no partition {change.partition}."
@@ -235,29 +234,30 @@ def _partition_by_id(image: MetadataImage, change: IsrChange) -> tuple[TopicImag
 
 def _check(image: MetadataImage, broker_id: BrokerId, change: IsrChange, state: PartitionState) -> None:
     if change.leader_epoch > state.leader_epoch or change.partition_epoch > state.partition_epoch:
-        # The leader knows more than this controller: another one must have told it.
-        raise KafkaError(ErrorCode.NOT_CONTROLLER, "A newer controller is active; look it up and ask again.")
+        # The leader has newer metadata than this controller: a newer controller is active.
+        raise KafkaError(ErrorCode.NOT_CONTROLLER, "Another controller is active. Send the request to it.")
     if change.leader_epoch < state.leader_epoch:
         raise KafkaError(
             ErrorCode.FENCED_LEADER_EPOCH,
-            f"Leader epoch {change.leader_epoch} is over, it is {state.leader_epoch} now; wait for newer metadata.",
+            f"Leader epoch {change.leader_epoch} is stale, the current one is {state.leader_epoch}. Wait for newer "
+            "metadata.",
         )
     if broker_id != state.leader:
         raise KafkaError(
-            ErrorCode.INVALID_REQUEST, f"Broker {broker_id} does not lead the partition: {state.leader} does."
+            ErrorCode.INVALID_REQUEST, f"Broker {broker_id} is not the leader of the partition: {state.leader} is."
         )
     if change.partition_epoch < state.partition_epoch:
         raise KafkaError(
             ErrorCode.INVALID_UPDATE_VERSION,
-            f"Partition epoch {change.partition_epoch} is not the present one, {state.partition_epoch}; wait for newer "
-            "metadata.",
+            f"Partition epoch {change.partition_epoch} is stale, the current one is {state.partition_epoch}. Wait for "
+            "newer metadata.",
         )
     _check_members(change, state)
     for member, epoch in change.new_isr:
         problem = _ineligible(image, member, epoch)
         if problem is not None:
             raise KafkaError(
-                ErrorCode.INELIGIBLE_REPLICA, f"Replica {member} cannot be in sync: {problem}; leave it out for now."
+                ErrorCode.INELIGIBLE_REPLICA, f"Replica {member} cannot be in the ISR: {problem}. Remove it for now."
             )
 
 
@@ -265,13 +265,13 @@ def _check_members(change: IsrChange, state: PartitionState) -> None:
     members = [member for member, _ in change.new_isr]
     problem = None
     if len(set(members)) != len(members) or not set(members) <= set(state.replicas):
-        problem = f"The ISR {members} is not a part of the replicas {list(state.replicas)}."
+        problem = f"The ISR {members} is not a subset of the replicas {list(state.replicas)}."
     elif state.leader not in members:
-        problem = f"The ISR {members} lacks the leader, {state.leader}."
+        problem = f"The ISR {members} does not contain the leader {state.leader}."
     elif change.leader_recovery_state not in (RECOVERED, RECOVERING):
-        problem = f"There is no leader recovery state {change.leader_recovery_state}."
+        problem = f"Unknown leader recovery state {change.leader_recovery_state}."
     elif change.leader_recovery_state == RECOVERING and len(members) > 1:
-        problem = "Nobody else can be in sync with a leader that has not recovered."
+        problem = "While the leader recovers, no other replica can be in the ISR."
     elif change.leader_recovery_state == RECOVERING and state.leader_recovery_state == RECOVERED:
         problem = "The leader has recovered already."
     if problem is not None:

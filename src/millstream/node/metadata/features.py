@@ -1,6 +1,6 @@
-"""The features of a cluster and their levels: what this version supports, and what a new cluster begins with.
+"""Features of a cluster and their levels: supported ranges, levels of a new cluster, UpdateFeatures (57).
 
-UpdateFeatures (57): the levels of features go up, or down where that is possible. All of a request, or nothing.
+An UpdateFeatures request is applied as a whole or not at all.
 """
 
 from collections.abc import Sequence
@@ -22,18 +22,18 @@ from millstream.node.metadata.records import (
 )
 
 METADATA_VERSION = SupportedFeature(name="metadata.version", min_supported_version=7, max_supported_version=29)
-"""The range of Kafka's metadata versions that the records of ours fit; 29 is 4.2-IV1."""
+"""The metadata versions of Kafka whose records are supported; 29 is 4.2-IV1."""
 GROUP_VERSION = SupportedFeature(name="group.version", min_supported_version=0, max_supported_version=1)
-"""Level 1 tells clients that groups can be assigned by the broker (KIP-848)."""
+"""Level 1: the broker can assign the partitions of groups (KIP-848)."""
 SHARE_VERSION = SupportedFeature(name="share.version", min_supported_version=0, max_supported_version=1)
-"""Level 1 tells clients that there are share groups (KIP-932)."""
+"""Level 1: share groups are supported (KIP-932)."""
 TRANSACTION_VERSION = SupportedFeature(name="transaction.version", min_supported_version=0, max_supported_version=2)
-"""From level 1 on the state of transactions may have tagged fields. Level 2 tells clients that each transaction has an
-epoch of its own, and that partitions need not be added before records are sent to them (KIP-890)."""
+"""From level 1 on the state of transactions may have tagged fields. Level 2: each transaction has a new producer epoch,
+and clients need not add partitions before they send records (KIP-890)."""
 ELIGIBLE_LEADER_REPLICAS_VERSION = SupportedFeature(
     name="eligible.leader.replicas.version", min_supported_version=0, max_supported_version=1
 )
-"""At level 1 the replicas that left a too small ISR are remembered, and may lead when it is empty (KIP-966)."""
+"""Level 1: replicas that left an ISR below `min.insync.replicas` stay eligible to lead (KIP-966)."""
 SUPPORTED_FEATURES = (
     METADATA_VERSION,
     GROUP_VERSION,
@@ -44,10 +44,9 @@ SUPPORTED_FEATURES = (
 
 
 def bootstrap_records(cluster_id: str, config: BrokerConfig) -> tuple[MetadataRecord, ...]:
-    """What the first leader of an empty log writes: the newest level of each feature, and the cluster's id.
+    """The first records of an empty log: the newest level of each feature, and the cluster id.
 
-    And, as in Kafka, `min.insync.replicas` for all brokers: who may lead (ELR) depends on leaders and controller having
-    the same idea of it.
+    As in Kafka, also `min.insync.replicas` for all brokers: ELR needs the same value on leaders and controller.
     """
     return (
         *missing_features(MetadataImage()),
@@ -67,10 +66,10 @@ def min_insync_replicas_for_all(config: BrokerConfig) -> ConfigRecord:
 
 
 def missing_features(image: MetadataImage) -> tuple[FeatureLevelRecord, ...]:
-    """Levels for the features that the log never heard of.
+    """Levels for features that are not in the log.
 
-    A new cluster's metadata log begins with them: the first is the version of what follows. To a log that an earlier
-    version of ours began, those are added that it did not know; what was switched off stays off.
+    The metadata log of a new cluster begins with them, and the first one is the version of the records that follow. In
+    a log of an earlier version of Millstream, new features are added. Disabled features stay disabled.
     """
     return tuple(
         FeatureLevelRecord(name=feature.name, feature_level=feature.max_supported_version)
@@ -84,30 +83,31 @@ def eligible_leader_replicas_enabled(image: MetadataImage) -> bool:
 
 
 def transaction_version(image: MetadataImage) -> int:
-    """The level of `transaction.version`; 0 in a cluster that has none yet."""
+    """The level of `transaction.version`; 0 if the cluster does not have it."""
     return image.features.get(TRANSACTION_VERSION.name, 0)
 
 
 def check_feature_support(image: MetadataImage, broker_id: int, offered: Sequence[SupportedFeature]) -> None:
-    """Refuses, with UNSUPPORTED_VERSION, a broker that does not know the levels of features which the cluster uses."""
+    """Raises UNSUPPORTED_VERSION if the broker does not support the feature levels of the cluster."""
     ranges = {feature.name: feature for feature in offered}
     for name, level in image.features.items():
         feature = ranges.get(name)
         if feature is None:
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_VERSION,
-                f"Broker {broker_id} does not know {name}, which the cluster uses at level {level}; upgrade it.",
+                f"Broker {broker_id} does not support feature {name}, which the cluster uses at level {level}. "
+                "Upgrade the broker.",
             )
         if not feature.min_supported_version <= level <= feature.max_supported_version:
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_VERSION,
                 f"Broker {broker_id} supports {name} from level {feature.min_supported_version} to "
-                f"{feature.max_supported_version}, but the cluster uses level {level}: run a version that supports it.",
+                f"{feature.max_supported_version}, but the cluster uses level {level}. Run a version that supports it.",
             )
 
 
 class UpgradeType(IntEnum):
-    """What a client allows, with Kafka's numbers."""
+    """The upgrade types that a client may request, with Kafka's numbers."""
 
     UPGRADE = 1
     SAFE_DOWNGRADE = 2
@@ -118,7 +118,7 @@ class UpgradeType(IntEnum):
 class FeatureUpdate:
     name: str
     level: int
-    """0 switches the feature off."""
+    """0 disables the feature."""
     upgrade_type: int = UpgradeType.UPGRADE
 
 
@@ -130,9 +130,9 @@ class FeatureAnswer(Outcome):
 def update_features(
     image: MetadataImage, updates: Sequence[FeatureUpdate], config: BrokerConfig, *, validate_only: bool = False
 ) -> Decision[FeatureAnswer]:
-    """Gives features the levels that are asked for; INVALID_UPDATE_VERSION, and nothing changed, if one cannot be."""
+    """Changes the levels of features. If one change is not possible: INVALID_UPDATE_VERSION, and nothing changes."""
     if len({update.name for update in updates}) != len(updates):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "The same feature is named twice in one request.")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "The request names a feature twice.")
     records: list[MetadataRecord] = []
     for update in updates:
         _check(image, update)
@@ -148,7 +148,7 @@ def update_features(
 def _check(image: MetadataImage, update: FeatureUpdate) -> None:
     name, level, current = update.name, update.level, image.features.get(update.name, 0)
     if update.upgrade_type not in list(UpgradeType):
-        raise _refused(name, f"there is no upgrade type {update.upgrade_type}; use 1 (upgrade), 2 or 3 (downgrade)")
+        raise _refused(name, f"unknown upgrade type {update.upgrade_type}; use 1 (upgrade), 2 or 3 (downgrade)")
     if level < 0:
         raise _refused(name, "a level cannot be less than 0")
     ours = next((feature for feature in SUPPORTED_FEATURES if feature.name == name), None)
@@ -164,13 +164,15 @@ def _check(image: MetadataImage, update: FeatureUpdate) -> None:
     for who, feature in ranges:
         if level > 0 and not feature.min_supported_version <= level <= feature.max_supported_version:
             lowest, highest = feature.min_supported_version, feature.max_supported_version
-            raise _refused(name, f"level {level} is not possible: {who} {lowest} to {highest}")
+            raise _refused(name, f"level {level} is not supported: {who} levels {lowest} to {highest}")
     if level < current and update.upgrade_type == UpgradeType.UPGRADE:
-        raise _refused(name, f"level {level} is below the present one, {current}; ask for a downgrade to go there")
+        raise _refused(name, f"level {level} is below the current level {current}; request a downgrade")
     if level > current and update.upgrade_type != UpgradeType.UPGRADE:
-        raise _refused(name, f"level {level} is above the present one, {current}; ask for an upgrade to go there")
+        raise _refused(name, f"level {level} is above the current level {current}; request an upgrade")
     if level < current and name == METADATA_VERSION.name:
-        raise _refused(name, "it cannot go down: the metadata log holds records that a lower level does not know")
+        raise _refused(
+            name, "a downgrade is not possible: the metadata log has records that a lower level does not have"
+        )
 
 
 def _refused(name: str, reason: str) -> KafkaError:
@@ -178,7 +180,7 @@ def _refused(name: str, reason: str) -> KafkaError:
 
 
 def _one_minimum_for_all(image: MetadataImage, config: BrokerConfig) -> list[MetadataRecord]:
-    """With eligible leaders, `min.insync.replicas` is the same for the controller and all leaders, as in Kafka."""
+    """Sets `min.insync.replicas` for all brokers and removes values of single brokers, as Kafka does for ELR."""
     name = log.MIN_INSYNC_REPLICAS.name
     records: list[MetadataRecord] = []
     if name not in image.default_broker_config:
@@ -192,7 +194,8 @@ def _one_minimum_for_all(image: MetadataImage, config: BrokerConfig) -> list[Met
 
 
 def _without_eligible_leaders(image: MetadataImage) -> list[MetadataRecord]:
-    """Nobody is forgotten who has all records: where the ISR is empty, those who may lead are the ISR again."""
+    """Clears the ELR of all partitions. Where the ISR is empty, the ELR becomes the ISR, so that no replica with all
+    records is lost."""
     records: list[MetadataRecord] = []
     for topic in image.topics.values():
         for number, partition in enumerate(topic.partitions):

@@ -1,14 +1,10 @@
-"""The cluster's metadata as an immutable value, and how records change it.
+"""The metadata image: the committed metadata as one immutable value, and how records change it.
 
-`apply` makes the next image out of records and shares everything that they did not touch: a topic more costs one
-shallow copy of the topic maps, never a copy of partitions. Readers hold an image as long as they like.
+`apply` returns the next image and shares everything that the records did not change: a new topic costs a shallow copy
+of the topic maps, never a copy of partitions. Within one `apply`, each changed map is copied once.
 
-Records applied to an image. Within one `apply`, what is touched is copied once and then changed in place.
-
-How the cluster's id is kept in the metadata log: as the value of a setting of all brokers that nobody can alter.
-
-Kafka writes it to each node's disk in a format step. Here the first leader of an empty log decides it, and a record
-that Kafka's tools can read carries it to all others. It is no setting: the image keeps it apart from those.
+The cluster id is a record in the metadata log: a setting of all brokers that cannot be altered. Kafka writes it to each
+node's disk in a format step. Here the first leader of an empty log chooses it. The image has it in a field of its own.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -36,7 +32,7 @@ _EMPTY: Mapping[Any, Any] = MappingProxyType({})
 
 
 class ResourceType(IntEnum):
-    """What a setting belongs to, with Kafka's numbers."""
+    """The types of resources with settings, with Kafka's numbers."""
 
     TOPIC = 2
     BROKER = 4
@@ -69,12 +65,12 @@ class BrokerRegistration:
 
     @property
     def active(self) -> bool:
-        """Whether it may lead partitions and be in sync."""
+        """Whether it may lead partitions and be in an ISR."""
         return not self.fenced and not self.in_controlled_shutdown
 
     @property
     def has_lost_its_disk(self) -> bool:
-        """Whether it said that its log directory has failed; a new registration ends this."""
+        """Whether it reported that its log directory has failed. The next registration clears this."""
         return LOST_DIRECTORY in self.log_dirs
 
 
@@ -86,7 +82,7 @@ class PartitionState:
     leader: int
     leader_epoch: int
     partition_epoch: int
-    """Counts every change of this partition; a request that carries an older one is refused."""
+    """Incremented by every change of the partition. Requests with an older epoch are refused."""
     removing_replicas: tuple[int, ...] = ()
     adding_replicas: tuple[int, ...] = ()
     directories: tuple[UUID, ...] = ()
@@ -104,7 +100,7 @@ class TopicImage:
     name: TopicName
     id: TopicId
     partitions: tuple[PartitionState, ...]
-    """By number: partitions count from 0 without a gap."""
+    """By partition number, from 0 without gaps."""
 
     @property
     def replication_factor(self) -> int:
@@ -114,21 +110,21 @@ class TopicImage:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataImage:
     cluster_id: str = ""
-    """Empty until the record that decides it (see cluster_id) was applied."""
+    """Empty until the record with the cluster id is applied."""
     offset: int = -1
-    """The last metadata record that is in this image."""
+    """The offset of the last metadata record in this image."""
     epoch: int = 0
     """The controller epoch in which that record was written."""
     brokers: Mapping[BrokerId, BrokerRegistration] = field(default_factory=dict)
     topics: Mapping[TopicName, TopicImage] = field(default_factory=dict)
     topics_by_id: Mapping[TopicId, TopicImage] = field(default_factory=dict)
     names_by_folded: Mapping[str, TopicName] = field(default_factory=dict)
-    """Each topic's name by how it reads when folded (see topic_names), to find names that collide."""
+    """Each topic's name by its folded name (see topic_names), to find names that collide."""
     configs: Mapping[ConfigResource, Mapping[str, str]] = field(default_factory=dict)
     features: Mapping[str, int] = field(default_factory=dict)
-    """The level of each feature that is on."""
+    """The level of each enabled feature."""
     features_off: frozenset[str] = frozenset()
-    """Features that were switched off, to tell them from those that the log never heard of."""
+    """Disabled features, as opposed to features that are not in the log."""
     next_producer_id: int = 0
 
     def partition(self, at: TopicPartition) -> PartitionState | None:
@@ -138,11 +134,11 @@ class MetadataImage:
         return topic.partitions[at.partition]
 
     def topic_config(self, name: str) -> Mapping[str, str]:
-        """What the topic overrides."""
+        """The settings that the topic overrides."""
         return self.configs.get(ConfigResource(ResourceType.TOPIC, name), _EMPTY)
 
     def broker_config(self, broker_id: int) -> Mapping[str, str]:
-        """The dynamic settings of one broker alone; those of all brokers are under ALL_BROKERS."""
+        """The dynamic settings of a single broker. Those of all brokers are `default_broker_config`."""
         return self.configs.get(ConfigResource(ResourceType.BROKER, str(broker_id)), _EMPTY)
 
     @property
@@ -150,7 +146,7 @@ class MetadataImage:
         return self.configs.get(ALL_BROKERS, _EMPTY)
 
     def cordoned(self, broker_id: int) -> bool:
-        """Whether the broker shall get no new replicas (KIP-1066; a broker has one directory here)."""
+        """Whether the broker gets no new replicas (KIP-1066). A broker has one log directory."""
         name = cluster.CORDONED_LOG_DIRS.name
         return bool(self.broker_config(broker_id).get(name, self.default_broker_config.get(name)))
 
@@ -161,13 +157,13 @@ class MetadataImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataDelta:
-    """What one `apply` changed. A topic that was deleted and made anew is in `deleted` and in `created`."""
+    """The changes of one `apply`. A topic that was deleted and created again is in `deleted` and in `created`."""
 
     deleted: Mapping[TopicId, TopicImage] = field(default_factory=dict)
-    """The topics that are gone, as they were."""
+    """The deleted topics, as they were before."""
     created: Mapping[TopicName, TopicImage] = field(default_factory=dict)
     changed: Mapping[TopicName, TopicImage] = field(default_factory=dict)
-    """The topics that were there before and whose partitions are not the same, as they are now."""
+    """The existing topics with changed partitions, as they are now."""
     configs: frozenset[ConfigResource] = frozenset()
     brokers: frozenset[BrokerId] = frozenset()
 
@@ -181,7 +177,7 @@ CLUSTER_ID_NAME = "cluster.id"
 
 
 def cluster_id_record(cluster_id: str) -> ConfigRecord:
-    """The record that gives the cluster its id; the bootstrap batch has it."""
+    """The record with the cluster id. It is part of the bootstrap batch."""
     return ConfigRecord(
         resource_type=ALL_BROKERS.type, resource_name=ALL_BROKERS.name, name=CLUSTER_ID_NAME, value=cluster_id
     )
@@ -195,9 +191,10 @@ E = TypeVar("E")
 
 
 def apply(image: MetadataImage, batch: Iterable[MetadataRecord], *, offset: int, epoch: int) -> Applied:
-    """The image after the records, the last of which has `offset` in the metadata log and was written in `epoch`.
+    """Applies records to an image. `offset` and `epoch` are those of the last record in the metadata log.
 
-    Records that contradict the image (a partition of no topic, a second topic of one name) are CorruptMetadataError.
+    Raises CorruptMetadataError for records that contradict the image: a partition of an unknown topic, a second topic
+    with the same name.
     """
     builder = _Builder(image)
     for record in batch:
@@ -206,23 +203,23 @@ def apply(image: MetadataImage, batch: Iterable[MetadataRecord], *, offset: int,
 
 
 def replay(image: MetadataImage, batches: Iterable[tuple[int, int, Iterable[MetadataRecord]]]) -> MetadataImage:
-    """The image after a whole log, given as (last offset, epoch, records) of each batch.
+    """Applies a whole log, given as (last offset, epoch, records) of each batch.
 
-    The same as `apply` for each of them, but maps are copied once and not once per batch: for the start of a node.
+    Equivalent to `apply` for each batch, but copies the maps once instead of once per batch. Used when a node starts.
     """
     builder = _Builder(image)
     offset, epoch = image.offset, image.epoch
-    for offset, epoch, records_of_batch in batches:  # noqa: B007  # those of the last batch count
+    for offset, epoch, records_of_batch in batches:  # noqa: B007  # the values of the last batch are used below
         for record in records_of_batch:
             builder.take(record)
     return builder.finish(offset, epoch).image
 
 
 def changed(partition: PartitionState, record: records.PartitionChangeRecord) -> PartitionState:
-    """The partition after one change of it."""
+    """The partition after a change record."""
     new_leader = record.leader != records.NO_LEADER_CHANGE
     recovery = record.leader_recovery_state
-    # Written out: when a broker dies, this runs for thousands of partitions while their clients wait.
+    # Not dataclasses.replace, which is slow: after a broker failure this runs for thousands of partitions.
     return PartitionState(
         replicas=_or(record.replicas, partition.replicas),
         isr=_or(record.isr, partition.isr),
@@ -243,7 +240,7 @@ def _or(new: tuple[E, ...] | None, old: tuple[E, ...]) -> tuple[E, ...]:
 
 
 class _Builder:
-    """The next image in the making. Maps of the old image are copied when they are first changed."""
+    """Builds the next image. Maps of the old image are copied when they are first changed."""
 
     def __init__(self, image: MetadataImage) -> None:
         self._image = image
@@ -396,8 +393,8 @@ class _Builder:
     def producer_ids(self, record: records.ProducerIdsRecord) -> None:
         if record.next_producer_id <= self._next_producer_id:
             raise CorruptMetadataError(
-                f"the metadata log hands out producer ids up to {record.next_producer_id}, "
-                f"but those up to {self._next_producer_id} are taken"
+                f"the metadata log allocates producer ids up to {record.next_producer_id}, "
+                f"but those up to {self._next_producer_id} are allocated already"
             )
         self._next_producer_id = record.next_producer_id
 
@@ -411,7 +408,7 @@ class _Builder:
             self._features_off -= {record.name}
 
     def no_op(self, record: records.NoOpRecord) -> None:
-        """Only the offset moves."""
+        """Changes only the offset."""
 
     def _take_cluster_id(self, cluster_id: str) -> None:
         if self._cluster_id and self._cluster_id != cluster_id:
@@ -421,7 +418,7 @@ class _Builder:
         self._cluster_id = cluster_id
 
     def _shared(self, value: tuple[E, ...]) -> tuple[E, ...]:
-        """The same tuple for equal ones: thousands of partitions have one of a few dozen sets of replicas."""
+        """Returns one tuple object for equal tuples: thousands of partitions share a few dozen sets of replicas."""
         return self._tuples.setdefault(value, value)
 
     def _map(self, name: str) -> dict[Any, Any]:

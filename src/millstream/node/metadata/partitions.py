@@ -1,26 +1,21 @@
-"""What becomes of a partition when its replicas, its ISR or brokers change: who leads, who is in sync, who may lead.
+"""Rules for the replicas of partitions: placement of new ones, election of leaders, ISR and ELR.
 
-The rules are Kafka's (KRaft with KIP-966):
-- A member of the ISR on an active broker leads; the present leader stays if it can, else the first in the order of
-  replicas.
-- Members that leave an ISR which is then smaller than `min.insync.replicas` stay eligible to lead (ELR): while the ISR
-  was too small nothing was acknowledged that they lack. A large enough ISR ends this. An ISR may so become empty, and
-  the leader it had is remembered.
-- With an empty ISR, one of the ELR leads. With an empty ELR too (its members crashed), the remembered leader does, once
-  it is back; other replicas only where unclean elections are allowed. Such a leader may lack records: it recovers.
+Placement: leaders go round the brokers from a random start. Followers follow at a distance that grows each round, so
+that the partitions of a failed broker get leaders on all others. With racks, each round goes from rack to rack, and the
+replicas of a partition are on as many racks as possible.
+
+Changes follow Kafka's rules (KRaft with KIP-966):
+- A member of the ISR on an active broker leads. The current leader stays if it can; otherwise the first in the order of
+  replicas leads.
+- Members that leave an ISR which is then smaller than `min.insync.replicas` stay eligible to lead (ELR): such an ISR
+  acknowledged no records that they lack. A large enough ISR clears the ELR. So an ISR may become empty; then the last
+  leader is stored.
+- With an empty ISR, a member of the ELR leads. With an empty ELR too (its members crashed), the stored leader leads
+  when it returns; other replicas only if unclean elections are allowed. Such a leader may lack records: it recovers.
 - Without the ELR feature the last member never leaves the ISR.
 
-What settings and features say about the replicas of a topic, looked up once per decision.
-
-The controller decides for all brokers alike: what counts is the topic's setting, else the one of all brokers, else the
-one in the controller's own file. What a single broker was told alone does not.
-
-Which brokers hold the replicas of new partitions.
-
-Leaders go round the brokers from a random start; followers follow at a distance that grows each round, so that the
-partitions of a failed broker find leaders on all others. Where brokers are in racks, a round goes from rack to rack,
-and the replicas of a partition are on as many racks as there are; among the brokers that will do, the one with the
-fewest new replicas gets the next.
+The controller decides for all brokers alike: the topic's setting counts, then the setting of all brokers, then the
+controller's own file. Settings of single brokers do not count.
 """
 
 from collections import Counter
@@ -47,19 +42,19 @@ class ReplicationRules:
         self._image = image
         self._with_settings = {name for kind, name in image.configs if kind == ResourceType.TOPIC}
         self.eligible_leader_replicas = eligible_leader_replicas_enabled(image)
-        """Whether members that leave a too small ISR are remembered (KIP-966), so that the ISR may become empty."""
+        """Whether the ELR feature (KIP-966) is enabled, so that the ISR may become empty."""
         self._min_insync_replicas: int = _for_all_brokers(log.MIN_INSYNC_REPLICAS, image, config)
         self._unclean_elections: bool = _for_all_brokers(log.UNCLEAN_LEADER_ELECTION_ENABLE, image, config)
 
     def min_insync_replicas(self, topic: str) -> int:
-        """How many replicas must be in sync for a write to be acknowledged; there may be fewer in all."""
+        """`min.insync.replicas` of the topic. It may be above the replication factor."""
         value: int = self._min_insync_replicas
         if self._with_settings and topic in self._with_settings:
             value = self._own(topic_settings.MIN_INSYNC_REPLICAS, topic, value)
         return value
 
     def unclean_elections(self, topic: str) -> bool:
-        """Whether a replica that may lack records can lead when nobody else is left."""
+        """`unclean.leader.election.enable` of the topic."""
         value: bool = self._unclean_elections
         if self._with_settings and topic in self._with_settings:
             value = self._own(topic_settings.UNCLEAN_LEADER_ELECTION_ENABLE, topic, value)
@@ -82,7 +77,7 @@ def _for_all_brokers(setting: Setting[Any], image: MetadataImage, config: Broker
 
 
 def _parsed(setting: Setting[Any], text: str, otherwise: Any) -> Any:
-    """A stored value that this version does not take is passed over, as everywhere."""
+    """The parsed value. A stored value that this version does not accept is ignored."""
     try:
         return setting.parse(text)
     except ConfigError:
@@ -91,23 +86,23 @@ def _parsed(setting: Setting[Any], text: str, otherwise: Any) -> Any:
 
 RECOVERED = 0
 RECOVERING = 1
-"""The leader was elected although it may lack records."""
+"""The leader was elected in an unclean election and may lack records."""
 
 
 class Election(Enum):
     ONLINE = auto()
-    """The present leader stays if it can."""
+    """The current leader stays if it can lead."""
     PREFERRED = auto()
-    """The first of the replicas leads if it can."""
+    """The first replica leads if it can."""
     UNCLEAN = auto()
-    """Anyone leads rather than nobody."""
+    """Any active replica may lead if no other can."""
 
 
 class PartitionChanger:
-    """Makes the changes of partitions that one decision asks for.
+    """Computes the change records of partitions for one decision.
 
-    `leaving` can no longer lead (though the image has it active), `arriving` can (though the image has it fenced),
-    `crashed` came back after an unclean stop: its log may have lost records that it acknowledged.
+    `leaving` can no longer lead, although it is active in the image. `arriving` can lead, although it is fenced in the
+    image. `crashed` restarted after an unclean shutdown: its log may have lost acknowledged records.
     """
 
     def __init__(
@@ -130,7 +125,7 @@ class PartitionChanger:
         self._crashed = crashed
 
     def without_the_gone(self, partitions: Iterable[tuple[TopicImage, int]]) -> list[PartitionChangeRecord]:
-        """The changes of these partitions when brokers that leave or crashed leave the ISR, and a leader is wanted."""
+        """The changes that remove leaving or crashed brokers from the ISRs of these partitions, and elect leaders."""
         changes = []
         for topic, number in partitions:
             old_isr = topic.partitions[number].isr
@@ -152,7 +147,10 @@ class PartitionChanger:
         removing: Sequence[int] | None = None,
         leader_recovery_state: int | None = None,
     ) -> PartitionChangeRecord | None:
-        """The change that gives a partition what is named, with all that follows from it; None if nothing does."""
+        """The record for the given changes and their consequences: completed reassignment, ELR, leader, epoch.
+
+        None if nothing changes.
+        """
         old = topic.partitions[number]
         rules = self._rules
         new_isr = old.isr if isr is None else tuple(isr)
@@ -175,16 +173,16 @@ class PartitionChanger:
         leader, unclean = self._elect(old, new_replicas, new_isr, eligible, election)
         if leader != old.leader:
             if unclean:
-                # All that is known to be complete is given up: the new leader alone is in sync, with itself.
+                # Unclean: only the new leader is in the ISR.
                 new_isr, eligible, recovery = (leader,), (), RECOVERING
             elif leader in eligible:
                 new_isr = (leader,)
-                # If it is enough by itself, it acknowledges from now on what the others do not have.
+                # If one in-sync replica is enough, the leader acknowledges records that the others do not have.
                 eligible = tuple(each for each in eligible if each != leader) if minimum > 1 else ()
         if not new_isr and not rules.eligible_leader_replicas:
             new_isr = tuple(each for each in old.isr if each in new_replicas)
             if not new_isr:
-                # Its reassignment was cancelled, which only unclean elections allow: the first replica has to do.
+                # A cancelled reassignment, which only unclean elections allow: the first replica becomes the ISR.
                 new_isr, recovery = new_replicas[:1], RECOVERING
 
         new_epoch = leader != old.leader or (
@@ -217,7 +215,7 @@ class PartitionChanger:
         eligible: Collection[int],
         election: Election,
     ) -> tuple[int, bool]:
-        """Who leads, and whether it may lack records."""
+        """The leader, and whether the election is unclean (the leader may lack records)."""
         active = self._active
         complete = isr or eligible
         first = (replicas[0], old.leader) if election is Election.PREFERRED and replicas else (old.leader,)
@@ -235,18 +233,18 @@ class PartitionChanger:
         return NO_LEADER, False
 
     def _last_known_leader(self, old: PartitionState, isr: Sequence[int], leader: int) -> tuple[int, ...]:
-        """Kafka keeps the last leader of a partition that has nobody left in the field of the last known ELR."""
+        """The value of last_known_elr: Kafka stores there the last leader of a partition with an empty ISR."""
         if not self._rules.eligible_leader_replicas:
             return old.last_known_elr
         if leader != NO_LEADER:
             return ()
         if not isr and old.isr:
-            # An ISR of one that has no leader is what the time without the ELR feature left: that one led last.
+            # An ISR with one member and no leader was written without the ELR feature: this member led last.
             return (old.leader if old.has_leader else old.isr[-1],)
         return old.last_known_elr
 
     def _directories(self, old: PartitionState, replicas: tuple[int, ...], isr: Collection[int]) -> tuple[UUID, ...]:
-        """Where each replica is; one that has caught up may have done so on another disk than it had before."""
+        """The log directory of each replica. A replica that joined the ISR may have another directory than before."""
         joined = set(isr) - set(old.isr)
         if replicas == old.replicas and not joined:
             return old.directories
@@ -257,14 +255,14 @@ class PartitionChanger:
         )
 
     def _has_kept_its_disk(self, partition: PartitionState, replica: int) -> bool:
-        """A broker that came back with an empty disk must not lead: others may have what it had."""
+        """Whether the replica's log directory is still there. A broker with a new, empty directory must not lead."""
         broker = self._image.brokers.get(BrokerId(replica))
         at = dict(zip(partition.replicas, partition.directories, strict=False)).get(replica, UNASSIGNED_DIRECTORY)
         return broker is None or not broker.log_dirs or at == UNASSIGNED_DIRECTORY or at in broker.log_dirs
 
 
 def directory_of(image: MetadataImage, broker_id: int) -> UUID:
-    """The directory of a new replica: the broker's one, or left to it if it has several."""
+    """The log directory of a new replica; unassigned if the broker has several."""
     broker = image.brokers.get(BrokerId(broker_id))
     if broker is None or len(broker.log_dirs) != 1 or broker.has_lost_its_disk:
         return UNASSIGNED_DIRECTORY
@@ -274,7 +272,7 @@ def directory_of(image: MetadataImage, broker_id: int) -> UUID:
 def _completed(
     replicas: Sequence[int], removing: Collection[int], isr: Sequence[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Replicas and ISR after a reassignment, if all that shall stay are in sync; else None."""
+    """Replicas and ISR after a reassignment, if all replicas that stay are in sync; else None."""
     staying = tuple(replica for replica in replicas if replica not in removing)
     if not staying or not set(staying) <= set(isr):
         return None
@@ -284,19 +282,20 @@ def _completed(
 def place_replicas(
     image: MetadataImage, partition_count: int, replication_factor: int, random: Random
 ) -> list[tuple[int, ...]]:
-    """Replicas for each new partition, the preferred leader first; INVALID_REPLICATION_FACTOR if it cannot be."""
+    """Replicas for each new partition, the preferred leader first; INVALID_REPLICATION_FACTOR if there are too few
+    brokers."""
     brokers = [broker for broker in image.brokers.values() if not image.cordoned(broker.id)]
     if replication_factor > len(brokers):
         cordoned = "" if len(brokers) == len(image.brokers) else " and may get new replicas (cordoned.log.dirs)"
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"Unable to replicate the partition {replication_factor} time(s): only {len(brokers)} broker(s) are "
-            f"registered{cordoned}. Ask for a replication factor of at most {len(brokers)}.",
+            f"registered{cordoned}. Use a replication factor of at most {len(brokers)}.",
         )
     active = sorted(broker.id for broker in brokers if broker.active)
     if not active:
         raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, "All brokers are currently fenced. Try again later.")
-    # Brokers that are away get replicas only where the others are too few, and never lead at first.
+    # Fenced brokers get replicas only if there are too few active ones, and are never the first leader.
     away = sorted({broker.id for broker in brokers} - set(active))
     near = min(replication_factor, len(active))
     start, distance = random.randrange(len(active)), random.randrange(len(active))
@@ -314,7 +313,7 @@ def place_replicas(
 
 
 def interleaved(racks: Mapping[int, str | None], brokers: Iterable[int]) -> list[int]:
-    """The brokers so that each follows one of another rack, as far as the racks go."""
+    """The brokers in an order in which neighbours are in different racks, as far as possible."""
     by_rack: dict[str | None, list[int]] = {}
     for broker in sorted(brokers):
         by_rack.setdefault(racks[broker], []).append(broker)
@@ -342,7 +341,7 @@ def _placed_by_rack(
         near, far = _rotated(leaders, shift), _rotated(others, shift)
         used = {racks[replicas[0]]: 1}
         while len(replicas) < replication_factor:
-            # Active brokers are taken before others even if that costs a rack: a replica that is away protects nothing.
+            # Active brokers come first, even if that costs a rack: a replica on a fenced broker protects nothing.
             candidates = near if len(replicas) < len(leaders) else far
             free = [broker for broker in candidates if broker not in replicas]
             chosen = min(free, key=lambda broker: (used.get(racks[broker], 0), held[broker]))
@@ -359,7 +358,7 @@ def _rotated(brokers: list[int], by: int) -> list[int]:
 
 
 def _striped(brokers: Sequence[int], first: int, distance: int, count: int) -> tuple[int, ...]:
-    """`count` different brokers: the one at `first`, then those that follow it at the distance."""
+    """`count` different brokers: the broker at `first`, then brokers at the distance."""
     size = len(brokers)
     followers = ((first + 1 + (distance + follower) % (size - 1)) % size for follower in range(count - 1))
     return (brokers[first % size], *(brokers[index] for index in followers))
@@ -368,10 +367,7 @@ def _striped(brokers: Sequence[int], first: int, distance: int, count: int) -> t
 def check_assignment(
     image: MetadataImage, replicas: Sequence[int], replication_factor: int | None, present: Collection[int] = ()
 ) -> None:
-    """Refuses, with INVALID_REPLICA_ASSIGNMENT, replicas that a person chose and that cannot be.
-
-    Those at `present` are there already.
-    """
+    """Raises INVALID_REPLICA_ASSIGNMENT for an invalid manual assignment. `present` are the existing replicas."""
     problem = None
     if not replicas:
         problem = "The manual partition assignment includes an empty replica list."
@@ -380,7 +376,7 @@ def check_assignment(
     elif unknown := [broker for broker in replicas if broker not in image.brokers]:
         problem = f"The manual partition assignment includes broker {unknown[0]}, but no such broker is registered."
     elif cordoned := [broker for broker in replicas if broker not in present and image.cordoned(broker)]:
-        problem = f"Broker {cordoned[0]} gets no new replicas: it is cordoned (cordoned.log.dirs)."
+        problem = f"Broker {cordoned[0]} is cordoned (cordoned.log.dirs) and gets no new replicas."
     elif replication_factor is not None and len(replicas) != replication_factor:
         problem = (
             f"The manual partition assignment includes a partition with {len(replicas)} replica(s), but this is not "
@@ -393,7 +389,7 @@ def check_assignment(
 def new_partition(
     image: MetadataImage, topic_id: TopicId, partition: int, replicas: tuple[int, ...]
 ) -> PartitionRecord:
-    """The record of a new partition: every active replica is in sync with an empty log, the first of them leads."""
+    """The record of a new partition: all active replicas are in the ISR, and the first of them is the leader."""
     isr = tuple(broker for broker in replicas if image.brokers[BrokerId(broker)].active)
     if not isr:
         raise KafkaError(

@@ -1,10 +1,9 @@
-"""AlterPartitionReassignments (45) and ListPartitionReassignments (46): replicas move from brokers to brokers.
+"""AlterPartitionReassignments (45) and ListPartitionReassignments (46), and the growth of internal topics.
 
-While it is under way, a partition has the replicas that it shall have and those that it had. Those that are added catch
-up; when all that shall stay are in sync (see `isr`), the others are let go. What is added is kept apart, so that a
-reassignment can be cancelled or replaced by another.
+During a reassignment a partition has its new and its old replicas. When all new replicas are in sync (see `elections`),
+the old ones are removed. Added replicas are stored separately, so that a reassignment can be cancelled or replaced.
 
-The cluster's own topics follow when brokers are added: those made when there were few get the replicas they lack.
+Internal topics that were created with few brokers get the missing replicas when brokers are added.
 """
 
 from collections import Counter
@@ -31,7 +30,7 @@ class Reassignment:
     topic: str
     partition: int
     replicas: Sequence[int] | None
-    """What it shall have, the preferred leader first; None cancels a reassignment that is under way."""
+    """The new replicas, the preferred leader first; None cancels the reassignment in progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +55,7 @@ def alter_reassignments(
     *,
     allow_replication_factor_change: bool = True,
 ) -> Decision[ReassignmentAnswer]:
-    """Begins, replaces and cancels reassignments; one that is refused does not hinder the others."""
+    """Starts, replaces and cancels reassignments. Each item succeeds or fails on its own."""
     changer = PartitionChanger(image, config)
     rules = ReplicationRules(image, config)
     records: list[MetadataRecord] = []
@@ -65,7 +64,7 @@ def alter_reassignments(
     for asked in reassignments:
         try:
             if (asked.topic, asked.partition) in seen:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "The same partition is named twice in one request.")
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "The request names a partition twice.")
             seen.add((asked.topic, asked.partition))
             topic, partition = _partition(image, asked)
             if asked.replicas is None:
@@ -90,7 +89,8 @@ def alter_reassignments(
 def list_reassignments(
     image: MetadataImage, partitions: Sequence[tuple[str, Sequence[int]]] | None = None
 ) -> list[OngoingReassignment]:
-    """What is under way, among these partitions or (None) all; what is not there is passed over, as in Kafka."""
+    """The reassignments in progress, of these partitions or (None) of all. Unknown partitions are skipped, as in
+    Kafka."""
     ongoing = []
     if partitions is None:
         partitions = [(topic.name, range(len(topic.partitions))) for topic in image.topics.values()]
@@ -118,7 +118,7 @@ def list_reassignments(
 def _partition(image: MetadataImage, asked: Reassignment) -> tuple[TopicImage, PartitionState]:
     topic = image.topics.get(TopicName(asked.topic))
     if topic is None:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {asked.topic!r}.")
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {asked.topic!r} does not exist.")
     if not 0 <= asked.partition < len(topic.partitions):
         raise KafkaError(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {asked.topic} has no partition {asked.partition}."
@@ -127,7 +127,7 @@ def _partition(image: MetadataImage, asked: Reassignment) -> tuple[TopicImage, P
 
 
 def _original(partition: PartitionState) -> tuple[int, ...]:
-    """The replicas before the reassignment that is under way, if one is."""
+    """The replicas without those that a reassignment in progress adds."""
     return tuple(replica for replica in partition.replicas if replica not in partition.adding_replicas)
 
 
@@ -141,7 +141,7 @@ def _check_factor(partition: PartitionState, replicas: Sequence[int]) -> None:
     if len(replicas) != factor:
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"The replication factor would change from {factor} to {len(replicas)}: name {factor} replicas, or allow "
+            f"The replication factor would change from {factor} to {len(replicas)}. Name {factor} replicas, or allow "
             "the change.",
         )
 
@@ -152,13 +152,13 @@ def _begun(
     original = _original(partition)
     removing = tuple(replica for replica in original if replica not in target)
     replicas = (*target, *removing)
-    # What an earlier reassignment was adding and this one does not want is let go at once.
+    # Replicas that only an earlier reassignment was adding are removed at once.
     isr = tuple(member for member in partition.isr if member in replicas)
     if _loses_all_that_is_complete(partition, replicas):
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"Only {list(partition.isr or partition.eligible_leader_replicas)} have all records, which the earlier "
-            "reassignment is adding: let it complete first, or keep one of them.",
+            f"Only the replicas {list(partition.isr or partition.eligible_leader_replicas)} have all records, and the "
+            "reassignment in progress is adding them. Wait until it is complete, or keep one of them.",
         )
     return changer.change(
         topic,
@@ -175,25 +175,25 @@ def _cancelled(
 ) -> PartitionChangeRecord | None:
     if not partition.adding_replicas and not partition.removing_replicas:
         raise KafkaError(
-            ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, f"No reassignment of {topic.name}-{number} is under way."
+            ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, f"No reassignment of {topic.name}-{number} is in progress."
         )
     replicas = _original(partition)
     isr = tuple(member for member in partition.isr if member in replicas)
     if _loses_all_that_is_complete(partition, replicas) and not rules.unclean_elections(topic.name):
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"None of the earlier replicas {list(replicas)} of {topic.name}-{number} is in sync: going back to them "
-            "would need an unclean election. Let the reassignment complete, or allow unclean elections for the topic.",
+            f"None of the earlier replicas {list(replicas)} of {topic.name}-{number} is in sync, so cancelling would "
+            "need an unclean election. Wait until it is complete, or allow unclean elections for the topic.",
         )
     return changer.change(topic, number, isr=isr, replicas=replicas, adding=(), removing=())
 
 
 INTERNAL_REPLICATION_FACTOR = 3
-"""How many replicas an internal topic shall have that has no setting for it."""
+"""The replication factor of internal topics that have no setting for it."""
 
 
 def wanted_replication_factors(config: BrokerConfig) -> dict[str, int]:
-    """How many replicas each internal topic shall have where there are brokers enough."""
+    """The replication factor of each internal topic, if there are enough brokers."""
     wanted = dict.fromkeys(sorted(INTERNAL_TOPICS), INTERNAL_REPLICATION_FACTOR)
     wanted[CONSUMER_OFFSETS_TOPIC] = config[groups.OFFSETS_TOPIC_REPLICATION_FACTOR]
     wanted[SHARE_GROUP_STATE_TOPIC] = config[share.SHARE_COORDINATOR_STATE_TOPIC_REPLICATION_FACTOR]
@@ -202,9 +202,9 @@ def wanted_replication_factors(config: BrokerConfig) -> dict[str, int]:
 
 
 def grow_internal_topics(image: MetadataImage, config: BrokerConfig) -> Decision[ReassignmentAnswer]:
-    """Begins the reassignments that internal topics need; replicas are only added.
+    """Starts reassignments that add missing replicas to internal topics.
 
-    Partitions that are being reassigned are left alone: they are looked at again when that is done.
+    Partitions with a reassignment in progress are skipped until it is complete.
     """
     active = [broker for broker in image.brokers.values() if broker.active and not image.cordoned(broker.id)]
     racks: dict[int, str | None] = {broker.id: broker.rack for broker in active}
@@ -222,7 +222,7 @@ def grow_internal_topics(image: MetadataImage, config: BrokerConfig) -> Decision
             added = _chosen(image, racks, held, partition.replicas, missing)
             held.update(added)
             replicas = [*partition.replicas, *added]
-            # The first of them leads once leaders are balanced: coordinators spread over the brokers, too.
+            # The first replica is the preferred leader: this spreads coordinators over the brokers.
             preferred[replicas[0]] -= 1
             first = min(replicas, key=lambda broker: preferred[broker])
             preferred[first] += 1

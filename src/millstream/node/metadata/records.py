@@ -1,13 +1,10 @@
-"""The records of the metadata log: what the controller decided, as values. Their bytes are in `record_codec`.
+"""The records of the metadata log, their encoding, and the result of a controller's decision.
 
-Metadata records to bytes and back, as Kafka writes them in `__cluster_metadata`.
+The bytes are those of Kafka's `__cluster_metadata`. A record's value is a frame: three unsigned varints (frame version
+1, type, version of the type) and the message in flexible encoding. `kafka-dump-log --cluster-metadata-decoder` reads
+them.
 
-A record's value is a frame: three unsigned varints (frame version 1, type, version of the type) and the message in
-flexible encoding. `kafka-dump-log --cluster-metadata-decoder` reads what is written here.
-
-What every decision of the controller gives back: the records to write, and an answer for each thing asked.
-
-A decision changes nothing. The records are written to the metadata log as one batch; they are in force once they are
+A decision changes nothing. Its records are written to the metadata log, and take effect when they are committed and
 applied to the image.
 """
 
@@ -27,18 +24,18 @@ from millstream.formats.protocol.schema import Schema, split_entries
 NO_LEADER = -1
 NO_LEADER_CHANGE = -2
 UNASSIGNED_DIRECTORY = UUID(int=1)
+"""Kafka's value for a replica whose log directory is not assigned yet."""
 LOST_DIRECTORY = UUID(int=2)
-"""Stands for the directories of a broker that has none left which works."""
-"""Kafka's way to say that a replica's directory has not been chosen yet."""
+"""The directory of a broker without a working log directory."""
 
 
 class CorruptMetadataError(Exception):
-    """The metadata log holds something that no controller of ours wrote: there is no safe way to go on."""
+    """The metadata log contains invalid records. The node cannot continue safely."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """An address at which clients or other nodes reach a broker."""
+    """An address of a broker, for clients or other nodes."""
 
     name: str
     host: str
@@ -55,7 +52,7 @@ class SupportedFeature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterBrokerRecord:
-    """A broker's process introduced itself."""
+    """A broker process registered."""
 
     broker_id: BrokerId
     incarnation_id: UUID
@@ -71,7 +68,7 @@ class RegisterBrokerRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnregisterBrokerRecord:
-    """A broker is gone for good."""
+    """A broker was unregistered."""
 
     broker_id: BrokerId
     broker_epoch: int
@@ -98,7 +95,7 @@ class TopicRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRecord:
-    """A partition was created, or is stated anew in full."""
+    """A partition was created, or is written in full (in a snapshot)."""
 
     partition_id: int
     topic_id: TopicId
@@ -117,7 +114,7 @@ class PartitionRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionChangeRecord:
-    """What changed in a partition; what is left at its default did not. A leader that is named begins a new epoch."""
+    """The changes of a partition; fields with default values did not change. A leader starts a new leader epoch."""
 
     partition_id: int
     topic_id: TopicId
@@ -134,14 +131,14 @@ class PartitionChangeRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveTopicRecord:
-    """A topic, its partitions and its settings are gone."""
+    """A topic was deleted, with its partitions and settings."""
 
     topic_id: TopicId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigRecord:
-    """A setting of a topic or broker got a value, or (None) lost it."""
+    """A setting of a topic, broker or group was set, or (None) removed."""
 
     resource_type: int
     resource_name: str
@@ -151,7 +148,7 @@ class ConfigRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdsRecord:
-    """A broker took a block of producer ids; the next block begins at `next_producer_id`."""
+    """A block of producer ids was allocated to a broker; the next block begins at `next_producer_id`."""
 
     broker_id: BrokerId
     broker_epoch: int
@@ -160,7 +157,7 @@ class ProducerIdsRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureLevelRecord:
-    """The cluster uses this level of a feature; 0 switches it off."""
+    """The level of a feature was changed; 0 disables it."""
 
     name: str
     feature_level: int
@@ -168,7 +165,7 @@ class FeatureLevelRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoOpRecord:
-    """Nothing happened: it moves the log's end forward."""
+    """No change: it only advances the log end offset."""
 
 
 MetadataRecord = (
@@ -188,7 +185,7 @@ MetadataRecord = (
 
 FRAME_VERSION = 1
 _MAX_SHORT_LIST = 126
-"""The length of such a list, plus one, is one byte."""
+"""The encoded length of such a list fits into one byte."""
 
 _WRITTEN_VERSIONS: dict[type[Any], tuple[str, int]] = {
     RegisterBrokerRecord: ("register_broker", 3),
@@ -203,10 +200,10 @@ _WRITTEN_VERSIONS: dict[type[Any], tuple[str, int]] = {
     FeatureLevelRecord: ("feature_level", 0),
     NoOpRecord: ("no_op", 0),
 }
-"""The schema of each record, and the version in which it is written: those of metadata.version 4.2-IV1."""
+"""The schema of each record, and the version in which it is written: that of metadata.version 4.2-IV1."""
 
 _INNER: dict[str, type[Any]] = {"end_points": Endpoint, "features": SupportedFeature}
-"""The structures inside records, by the name of the field that holds them."""
+"""The structures inside records, by field name."""
 
 _FIELD_NAMES = {kind: tuple(each.name for each in fields(kind)) for kind in (*_WRITTEN_VERSIONS, *_INNER.values())}
 
@@ -223,7 +220,7 @@ def _decoders() -> dict[int, tuple[Schema, Callable[[Any], MetadataRecord]]]:
 
 
 def encode_record(record: MetadataRecord) -> bytes:
-    """The value of the log record that carries this metadata record."""
+    """The value of the log record for this metadata record."""
     if isinstance(record, PartitionRecord):
         encoded = _encode_partition(record)
         if encoded is not None:
@@ -239,7 +236,7 @@ def encode_record(record: MetadataRecord) -> bytes:
 
 
 def _encode_partition(record: PartitionRecord) -> bytes | None:
-    """The usual partition by hand, as a request may create ten thousand; None for one that is not usual."""
+    """Encodes a usual partition without the schema, which is faster: a request may create 10,000. None for others."""
     lists = record.replicas, record.isr, record.removing_replicas, record.adding_replicas, record.directories
     if (
         record.leader_recovery_state != 0
@@ -288,7 +285,7 @@ def _partition_head() -> bytes:
 
 
 def decode_record(value: bytes | memoryview) -> MetadataRecord:
-    """The metadata record in a log record's value; CorruptMetadataError if it is none that we know."""
+    """The metadata record in a log record's value; CorruptMetadataError if it is unknown or damaged."""
     cursor = Cursor(value)
     schema, version, build = _read_head(cursor)
     try:
@@ -296,12 +293,12 @@ def decode_record(value: bytes | memoryview) -> MetadataRecord:
     except MalformedMessage as error:
         raise CorruptMetadataError(f"metadata record cannot be read: {error}") from None
     if cursor.position != cursor.end:
-        raise CorruptMetadataError(f"metadata record {schema.name} has {cursor.end - cursor.position} bytes too many")
+        raise CorruptMetadataError(f"metadata record {schema.name} has {cursor.end - cursor.position} extra bytes")
     return build(message)
 
 
 def check_known(value: bytes | memoryview) -> None:
-    """CorruptMetadataError if the record is of a type or version that we do not know. Quicker than to decode it."""
+    """Raises CorruptMetadataError if the type or version of the record is unknown. Faster than decoding it."""
     _read_head(Cursor(value))
 
 
@@ -313,10 +310,12 @@ def _read_head(cursor: Cursor) -> tuple[Schema, int, Callable[[Any], MetadataRec
     except MalformedMessage as error:
         raise CorruptMetadataError(f"metadata record cannot be read: {error}") from None
     if frame_version != FRAME_VERSION:
-        raise CorruptMetadataError(f"metadata record with frame version {frame_version}; only {FRAME_VERSION} is known")
+        raise CorruptMetadataError(
+            f"metadata record with unknown frame version {frame_version}; expected {FRAME_VERSION}"
+        )
     known = _decoders().get(api_key)
     if known is None:
-        raise CorruptMetadataError(f"metadata record of unknown type {api_key}; was it written by another program?")
+        raise CorruptMetadataError(f"metadata record of unknown type {api_key}; it may be written by another program")
     schema, build = known
     if version not in schema.versions:
         raise CorruptMetadataError(f"metadata record {schema.name} of unknown version {version}")
@@ -360,14 +359,14 @@ R_co = TypeVar("R_co", covariant=True)
 @dataclass(frozen=True, slots=True)
 class Decision(Generic[R_co]):
     records: tuple[MetadataRecord, ...]
-    """Empty if nothing is to change, or if the request was only to be checked."""
+    """Empty if nothing changes, or if the request is only validated."""
     results: tuple[R_co, ...]
-    """One for each thing that was asked, in the same order."""
+    """One result for each item of the request, in the same order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How it went: NONE, or Kafka's code and a sentence that says what to do."""
+    """The error of one item of a request: NONE, or Kafka's code and a message that says what to do."""
 
     error: ErrorCode = ErrorCode.NONE
     message: str | None = None

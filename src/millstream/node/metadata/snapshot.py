@@ -1,6 +1,7 @@
-"""An image written down as the shortest list of records that makes it again, and the difference of two images.
+"""Snapshots: an image as the shortest list of records that produces it, and the difference of two images.
 
-Kafka's snapshots have the same shape: features first, for they say what may follow, and every partition in full.
+Kafka's snapshots have the same structure: features first, because they determine the versions of the other records;
+each partition in full.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,9 +32,9 @@ _NOBODY = BrokerId(-1)
 
 
 def snapshot_records(image: MetadataImage) -> Iterator[MetadataRecord]:
-    """Records that, applied to an empty image, give this one; its offset and epoch are not among them.
+    """Records that give this image when applied to an empty one, without its offset and epoch.
 
-    They come one by one, so that a large image is never in memory twice.
+    It is a generator, so that a large image is never in memory twice.
     """
     for name in sorted(image.features, key=lambda name: (name != "metadata.version", name)):
         yield FeatureLevelRecord(name=name, feature_level=image.features[name])
@@ -54,7 +55,7 @@ def snapshot_records(image: MetadataImage) -> Iterator[MetadataRecord]:
 
 
 def difference(old: MetadataImage, new: MetadataImage) -> MetadataDelta:
-    """What changed between two images, for a node to which a snapshot came instead of the records in between."""
+    """The changes between two images, for a node that got a snapshot instead of the records in between."""
     created: dict[TopicName, TopicImage] = {}
     changed: dict[TopicName, TopicImage] = {}
     for topic_id, topic in new.topics_by_id.items():

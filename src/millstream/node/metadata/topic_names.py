@@ -1,4 +1,4 @@
-"""Which names a topic may have: Kafka's rules."""
+"""Names of topics: Kafka's rules, and the names of internal topics."""
 
 import re
 
@@ -10,14 +10,14 @@ TRANSACTION_STATE_TOPIC = "__transaction_state"
 SHARE_GROUP_STATE_TOPIC = "__share_group_state"
 HOT_KEYS_TOPIC = "__millstream_hot_keys"
 INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_TOPIC, HOT_KEYS_TOPIC})
-"""Topics that clients are told are internal, and that only brokers write to."""
+"""Topics that are marked as internal in responses, and that only brokers write to."""
 
 MAX_NAME_LENGTH = 249
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def check_topic_name(name: str) -> None:
-    """Refuses, with INVALID_TOPIC_EXCEPTION, a name that no topic may have."""
+    """Raises INVALID_TOPIC_EXCEPTION for an invalid topic name."""
     problem = None
     if not name:
         problem = "the empty string is not allowed"
@@ -32,5 +32,5 @@ def check_topic_name(name: str) -> None:
 
 
 def folded(name: str) -> str:
-    """Names that are equal when folded differ only in `.` and `_`, which metrics cannot tell apart."""
+    """Names with the same folded name differ only in `.` and `_`, which metric names cannot distinguish."""
     return name.replace(".", "_")

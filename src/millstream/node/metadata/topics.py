@@ -1,4 +1,4 @@
-"""Decisions on topics: create, delete, more partitions. Kafka's codes, and sentences that say what to do."""
+"""Decisions on topics: CreateTopics (19), DeleteTopics (20), CreatePartitions (37)."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -28,9 +28,9 @@ from millstream.node.metadata.records import (
 from millstream.node.metadata.topic_names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, check_topic_name, folded
 
 MAX_PARTITIONS_PER_REQUEST = 10_000
-"""Kafka's bound on what one request may create: the decision becomes one batch of the metadata log."""
+"""Kafka's limit for the partitions that one request may create."""
 FROM_SETTINGS = -1
-"""A partition count or replication factor that the broker's settings decide."""
+"""The partition count or replication factor of the broker's settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class NewTopic:
     partition_count: int = FROM_SETTINGS
     replication_factor: int = FROM_SETTINGS
     assignments: Sequence[tuple[int, Sequence[int]]] = ()
-    """Partition and its replicas, where a person chose them."""
+    """Manual assignment: each partition and its replicas."""
     configs: Mapping[str, str | None] = field(default_factory=dict)
 
 
@@ -54,7 +54,7 @@ class TopicCreation(Outcome):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicReference:
-    """A topic by name or by id; a client gives exactly one of them."""
+    """A topic by name or by id. A request has exactly one of them."""
 
     name: str | None = None
     topic_id: UUID = NO_TOPIC_ID
@@ -70,9 +70,9 @@ class TopicDeletion(Outcome):
 class NewPartitions:
     name: str
     count: int
-    """How many partitions the topic shall have in all."""
+    """The new total number of partitions of the topic."""
     assignments: Sequence[Sequence[int]] | None = None
-    """The replicas of each partition that is added, where a person chose them."""
+    """Manual assignment: the replicas of each added partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ def create_topics(
     *,
     validate_only: bool = False,
 ) -> Decision[TopicCreation]:
-    """Creates each topic that can be; one that cannot does not hinder the others."""
+    """Creates topics. Each topic succeeds or fails on its own."""
     records: list[MetadataRecord] = []
     results: list[TopicCreation] = []
     asked = Counter(topic.name for topic in topics)
@@ -120,7 +120,7 @@ def delete_topics(
     for reference in topics:
         try:
             if asked[reference.name, reference.topic_id] > 1:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "The same topic is named twice in one request.")
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "The request names a topic twice.")
             topic = find_topic(image, reference)
             if not config[node.DELETE_TOPIC_ENABLE]:
                 raise KafkaError(
@@ -128,7 +128,7 @@ def delete_topics(
                     "Topics cannot be deleted on this cluster: the broker runs with delete.topic.enable=false.",
                 )
             if topic.id in removed:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "The same topic is named twice in one request.")
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "The request names a topic twice.")
         except KafkaError as error:
             code, message = refusal(error)
             results.append(TopicDeletion(name=reference.name, topic_id=reference.topic_id, error=code, message=message))
@@ -164,7 +164,7 @@ def create_partitions(
 
 
 def find_topic(image: MetadataImage, reference: TopicReference) -> TopicImage:
-    """The topic that is meant, or Kafka's error for one that is not there."""
+    """The topic with this name or id, or Kafka's error if it does not exist."""
     by_id = reference.topic_id != NO_TOPIC_ID
     if by_id and reference.name is not None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
@@ -184,7 +184,7 @@ def find_topic(image: MetadataImage, reference: TopicReference) -> TopicImage:
 def internal_topic(
     name: str, image: MetadataImage, partition_count: int, replication_factor: int, configs: Mapping[str, str]
 ) -> NewTopic:
-    """A topic that the cluster makes for itself: as many replicas as asked for, or one on each broker there is."""
+    """An internal topic. With fewer brokers than replicas, each broker has one replica."""
     live = sum(broker.active and not image.cordoned(broker.id) for broker in image.brokers.values())
     return NewTopic(
         name=name,
@@ -232,7 +232,7 @@ def _check_name(image: MetadataImage, name: str, accepted: Mapping[str, str]) ->
     if other is not None:
         raise KafkaError(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
-            f"Topic {name!r} collides with existing topic {other!r}: names may not differ only in '.' and '_'.",
+            f"Topic {name!r} collides with existing topic {other!r}: names must not differ only in '.' and '_'.",
         )
 
 
@@ -306,7 +306,7 @@ def partitions_asked_for(topic: NewTopic, config: BrokerConfig) -> int:
         return len(topic.assignments)
     if topic.partition_count == FROM_SETTINGS:
         return config[node.NUM_PARTITIONS]
-    return max(0, topic.partition_count)  # a negative count is refused, and must not make room for others
+    return max(0, topic.partition_count)  # a negative count is refused later, and must not lower the sum
 
 
 def _check_topic_size(partition_count: int, config: BrokerConfig) -> None:
@@ -314,7 +314,7 @@ def _check_topic_size(partition_count: int, config: BrokerConfig) -> None:
     if partition_count > limit:
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION,
-            f"{partition_count} partitions are more than the {limit} that a topic may have "
+            f"{partition_count} partitions are more than the limit of {limit} for one topic "
             f"({node.MAX_PARTITIONS_PER_TOPIC.name}).",
         )
 
@@ -323,8 +323,8 @@ def check_request_size(partition_count: int) -> None:
     if partition_count > MAX_PARTITIONS_PER_REQUEST:
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION,
-            f"Excessively large number of partitions per request: {partition_count}. Ask for at most "
-            f"{MAX_PARTITIONS_PER_REQUEST} at once.",
+            f"Excessively large number of partitions per request: {partition_count}. The limit is "
+            f"{MAX_PARTITIONS_PER_REQUEST}.",
         )
 
 
@@ -333,9 +333,9 @@ def _add_partitions(
 ) -> list[PartitionRecord]:
     topic = find_topic(image, TopicReference(name=request.name))
     if request.name in INTERNAL_TOPICS:
-        # The number of partitions decides in which of them a group lives: with another one, all would be lost.
+        # The number of partitions determines the partition of each group: with another number, groups would be lost.
         raise KafkaError(
-            ErrorCode.INVALID_REQUEST, f"The internal topic {request.name} keeps the partitions it was made with."
+            ErrorCode.INVALID_REQUEST, f"The number of partitions of internal topic {request.name} cannot be changed."
         )
     present = len(topic.partitions)
     added = request.count - present

@@ -1,4 +1,4 @@
-"""`python -m millstream.node.metrics` prints the table of docs/metrics.md."""
+"""`python -m millstream.node.metrics` prints the tables of docs/metrics.md."""
 
 from millstream.node.metrics.endpoints import markdown
 

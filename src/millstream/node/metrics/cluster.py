@@ -1,26 +1,24 @@
-"""The cluster as the metadata on this node has it: every node tells the same, so take the maximum, not the sum.
+"""Metrics of the cluster and of the metadata quorum, as known to this node.
 
-The metadata quorum as this node sees it: its role, who leads, how far everybody is.
+Every node reports the same values for the cluster: use the maximum, not the sum.
 """
 
 from millstream.node.consensus.raft.roles import Role
 from millstream.node.metrics.exposition import Page, gauge
 from millstream.node.metrics.observed_node import ObservedNode, Subject, Turns
 
-BROKERS = gauge(
-    "millstream_cluster_brokers", "Registered brokers: active, fenced (silent or starting), stopping.", "state"
-)
+BROKERS = gauge("millstream_cluster_brokers", "Registered brokers by state: active, fenced, stopping.", "state")
 DISKS_LOST = gauge(
     "millstream_cluster_brokers_with_offline_log_directory",
-    "Brokers that left the cluster because their log directory failed, and are not back yet.",
+    "Brokers that are fenced because their log directory failed.",
 )
 TOPICS = gauge("millstream_cluster_topics", "Topics, internal ones included.")
 PARTITIONS = gauge("millstream_cluster_partitions", "Partitions.")
-OFFLINE = gauge("millstream_cluster_offline_partitions", "Partitions without a leader: nobody can write or read them.")
+OFFLINE = gauge("millstream_cluster_offline_partitions", "Partitions without a leader. They cannot be written or read.")
 NOT_PREFERRED = gauge(
-    "millstream_cluster_not_preferred_leaders", "Partitions led by another replica than the first of them."
+    "millstream_cluster_not_preferred_leaders", "Partitions whose leader is not the preferred replica."
 )
-REASSIGNING = gauge("millstream_cluster_reassigning_partitions", "Partitions whose replicas are being moved.")
+REASSIGNING = gauge("millstream_cluster_reassigning_partitions", "Partitions with a reassignment in progress.")
 _PER_TURN = 200
 
 
@@ -58,20 +56,22 @@ CLUSTER = Subject(
 )
 
 
-ACTIVE = gauge("millstream_active_controller", "1 where this node is the active controller: leads the quorum.")
+ACTIVE = gauge("millstream_active_controller", "1 if this node is the active controller (the leader of the quorum).")
 ROLE = gauge("millstream_quorum_role", "1 for the role of this node in the quorum, 0 for all others.", "role")
-VOTER = gauge("millstream_quorum_voter", "1 where this node may vote; 0 for an observer, as brokers are.")
+VOTER = gauge("millstream_quorum_voter", "1 if this node is a voter; 0 for an observer, for example a broker.")
 VOTERS = gauge("millstream_quorum_voters", "Voters of the quorum, as this node knows them.")
-EPOCH = gauge("millstream_quorum_epoch", "The epoch: each election raises it.")
-LEADER = gauge("millstream_quorum_leader_id", "The node that leads; -1 where this node knows of none.")
-HIGH_WATERMARK = gauge("millstream_quorum_high_watermark", "Up to where metadata is committed, as this node knows.")
-LOG_END = gauge("millstream_quorum_log_end_offset", "Where this node's copy of the metadata log ends.")
+EPOCH = gauge("millstream_quorum_epoch", "The epoch of the quorum. Each election increments it.")
+LEADER = gauge("millstream_quorum_leader_id", "The leader of the quorum; -1 if this node knows none.")
+HIGH_WATERMARK = gauge(
+    "millstream_quorum_high_watermark", "The high watermark of the metadata log, as known to this node."
+)
+LOG_END = gauge("millstream_quorum_log_end_offset", "The log end offset of this node's metadata log.")
 UNPUBLISHED = gauge(
-    "millstream_quorum_unapplied_records", "Committed metadata records that this node has yet to act on."
+    "millstream_quorum_unapplied_records", "Committed metadata records that this node has not applied yet."
 )
 LAG = gauge(
     "millstream_quorum_replica_lag_records",
-    "How far each replica of the metadata log is behind; told by the leader. kind is voter or observer.",
+    "The lag of each replica of the metadata log; reported by the leader. kind is voter or observer.",
     "replica",
     "kind",
 )

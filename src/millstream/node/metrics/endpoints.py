@@ -1,8 +1,7 @@
-"""What a node answers over HTTP on its Kafka ports: /metrics, /livez, /readyz.
+"""HTTP on the Kafka ports of a node: /metrics, /livez, /readyz; and the list of all metrics.
 
-A page is made in short turns between which the loop does other things; who asks meanwhile for the same gets the same.
-
-All subjects and, through them, all metrics there are; docs/metrics.md has the same table.
+A page is made in short time slices, between which the event loop serves others. Concurrent requests for the same page
+share one page.
 """
 
 import asyncio
@@ -33,10 +32,10 @@ SUBJECTS: tuple[Subject, ...] = (
 
 SUCCESS = gauge(
     "millstream_scrape_success",
-    "1 where a subject could be told of; 0 where not, and the node's log says why.",
+    "1 if the metrics of a subject were collected; 0 if this failed: see the node's log.",
     "subject",
 )
-"""On every page, for each subject of it."""
+"""On every page, for each subject."""
 
 
 def families() -> list[Family]:
@@ -47,7 +46,7 @@ def markdown() -> str:
     """The table of docs/metrics.md."""
     lines = []
     for title, found in [("on every page", (SUCCESS,)), *((f"`{each.name}`", each.families) for each in SUBJECTS)]:
-        lines += [f"### {title}", "", "| metric | type | labels | what it tells |", "|---|---|---|---|"]
+        lines += [f"### {title}", "", "| metric | type | labels | meaning |", "|---|---|---|---|"]
         for family in found:
             labels = ", ".join(f"`{label}`" for label in family.labels)
             lines.append(f"| `{family.name}` | {family.kind} | {labels} | {family.help} |")
@@ -58,11 +57,11 @@ def markdown() -> str:
 _log = logging.getLogger("millstream.metrics")
 _CHOICE = "collect[]"
 _HELP = (
-    "This is the Kafka port of a Millstream node. Over HTTP it answers:\n"
-    "  /metrics  metrics for Prometheus; ?collect[]=NAME, as often as you like, leaves out the rest\n"
+    "This is the Kafka port of a Millstream node. Over HTTP it serves:\n"
+    "  /metrics  metrics for Prometheus; ?collect[]=NAME (repeatable) selects subjects\n"
     f"            (names: {', '.join(subject.name for subject in SUBJECTS)})\n"
-    "  /livez    whether it lives\n"
-    "  /readyz   whether it is ready, or why not\n"
+    "  /livez    liveness\n"
+    "  /readyz   readiness, or the reason why the node is not ready\n"
 )
 Deliver = Callable[[HttpResponse], None]
 
@@ -85,7 +84,7 @@ class NodeEndpoints:
                 reason = why_not_ready(self._node)
                 deliver(HttpResponse(200, b"ok\n") if reason is None else HttpResponse(503, f"{reason}\n".encode()))
             case _:
-                deliver(HttpResponse(404, f"there is nothing at {_shown(request.path)}\n\n{_HELP}".encode()))
+                deliver(HttpResponse(404, f"not found: {_shown(request.path)}\n\n{_HELP}".encode()))
 
     def close(self) -> None:
         for task in self._under_way.values():
@@ -98,7 +97,7 @@ class NodeEndpoints:
             _shown(key) for key in query.keys() - {_CHOICE}
         ]
         if unknown:
-            deliver(HttpResponse(400, f"not known: {', '.join(unknown)}\n\n{_HELP}".encode()))
+            deliver(HttpResponse(400, f"unknown: {', '.join(unknown)}\n\n{_HELP}".encode()))
             return
         chosen = tuple(name for name in known if not wanted or name in wanted)
         task = self._under_way.get(chosen)
@@ -115,7 +114,7 @@ class NodeEndpoints:
             try:
                 await subject.collect(self._node, page, turns)
             except Exception:
-                # A subject that trips must not hide the others, nor pass unnoticed.
+                # A failed subject must not hide the others, and must be visible.
                 _log.exception("metrics_failed subject=%s", subject.name)
                 page.add(SUCCESS, 0, subject.name)
             else:
@@ -128,5 +127,5 @@ class NodeEndpoints:
 
 
 def _shown(text: str) -> str:
-    """A stranger's words, short and without control characters."""
+    """Text of a request for a message: shortened, without control characters."""
     return "".join(letter if letter.isprintable() else "?" for letter in text[:100])

@@ -41,7 +41,7 @@ class Page:
         self._lines: dict[Family, list[str]] = {}
 
     def add(self, family: Family, value: float, *labels: str) -> None:
-        """One sample, with the values of the family's labels in their order."""
+        """Adds one sample. `labels` are the values of the family's labels, in their order."""
         self.lines(family).append(f"{family.name}{_labels(family.labels, labels)} {number(value)}\n")
 
     def add_histogram(self, family: Family, found: Histogram, *labels: str) -> None:
@@ -55,12 +55,12 @@ class Page:
         lines.append(f"{name}_sum{plain} {number(found.total)}\n{name}_count{plain} {total}\n")
 
     def lines(self, family: Family) -> list[str]:
-        """Where the finished lines of a family go: for those who write thousands of them."""
+        """The lines of a family, for callers that append thousands of finished lines."""
         return self._lines.setdefault(family, [])
 
     def chunks(self) -> Iterator[bytes]:
-        """The page, family by family, in pieces of which each is made in a moment. What was taken is gone: letting go
-        of very many lines at once would take long, too."""
+        """The page in small chunks, so that the event loop can serve others in between. Removes the lines it returns:
+        freeing all lines at once would take long too."""
         for family in list(self._lines):
             lines = self._lines.pop(family)
             if lines:
@@ -80,7 +80,7 @@ def number(value: float) -> str:
 
 
 def escaped(value: str) -> str:
-    """A label's value as it stands between quotes."""
+    """A label value, escaped for the text format."""
     if "\\" in value or '"' in value or "\n" in value:
         return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return value

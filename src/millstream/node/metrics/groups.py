@@ -1,4 +1,4 @@
-"""Groups that this node coordinates, share groups whose partitions it leads, and transactions it coordinates."""
+"""Metrics of groups and transactions with their coordinator on this node, and of share groups."""
 
 from collections import Counter
 
@@ -7,29 +7,38 @@ from millstream.node.metrics.observed_node import ObservedNode, Subject, Turns
 from millstream.node.transactions.core.transaction import TransactionState
 
 _AT = ("group", "topic", "partition")
-GROUPS = gauge("millstream_groups", "Groups coordinated here; type is classic, consumer or share.", "type", "state")
-MEMBERS = gauge("millstream_group_members", "Members of a group; told by its coordinator.", "group", "type")
-COMMITTED = gauge("millstream_group_committed_offset", "Where a group goes on reading; told by its coordinator.", *_AT)
+GROUPS = gauge(
+    "millstream_groups",
+    "Groups with their coordinator on this node. type is classic, consumer or share.",
+    "type",
+    "state",
+)
+MEMBERS = gauge("millstream_group_members", "Members of a group; reported by its coordinator.", "group", "type")
+COMMITTED = gauge(
+    "millstream_group_committed_offset", "The committed offset of a group; reported by its coordinator.", *_AT
+)
 LAG = gauge(
     "millstream_group_lag_records",
-    "Committed records that a group has not committed to have read; told by its coordinator. Absent while the "
-    "partition's leader cannot be asked.",
+    "The high watermark minus the committed offset; reported by the group's coordinator. Absent while the partition's "
+    "leader cannot be reached.",
     *_AT,
 )
 SHARE_BACKLOG = gauge(
     "millstream_share_group_backlog_records",
-    "Records that a share group has not done with; told by the partition's leader once a member reads there.",
+    "Records that a share group has not completed; reported by the partition's leader after a member has read from it.",
     *_AT,
 )
 SHARE_ACQUIRED = gauge(
-    "millstream_share_group_acquired_records", "Records that members of a share group hold; told by the same.", *_AT
+    "millstream_share_group_acquired_records",
+    "Records in flight in a share group; reported by the partition's leader.",
+    *_AT,
 )
 TRANSACTIONS = gauge(
-    "millstream_transactions", "Transactional ids coordinated here, by Kafka's name of the state.", "state"
+    "millstream_transactions", "Transactional ids with their coordinator on this node, by state.", "state"
 )
 OLDEST = gauge(
     "millstream_transaction_oldest_age_seconds",
-    "How long the oldest transaction that is open here has been; 0 without one.",
+    "The age of the oldest open transaction of this coordinator; 0 without one.",
 )
 _PER_TURN = 100
 

@@ -1,9 +1,4 @@
-"""What is looked at: a node and its parts, as far as there are any yet; and how a subject tells of them.
-
-What only a process can tell of itself; a simulated node has none to ask.
-
-Whether a node is ready: if clients or the quorum should be sent to it; if not, why.
-"""
+"""The node as metrics see it: its parts, the readings of its process, and whether it is ready."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
@@ -25,7 +20,7 @@ from millstream.node.storage.directory_health import DirectoryFailure, Directory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessReading:
-    """None is for what this system does not tell."""
+    """None for values that the system does not provide."""
 
     cpu_seconds: float
     start_time_seconds: float
@@ -37,7 +32,7 @@ class ProcessReading:
     disk_free_bytes: int
     loop_lag: Histogram
     collections: tuple[Histogram, ...]
-    """How long collections of garbage took, by generation."""
+    """The durations of garbage collections, by generation."""
     syncs: Histogram
 
 
@@ -46,7 +41,7 @@ class ProcessProbe(Protocol):
 
 
 _TURN_SECONDS = 0.001
-"""A page is made in turns of about this length: others go on in between."""
+"""A page is made in time slices of about this length. The event loop serves others in between."""
 
 
 class ObservedNode(Protocol):
@@ -67,7 +62,7 @@ class ObservedNode(Protocol):
 
 
 class Turns:
-    """Lets others have the loop when this turn has been long enough."""
+    """Yields to the event loop when the current time slice is used up."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -81,7 +76,7 @@ class Turns:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """One part of the page, which can be asked for by its name."""
+    """One part of the page, which `?collect[]=NAME` selects."""
 
     name: str
     families: tuple[Family, ...]
@@ -89,35 +84,39 @@ class Subject:
 
 
 _CLOSE_ENOUGH = 10_000
-"""A node that has more committed metadata than this yet to act on would answer with things of the past."""
+"""A node with more unapplied metadata records than this would respond with stale metadata."""
 
 
 def why_not_ready(node: ObservedNode) -> str | None:
-    """In one line; None when it is ready.
+    """The reason in one line; None if the node is ready.
 
-    A broker that serves stays ready while the quorum has no leader: it can still be written to and read, and were all
-    brokers to say no at once, nobody could.
+    A broker stays ready while the quorum has no leader: it still serves produce and fetch. Otherwise all brokers would
+    become unready at once.
     """
     if node.is_stopping:
-        return "stopping: what this node led goes to others"
+        return "stopping: leadership moves to other brokers"
     if node.offline is not None:
-        return f"log directory offline: {node.offline.reason}; others take over until the disk works again"
+        return f"log directory offline: {node.offline.reason}; other nodes take over until the disk works again"
     quorum = node.quorum
     if quorum is None or not quorum.is_started:
         return "starting: the metadata log is being opened"
     behind = quorum.high_watermark - quorum.published_offset
     if behind > _CLOSE_ENOUGH:
-        return f"catching up: {behind} committed metadata records are yet to be applied"
+        return f"catching up: {behind} committed metadata records are not applied yet"
     if not node.config.is_broker:
-        return None if quorum.leader_id is not None else "no leader of the metadata quorum is known: start most voters"
+        return (
+            None
+            if quorum.leader_id is not None
+            else "no leader of the metadata quorum is known: start a majority of the voters"
+        )
     lifecycle = node.lifecycle
     if lifecycle is None or lifecycle.broker_epoch < 0:
-        leader = "no leader of the metadata quorum is known" if quorum.leader_id is None else "waiting for its answer"
+        leader = "no leader of the metadata quorum is known" if quorum.leader_id is None else "waiting for its response"
         return f"not registered with a controller yet: {leader}"
     if node.broker is None:
-        return "registered: the metadata is being read up to the registration, and the logs are taken up"
+        return "registered: reading the metadata up to the registration, and opening logs"
     if lifecycle.is_fenced:
-        return "fenced by the controller: it has not let this broker in yet, or has not heard of it in time"
+        return "fenced by the controller: not unfenced yet, or heartbeats were too late"
     if not node.broker.view.serves_here:
-        return "not fenced any more, but the metadata here does not say so yet"
+        return "unfenced, but this node's metadata does not show it yet"
     return None

@@ -1,11 +1,4 @@
-"""Topics: what goes in and out of them on this node, and how their in-sync sets change.
-
-Partitions, one by one: size and offsets of the logs on this node. The only subject that grows with them.
-
-Replication: how many partitions are in which state here, and what throttles do.
-
-Compaction: how dirty the compacted logs of this node are, and which cannot be cleaned.
-"""
+"""Metrics of topics, partitions, replication and compaction on this node."""
 
 from operator import attrgetter
 
@@ -15,9 +8,11 @@ from millstream.node.replicas.manager import ReplicaManager
 from millstream.node.replicas.partition import Partition
 
 RECEIVED_BYTES = counter(
-    "millstream_topic_received_bytes_total", "Bytes of record batches appended here as leader.", "topic"
+    "millstream_topic_received_bytes_total", "Bytes of record batches appended by this node as leader.", "topic"
 )
-RECEIVED_RECORDS = counter("millstream_topic_received_records_total", "Records appended here as leader.", "topic")
+RECEIVED_RECORDS = counter(
+    "millstream_topic_received_records_total", "Records appended by this node as leader.", "topic"
+)
 SENT_BYTES = counter(
     "millstream_topic_sent_bytes_total",
     "Bytes of record batches sent to consumers and members of share groups.",
@@ -25,20 +20,22 @@ SENT_BYTES = counter(
 )
 SENT_RECORDS = counter(
     "millstream_topic_sent_records_total",
-    "Records sent to them, by offsets: batches are not opened, so where an answer ends in the middle of a segment this "
-    "is its share of the segment's records, and gaps that compaction left are counted.",
+    "Records sent to consumers and members of share groups. Batches are not opened: the number is estimated from "
+    "offsets if a response ends inside a segment, and gaps of compaction are counted.",
     "topic",
 )
 REPLICA_RECEIVED_BYTES = counter(
-    "millstream_topic_replica_received_bytes_total", "Bytes copied from other leaders, as follower.", "topic"
+    "millstream_topic_replica_received_bytes_total", "Bytes copied by this node as follower.", "topic"
 )
 REPLICA_SENT_BYTES = counter(
-    "millstream_topic_replica_sent_bytes_total", "Bytes copied by followers, from here.", "topic"
+    "millstream_topic_replica_sent_bytes_total", "Bytes sent by this node to followers.", "topic"
 )
 ISR_SHRINKS = counter(
-    "millstream_isr_shrinks_total", "In-sync sets of partitions led here that lost a member.", "topic"
+    "millstream_isr_shrinks_total", "The number of times the ISR of a partition led by this node shrank.", "topic"
 )
-ISR_EXPANDS = counter("millstream_isr_expands_total", "In-sync sets of partitions led here that gained one.", "topic")
+ISR_EXPANDS = counter(
+    "millstream_isr_expands_total", "The number of times the ISR of a partition led by this node expanded.", "topic"
+)
 _FIELDS = {
     RECEIVED_BYTES: "received_bytes",
     RECEIVED_RECORDS: "received_records",
@@ -70,20 +67,20 @@ TOPICS = Subject("topics", tuple(_FIELDS), collect_topics)
 _AT = ("topic", "partition")
 LOG_BYTES = gauge(
     "millstream_partition_log_bytes",
-    "Size of the log of a replica on this node. Logs that nobody has needed since the start are not open yet, and not "
-    "here.",
+    "The size of the log of a replica on this node. Logs that were not used since the start are not open and not "
+    "listed.",
     *_AT,
 )
-LOG_START = gauge("millstream_partition_log_start_offset", "The first offset that is kept.", *_AT)
-LOG_END = gauge("millstream_partition_log_end_offset", "The offset that the next record gets.", *_AT)
+LOG_START = gauge("millstream_partition_log_start_offset", "The log start offset.", *_AT)
+LOG_END = gauge("millstream_partition_log_end_offset", "The log end offset.", *_AT)
 HIGH_WATERMARK = gauge(
-    "millstream_partition_high_watermark", "Up to where records are committed; where this node leads.", *_AT
+    "millstream_partition_high_watermark", "The high watermark, of partitions led by this node.", *_AT
 )
-IN_SYNC = gauge("millstream_partition_in_sync_replicas", "Replicas in sync; where this node leads.", *_AT)
+IN_SYNC = gauge("millstream_partition_in_sync_replicas", "The size of the ISR, of partitions led by this node.", *_AT)
 UNREADABLE = gauge(
     "millstream_partition_unreadable_batch",
-    "A batch whose records cannot be read: consumers get INVALID_RECORD at its offsets, and go on behind last_offset. "
-    "Found where consumers came back for it again and again, since this node has its role.",
+    "1 for a batch whose records cannot be read: consumers get INVALID_RECORD at its offsets, and can continue after "
+    "last_offset. Such batches are found when consumers fetch them repeatedly.",
     *_AT,
     "first_offset",
     "last_offset",
@@ -121,23 +118,24 @@ PARTITIONS = Subject(
 )
 
 
-REPLICAS = gauge("millstream_replicas", "Replicas on this node, by their role: leader, follower, offline.", "role")
+REPLICAS = gauge("millstream_replicas", "Replicas on this node by role: leader, follower, offline.", "role")
 UNDER_REPLICATED = gauge(
-    "millstream_under_replicated_partitions", "Partitions led here of which not all replicas are in sync."
+    "millstream_under_replicated_partitions", "Partitions led by this node whose replicas are not all in sync."
 )
 UNDER_MIN_ISR = gauge(
     "millstream_under_min_isr_partitions",
-    "Partitions led here with fewer replicas in sync than min.insync.replicas: acks=all is refused.",
+    "Partitions led by this node with fewer in-sync replicas than min.insync.replicas: acks=all is refused.",
 )
 AT_MIN_ISR = gauge(
     "millstream_at_min_isr_partitions",
-    "Partitions led here that lose acks=all with the next replica. Those with a single replica are not meant.",
+    "Partitions led by this node with exactly min.insync.replicas in-sync replicas. Partitions with a single replica "
+    "do not count.",
 )
 FOLLOWER_LAG = gauge(
-    "millstream_follower_lag_max_records", "How far the follower is behind that is furthest, of partitions led here."
+    "millstream_follower_lag_max_records", "The highest lag of a follower, of partitions led by this node."
 )
-FAILED_LOGS = gauge("millstream_failed_logs", "Logs that take no more writes because the disk failed them.")
-OPEN_LOGS = gauge("millstream_open_logs", "Logs that are open; the others are opened when they are needed.")
+FAILED_LOGS = gauge("millstream_failed_logs", "Logs that accept no more writes because of a disk failure.")
+OPEN_LOGS = gauge("millstream_open_logs", "Open logs. Other logs are opened when they are needed.")
 THROTTLED_BYTES = counter(
     "millstream_replication_throttled_bytes_total",
     "Bytes copied under a replication throttle; direction is leader (sent) or follower (received).",
@@ -145,7 +143,7 @@ THROTTLED_BYTES = counter(
 )
 THROTTLE_PAUSES = counter(
     "millstream_replication_throttle_pauses_total",
-    "How often a replica had to wait because of a replication throttle.",
+    "The number of times a replica waited because of a replication throttle.",
     "direction",
 )
 THROTTLE_LIMIT = gauge(
@@ -227,17 +225,15 @@ REPLICATION = Subject(
 
 
 COMPACTED = gauge("millstream_compacted_logs", "Open logs with cleanup.policy=compact.")
-DIRTY_RATIO = gauge(
-    "millstream_compaction_max_dirty_ratio", "The part of the dirtiest of them that is yet to be cleaned."
-)
-DIRTY_BYTES = gauge("millstream_compaction_dirty_bytes", "How much of them is yet to be cleaned.")
-RUNNING = gauge("millstream_compaction_running", "Logs that are being cleaned.")
-UNCLEANABLE = gauge("millstream_compaction_uncleanable_logs", "Logs that cannot be cleaned; the log file says why.")
+DIRTY_RATIO = gauge("millstream_compaction_max_dirty_ratio", "The highest dirty ratio of all compacted logs.")
+DIRTY_BYTES = gauge("millstream_compaction_dirty_bytes", "The dirty bytes (not compacted yet) of all compacted logs.")
+RUNNING = gauge("millstream_compaction_running", "Logs that are being compacted.")
+UNCLEANABLE = gauge("millstream_compaction_uncleanable_logs", "Logs that cannot be compacted; see the node's log.")
 
 PASSED_OVER = gauge(
     "millstream_compaction_passed_over_batches",
-    "Batches that the last pass over each log kept as they are: they are more than millstream.batch.max.records or "
-    "millstream.batch.max.decompressed.bytes allow to open.",
+    "Batches that the last pass over each log kept unchanged, because they exceed millstream.batch.max.records or "
+    "millstream.batch.max.decompressed.bytes.",
 )
 
 

@@ -1,4 +1,4 @@
-"""The process and what it runs on: build, memory, files, disk, and what holds up the event loop."""
+"""Metrics of the process: build, memory, files, disk, pauses of the event loop."""
 
 import platform
 
@@ -6,38 +6,38 @@ from millstream.node.metrics.exposition import Page, counter, gauge, histogram
 from millstream.node.metrics.observed_node import ObservedNode, Subject, Turns, why_not_ready
 from millstream.version import VERSION
 
-BUILD = gauge("millstream_build_info", "1; what runs here.", "version", "python")
+BUILD = gauge("millstream_build_info", "1; the versions of Millstream and Python.", "version", "python")
 NODE = gauge(
     "millstream_node_info",
-    "1; who this node is. cluster_id is empty until it is known.",
+    "1; the identity of this node. cluster_id is empty until it is known.",
     "node_id",
     "roles",
     "cluster_id",
 )
-READY = gauge("millstream_node_ready", "1 where /readyz says yes.")
+READY = gauge("millstream_node_ready", "1 if /readyz reports that the node is ready.")
 CPU = counter("process_cpu_seconds_total", "Processor time of the process, in user and system mode.")
 START = gauge("process_start_time_seconds", "When the process started, since the epoch.")
 RESIDENT = gauge("process_resident_memory_bytes", "Memory of the process that is in RAM.")
 VIRTUAL = gauge("process_virtual_memory_bytes", "Address space of the process.")
 FILES = gauge("process_open_fds", "Open file descriptors: sockets and segments.")
-MAX_FILES = gauge("process_max_fds", "How many there may be.")
-DISK_TOTAL = gauge("millstream_disk_total_bytes", "Size of the file system that the data directory is on.", "directory")
-DISK_FREE = gauge("millstream_disk_free_bytes", "What is free there for this process.", "directory")
+MAX_FILES = gauge("process_max_fds", "The limit of open file descriptors.")
+DISK_TOTAL = gauge("millstream_disk_total_bytes", "The size of the data directory's file system.", "directory")
+DISK_FREE = gauge("millstream_disk_free_bytes", "The free space of this file system for the process.", "directory")
 DIRECTORY_OFFLINE = gauge(
     "millstream_log_directory_offline",
-    "1 while the disk of the log directory fails (Kafka: OfflineLogDirectoryCount); a full disk does not count.",
+    "1 while the log directory is offline (Kafka: OfflineLogDirectoryCount). A full disk does not count.",
     "directory",
 )
 LOOP_LAG = histogram(
     "millstream_event_loop_lag_seconds",
-    "How late a timer of the event loop is, looked at four times a second: what every request may have to wait.",
+    "The delay of a timer of the event loop, measured four times a second: every request may wait this long.",
 )
 COLLECTIONS = histogram(
-    "millstream_gc_pause_seconds", "How long the garbage collector stopped everything.", "generation"
+    "millstream_gc_pause_seconds", "The durations of garbage collections, which stop the process.", "generation"
 )
 SYNCS = histogram(
     "millstream_disk_sync_duration_seconds",
-    "How long each fsync took: flushes of segments and indexes, checkpoints, the metadata log. They run in threads.",
+    "The durations of fsync calls: segments, indexes, checkpoints, the metadata log. They run in threads.",
 )
 
 

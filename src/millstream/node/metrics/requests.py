@@ -1,7 +1,4 @@
-"""Requests: how many, how long they took, which wait for something, what was refused.
-
-Connections, listener by listener: how many, which were refused, which are held up.
-"""
+"""Metrics of requests and connections: numbers, durations, waits, refusals."""
 
 from millstream.formats.model.errors import ErrorCode
 from millstream.node.metrics.exposition import Page, counter, gauge, histogram
@@ -10,31 +7,32 @@ from millstream.node.server.dispatch import Dispatcher
 
 DURATION = histogram(
     "millstream_request_duration_seconds",
-    "From a whole request to its answer, waiting included (long polls, acks=all, fsync). Its _count is the number of "
-    "requests. server is the role that answered, api Kafka's name; FetchFollower is a Fetch of another broker.",
+    "The time from the complete request to its response, including waits (long polls, acks=all, fsync). Its _count is "
+    "the number of requests. server is the role (broker or controller), api Kafka's name of the API; FetchFollower is "
+    "a Fetch of another broker.",
     "server",
     "api",
 )
 REFUSED = counter(
     "millstream_requests_refused_total",
-    "Requests that ended their connection: not well formed, not offered in this version, or acks=0 that failed.",
+    "Requests for which the connection was closed: malformed, an unsupported version, or a failed produce with acks=0.",
     "server",
 )
 ERRORS = counter(
     "millstream_partition_errors_total",
-    "Partitions in Produce and Fetch requests that were answered with an error, by Kafka's name of it.",
+    "Partitions in Produce and Fetch responses with an error, by Kafka's name of the error.",
     "api",
     "error",
 )
 WAITING = gauge(
     "millstream_purgatory_requests",
-    "Requests that wait: Produce for replicas or the disk, fetches for something to read.",
+    "Delayed requests: Produce waits for replicas or the disk, fetches wait for records.",
     "api",
 )
 LONG_TURNS = histogram(
     "millstream_event_loop_long_turn_seconds",
-    "Turns of the event loop above 50 ms that worked on a request of this API: nothing else was served meanwhile. The "
-    "log names the peer.",
+    "Turns of the event loop above 50 ms that processed a request of this API. Nothing else was served in this time. "
+    "The log names the client.",
     "server",
     "api",
 )
@@ -66,7 +64,7 @@ async def collect_requests(node: ObservedNode, page: Page, turns: Turns) -> None
 
 
 def kafka_name(api: str) -> str:
-    """list_offsets is ListOffsets to everybody else."""
+    """Kafka's name of an API: list_offsets is ListOffsets."""
     return "".join(word.capitalize() for word in api.split("_"))
 
 
@@ -74,25 +72,26 @@ REQUESTS = Subject("requests", (DURATION, LONG_TURNS, REFUSED, ERRORS, WAITING),
 
 
 OPEN = gauge("millstream_connections", "Open connections.", "listener")
-ACCEPTED = counter("millstream_connections_accepted_total", "Connections taken since the start.", "listener")
+ACCEPTED = counter("millstream_connections_accepted_total", "Connections accepted since the start.", "listener")
 REFUSED_CONNECTIONS = counter(
     "millstream_connections_refused_total",
-    "Connections closed at once because of a limit; setting names it.",
+    "Connections refused because of a limit, by the setting of the limit.",
     "listener",
     "setting",
 )
 PAUSED = gauge(
     "millstream_connections_paused",
-    "Connections not read for now: too many answers wait, the peer does not take them, or there is no memory for more.",
+    "Connections that are not read now: too many responses are pending, the client does not read them, or the memory "
+    "for requests is used up.",
     "listener",
 )
-PAUSES = counter("millstream_connection_pauses_total", "How often a connection was held up like that.", "listener")
+PAUSES = counter("millstream_connection_pauses_total", "The number of such pauses.", "listener")
 MEMORY = gauge(
     "millstream_request_memory_bytes",
-    "Memory claimed by requests that have arrived in part (queued.max.request.bytes).",
+    "Memory of requests that are partly received (queued.max.request.bytes).",
     "listener",
 )
-MEMORY_LIMIT = gauge("millstream_request_memory_limit_bytes", "How much they may claim.", "listener")
+MEMORY_LIMIT = gauge("millstream_request_memory_limit_bytes", "The limit of this memory.", "listener")
 _LIMITS = ("max.connections", "max.connections.per.ip")
 
 

@@ -1,1 +1,1 @@
-"""The real world: clock, disk, threads, signals, event loop. Joins the other rooms into a running node."""
+"""A node on a real machine: clock, disk, threads, signals, event loop. Composes the other packages."""

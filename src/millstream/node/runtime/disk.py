@@ -1,7 +1,7 @@
-"""The real disk: storage's `Disk` interface on the operating system's files.
+"""The real disk: the `Disk` interface of storage on the files of the operating system.
 
-Promises: a write is whole or raises; descriptors close with their last reference; atomic replacement survives a power
-cut when asked to be durable. Which files exist and what they mean is storage's business.
+A write is complete or raises. A descriptor closes with its last reference. An atomic replacement survives a power
+failure if it is durable. Errors are reported to `on_error`.
 """
 
 import ctypes
@@ -21,7 +21,7 @@ from millstream.node.storage.disk import DirectoryEntry, OnError
 
 _PAGE_BYTES = 4096
 RESIDENCY_STEP_BYTES = 128 * 1024
-"""Read-ahead brings pages in runs of this order, so that one probe per step finds a cold run."""
+"""Read-ahead loads pages in blocks of about this size, so one probe per step finds a block that is not in memory."""
 
 _OPEN_FLAGS = os.O_RDWR | os.O_CLOEXEC
 _CREATE_FLAGS = _OPEN_FLAGS | os.O_CREAT | os.O_TRUNC
@@ -35,7 +35,7 @@ _preadv = getattr(os, "preadv", None)
 
 
 class SyncDurations:
-    """How long bringing something to stable storage took; several threads do."""
+    """The durations of fsync calls. Several threads use it."""
 
     def __init__(self) -> None:
         self.seconds = Histogram(PAUSE_SECONDS)
@@ -47,15 +47,15 @@ class SyncDurations:
 
 
 SYNC_DURATIONS = SyncDurations()
-"""Of this process: files know nothing of the disk they were opened by."""
+"""One for the process: files have no reference to their disk."""
 
 
 def _unheard(error: OSError, path: str, reading: bool) -> None:
-    """The file or disk belongs to no node."""
+    """The error handler of a file or disk that belongs to no node."""
 
 
 class RealFile:
-    """One descriptor, closed when the object goes."""
+    """One file descriptor, closed with the object."""
 
     __slots__ = ("_can_probe", "_fd", "_on_error", "_path")
 
@@ -101,12 +101,12 @@ class RealFile:
             done = _pwrite(self._fd, data, position)
             if done == length:
                 return
-            # A short write: the disk is nearly full, or it passes what one call can take. The next call says which.
+            # A short write: the disk is nearly full, or the data is more than one call can write.
             view = memoryview(data)
             while done < length:
                 written = _pwrite(self._fd, view[done:], position + done)
                 if written == 0:
-                    raise OSError(errno.EIO, "the disk took no more bytes", self._path)
+                    raise OSError(errno.EIO, "the disk accepted no more bytes", self._path)
                 done += written
         except OSError as error:
             self._on_error(error, self._path, False)
@@ -146,7 +146,7 @@ class RealFile:
         except BlockingIOError:
             return False
         except OSError:
-            self._can_probe = False  # the file system does not know RWF_NOWAIT
+            self._can_probe = False  # the file system does not support RWF_NOWAIT
         return True
 
     def read_ahead(self, position: int, length: int) -> None:
@@ -158,7 +158,7 @@ class RealFile:
 
 
 class RealLock:
-    """An advisory lock: the kernel drops it when the process dies, so a stale lock file never blocks a start."""
+    """An advisory lock. The kernel releases it when the process ends, so a stale lock file never blocks a start."""
 
     __slots__ = ("_file", "_held")
 
@@ -187,7 +187,7 @@ R = TypeVar("R")
 def _heard(
     reading: bool,
 ) -> "Callable[[Callable[Concatenate[RealDisk, str, P], R]], Callable[Concatenate[RealDisk, str, P], R]]":
-    """Has a method tell `on_error` of the errors it raises."""
+    """A decorator: the method reports the errors it raises to `on_error`."""
 
     def decorate(method: "Callable[Concatenate[RealDisk, str, P], R]") -> "Callable[Concatenate[RealDisk, str, P], R]":
         def watched(self: "RealDisk", path: str, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -311,9 +311,9 @@ class RealDisk:
             _close(fd)
 
     def lock(self, path: str) -> RealLock | None:
-        """Two kinds of lock, since each is blind to the other: Java's brokers take POSIX locks."""
+        """Takes a flock and a POSIX lock, because they do not exclude each other: Java brokers use POSIX locks."""
         with _LOCKS:
-            # A POSIX lock is lost when its process closes any descriptor of the file: one that is held is not opened.
+            # A process loses its POSIX lock when it closes any descriptor of the file: do not open a locked file again.
             if _is_held(path):
                 return None
             file = RealFile(path, _OPEN_FLAGS | os.O_CREAT)

@@ -1,7 +1,7 @@
-"""`meta.properties`: whose data directory this is. Made on the first start, so that there is no format step.
+"""`meta.properties`: the identity of a data directory. It is written at the first start; there is no format step.
 
-A node that joins others does not know the cluster's id at first: the file then names only the node and the directory,
-and the id is added when the metadata log has told it.
+A node that joins a cluster does not know the cluster id at first. The file then has only the node id and the directory
+id. The cluster id is added when the node has read it from the metadata log.
 """
 
 import base64
@@ -24,21 +24,20 @@ class Identity:
 
 
 def short_uuid(value: uuid.UUID) -> str:
-    """Kafka's spelling: 22 characters of URL-safe base64."""
+    """Kafka's text form: 22 characters of URL-safe base64."""
     return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
 
 
 def random_uuid(randomness: random.Random) -> uuid.UUID:
-    """A UUID as Kafka makes them: one that does not begin with a dash, which would read as an option in a shell."""
+    """A random UUID, as in Kafka: its text does not begin with a dash, which a shell would take as an option."""
     while short_uuid(made := uuid.UUID(int=randomness.getrandbits(128), version=4)).startswith("-"):
         pass
     return made
 
 
 def claim_directory(disk: Disk, root: str, node_id: int, cluster_id: str | None, randomness: random.Random) -> Identity:
-    """Reads who the directory belongs to, or makes it ours; ConfigError if it is another's.
-
-    `cluster_id` is what the settings pin, if they do.
+    """Reads `meta.properties`, or writes it in a new directory. Raises ConfigError if the directory belongs to another
+    node or cluster. `cluster_id` is the setting `cluster.id`.
     """
     path = f"{root}/{_FILE}"
     if not disk.exists(path):
@@ -66,7 +65,7 @@ def claim_directory(disk: Disk, root: str, node_id: int, cluster_id: str | None,
 
 
 def keep_cluster_id(disk: Disk, root: str, identity: Identity, cluster_id: str) -> Identity:
-    """The directory belongs to this cluster from now on."""
+    """Stores the cluster id in `meta.properties`."""
     kept = replace(identity, cluster_id=cluster_id)
     _write(disk, root, kept)
     return kept
@@ -75,7 +74,7 @@ def keep_cluster_id(disk: Disk, root: str, identity: Identity, cluster_id: str) 
 def _write(disk: Disk, root: str, identity: Identity) -> None:
     cluster = f"cluster.id={identity.cluster_id}\n" if identity.cluster_id is not None else ""
     text = (
-        "# Whose data this is. Written by Millstream on the first start; do not edit.\n"
+        "# The identity of this data directory. Written by Millstream at the first start; do not edit.\n"
         f"{cluster}directory.id={short_uuid(identity.directory_id)}\nnode.id={identity.node_id}\nversion=1\n"
     )
     disk.write_atomically(f"{root}/{_FILE}", text.encode())

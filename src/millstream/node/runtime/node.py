@@ -1,10 +1,8 @@
-"""A node: data directory, quorum, controller and broker joined, started and stopped in the right order.
+"""A node: data directory, listeners, quorum, controller and broker, started and stopped in the right order.
 
-What a node is, `process.roles` says. Every node follows the metadata quorum; a controller votes in it and may lead it;
-a broker registers with whoever leads, and serves clients once it has caught up and been let in. A single node is all of
-this at once, and goes the same way.
-
-A node's listeners, bound as its settings say.
+`process.roles` determines the roles. Every node follows the metadata quorum. A controller votes in it and may lead it.
+A broker registers with the active controller, and serves clients when it has caught up and is unfenced. A single node
+has both roles and takes the same steps.
 """
 
 import asyncio
@@ -50,8 +48,10 @@ def bind(
     environment: Environment,
     http: HttpService,
 ) -> dict[str, int]:
-    """Adds the listeners to `into`, without accepting anybody yet; their ports by name. ConfigError for an address that
-    is taken."""
+    """Binds the listeners and adds them to `into`, without accepting connections yet. Returns their ports by name.
+
+    Raises ConfigError for an address that is in use.
+    """
     ports: dict[str, int] = {}
     for each in wanted:
         stopwatch = environment.stopwatch
@@ -93,14 +93,15 @@ _MAINTENANCE_SECONDS = 1.0
 _STOP_FLUSH_BYTES = 128 << 20
 _STOP_FLUSH_SECONDS = 1.0
 _HAND_OVER_SECONDS = 10.0
-"""How long a broker that is told to stop waits for others to take over what it leads."""
+"""The maximum time of a controlled shutdown."""
 _TELLING_SECONDS = 1.0
-"""How long a broker whose disk has failed tries to tell the controller. What it leads takes no writes meanwhile."""
+"""The time for which a broker with a failed disk tries to report it to the controller. Its partitions accept no writes
+during this time."""
 _DIRECTORY_CHECK_SECONDS = 1.0
 
 
 class Node:
-    """Time, chance, network and disk are given, so that the simulator runs this very class."""
+    """Clock, randomness, network and disk are arguments, so that the simulator can run this class."""
 
     def __init__(
         self, config: BrokerConfig, environment: Environment, disk: Disk, probe: ProcessProbe | None = None
@@ -128,20 +129,20 @@ class Node:
         self._learned: asyncio.Event | None = None
         self.directory: DirectoryHealth | None = None
         self.offline: DirectoryFailure | None = None
-        """Why this node has left its work to others: its log directory has failed."""
+        """The failure of the log directory for which this node went offline."""
         self.controller_knows = False
-        """Whether it has told the controller so."""
+        """Whether the controller knows that this node is offline."""
         self._giving_up: asyncio.Task[None] | None = None
         self._directory_check: asyncio.TimerHandle | None = None
         self.failure: asyncio.Future[str] = environment.loop.create_future()
-        """Done, with one line for a person, when the node cannot go on; whoever runs it should stop it then."""
+        """Done, with a one-line message, when the node cannot continue. The caller should stop the node then."""
 
     # Starting
 
     async def start(self) -> str:
-        """Recovers, joins the quorum, and serves when the cluster lets it; returns the address clients can use.
+        """Recovers logs, joins the quorum, registers, and serves clients. Returns the address for clients.
 
-        ConfigError says, in one line, why it cannot be.
+        Raises ConfigError with a one-line message if the node cannot start.
         """
         starting = asyncio.ensure_future(self._start())
         try:
@@ -159,7 +160,7 @@ class Node:
         logs, identity = self._open_directory()
         end_points = self._bind(config.listeners, self._listeners)
         controller_end_points = self._bind(config.controller_listeners, self._controller_listeners)
-        _serve(self._listeners, self._held)  # probes are answered from here on
+        _serve(self._listeners, self._held)  # from here on the node responds to probes
         quorum = self.quorum = open_quorum(
             config,
             logs,
@@ -207,7 +208,7 @@ class Node:
         self._serve_controllers()
         lifecycle.start()
         await lifecycle.registered
-        # Which logs on this disk belong to nobody, only the metadata as of the registration tells for sure.
+        # Only metadata that includes the registration shows which logs on this disk are stray.
         while view.image.offset < lifecycle.broker_epoch:
             await self._next_change()
         self.broker = Broker(
@@ -220,10 +221,10 @@ class Node:
         )
         lifecycle.able()
         await lifecycle.serving
-        # Clients hear only of brokers that are not fenced, and some never ask again when they hear of none.
+        # Metadata responses list only unfenced brokers, and some clients never retry after an empty list.
         while not view.serves_here:
             await self._next_change()
-        logs.health.is_well_again()  # what failed while it started was tried again since, or will be
+        logs.health.is_well_again()  # operations that failed during the start were repeated, or will be
         _serve(self._listeners, self.broker.dispatcher)
         self._held.give_to(self.broker.dispatcher)
         self._schedule_maintenance()
@@ -244,10 +245,10 @@ class Node:
         try:
             logs.take()
         except DirectoryInUseError as error:
-            raise ConfigError(f"{error}: stop it first, or use another --data-dir", name="log.dirs") from None
+            raise ConfigError(f"{error}: stop the other process, or use another --data-dir", name="log.dirs") from None
         self._logs = logs
         inspect_metadata(self._disk, self._root)
-        # Before anything is repaired: another node's directory is not ours to touch.
+        # Before recovery: the directory of another node must not be changed.
         self._identity = claim_directory(
             self._disk, self._root, config.node_id, config[node.CLUSTER_ID], self._environment.randomness
         )
@@ -255,7 +256,7 @@ class Node:
         return logs, self._identity
 
     def _bind(self, wanted: Iterable[ListenerConfig], into: list[Listener]) -> tuple[Endpoint, ...]:
-        """Binds first, so that the addresses are known to whoever must tell them; nobody is answered yet."""
+        """Binds listeners without serving them yet, so that their addresses are known for the registration."""
         config = self._config
         ports = bind(wanted, into, config, self._environment, self._endpoints)
         return tuple(
@@ -271,7 +272,7 @@ class Node:
         if self.controller is not None:
             _serve(self._controller_listeners, self.controller.dispatcher)
 
-    # What the metadata tells a node of itself
+    # The cluster id in the metadata
 
     def _learn(self, delta: MetadataDelta) -> None:
         assert self._identity is not None and self.loader is not None and self.quorum is not None
@@ -283,12 +284,12 @@ class Node:
         pinned = self._config[node.CLUSTER_ID]
         if self._identity.cluster_id is not None:
             self._fail(
-                f"{self._root} belongs to cluster {self._identity.cluster_id}, but the quorum is that of cluster "
+                f"{self._root} belongs to cluster {self._identity.cluster_id}, but the quorum belongs to cluster "
                 f"{cluster_id}: use another --data-dir, or correct controller.quorum.voters"
             )
         elif pinned is not None and pinned != cluster_id:
             self._fail(
-                f"cluster.id={pinned}, but the quorum is that of cluster {cluster_id}: correct cluster.id or "
+                f"cluster.id={pinned}, but the quorum belongs to cluster {cluster_id}: correct cluster.id or "
                 "controller.quorum.voters"
             )
         else:
@@ -312,15 +313,15 @@ class Node:
         if not self.failure.done() and not self._gives_up_directory():
             self.failure.set_result(message)
 
-    # A log directory that fails
+    # Failure of the log directory
 
     def _directory_failed(self) -> None:
-        """Called in the thread that met the error."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the node is gone
+        """Called in the thread in which the error occurred."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the node has stopped
             self._loop.call_soon_threadsafe(self._look_at_directory)
 
     def _look_at_directory(self) -> None:
-        """After a failure: leaves the work to others; where there are none, goes on and waits for a better disk."""
+        """After a failure: goes offline if other nodes can take over; otherwise retries until the disk works."""
         if self._directory_check is not None:
             self._directory_check.cancel()
             self._directory_check = None
@@ -345,7 +346,7 @@ class Node:
             self._directory_check = self._loop.call_later(_DIRECTORY_CHECK_SECONDS, self._look_at_directory)
 
     def _gives_up_directory(self) -> bool:
-        """Whether this node leaves its work to others now, or does already, since its directory has failed."""
+        """Whether this node goes offline, or is offline, because its log directory has failed."""
         if self._giving_up is not None:
             return True
         failure = self.directory.failure if self.directory is not None else None
@@ -355,7 +356,7 @@ class Node:
         return True
 
     def _others_can_stand_in(self) -> bool:
-        """Whether every role of this node is some other node's, too."""
+        """Whether other nodes have every role of this node."""
         quorum, loader, config = self.quorum, self.loader, self._config
         if quorum is None or loader is None or not quorum.is_started:
             return False
@@ -365,19 +366,19 @@ class Node:
         return not config.is_broker or any(other.active and other.id != config.node_id for other in brokers)
 
     async def _give_up_directory(self, failure: DirectoryFailure) -> None:
-        """Tells the others, who take over at once. Where that fails, the end of this node's connections tells them."""
+        """Reports the failure, so that others take over at once. If this fails, they notice closed connections."""
         assert self.quorum is not None
         self.offline = failure
         for listener in self._listeners:
-            listener.close()  # from here on others may lead: what this node knows is no longer for clients
+            listener.close()  # from here on others may lead: this node must not serve clients
         if self.quorum.is_leader:
-            # It cannot commit anything more, and who leads next it cannot learn: its vote must be on disk.
+            # It cannot commit any more, and cannot learn the next leader: its vote must be on disk.
             await self.quorum.stop()
         elif self.lifecycle is not None:
             self.controller_knows = await self.lifecycle.give_up_directory(_TELLING_SECONDS)
         if not self.failure.done():
             self.failure.set_result(
-                f"log directory {self._root} is offline: {failure.reason}; the other nodes take over: look at the disk"
+                f"log directory {self._root} is offline: {failure.reason}; the other nodes take over: check the disk"
             )
 
     # Running
@@ -400,7 +401,7 @@ class Node:
     # Stopping
 
     async def stop(self) -> None:
-        """Hands over what this node leads, closes everything, and leaves the mark of a clean stop."""
+        """Controlled shutdown: moves leadership, closes everything, and writes the clean-shutdown file."""
         self.is_stopping = True
         if not self.failure.done():
             if self.lifecycle is not None:
@@ -410,7 +411,7 @@ class Node:
         self.close()
 
     def close(self) -> None:
-        """The same without a word to anybody."""
+        """Closes everything without a controlled shutdown."""
         if self._maintenance is not None:
             self._maintenance.cancel()
         if self._directory_check is not None:
@@ -435,7 +436,8 @@ class Node:
         if self.quorum is not None:
             self.quorum.close()
         if self._logs is not None:
-            # After an unclean stop, a start that did not come to register has not told the controller of it yet.
+            # If this process did not register after an unclean shutdown, the controller does not know of it yet: the
+            # next start must not look clean.
             registered = self.broker is not None or self._logs.started_clean or not self._config.is_broker
             self._logs.close(
                 self._environment.clock.now_ms(),
@@ -447,9 +449,9 @@ class Node:
 
 
 class _FlushBudget:
-    """A stop must be quick: after so many bytes or so long, what is in the page cache is left to the kernel.
+    """Limits the flushing at shutdown, in bytes and time. The kernel writes the rest of the page cache.
 
-    The stop is then not a clean one; the next start checks what was not flushed, which is quicker than flushing it.
+    Such a shutdown is not clean. Recovery at the next start checks the rest, which is faster than flushing it.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:

@@ -1,7 +1,7 @@
-"""What is left of a node whose log directory has failed: it reports that, and waits for the disk.
+"""A node whose log directory has failed: it reports the failure, and waits until the disk works again.
 
-It answers /metrics, /livez and /readyz, ApiVersions, and DescribeLogDirs with KAFKA_STORAGE_ERROR. Any other request
-ends the connection, so that clients ask another broker; this one would only know what was true before the failure.
+It serves /metrics, /livez and /readyz, ApiVersions, and DescribeLogDirs with KAFKA_STORAGE_ERROR. Any other request
+closes the connection, so that clients use another broker: this node has only stale data.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ _log = logging.getLogger("millstream.node")
 
 
 class OfflineNode:
-    """`apis` are those that the node offered: clients that ask for versions must not take it for an older broker."""
+    """`apis` are the APIs of the node before the failure, so that ApiVersions stays the same."""
 
     def __init__(
         self,
@@ -76,8 +76,10 @@ class OfflineNode:
         return tuple(self._listeners)
 
     async def wait_until_usable(self, seconds: float, *, silent_seconds: float) -> None:
-        """Returns when the directory can be used again: tried after so many seconds each. For the first
-        `silent_seconds` nothing listens: so the others learn that this node is gone."""
+        """Returns when the directory can be used again. Tries it every `seconds`.
+
+        In the first `silent_seconds` nothing listens, so that other nodes notice that this node is offline.
+        """
         loop = self.environment.loop
         speaks_at = loop.time() + silent_seconds
         while True:

@@ -1,9 +1,4 @@
-"""The real world for a node: the system's clock, sockets, threads for what may block.
-
-The system's clock.
-
-Watches the process that a node runs in: the event loop's lag, the garbage collector, memory, files, the disk.
-"""
+"""The environment of a real node (clock, sockets, threads), and measurements of its process."""
 
 import asyncio
 import gc
@@ -38,7 +33,7 @@ T = TypeVar("T")
 
 
 def real_environment(loop: asyncio.AbstractEventLoop) -> Environment:
-    """An environment on this loop; its threads end with the loop's executor (`loop.shutdown_default_executor`)."""
+    """The environment of a real node on this loop. Its threads end with `loop.shutdown_default_executor`."""
     threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="millstream")
     loop.set_default_executor(threads)
 
@@ -52,10 +47,10 @@ _turns = threading.local()
 
 
 def breathe() -> None:
-    """Sleeps for a moment after each fifth of a millisecond.
+    """Sleeps for a moment after each 0.2 ms, so that the event loop gets the interpreter lock.
 
-    A thread that computes without end is asked for the interpreter after 5 ms only, and is not often asleep when the
-    system looks for somebody to take the processor from: who waits for it then waits for both.
+    A computing thread would otherwise keep the lock until the switch interval ends, and the scheduler of the system
+    would give it the processor for longer.
     """
     begun = getattr(_turns, "begun", None)
     if begun is None:
@@ -67,9 +62,9 @@ def breathe() -> None:
 
 
 def _sleep_exactly() -> None:
-    """For this thread: Linux gathers wake-ups that are up to 50 µs apart, which makes 70 µs out of a sleep of 20."""
+    """Sets the timer slack of this thread: by default Linux adds up to 50 µs to a sleep of 20 µs."""
     if sys.platform == "linux":
-        import ctypes  # only where it is used: a start is quicker without
+        import ctypes  # imported here to keep the start fast
 
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, _SLACK_NANOSECONDS, 0, 0, 0)
 
@@ -97,14 +92,14 @@ class ProcessWatch:
         if self._timer is not None:
             self._timer.cancel()
 
-    # What is noted as it happens
+    # Measurements
 
     def _look_later(self) -> None:
         self._due = time.perf_counter() + _LOOK_SECONDS
         self._timer = self._environment.loop.call_later(_LOOK_SECONDS, self._look)
 
     def _look(self) -> None:
-        # The loop counts in milliseconds, and may come early by less than one.
+        # The loop's timers have a resolution of a millisecond and may be early by less than one.
         self._loop_lag.observe(max(time.perf_counter() - self._due, 0.0))
         self._look_later()
 
@@ -114,10 +109,10 @@ class ProcessWatch:
         else:
             self._collections[info["generation"]].observe(time.perf_counter() - self._collection_begun)
 
-    # What is asked for
+    # Reading
 
     async def read(self) -> ProcessReading:
-        # In a thread: thousands of descriptors are a long list, and a file system may not answer at once.
+        # In a thread: thousands of descriptors are a long list, and the file system may be slow.
         return await self._environment.offload(self._read)
 
     def _read(self) -> ProcessReading:
@@ -140,7 +135,7 @@ class ProcessWatch:
 
 
 def _memory() -> tuple[int | None, int | None]:
-    """Address space and what of it is in memory; only Linux tells."""
+    """Virtual and resident memory. Only available on Linux."""
     try:
         with open("/proc/self/statm") as statm:
             pages = statm.read().split()
@@ -153,7 +148,7 @@ def _memory() -> tuple[int | None, int | None]:
 def _open_files() -> int | None:
     for listing in ("/proc/self/fd", "/dev/fd"):
         try:
-            return len(os.listdir(listing)) - 1  # the one that lists them
+            return len(os.listdir(listing)) - 1  # without the descriptor of the listing
         except OSError:
             continue
     return None
@@ -170,4 +165,4 @@ def _start_time() -> float:
 
 
 _IMPORTED = time.time()
-"""Where the system does not tell when the process began: about then."""
+"""The approximate start of the process, if the system does not provide it."""

@@ -1,4 +1,4 @@
-"""A node in a process of its own: the event loop, signals, limits, and the way out."""
+"""Runs a node in its own process: event loop, signals, file limits, restart after a disk failure."""
 
 import asyncio
 import gc
@@ -21,18 +21,18 @@ from millstream.node.runtime.real_environment import ProcessWatch, real_environm
 _log = logging.getLogger("millstream.node")
 _SWITCH_SECONDS = 0.0005
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
-"""Between attempts to use a log directory again that has failed. Each failure doubles the pause."""
+"""The pauses between attempts to use a failed log directory again. Each failure doubles the pause."""
 _STEADY_S = 600.0
-"""After so long without a failure the pauses are short again."""
+"""After this time without a failure, the pause is reset."""
 
 
 def run(config: BrokerConfig, ready: Callable[[str], None], leaving: Callable[[], None]) -> int:
-    """Runs a node until it is asked to stop; ConfigError if it cannot start or go on.
+    """Runs a node until a signal stops it. Raises ConfigError if it cannot start or continue.
 
-    `leaving` is called, in a thread, before the node stops: whatever stands in front of it goes first.
+    `leaving` is called in a thread before the node stops, for example to stop the gateway first.
     """
     _raise_file_limit()
-    # A thread that checks cold bytes or rebuilds an index must not keep the interpreter from the loop for long.
+    # A thread that reads from disk or rebuilds an index must not hold the interpreter lock for long.
     sys.setswitchinterval(_SWITCH_SECONDS)
     loop = _new_loop()
     asyncio.set_event_loop(loop)
@@ -40,8 +40,8 @@ def run(config: BrokerConfig, ready: Callable[[str], None], leaving: Callable[[]
     watch = ProcessWatch(environment, config.data_dir)
     watch.start()
     try:
-        # The loop's own signal handling works only while it runs, so the start runs inside it too: a signal that comes
-        # during a long recovery, or right after the ready line, is not lost.
+        # The loop handles signals only while it runs, so the start runs inside it too: a signal during a long recovery,
+        # or right after the ready line, is not lost.
         loop.run_until_complete(_Lives(config, environment, watch, ready, leaving).run())
     finally:
         watch.close()
@@ -50,7 +50,7 @@ def run(config: BrokerConfig, ready: Callable[[str], None], leaving: Callable[[]
 
 
 class _Lives:
-    """A node, and the next one when its log directory works again after a failure; until it is asked to stop."""
+    """Runs a node until it is stopped, and a new node each time its log directory works again after a failure."""
 
     def __init__(
         self,
@@ -110,13 +110,13 @@ class _Lives:
     async def _wait_for_disk(self, node: Node) -> None:
         failure = node.offline or (node.directory.failure if node.directory is not None else None)
         assert failure is not None
-        _log.error("node_offline reason=%s: the other nodes take over until the disk works again", failure.reason)
+        _log.error("node_offline reason=%s: other nodes take over until the disk works again", failure.reason)
         apis = node.broker.apis if node.broker is not None else ()
         await node.stop()
         offline = self._running = OfflineNode(
             self._config, self._environment, RealDisk(), failure, apis=apis, probe=self._watch
         )
-        # The controller that does not know yet that this broker is gone finds out by its refused connections.
+        # If the controller does not know of the failure, refused connections show it that this broker is offline.
         session_s = self._config[cluster.BROKER_SESSION_TIMEOUT_MS] / 1000
         try:
             await offline.wait_until_usable(self._pause_s, silent_seconds=0.0 if node.controller_knows else session_s)
@@ -136,7 +136,7 @@ class _Lives:
 def _new_loop() -> asyncio.AbstractEventLoop:
     try:
         import uvloop
-    except ImportError:  # not on every platform; slower, but the same
+    except ImportError:  # not available on every platform
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()
 
@@ -151,7 +151,7 @@ def _raise_file_limit() -> None:
 
 
 def _calm_garbage_collector() -> None:
-    """What lives since the start is left out of every collection, and collections become rare: see docs/DESIGN.md."""
+    """Excludes objects of the start from garbage collection, and makes collections rare: see docs/DESIGN.md."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 50, 1_000)

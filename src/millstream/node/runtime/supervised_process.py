@@ -1,7 +1,7 @@
-"""A process kept beside this one: started again when it ends by itself, and ended with us.
+"""A child process: restarted when it ends, and stopped with this process.
 
-A thread waits for its end, so nothing of this is on the event loop. The child's standard input is a pipe whose other
-end only we hold: the kernel closes it when we die, however that happens, and the child is expected to leave on that.
+A thread waits for its end, so nothing runs on the event loop. The child's standard input is a pipe from this process.
+The kernel closes it when this process ends, in whatever way, and the child must stop then.
 """
 
 import logging
@@ -18,11 +18,11 @@ _log = logging.getLogger("millstream.supervisor")
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 30.0
 STEADY_S = 60.0
-"""Who has lived as long begins with the shortest pause again."""
+"""A process that ran for this time is restarted with the shortest pause."""
 
 
 class SupervisedProcess:
-    """`python -m millstream …`, named `what` in the log. Its stdout goes where its stderr goes: ours if not told."""
+    """Runs `python -m millstream …`, named `what` in the log. Its output goes to our stderr, or to `log_file`."""
 
     def __init__(
         self, what: str, arguments: Sequence[str], *, descriptors: Sequence[int] = (), log_file: Path | None = None
@@ -45,7 +45,7 @@ class SupervisedProcess:
         self._watch.start()
 
     def stop(self, grace_s: float) -> None:
-        """Returns when it is gone: after SIGTERM, or after SIGKILL when that took longer than the grace."""
+        """Stops the process: SIGTERM, and SIGKILL after the grace time. Returns when it has ended."""
         self._stopping.set()
         if not self._watch.is_alive():
             return
@@ -76,7 +76,7 @@ class SupervisedProcess:
             pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
 
     def _run_once(self) -> str:
-        """Returns at its end, with what is known of that."""
+        """Runs the process until it ends; returns the reason for the log."""
         try:
             with self._lock:
                 if self._stopping.is_set():
@@ -91,7 +91,7 @@ class SupervisedProcess:
         return f"pid={process.pid} " + (f"signal={-code}" if code < 0 else f"exit_code={code}")
 
     def _spawn(self) -> "subprocess.Popen[bytes]":
-        # The same code as ours, also when it was found by way of sys.path rather than installed.
+        # The same source as this process, also if it is on sys.path and not installed.
         source = str(Path(__file__).parents[2])
         path = os.pathsep.join(part for part in (source, os.environ.get("PYTHONPATH")) if part)
         with open(2, "ab", closefd=False) if self._log_file is None else open(self._log_file, "ab") as log:
@@ -102,6 +102,6 @@ class SupervisedProcess:
                 stderr=log,
                 env={**os.environ, "PYTHONPATH": path},
                 pass_fds=tuple(self._descriptors),
-                # Ctrl-C in our terminal is for us: we end it in our own order.
+                # Ctrl-C in the terminal must stop only this process, which then stops the child.
                 start_new_session=True,
             )

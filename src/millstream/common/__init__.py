@@ -1,0 +1,1 @@
+"""Small parts that all packages share: background tasks, durations and sizes, Prometheus' text format, counting."""
