@@ -4,8 +4,8 @@ How fast requests of other nodes may raise the epoch of this replica. Pure: the 
 
 An election raises the epoch by one and takes a few network round trips. A request that raises it by a thousand millions
 is forged or damaged, and the highest epoch there is would end the quorum for good: no later election could go beyond.
-So requests may raise the epoch by `EPOCH_BURST` at once and by `EPOCHS_PER_SECOND` in the long run. Then the highest epoch is
-years away.
+So requests may raise the epoch by `EPOCH_BURST` at once and by `EPOCHS_PER_SECOND` in the long run. Then the highest
+epoch is years away.
 
 A voter that was away for more elections than that is not locked out: it asks the other voters itself, and the epoch in
 their responses is not limited here.

@@ -137,10 +137,10 @@ _OVERTAKEN = frozenset(
 
 class PartitionLeader:
     __slots__ = (
+        "_context",
         "_growth_not_before_ms",
         "_log",
         "_refusals",
-        "_context",
         "epoch_start",
         "followers",
         "high_watermark",
