@@ -1,7 +1,6 @@
 """What can go wrong between a program and a cluster; each text says what, where, and the next step.
 
-`ConnectionLostError` and `RetriableError` pass by themselves, so they are asked again inside this room; a caller sees one
-of the other four.
+`ConnectionLostError` and `RetriableError` are retried inside this package. A caller sees one of the other four.
 """
 
 from millstream.formats.model.errors import ErrorCode
