@@ -21,6 +21,7 @@ from millstream.node.data.batch_opening import OpenedBatches, OpenedProduce, ope
 from millstream.node.data.schema_validation import SchemaGuard, UnknownSchemaError
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import ConfigResource, MetadataDelta, MetadataImage, ResourceType, TopicImage
+from millstream.node.transactions.produce import ProduceCall
 
 ID = UUID(int=5)
 KNOWN, NEW = 1, 2
@@ -140,18 +141,18 @@ class Stage:
     def send(self, name: str, *parts: tuple[bytes, int, bytes | bytearray]) -> Any:
         asked, buffer = request(*parts)
 
-        def append(asked: ProduceRequest, buffer: bytearray, opened: OpenedBatches) -> Any:
-            faults = [each.fault for each in opened.values()]
-            self.opened[name] = opened
+        def append(call: ProduceCall) -> Any:
+            faults = [each.fault for each in call.opened.values()]
+            self.opened[name] = dict(call.opened)
             if not any(faults):
                 self.taken.append(name)
             rows = [PartitionResult(0, fault.code if fault else 0) for fault in faults or [None]]
             return [(b"t", rows)], None
 
-        def refuse(asked: ProduceRequest, buffer: bytearray, error: KafkaError) -> Any:
+        def refuse(call: ProduceCall, error: KafkaError) -> Any:
             return [(b"t", [PartitionResult(0, error.code, message=error.message)])]
 
-        results, wait = self.produce.take(asked, 9, buffer, append, refuse)
+        results, wait = self.produce.take(ProduceCall(asked, 9, buffer), append, refuse)
         note: Callable[[Any], None] = lambda final: self.answers.__setitem__(  # noqa: E731
             name, [(row.error, row.message) for _, rows in final for row in rows]
         )

@@ -1,26 +1,22 @@
-"""What a topic wants to know of a batch before it takes it, and the opening that finds it out.
+"""Opens batches before they are appended, for the topics that need it.
 
-Compacted topics want a key in every record, topics with `millstream.*.schema.validation` a registered schema id, topics
-with a `compression.type` of their own another codec. No other topic has its batches opened. The functions touch nothing
-but their arguments, so that they may run in a thread.
+Compacted topics need a key in each record, topics with `millstream.*.schema.validation` a registered schema id, topics
+with their own `compression.type` another codec. Batches for all other topics stay closed.
 
-Produce requests whose batches must be opened before they are taken: those for compacted topics, for topics with
-schema validation, and for topics with a codec of their own (`broker.batch_opening`).
-
-    arrived ──nothing to open, or little, and none waits before it──> appended
-       └──────> held (its bytes are copied) ──its turn──> judged by headers ──> opened in a thread ──> appended
-                                                              │                    └──a schema id is not known──┐
+    arrived ──nothing to open, or little, and no earlier request waits──> appended
+       └──────> held (its bytes are copied) ──its turn──> headers checked ──> opened in a thread ──> appended
+                                                              │                    └──schema id not known───────┐
                                                               └──refused: never opened    schemas are read ─────┘
 
-What comes for the same partitions meanwhile is held as well, so that nothing overtakes. Each partition has its line:
-the request that is first in all of its lines is opened next, a few at a time. A connection is not read on before its
-request has left the line, so it has one request there at most.
+Later requests for the same partitions are held too, so that no request overtakes another. Each partition has a queue.
+The request that is first in all of its queues is opened next, a few at a time. A connection is not read while it has a
+request here, so it has at most one.
 """
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -40,9 +36,9 @@ from millstream.node.data.schema_validation import (
 from millstream.node.environment import Environment
 from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.partition_table import PartitionTable
-from millstream.node.server.request import ProduceResults, TurnTaker
+from millstream.node.server.request import TurnTaker
 from millstream.node.storage.log.batch_admission import Recompression, recompress, recompression_of, refusal
-from millstream.node.transactions.produce import Answer, Outcome, copied
+from millstream.node.transactions.produce import Append, Deliver, Outcome, ProduceCall, Refuse
 
 _NO_KEY = "a compacted topic takes only records with a key"
 
@@ -54,16 +50,16 @@ class Wanted(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """What became of a batch."""
+    """The result of opening a batch."""
 
     fault: KafkaError | None = None
-    """Why it cannot be taken."""
+    """Why it is refused."""
     converted: bytearray | None = None
-    """The batch as the topic wants it, if that is not as it was sent."""
+    """The batch in the topic's codec, if that is another one than the sender's."""
 
 
 def wanted_of(config: LogConfig, schemas: WantedSchemas | None) -> Wanted | None:
-    """None if batches for a log with these settings stay closed."""
+    """The checks that a log's settings require; None if its batches stay closed."""
     keys = "compact" in config.cleanup_policy
     recompression = recompression_of(config)
     if not keys and schemas is None and recompression is None:
@@ -72,8 +68,8 @@ def wanted_of(config: LogConfig, schemas: WantedSchemas | None) -> Wanted | None
 
 
 def open_batch(batch: Bytes, wanted: Wanted, limits: OpeningLimits) -> Opened:
-    """Opens a batch whose header and checksum the log has found to be right. Raises BeyondLimitsError; everything else
-    that is wrong is the result."""
+    """Opens a batch whose header and checksum are right. Raises BeyondLimitsError; any other fault is in the result.
+    Uses only its arguments: it may run in a thread."""
     header = read_header(batch)
     converted: bytearray | None = None
     try:
@@ -104,7 +100,7 @@ def _without_keys(keyless: list[int], count: int) -> InvalidRecordsError:
 
 
 def framing_fault(batch: Bytes, config: LogConfig, now_ms: int) -> KafkaError | None:
-    """What is wrong with a batch before it can be opened at all: its header, its size, its checksum."""
+    """The fault in a batch's header, size or checksum; None if it can be opened."""
     if len(batch) >= HEADER_SIZE:
         header = read_header(batch)
         if (
@@ -119,17 +115,15 @@ def framing_fault(batch: Bytes, config: LogConfig, now_ms: int) -> KafkaError | 
 
 
 MOST_HELD_BYTES = 256 << 20
-"""Clients are told to come again with what is more than that."""
+"""Limit of the held requests. Requests above it are refused with a retriable error."""
 _SMALL_CONVERTED_BYTES = 16 << 10
-"""Compressing takes longer than looking: no more than this is done on the event loop."""
+"""Compression is slower than a check: only batches up to this size are recompressed on the event loop."""
 _log = logging.getLogger("millstream.produce")
 
-OpenedBatches = dict[int, Opened]
+OpenedBatches = Mapping[int, Opened]
 """By the number of the batch in its request."""
 Plan = dict[int, tuple[Partition, Wanted]]
-Append = Callable[[ProduceRequest, bytearray, OpenedBatches], Outcome]
-Refuse = Callable[[ProduceRequest, bytearray, KafkaError], ProduceResults]
-Place = tuple[bytes, int]
+TopicAndIndex = tuple[bytes, int]
 
 
 class Schemas(Protocol):
@@ -139,22 +133,23 @@ class Schemas(Protocol):
 
 
 class _Held(TurnTaker):
-    __slots__ = ("answer", "append", "buffer", "by_broker", "is_done", "places", "refuse", "request", "version")
+    """A request that waits until its batches were opened."""
 
-    def __init__(self, request: ProduceRequest, version: int, buffer: bytearray, by_broker: bool) -> None:
+    __slots__ = ("append", "call", "deliver", "is_done", "partitions", "refuse")
+
+    def __init__(self, call: ProduceCall, append: Append, refuse: Refuse) -> None:
         super().__init__()
-        self.request, self.buffer = copied(request, buffer)
-        self.version = version
-        self.by_broker = by_broker
+        call.own_bytes()
+        self.call = call
+        self.append = append
+        self.refuse = refuse
         self.is_done = False
-        self.places = dict.fromkeys(_places(request))
-        self.answer: Answer = lambda results: None
-        """No client waits for it with acks=0."""
-        self.append: Append
-        self.refuse: Refuse
+        self.partitions = dict.fromkeys(_partitions(call.request))
+        self.deliver: Deliver = lambda results: None
+        """Stays so with acks=0: no client waits."""
 
-    def __call__(self, answer: Answer) -> None:
-        self.answer = answer
+    def __call__(self, deliver: Deliver) -> None:
+        self.deliver = deliver
 
 
 class OpenedProduce:
@@ -171,8 +166,8 @@ class OpenedProduce:
         self._schemas = schemas
         self._environment = environment
         self._limits = limits
-        self._lines: dict[Place, deque[_Held]] = {}
-        """By partition: those that wait, in the order in which they came."""
+        self._queues: dict[TopicAndIndex, deque[_Held]] = {}
+        """By partition: the held requests in order of arrival."""
         self._bytes = 0
         self._tasks: OrderedSet[asyncio.Task[None]] = OrderedSet()
         self._reading: asyncio.Task[None] | None = None
@@ -183,8 +178,8 @@ class OpenedProduce:
         return self._bytes
 
     def stays_closed(self, request: ProduceRequest, version: int) -> bool:
-        """Whether no batch of a request is opened, and none waits before it: the usual case, and every request asks."""
-        if self._lines or self.guard:
+        """Whether no batch of a request has to be opened, and no earlier request is held: the usual case."""
+        if self._queues or self.guard.topics:
             return False
         topics = self._partitions.by_id if version >= FIRST_WITH_TOPIC_ID else self._partitions.by_name
         for topic, datas in request.topics:
@@ -199,65 +194,56 @@ class OpenedProduce:
                         return False
         return True
 
-    def take(
-        self,
-        request: ProduceRequest,
-        version: int,
-        buffer: bytearray,
-        append: Append,
-        refuse: Refuse,
-        *,
-        by_broker: bool = False,
-    ) -> Outcome:
-        """Appends it now, or when its turn has come and it was opened."""
-        plan = self._plan(request, version, by_broker)
-        if not self._lines or not any(place in self._lines for place in _places(request)):
+    def take(self, call: ProduceCall, append: Append, refuse: Refuse) -> Outcome:
+        """Appends the request now, or when its batches were opened."""
+        plan = self._plan(call)
+        if not self._queues or not any(each in self._queues for each in _partitions(call.request)):
             if not plan:
-                return append(request, buffer, {})
-            opened = self._open_small(request, buffer, plan)
+                return append(call)
+            opened = self._open_small(call, plan)
             if opened is not None and not _has_unknown(opened):
-                return append(request, buffer, opened)
-        held = _Held(request, version, buffer, by_broker)
-        if self._bytes and self._bytes + len(held.buffer) > MOST_HELD_BYTES:
+                call.opened = opened
+                return append(call)
+        held = _Held(call, append, refuse)
+        if self._bytes and self._bytes + len(call.buffer) > MOST_HELD_BYTES:
             too_much = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "too many requests wait to be opened: try again")
-            return refuse(request, buffer, too_much), None
-        held.append, held.refuse = append, refuse
-        self._bytes += len(held.buffer)
-        for place in held.places:
-            self._lines.setdefault(place, deque()).append(held)
+            return refuse(call, too_much), None
+        self._bytes += len(call.buffer)
+        for each in held.partitions:
+            self._queues.setdefault(each, deque()).append(held)
         self._begin_if_first(held)
         return [], held
 
     def missing(self, topic: bytes, partition: Partition, by_broker: bool) -> bool:
-        """Whether a batch for this partition, which was not opened, should have been."""
+        """Whether a batch for this partition, which was not opened, has to be."""
         return self._wanted(topic, partition, by_broker) is not None
 
     def close(self) -> None:
-        """Refuses whatever still waits."""
+        """Refuses the held requests."""
         for task in (*self._tasks, self._reading, self._next_reading):
             if task is not None:
                 task.cancel()
         stopping = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "the broker is stopping")
-        lines, self._lines = self._lines, {}
-        for held in dict.fromkeys(held for line in lines.values() for held in line):
+        queues, self._queues = self._queues, {}
+        for held in dict.fromkeys(held for queue in queues.values() for held in queue):
             if not held.is_done:
                 self._finish(held, {}, stopping)
         self._schemas.close()
 
-    # What is to be opened
+    # Batches to open
 
-    def _plan(self, request: ProduceRequest, version: int, by_broker: bool) -> Plan:
-        """Which batches of a request are opened, by their number, and what for."""
+    def _plan(self, call: ProduceCall) -> Plan:
+        """The batches of a request that have to be opened, by their number, and the checks for each."""
         plan: Plan = {}
-        topics = self._partitions.by_id if version >= FIRST_WITH_TOPIC_ID else self._partitions.by_name
+        topics = self._partitions.by_id if call.version >= FIRST_WITH_TOPIC_ID else self._partitions.by_name
         number = 0
-        for topic, datas in request.topics:
+        for topic, datas in call.request.topics:
             known = topics.get(topic)
             if known is not None:
                 for at, (index, _, _) in enumerate(datas, number):
                     partition = known.get(index)
                     if partition is not None:
-                        wanted = self._wanted(topic, partition, by_broker)
+                        wanted = self._wanted(topic, partition, call.by_broker)
                         if wanted is not None:
                             plan[at] = partition, wanted
             number += len(datas)
@@ -265,21 +251,21 @@ class OpenedProduce:
 
     def _wanted(self, topic: bytes, partition: Partition, by_broker: bool) -> Wanted | None:
         if not partition.is_leader or (partition.is_internal and not by_broker):
-            return None  # it will be refused
-        schemas = self.guard.wanted(topic) if self.guard and not by_broker else None
+            return None  # the append refuses it
+        schemas = self.guard.wanted(topic) if self.guard.topics and not by_broker else None
         try:
             log = partition.log
         except KafkaError:
-            return None  # it will be refused
+            return None  # the append refuses it
         return wanted_of(log.config, schemas) if log.opens_batches or schemas is not None else None
 
-    def _open_small(self, request: ProduceRequest, buffer: bytearray, plan: Plan) -> OpenedBatches | None:
-        """Opens everything on the spot if that is little; None if it is not."""
-        opened: OpenedBatches = {}
-        view = memoryview(buffer)
+    def _open_small(self, call: ProduceCall, plan: Plan) -> OpenedBatches | None:
+        """Opens the batches at once if they are small; None if they are not."""
+        opened: dict[int, Opened] = {}
+        view = memoryview(call.buffer)
         now_ms = self._environment.clock.now_ms()
         left = SMALL_BYTES
-        for number, (_, start, end) in enumerate(_datas(request)):
+        for number, (_, start, end) in enumerate(_datas(call.request)):
             if number not in plan:
                 continue
             partition, wanted = plan[number]
@@ -297,10 +283,10 @@ class OpenedProduce:
                 self._schemas.keep_fresh()
         return opened
 
-    # Those who wait
+    # Held requests
 
     def _begin_if_first(self, held: _Held) -> None:
-        if all(self._lines[place][0] is held for place in held.places):
+        if all(self._queues[each][0] is held for each in held.partitions):
             task = self._environment.loop.create_task(self._serve(held))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -308,45 +294,46 @@ class OpenedProduce:
     async def _serve(self, held: _Held) -> None:
         opened: OpenedBatches = {}
         try:
-            opened, trouble = await self._opened(held)
+            opened, failure = await self._opened(held)
         except Exception:
             _log.exception("opening_failed")
-            trouble = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "see the broker's log")
+            failure = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "see the broker's log")
         if not held.is_done:
-            self._finish(held, opened, trouble)
-            self._let_go(held)
+            self._finish(held, opened, failure)
+            self._remove(held)
 
     async def _opened(self, held: _Held) -> tuple[OpenedBatches, KafkaError | None]:
-        """What was found in the batches; with it what is wrong with the request as a whole."""
-        trouble: KafkaError | None = None
+        """The opened batches, and the error that refuses the request as a whole."""
+        failure: KafkaError | None = None
+        call = held.call
         has_read = False
         while True:
-            plan = self._plan(held.request, held.version, held.by_broker)
-            opened = self._open_small(held.request, held.buffer, plan)
+            plan = self._plan(call)
+            opened = self._open_small(call, plan)
             if opened is None:
-                opened = await self._open_in_thread(held, plan)
-            if plan != self._plan(held.request, held.version, held.by_broker):
+                opened = await self._open_in_thread(call, plan)
+            if plan != self._plan(call):
                 continue  # settings or leaders changed meanwhile
             if not _has_unknown(opened):
                 return opened, None
             if has_read:
-                return opened, trouble
+                return opened, failure
             try:
                 await self._catch_up()
             except KafkaError as error:
-                trouble = error
+                failure = error
             has_read = True
 
-    async def _open_in_thread(self, held: _Held, plan: Plan) -> OpenedBatches:
-        opened: OpenedBatches = {}
-        view = memoryview(held.buffer)
-        for number, (_, start, end) in enumerate(_datas(held.request)):
+    async def _open_in_thread(self, call: ProduceCall, plan: Plan) -> OpenedBatches:
+        opened: dict[int, Opened] = {}
+        view = memoryview(call.buffer)
+        for number, (_, start, end) in enumerate(_datas(call.request)):
             if number not in plan:
                 continue
             partition, wanted = plan[number]
             batch = view[start:end]
             try:
-                if held.request.acks == -1:
+                if call.request.acks == -1:
                     partition.check_enough_in_sync()
                 partition.log.judge(batch, self._environment.clock.now_ms())
                 work = partial(open_batch, batch, wanted, self._limits())
@@ -356,7 +343,7 @@ class OpenedProduce:
         return opened
 
     async def _catch_up(self) -> None:
-        """Has the schemas read. One reading serves all that wait for it before it begins."""
+        """Reads the schemas. One read serves all requests that wait before it begins."""
         if self._next_reading is None:
             self._next_reading = self._environment.loop.create_task(self._read_after(self._reading))
         await asyncio.shield(self._next_reading)
@@ -370,42 +357,44 @@ class OpenedProduce:
         finally:
             self._reading = None
 
-    def _finish(self, held: _Held, opened: OpenedBatches, trouble: KafkaError | None) -> None:
+    def _finish(self, held: _Held, opened: OpenedBatches, failure: KafkaError | None) -> None:
         held.is_done = True
-        self._bytes -= len(held.buffer)
+        call = held.call
+        self._bytes -= len(call.buffer)
+        call.opened = opened
         try:
-            if trouble is not None:
-                results, wait = held.refuse(held.request, held.buffer, trouble), None
+            if failure is not None:
+                results, wait = held.refuse(call, failure), None
             else:
-                results, wait = held.append(held.request, held.buffer, opened)
+                results, wait = held.append(call)
         except Exception:
             _log.exception("produce_failed")
             unknown = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "see the broker's log")
-            results, wait = held.refuse(held.request, held.buffer, unknown), None
+            results, wait = held.refuse(call, unknown), None
         if wait is not None:
-            wait(held.answer)
+            wait(held.deliver)
         else:
-            held.answer(results)
+            held.deliver(results)
         held.turn_is_over()
 
-    def _let_go(self, held: _Held) -> None:
-        """Leaves the lines; who is first now is next."""
-        next_ones: dict[_Held, None] = {}
-        for place in held.places:
-            line = self._lines.get(place)
-            if line is None:
-                continue  # all lines were closed meanwhile
-            assert line[0] is held, "who is served is first in all lines"
-            line.popleft()
-            if line:
-                next_ones[line[0]] = None
+    def _remove(self, held: _Held) -> None:
+        """Removes a request from its queues, and begins with the next ones."""
+        following: dict[_Held, None] = {}
+        for partition in held.partitions:
+            queue = self._queues.get(partition)
+            if queue is None:
+                continue  # `close` removed all queues
+            assert queue[0] is held, "a request is opened when it is first in its queues"
+            queue.popleft()
+            if queue:
+                following[queue[0]] = None
             else:
-                del self._lines[place]
-        for each in next_ones:
+                del self._queues[partition]
+        for each in following:
             self._begin_if_first(each)
 
 
-def _places(request: ProduceRequest) -> list[Place]:
+def _partitions(request: ProduceRequest) -> list[TopicAndIndex]:
     return [(topic, index) for topic, datas in request.topics for index, _, _ in datas]
 
 

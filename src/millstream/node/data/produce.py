@@ -1,12 +1,18 @@
-"""Produce: append each partition's batches to its log, and answer as `acks` asks.
+"""Produce: append each partition's batches to its log, and respond as `acks` requires.
 
-The append itself happens while the request's buffer is at hand; only the answer may wait: for the in-sync replicas with
-acks=all, for an fsync in group-commit mode. Differences from Kafka: batches are not opened, but for topics that need it
-(`opened_produce`), so a fault inside a compressed or large batch whose CRC is right is found when it is read (ADR 25);
-and who waits for replicas is told at once, not after the timeout, that too few are left. What is of a transaction goes
-through `transactional_produce` first. What comes behind a refused batch of its producer is refused as well
-(`refused_batches`), and so is what a new leader gets before that which went to the old one (`sequence_gaps`), where
-Kafka might take it.
+`ProduceHandler.append` is the one entry. A request passes these stages:
+
+    append ──> [OpenedProduce.take: some topics need their batches opened] ──> [TransactionalProduce.verify: only with
+    a transactional id] ──> _append: the batches go to the logs ──> PendingAck: waits for replicas or the disk
+
+Most requests need neither of the stages in brackets. They are appended while the request is in the connection's buffer;
+only the response may wait: for the in-sync replicas with acks=all, for an fsync with `flush.before.ack`.
+
+Differences from Kafka: batches are not opened, except for topics that need it. So a fault inside a batch whose CRC is
+right is found when it is read (ADR 25). When too few replicas are left in sync, the response comes at once and not
+after the timeout. Batches after a refused batch of their producer are refused too (`RetryOrderGuard`), and so are
+batches that a new leader receives before the ones sent to the old leader (`LeaderChangeGapGuard`); Kafka may accept
+both.
 """
 
 import asyncio
@@ -25,18 +31,16 @@ from millstream.node.replicas.partition_table import PartitionTable
 from millstream.node.replicas.refused_batches import RetryOrderGuard
 from millstream.node.replicas.sequence_gaps import LeaderChangeGapGuard
 from millstream.node.server.request import ProduceResults
-from millstream.node.transactions.produce import Outcome, TransactionalProduce, Verified, refused
+from millstream.node.transactions.produce import Deliver, Outcome, ProduceCall, TransactionalProduce, refused
 
-_NOTHING_OPENED: OpenedBatches = {}
 Results = ProduceResults
-Answer = Callable[[Results], None]
 _FLAGS = ATTRIBUTES_START + 1
-"""The byte of a batch that says whether it is of a transaction."""
-_LOOK_S = 0.5
-_LOOKS = 4
-"""After how many looks a write that is still not committed is given up by a leader that has lost the controller. A
-leader whose followers fetch gets there within one."""
-_OF_THE_LOG = frozenset(
+"""The byte of a batch with the transactional flag."""
+_CHECK_SECONDS = 0.5
+_CHECKS = 4
+"""A leader that has lost the controller gives a pending write up after this many checks. With followers that fetch, a
+write is committed before the first."""
+_PRODUCER_STATE_ERRORS = frozenset(
     (
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
         ErrorCode.UNKNOWN_PRODUCER_ID,
@@ -44,18 +48,18 @@ _OF_THE_LOG = frozenset(
         ErrorCode.INVALID_TXN_STATE,
     )
 )
-"""What a log refuses because of what it has from the producer. Clients take it as final, and another leader's log may
-say something else."""
+"""Errors that depend on the log's state of the producer. Clients treat them as final, but the log of another leader may
+accept the batch."""
 
 
 class PartitionDirectory(Protocol):
     def state_elsewhere(self, topic: bytes, by_id: bool, index: int) -> PartitionState | None:
-        """A partition that this node has no replica of, if there is one."""
+        """The state of a partition without a replica on this node; None if there is no such partition."""
         ...
 
 
 class Awaited(NamedTuple):
-    """A row of the answer that is not final before its partition has got somewhere."""
+    """A result that is final when its partition is committed up to an offset, or flushed."""
 
     partition: Partition
     rows: list[PartitionResult]
@@ -77,59 +81,52 @@ class ProduceHandler:
         self._environment = environment
         self._cluster = cluster
         self._transactional = transactional
-        self._refused = RetryOrderGuard(environment.loop.time)
+        self._retry_order = RetryOrderGuard(environment.loop.time)
         self._gaps = LeaderChangeGapGuard(environment.loop.time)
         self.waiting: set[PendingAck] = set()
-        """Answers that wait for replicas or the disk."""
+        """Responses that wait for replicas or the disk."""
         self.errors: dict[int, int] = {}
-        """How often partitions were answered with which error."""
-        self._looking: asyncio.TimerHandle | None = None
+        """Number of refused batches by error code."""
+        self._check_timer: asyncio.TimerHandle | None = None
 
-    def append(
-        self, request: ProduceRequest, version: int, buffer: bytearray, *, by_broker: bool = False
-    ) -> tuple[Results, Callable[[Answer], None] | None]:
-        """Appends everything and returns the results, with a way to wait for them if they are not final yet."""
+    def append(self, request: ProduceRequest, version: int, buffer: bytearray, *, by_broker: bool = False) -> Outcome:
+        """Appends all batches. Returns the results, and a function that delivers them later if they are not final."""
         if not -1 <= request.acks <= 1:
             error = KafkaError(
                 ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks} is not a choice: use 0, 1 or all (-1)"
             )
             return refused(request, error), None
+        call = ProduceCall(request, version, buffer, by_broker)
         if request.transactional_id is None and self._opening.stays_closed(request, version):
-            return self._append(request, version, buffer, by_broker, None, _NOTHING_OPENED)
+            return self._append(call)
+        return self._opening.take(call, self._verify, self._refuse)
 
-        def append(request: ProduceRequest, buffer: bytearray, opened: OpenedBatches) -> Outcome:
-            if request.transactional_id is not None:
-                return self._transactional.append(request, version, buffer, _Appender(self, opened))
-            return self._append(request, version, buffer, by_broker, None, opened)
+    def _verify(self, call: ProduceCall) -> Outcome:
+        """The stage after the batches were opened."""
+        if call.request.transactional_id is None:
+            return self._append(call)
+        return self._transactional.verify(call, self._append, self._refuse)
 
-        return self._opening.take(request, version, buffer, append, self.refuse, by_broker=by_broker)
-
-    def refuse(self, request: ProduceRequest, buffer: bytearray, error: KafkaError) -> Results:
-        """Refuses a request as a whole, and all that its producer has sent behind it."""
-        whole = memoryview(buffer)
-        for topic, datas in request.topics:
+    def _refuse(self, call: ProduceCall, error: KafkaError) -> Results:
+        """Refuses a request as a whole, with the batches that its producer sent after it."""
+        whole = memoryview(call.buffer)
+        for topic, datas in call.request.topics:
             for index, start, end in datas:
-                self._refused.note(topic, index, whole[start:end], error.code)
-        return refused(request, error)
+                self._retry_order.note(topic, index, whole[start:end], error.code)
+        return refused(call.request, error)
 
-    def _append(
-        self,
-        request: ProduceRequest,
-        version: int,
-        buffer: bytearray,
-        by_broker: bool,
-        verified: Verified | None,
-        opened: OpenedBatches,
-    ) -> Outcome:
-        """`opened` is what was found in the batches that had to be opened, by their number in the request."""
+    def _append(self, call: ProduceCall) -> Outcome:
+        """The last stage: each partition's batches go to its log."""
+        request, buffer, by_broker, verified = call.request, call.buffer, call.by_broker, call.verified
+        opened: OpenedBatches = call.opened
         results: Results = []
         awaited: list[Awaited] = []
-        by_id = version >= FIRST_WITH_TOPIC_ID
+        by_id = call.version >= FIRST_WITH_TOPIC_ID
         topics = self._partitions.by_id if by_id else self._partitions.by_name
         now_ms = self._environment.clock.now_ms()
         whole = memoryview(buffer)
         wants_all = request.acks == -1
-        earlier, guard = self._refused, self._opening.guard
+        retry_order, guard = self._retry_order, self._opening.guard
         number = -1
         for topic, datas in request.topics:
             known = topics.get(topic)
@@ -139,7 +136,7 @@ class ProduceHandler:
                 partition = known.get(index) if known is not None else None
                 if partition is None:
                     row = self._not_here(topic, by_id, index, known is None)
-                    earlier.note(topic, index, whole[start:end], ErrorCode(row.error))
+                    retry_order.note(topic, index, whole[start:end], ErrorCode(row.error))
                     self.errors[row.error] = self.errors.get(row.error, 0) + 1
                     topic_results.append(row)
                     continue
@@ -152,26 +149,26 @@ class ProduceHandler:
                     if wants_all:
                         partition.check_enough_in_sync()
                     batch = whole[start:end]
-                    if earlier:
-                        earlier.check(topic, index, whole[start:end], log.producers)
+                    if retry_order:
+                        retry_order.check(topic, index, whole[start:end], log.producers)
                     if partition.new_leader_until and partition.is_new_leader:
                         self._gaps.check(topic, index, whole[start:end], log.producers)
-                    if log.opens_batches or guard:
+                    if log.opens_batches or guard.topics:
                         batch = self._as_opened(topic, partition, by_broker, batch, opened.get(number))
                     if verified is not None:
                         appended = verified.append(partition, batch, now_ms)
                     elif end - start > _FLAGS and buffer[start + _FLAGS] & TRANSACTIONAL_BIT:
                         raise KafkaError(
                             ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-                            "a batch of a transaction comes with a transactional id",
+                            "a transactional batch needs a transactional id in its request",
                         )
                     else:
                         appended = partition.append(batch, now_ms)
                 except KafkaError as caught:
                     error = caught
-                    if error.code in _OF_THE_LOG and partition.is_in_doubt:
+                    if error.code in _PRODUCER_STATE_ERRORS and partition.is_in_doubt:
                         error = partition.doubted(error)
-                    earlier.note(topic, index, whole[start:end], error.code)
+                    retry_order.note(topic, index, whole[start:end], error.code)
                     self.errors[error.code] = self.errors.get(error.code, 0) + 1
                     topic_results.append(_failed(partition, error))
                     continue
@@ -190,25 +187,25 @@ class ProduceHandler:
             return results, None
         loop = self._environment.loop
 
-        def wait(answer: Answer) -> None:
-            PendingAck(results, awaited, wants_all, request.timeout_ms, answer, loop, self.waiting)
-            if self._looking is None:
-                self._looking = loop.call_later(_LOOK_S, self._look)
+        def wait(deliver: Deliver) -> None:
+            PendingAck(results, awaited, wants_all, request.timeout_ms, deliver, loop, self.waiting)
+            if self._check_timer is None:
+                self._check_timer = loop.call_later(_CHECK_SECONDS, self._check_waiting)
 
         return results, wait
 
-    def _look(self) -> None:
-        """As long as anything waits: whether it waits in vain, since another node may lead."""
-        self._looking = None
+    def _check_waiting(self) -> None:
+        """Runs while responses wait: another node may lead their partitions now."""
+        self._check_timer = None
         for pending in tuple(self.waiting):
-            pending.look()
+            pending.check()
         if self.waiting:
-            self._looking = self._environment.loop.call_later(_LOOK_S, self._look)
+            self._check_timer = self._environment.loop.call_later(_CHECK_SECONDS, self._check_waiting)
 
     def _as_opened(
         self, topic: bytes, partition: Partition, by_broker: bool, batch: memoryview, opened: Opened | None
     ) -> memoryview:
-        """The batch as the topic takes it; raises what was found to be wrong with it."""
+        """The batch in the form that the topic needs; raises the fault that was found in it."""
         if opened is None:
             if self._opening.missing(topic, partition, by_broker):
                 raise KafkaError(
@@ -243,24 +240,8 @@ def _failed(partition: Partition, error: KafkaError) -> PartitionResult:
     return PartitionResult(index, error.code, message=error.message, current_leader=partition.leader_to_name)
 
 
-class _Appender:
-    """Takes a request of a transaction whose batches were opened, as far as that was needed."""
-
-    __slots__ = ("_handler", "_opened")
-
-    def __init__(self, handler: ProduceHandler, opened: OpenedBatches) -> None:
-        self._handler = handler
-        self._opened = opened
-
-    def append_verified(self, request: ProduceRequest, version: int, buffer: bytearray, verified: Verified) -> Outcome:
-        return self._handler._append(request, version, buffer, False, verified, self._opened)
-
-    def refuse(self, request: ProduceRequest, buffer: bytearray, error: KafkaError) -> Results:
-        return self._handler.refuse(request, buffer, error)
-
-
 class PendingAck:
-    """An answer that waits for several partitions to be committed, on disk, or both."""
+    """A response that waits until its partitions are committed, flushed, or both."""
 
     def __init__(
         self,
@@ -268,7 +249,7 @@ class PendingAck:
         awaited: list[Awaited],
         acks_all: bool,
         timeout_ms: int,
-        answer: Answer,
+        deliver: Deliver,
         loop: asyncio.AbstractEventLoop,
         waiting: "set[PendingAck]",
     ) -> None:
@@ -276,10 +257,10 @@ class PendingAck:
         self._waiting = waiting
         waiting.add(self)
         self._acks_all = acks_all
-        self._looks = 0
-        self._answer = answer
+        self._checks = 0
+        self._deliver = deliver
         self._timer = loop.call_later(max(timeout_ms, 0) / 1000, self._give_up)
-        # All of them are open before the first is waited for: some may be done at once.
+        # Filled before the first wait begins: some partitions may be done at once.
         self._open = dict(enumerate(awaited))
         self._waiters = [
             when_acknowledged(each.partition, each.end_offset, self._done(number), acks_all=acks_all)
@@ -290,24 +271,24 @@ class PendingAck:
         def callback(error: KafkaError | None) -> None:
             awaited = self._open.pop(number, None)
             if awaited is None:
-                return  # the time was up
+                return  # timed out
             if error is not None:
                 awaited.rows[awaited.at] = _failed(awaited.partition, error)
             if not self._open:
                 self._timer.cancel()
                 self._waiting.discard(self)
-                self._answer(self._results)
+                self._deliver(self._results)
 
         return callback
 
-    def look(self) -> None:
-        """Called now and then. A leader that has waited for its followers for long and has lost the controller, too,
-        was probably deposed: the client should look for the new leader, and not wait until its own time is up.
+    def check(self) -> None:
+        """Gives the write up when its followers are late and this node has lost the controller.
 
-        The write may be in the log, and may be committed there, as with every leader that is deposed.
+        Another node probably leads the partition: the client should refresh its metadata and not wait for its timeout.
+        The write may still be committed, as with every leader that is replaced.
         """
-        self._looks += 1
-        if self._looks < _LOOKS or not self._acks_all:
+        self._checks += 1
+        if self._checks < _CHECKS or not self._acks_all:
             return
         for number, awaited in tuple(self._open.items()):
             if awaited.partition.is_in_doubt:
@@ -322,6 +303,9 @@ class PendingAck:
         for awaited in late.values():
             awaited.rows[awaited.at] = _failed(
                 awaited.partition,
-                KafkaError(ErrorCode.REQUEST_TIMED_OUT, "appended, but not known to be safe within the timeout"),
+                KafkaError(
+                    ErrorCode.REQUEST_TIMED_OUT,
+                    "appended, but not acknowledged by the in-sync replicas, or not flushed, within the timeout",
+                ),
             )
-        self._answer(self._results)
+        self._deliver(self._results)

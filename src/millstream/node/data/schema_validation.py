@@ -69,14 +69,14 @@ class WantedSchemas(NamedTuple):
 class SchemaGuard:
     def __init__(self, image: MetadataImage, schemas: Schemas) -> None:
         self._schemas = schemas
-        self._topics: dict[bytes, Guarded] = {}
+        self.topics: dict[bytes, Guarded] = {}
         """By name and by id, as requests name topics."""
         for resource in image.configs:
             if resource.type == ResourceType.TOPIC:
                 self._look_at(image, resource.name)
 
     def __bool__(self) -> bool:
-        return bool(self._topics)
+        return bool(self.topics)
 
     def follow(self, delta: MetadataDelta, image: MetadataImage) -> None:
         for topic in delta.deleted.values():
@@ -89,7 +89,7 @@ class SchemaGuard:
 
     def wanted(self, topic: bytes) -> "WantedSchemas | None":
         """What the records for a topic must begin with, as far as is known by now; None if it is not guarded."""
-        guarded = self._topics.get(topic)
+        guarded = self.topics.get(topic)
         if guarded is None:
             return None
         return WantedSchemas(
@@ -111,11 +111,11 @@ class SchemaGuard:
             _is_set(overrides, settings.VALUE_SCHEMA_VALIDATION),
         )
         if topic is not None and (guarded.keys or guarded.values):
-            self._topics[name.encode()] = self._topics[topic.id.bytes] = guarded
+            self.topics[name.encode()] = self.topics[topic.id.bytes] = guarded
 
     def _forget(self, name: str) -> None:
-        if self._topics:
-            self._topics = {key: guarded for key, guarded in self._topics.items() if guarded.name != name}
+        if self.topics:
+            self.topics = {key: guarded for key, guarded in self.topics.items() if guarded.name != name}
 
 
 def _is_set(overrides: Mapping[str, str], setting: Setting[bool]) -> bool:

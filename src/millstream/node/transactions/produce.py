@@ -1,11 +1,11 @@
-"""Produce in a transaction: the first batch in a partition is taken once the coordinator knows of it (KIP-890).
+"""Produce in a transaction: verifies with the coordinator that the transaction has the partition (KIP-890).
 
-A request that needs no question is appended on the spot. One that does waits, and so does everything of the same
-producer that comes after it, on whatever connection: sequences stay in order. What has gathered by then is asked about
-together, so a producer waits for its coordinator once and not once for each partition.
+A request whose partitions are all verified is appended at once. Any other request waits for the coordinator. Later
+requests of the same producer wait too, on every connection, so that sequences stay in order. Requests that wait
+together are verified by one request to the coordinator.
 
-    arrived ──nothing to ask, nobody waits──> appended ──> answered
-       └──────> waiting (its bytes are copied) ──the coordinator has answered──> appended ──> answered
+    arrived ──verified, no earlier request waits──> appended ──> response
+       └──────> waiting (its bytes are copied) ──response of the coordinator──> appended ──> response
 """
 
 import asyncio
@@ -13,7 +13,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from struct import Struct
-from typing import Protocol
+from typing import Any, Protocol
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import TopicPartition, VerificationGuard
@@ -27,12 +27,12 @@ from millstream.node.server.request import ProduceResults
 from millstream.node.storage.log.partition_log import Appended
 from millstream.node.transactions.verification import FIRST_THAT_ADDS, for_producer
 
-Answer = Callable[[ProduceResults], None]
-Outcome = tuple[ProduceResults, Callable[[Answer], None] | None]
-"""Results, with a way to wait for them if they are not final yet."""
+Deliver = Callable[[ProduceResults], None]
+Outcome = tuple[ProduceResults, Callable[[Deliver], None] | None]
+"""Results; with a function that delivers them later if they are not final yet."""
 
 MOST_WAITING_BYTES = 256 << 20
-"""What may wait for coordinators at a time; clients are told to come again with what is more than that."""
+"""Limit of the requests that wait for coordinators. Requests above it are refused with a retriable error."""
 
 _ALL_IN_SYNC = -1
 _FLAGS = ATTRIBUTES_START + 1
@@ -55,7 +55,7 @@ class Verification(Protocol):
 
 
 class Verified:
-    """What is known of a request's partitions when its batches are appended."""
+    """The result of the verification for the partitions of a request; needed to append its batches."""
 
     __slots__ = ("_epochs", "_errors", "_guards", "_needs_guard")
 
@@ -80,29 +80,43 @@ class Verified:
             raise self._errors[partition]
         guard = self._guards.get(partition) if self._guards else None
         if guard is not None and partition.leader_epoch != self._epochs[partition]:
-            # The log may be another one since: what was asked about is the earlier one.
+            # The log may have changed since; the earlier one was verified.
             raise partition.not_leader()
         return partition.append(batches, now_ms, guard=guard, needs_guard=self._needs_guard)
 
 
 _OPEN = Verified(needs_guard=True)
-"""For batches of transactions that are open where they go: there is nothing to know."""
+"""For transactions that are open in all partitions of a request: no verification is needed."""
 
 
-class Appender(Protocol):
-    """Takes a request's batches, as `Verified` allows it."""
+class ProduceCall:
+    """A produce request on its way to the log: its bytes, and the results of the stages before the append."""
 
-    def append_verified(
-        self, request: ProduceRequest, version: int, buffer: bytearray, verified: Verified
-    ) -> Outcome: ...
+    __slots__ = ("buffer", "by_broker", "opened", "request", "verified", "version")
 
-    def refuse(self, request: ProduceRequest, buffer: bytearray, error: KafkaError) -> ProduceResults:
-        """Refuses a request as a whole, and all that its producer has sent behind it."""
-        ...
+    def __init__(self, request: ProduceRequest, version: int, buffer: bytearray, by_broker: bool = False) -> None:
+        self.request = request
+        self.version = version
+        self.buffer = buffer
+        self.by_broker = by_broker
+        """Whether another broker sends it; only brokers write to internal topics."""
+        self.opened: Mapping[int, Any] = {}
+        """The batches that had to be opened, by their number in the request (`data/batch_opening`)."""
+        self.verified: Verified | None = None
+        """None outside of transactions."""
+
+    def own_bytes(self) -> None:
+        """Copies the batches: the connection reuses its buffer as soon as the request was handled."""
+        self.request, self.buffer = copied(self.request, self.buffer)
+
+
+Append = Callable[[ProduceCall], Outcome]
+Refuse = Callable[[ProduceCall, KafkaError], ProduceResults]
+"""Refuses a request as a whole, with the batches that its producer sent after it."""
 
 
 class _Batches:
-    """The batches of a request that are of a transaction, and whose they are."""
+    """The transactional batches of a request, and their producer."""
 
     __slots__ = ("epoch", "of", "producer_id", "transactional_id")
 
@@ -111,27 +125,25 @@ class _Batches:
         self.producer_id = producer_id
         self.epoch = epoch
         self.of: list[tuple[Partition, int]] = []
-        """Partitions that are here, with the first sequence for each."""
+        """Partitions with a replica on this node, with the first sequence for each."""
 
-    def is_of_the_same(self, other: "_Batches") -> bool:
+    def has_same_producer(self, other: "_Batches") -> bool:
         return (self.transactional_id, self.epoch) == (other.transactional_id, other.epoch)
 
 
 class _Waiting:
-    __slots__ = ("answer", "appender", "batches", "buffer", "request", "size", "version")
+    __slots__ = ("append", "batches", "call", "deliver", "size")
 
-    def __init__(
-        self, request: ProduceRequest, version: int, buffer: bytearray, batches: _Batches, appender: Appender
-    ) -> None:
-        self.version = version
-        self.appender = appender
+    def __init__(self, call: ProduceCall, batches: _Batches, append: Append) -> None:
+        call.own_bytes()
+        self.call = call
+        self.append = append
         self.batches = batches
-        self.request, self.buffer = copied(request, buffer)
-        self.size = len(self.buffer)
-        self.answer: Answer | None = None
+        self.size = len(call.buffer)
+        self.deliver: Deliver | None = None
 
-    def wait(self, answer: Answer) -> None:
-        self.answer = answer
+    def wait(self, deliver: Deliver) -> None:
+        self.deliver = deliver
 
 
 class TransactionalProduce:
@@ -142,37 +154,41 @@ class TransactionalProduce:
         environment: Environment,
         is_enabled: Callable[[], bool],
     ) -> None:
-        """`is_enabled` says whether partitions are verified for producers that add them by themselves beforehand."""
+        """`is_enabled` tells whether partitions are verified for producers that add them with AddPartitionsToTxn."""
         self._partitions = partitions
         self._verification = verification
         self._environment = environment
         self._is_enabled = is_enabled
         self._queues: dict[int, deque[_Waiting]] = {}
-        """For each producer that waits: its requests in the order in which they came."""
+        """The waiting requests of each producer, in order of arrival."""
         self._waiting_bytes = 0
         self._tasks: OrderedSet[asyncio.Future[None]] = OrderedSet()
 
-    def append(self, request: ProduceRequest, version: int, buffer: bytearray, appender: Appender) -> Outcome:
+    def verify(self, call: ProduceCall, append: Append, refuse: Refuse) -> Outcome:
+        """Appends the request, now or when the coordinator has verified its partitions."""
+        request, version, buffer = call.request, call.version, call.buffer
         if self._goes_on(request, version, buffer):
-            return appender.append_verified(request, version, buffer, _OPEN)
+            call.verified = _OPEN
+            return append(call)
         try:
             batches = self._batches(request, version, buffer)
         except KafkaError as error:
             return refused(request, error), None
         if batches is None:
-            return appender.append_verified(request, version, buffer, Verified(False))
+            call.verified = Verified(False)
+            return append(call)
         queue = self._queues.get(batches.producer_id)
         if queue is None:
-            verified = Verified(self._is_enabled())
+            verified = call.verified = Verified(self._is_enabled())
             self._begin(batches, version, verified)
             if not verified.guarded():
-                return appender.append_verified(request, version, buffer, verified)
-        waiting = _Waiting(request, version, buffer, batches, appender)
+                return append(call)
+        waiting = _Waiting(call, batches, append)
         if self._waiting_bytes + waiting.size > MOST_WAITING_BYTES:
             too_much = KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS, "too many requests wait for their transaction coordinators: try again"
             )
-            return appender.refuse(request, buffer, too_much), None
+            return refuse(call, too_much), None
         self._waiting_bytes += waiting.size
         if queue is not None:
             queue.append(waiting)
@@ -184,7 +200,7 @@ class TransactionalProduce:
         return [], waiting.wait
 
     def _goes_on(self, request: ProduceRequest, version: int, buffer: bytearray) -> bool:
-        """Whether all batches are of one producer whose transaction is open where they go: most requests are so."""
+        """Whether all batches are of one producer whose transaction is open in their partitions: the usual case."""
         topics = self._partitions.by_id if version >= FIRST_WITH_TOPIC_ID else self._partitions.by_name
         first: tuple[int, int] | None = None
         for topic, datas in request.topics:
@@ -205,14 +221,14 @@ class TransactionalProduce:
         return first is not None and request.acks == _ALL_IN_SYNC and first[0] not in self._queues
 
     def _batches(self, request: ProduceRequest, version: int, buffer: bytearray) -> _Batches | None:
-        """The request's transactional batches; None if it has none: the id alone makes no transaction."""
+        """The request's transactional batches; None if it has none. A transactional id alone makes no transaction."""
         topics = self._partitions.by_id if version >= FIRST_WITH_TOPIC_ID else self._partitions.by_name
         found: _Batches | None = None
         for topic, datas in request.topics:
             known = topics.get(topic)
             for index, start, end in datas:
                 if end - start < HEADER_SIZE:
-                    continue  # the log says what is wrong with it
+                    continue  # the log refuses it with the reason
                 header = HEADER.unpack_from(buffer, start)
                 attributes, producer_id, epoch, sequence = header[5], header[9], header[10], header[11]
                 if not attributes & TRANSACTIONAL_BIT or producer_id < 0:
@@ -222,7 +238,7 @@ class TransactionalProduce:
                     found = _Batches(request.transactional_id.decode(errors="replace"), producer_id, epoch)
                 elif (found.producer_id, found.epoch) != (producer_id, epoch):
                     raise KafkaError(
-                        ErrorCode.INVALID_PRODUCER_ID_MAPPING, "the batches of a transaction are of one producer"
+                        ErrorCode.INVALID_PRODUCER_ID_MAPPING, "all batches of a transaction must have one producer id"
                     )
                 partition = known.get(index) if known is not None else None
                 if partition is not None:
@@ -232,7 +248,7 @@ class TransactionalProduce:
         return found
 
     def _begin(self, batches: _Batches, version: int, verified: Verified) -> None:
-        """Notes what must be asked about; partitions that refuse will do so again when it comes to the append."""
+        """Finds the partitions to verify. A partition that refuses does so again at the append."""
         adds = version >= FIRST_THAT_ADDS
         if not adds and not self._is_enabled():
             return
@@ -245,31 +261,31 @@ class TransactionalProduce:
                 if guard is not None:
                     verified.guard(partition, guard)
 
-    # Those who wait
+    # Requests that wait
 
     async def _work(self, producer_id: int) -> None:
-        """Brings the requests of a producer into the log, as long as there are any."""
+        """Appends the waiting requests of a producer until there are none."""
         queue = self._queues[producer_id]
         try:
             while queue:
-                together = self._first_of_a_kind(queue)
+                together = self._verified_together(queue)
                 verdicts = await self._verify(together)
                 for waiting, verified in zip(together, verdicts, strict=True):
                     queue.popleft()
                     self._append(waiting, verified)
         finally:
-            # Nobody else may come to wait behind a task that is gone.
+            # Without its task, no later request may wait in the queue.
             del self._queues[producer_id]
             for waiting in queue:
                 self._give_up(waiting)
 
     @staticmethod
-    def _first_of_a_kind(queue: deque[_Waiting]) -> list[_Waiting]:
-        """The requests at the head that one question serves."""
+    def _verified_together(queue: deque[_Waiting]) -> list[_Waiting]:
+        """The first requests of the queue that one request to the coordinator verifies."""
         first = queue[0]
         together: list[_Waiting] = []
         for waiting in queue:
-            if waiting.version != first.version or not waiting.batches.is_of_the_same(first.batches):
+            if waiting.call.version != first.call.version or not waiting.batches.has_same_producer(first.batches):
                 break
             together.append(waiting)
         return together
@@ -277,13 +293,13 @@ class TransactionalProduce:
     async def _verify(self, together: list[_Waiting]) -> list[Verified]:
         first = together[0]
         verdicts = []
-        asked: dict[TopicPartition, None] = {}
+        unverified: dict[TopicPartition, None] = {}
         for waiting in together:
             verified = Verified(self._is_enabled())
-            self._begin(waiting.batches, waiting.version, verified)
-            asked.update((partition.topic_partition, None) for partition in verified.guarded())
+            self._begin(waiting.batches, waiting.call.version, verified)
+            unverified.update((partition.topic_partition, None) for partition in verified.guarded())
             verdicts.append(verified)
-        if not asked:
+        if not unverified:
             return verdicts
         batches = first.batches
         errors: Mapping[TopicPartition, ErrorCode]
@@ -292,39 +308,40 @@ class TransactionalProduce:
                 batches.transactional_id,
                 batches.producer_id,
                 batches.epoch,
-                list(asked),
-                adds=first.version >= FIRST_THAT_ADDS,
+                list(unverified),
+                adds=first.call.version >= FIRST_THAT_ADDS,
             )
         except Exception:
             _log.exception("verification_failed transactional_id=%s", batches.transactional_id)
-            errors = dict.fromkeys(asked, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            errors = dict.fromkeys(unverified, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         for verified in verdicts:
             for partition in verified.guarded():
                 error = errors.get(partition.topic_partition, ErrorCode.INVALID_TXN_STATE)
                 if error != ErrorCode.NONE:
-                    verified.refuse(partition, _refusal(error, first.version))
+                    verified.refuse(partition, _refusal(error, first.call.version))
         return verdicts
 
     def _append(self, waiting: _Waiting, verified: Verified) -> None:
         self._waiting_bytes -= waiting.size
-        answer = waiting.answer
-        assert answer is not None, "whoever is told to wait does so"
+        deliver, call = waiting.deliver, waiting.call
+        assert deliver is not None, "the caller waits for the results"
+        call.verified = verified
         try:
-            results, wait = waiting.appender.append_verified(waiting.request, waiting.version, waiting.buffer, verified)
+            results, wait = waiting.append(call)
         except Exception:
             _log.exception("produce_failed transactional_id=%s", waiting.batches.transactional_id)
             unknown = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "see the broker's log")
-            results, wait = refused(waiting.request, unknown), None
+            results, wait = refused(call.request, unknown), None
         if wait is not None:
-            wait(answer)
+            wait(deliver)
         else:
-            answer(results)
+            deliver(results)
 
     def _give_up(self, waiting: _Waiting) -> None:
         self._waiting_bytes -= waiting.size
-        if waiting.answer is not None:
+        if waiting.deliver is not None:
             stopping = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "the broker is stopping")
-            waiting.answer(refused(waiting.request, stopping))
+            waiting.deliver(refused(waiting.call.request, stopping))
 
     def close(self) -> None:
         for task in tuple(self._tasks):
@@ -332,7 +349,7 @@ class TransactionalProduce:
 
 
 def refused(request: ProduceRequest, error: KafkaError) -> ProduceResults:
-    """The answer that refuses a request as a whole."""
+    """The results that refuse a request as a whole."""
     return [
         (topic, [PartitionResult(index, error.code, message=error.message) for index, _, _ in datas])
         for topic, datas in request.topics
@@ -340,16 +357,16 @@ def refused(request: ProduceRequest, error: KafkaError) -> ProduceResults:
 
 
 def _refusal(error: ErrorCode, version: int) -> KafkaError:
-    told = for_producer(error, version)
+    code = for_producer(error, version)
     if error == ErrorCode.INVALID_TXN_STATE:
-        return KafkaError(told, "the partition was not added to the transaction")
-    if told != error:
-        return KafkaError(told, f"the transaction coordinator could not say yes: {error.name}")
-    return KafkaError(told, f"the transaction coordinator says no: {error.name}")
+        return KafkaError(code, "the partition was not added to the transaction")
+    if code != error:
+        return KafkaError(code, f"the transaction coordinator could not verify the partition: {error.name}")
+    return KafkaError(code, f"the transaction coordinator refused the partition: {error.name}")
 
 
 def copied(request: ProduceRequest, buffer: bytearray) -> tuple[ProduceRequest, bytearray]:
-    """The request with a buffer of its own: the connection's is used again as soon as we return."""
+    """The request, with a copy of its batches."""
     copy = bytearray()
     view = memoryview(buffer)
     topics = []
