@@ -17,8 +17,7 @@ from millstream.formats.model.identifiers import TopicName, TopicPartition
 from millstream.formats.records.compression import Codec
 from millstream.formats.records.opening import OpeningLimits
 from millstream.formats.records.record import Record, build_batch
-from millstream.node.coordination.core.metadata_view import FixedTopics
-from millstream.node.coordination.core.operations import CoordinatorRecord, Timers
+from millstream.node.coordination.core.state_machine import CoordinatorRecord, FixedTopics, Timers
 from millstream.node.coordination.replay import SLICE_RECORDS, replay_batches
 from millstream.node.groups.core.records import CommittedOffset, RecordType, group_record, offset_record
 from millstream.node.groups.core.shard import GroupShard

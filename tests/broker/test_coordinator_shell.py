@@ -12,7 +12,7 @@ from millstream.config.loading import load_broker_config
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.node.cluster.cluster_view import ClusterView
 from millstream.node.cluster.topic_creation import InternalTopics
-from millstream.node.coordination.core.operations import CoordinatorRecord, Outcome, Reply, Timers
+from millstream.node.coordination.core.state_machine import CoordinatorRecord, Outcome, Reply, Timers
 from millstream.node.coordination.runtime import CoordinatorShell
 from millstream.node.environment import Environment
 from millstream.node.groups.coordinator import GROUP_TOPIC, GroupCoordinator

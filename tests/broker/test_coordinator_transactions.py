@@ -12,7 +12,7 @@ from millstream.formats.records.batch import HEADER as HEADER_LAYOUT
 from millstream.formats.records.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC_V2, NO_SEQUENCE, BatchHeader, read_header
 from millstream.formats.records.compression import Codec
 from millstream.formats.records.record import Record, build_batch
-from millstream.node.coordination.core.operations import CoordinatorRecord, Outcome, Timers
+from millstream.node.coordination.core.state_machine import CoordinatorRecord, Outcome, Timers
 from millstream.node.coordination.replay import replay_batches
 from millstream.node.coordination.runtime import CoordinatorShell
 from millstream.node.groups.coordinator import GROUP_TOPIC

@@ -5,7 +5,7 @@ import random
 from types import SimpleNamespace
 from typing import Any, cast
 
-from millstream.node.coordination.core.operations import Outcome, Timers
+from millstream.node.coordination.core.state_machine import Outcome, Timers
 from millstream.node.coordination.runtime import CoordinatorShell, SteadyTime
 from millstream.node.environment import Environment
 from millstream.node.replicas.partition import Partition

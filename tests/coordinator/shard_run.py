@@ -9,8 +9,7 @@ from millstream.config.broker_config import BrokerConfig
 from millstream.config.loading import load_broker_config
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.protocol.schema import Message, Structure, request_schema
-from millstream.node.coordination.core.metadata_view import FixedTopics
-from millstream.node.coordination.core.operations import CoordinatorRecord, Outcome, Reply
+from millstream.node.coordination.core.state_machine import CoordinatorRecord, FixedTopics, Outcome, Reply
 from millstream.node.groups.core.classic.group import Client
 from millstream.node.groups.core.shard import GroupShard
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.node.coordination.core.operations import Reply
+from millstream.node.coordination.core.state_machine import Reply
 from millstream.node.groups.core.classic.group import ClassicGroup, GroupState
 from tests.coordinator.shard_run import ShardRun
 

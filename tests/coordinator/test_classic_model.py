@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.node.coordination.core.operations import Reply
+from millstream.node.coordination.core.state_machine import Reply
 from millstream.node.groups.core.classic.group import ClassicGroup, GroupState
 from tests.coordinator.shard_run import ShardRun
 

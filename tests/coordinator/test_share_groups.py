@@ -13,8 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from millstream.config.loading import load_broker_config
 from millstream.formats.model.errors import KafkaError
-from millstream.node.coordination.core.metadata_view import FixedTopics
-from millstream.node.coordination.core.operations import CoordinatorRecord
+from millstream.node.coordination.core.state_machine import CoordinatorRecord, FixedTopics
 from millstream.node.groups.core.shard import GroupShard
 from millstream.node.groups.core.share_group import ShareGroup, assign
 from millstream.node.groups.core.share_groups import Partitions

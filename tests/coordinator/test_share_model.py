@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from millstream.node.coordination.core.operations import CoordinatorRecord
+from millstream.node.coordination.core.state_machine import CoordinatorRecord
 from millstream.node.queues.core.in_flight import ShareLimits
 from millstream.node.queues.core.partition import SharePartition, Transition
 from millstream.node.queues.core.runs import Acknowledgement, Acquired

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.node.coordination.core.operations import CoordinatorRecord, Outcome
+from millstream.node.coordination.core.state_machine import CoordinatorRecord, Outcome
 from millstream.node.queues.core.runs import RecordState, RunList, StateBatch
 from millstream.node.queues.core.state import UNINITIALIZED, ShareKey, ShareStateShard, decode
 

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from millstream.node.coordination.core.operations import Outcome, Timers
+from millstream.node.coordination.core.state_machine import Outcome, Timers
 
 
 def nothing(now_ms: int) -> Outcome[None] | None:

@@ -3,7 +3,7 @@
 import pytest
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.node.coordination.core.metadata_view import FixedTopics
+from millstream.node.coordination.core.state_machine import FixedTopics
 from millstream.node.groups.core.consumer.change import TopicPattern
 from millstream.node.metadata.topic_names import INTERNAL_TOPICS
 

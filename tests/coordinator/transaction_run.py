@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import ProducerIdentity, TopicName, TopicPartition
-from millstream.node.coordination.core.operations import CoordinatorRecord, Outcome, Reply
+from millstream.node.coordination.core.state_machine import CoordinatorRecord, Outcome, Reply
 from millstream.node.transactions.core.decisions import ProducerIdNeeded, ProducerStart, StartedProducer
 from millstream.node.transactions.core.shard import TransactionSettings, TransactionShard
 from millstream.node.transactions.core.transaction import NO_TIMEOUT_MS, Transaction

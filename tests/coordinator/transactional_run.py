@@ -14,7 +14,7 @@ from millstream.formats.records.batch import (
     seal,
 )
 from millstream.formats.records.record import Record, build_batch
-from millstream.node.coordination.core.operations import CoordinatorRecord, Outcome
+from millstream.node.coordination.core.state_machine import CoordinatorRecord, Outcome
 from millstream.node.coordination.replay import replay_batches
 from tests.coordinator.consumer_run import ConsumerRun
 from tests.coordinator.replaying import finished

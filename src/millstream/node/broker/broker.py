@@ -15,7 +15,7 @@ from millstream.node.cluster.topic_creation import AutomaticTopicCreation, Inter
 from millstream.node.consensus.quorum.metadata_log import METADATA_PARTITION
 from millstream.node.controller.cluster_handlers import features_to_tell
 from millstream.node.controller.config_handlers import DescribedConfigs
-from millstream.node.coordination.core.metadata_view import KnownEpochs
+from millstream.node.coordination.core.state_machine import KnownEpochs
 from millstream.node.data.batch_opening import OpenedProduce
 from millstream.node.data.fetch import FetchHandler
 from millstream.node.data.internal_client import InternalProducer, OffsetLookup

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from millstream.formats.records.batch import BatchHeader, Bytes, iterate_headers
 from millstream.formats.records.opening import OpeningLimits, iterate_key_values
-from millstream.node.coordination.core.operations import Timers
+from millstream.node.coordination.core.state_machine import Timers
 
 _log = logging.getLogger("millstream.coordinator")
 _MARKER_KEY = struct.Struct(">hh")

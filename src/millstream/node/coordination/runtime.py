@@ -33,7 +33,7 @@ from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import Marker, Origin, TopicName, VerificationGuard
 from millstream.formats.records.opening import OpeningLimits
 from millstream.formats.records.record import Record, build_batch
-from millstream.node.coordination.core.operations import Outcome, Reply
+from millstream.node.coordination.core.state_machine import Outcome, Reply
 from millstream.node.coordination.replay import (
     DEFAULT_LIMITS,
     Slices,

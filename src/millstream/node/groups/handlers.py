@@ -14,120 +14,18 @@ other: the first commit there needs the coordinator's yes (KIP-890), and the mar
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from typing import Any, Protocol
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import TopicPartition, VerificationGuard
 from millstream.formats.protocol.schema import Message
 from millstream.formats.records.batch import NO_SEQUENCE
-from millstream.node.coordination.core.operations import Outcome
 from millstream.node.coordination.runtime import CoordinatorShell
-from millstream.node.groups.coordinator import GroupCoordinator
-from millstream.node.groups.core.classic.group import Client
+from millstream.node.groups.coordinator import GroupCoordinator, check_group_id
 from millstream.node.groups.core.group import ALL_GROUP_OPERATIONS
-from millstream.node.groups.core.shard import GroupShard
 from millstream.node.server.request import Context, Response
 from millstream.node.server.splitting import Level, Split, in_parts
 from millstream.node.server.turns import Turnstile
-
-_FIRST_LEAVE_WITH_MEMBERS = 3
-_FIRST_SYNC_WITH_PROTOCOL = 5
-
-Operation = Callable[[GroupShard, int], Outcome[dict[str, Any]]]
-
-
-class ClassicGroupHandlers:
-    def __init__(self, groups: GroupCoordinator) -> None:
-        self._groups = groups
-
-    async def join_group(self, request: Message, context: Context) -> Response:
-        client = Client(context.client_id, f"/{context.peer.host}")
-        answer = await self._answer(
-            request, lambda shard, now_ms: shard.classic.join(request, client, context.version, now_ms)
-        )
-        if answer["error_code"] == ErrorCode.GROUP_MAX_SIZE_REACHED:
-            return {**answer, "member_id": ""}
-        return {"member_id": request.member_id, **answer}
-
-    async def sync_group(self, request: Message, context: Context) -> Response:
-        if context.version >= _FIRST_SYNC_WITH_PROTOCOL and None in (request.protocol_type, request.protocol_name):
-            return {"error_code": ErrorCode.INCONSISTENT_GROUP_PROTOCOL}
-        return await self._answer(request, lambda shard, now_ms: shard.classic.sync(request, now_ms))
-
-    def heartbeat(self, request: Message, context: Context) -> Response | Awaitable[Response]:
-        if not request.group_id:
-            return {"error_code": ErrorCode.INVALID_GROUP_ID}
-        return self._groups.respond(
-            request.group_id,
-            lambda shard, now_ms: shard.classic.heartbeat(request, now_ms),
-            lambda error: {"error_code": error.code},
-        )
-
-    async def leave_group(self, request: Message, context: Context) -> Response:
-        if context.version >= _FIRST_LEAVE_WITH_MEMBERS:
-            leaving = [(member.member_id, member.group_instance_id) for member in request.members]
-        else:
-            leaving = [(request.member_id, None)]
-        try:
-            _check_group_id(request)
-            rows = await self._groups.run(
-                request.group_id, lambda shard, now_ms: shard.classic.leave(request.group_id, leaving, now_ms)
-            )
-        except KafkaError as error:
-            return {"error_code": error.code, "members": []}
-        if context.version >= _FIRST_LEAVE_WITH_MEMBERS:
-            return {"members": rows}
-        return {"error_code": rows[0]["error_code"]}
-
-    async def _answer(self, request: Message, operation: Operation) -> dict[str, Any]:
-        try:
-            _check_group_id(request)
-            return await self._groups.run(request.group_id, operation)
-        except KafkaError as error:
-            return {"error_code": error.code}
-
-
-def _check_group_id(request: Message) -> None:
-    if not request.group_id:
-        raise KafkaError(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
-
-
-class ConsumerGroupHandlers:
-    def __init__(self, groups: GroupCoordinator) -> None:
-        self._groups = groups
-
-    async def consumer_group_heartbeat(self, request: Message, context: Context) -> Response:
-        client = Client(context.client_id, f"/{context.peer.host}")
-        if request.subscribed_topic_regex:
-            with suppress(KafkaError):  # what is wrong with it, the heartbeat says in its turn
-                await self._groups.learn_pattern(request.group_id, request.subscribed_topic_regex)
-        try:
-            return await self._groups.run(
-                request.group_id,
-                lambda shard, now_ms: shard.consumer.heartbeat(request, client, context.version, now_ms),
-            )
-        except KafkaError as error:
-            return {"error_code": error.code, "error_message": error.message}
-
-    async def consumer_group_describe(self, request: Message, context: Context) -> Response:
-        # A group that is named twice is shown once: the answer is far longer than the question.
-        rows = []
-        for group_id in dict.fromkeys(request.group_ids):
-            row = await self._described(group_id)
-            if request.include_authorized_operations and not row.get("error_code"):
-                row["authorized_operations"] = ALL_GROUP_OPERATIONS
-            rows.append(row)
-            await asyncio.sleep(0)  # others have their turn
-        return {"groups": rows}
-
-    async def _described(self, group_id: str) -> dict[str, Any]:
-        try:
-            if not group_id:
-                raise KafkaError(ErrorCode.INVALID_GROUP_ID, "The group id is empty.")
-            return await self._groups.read(group_id, lambda shard: shard.consumer.describe(group_id))
-        except KafkaError as error:
-            return {"group_id": group_id, "error_code": error.code, "error_message": error.message}
 
 
 class GroupAdminHandlers:
@@ -208,8 +106,7 @@ class TransactionalOffsets:
 
     async def commit(self, request: Message, version: int) -> dict[str, Any]:
         """TxnOffsetCommit; KafkaError if it is refused as a whole."""
-        if not request.group_id:
-            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
+        check_group_id(request)
         if request.producer_id < 0 or request.producer_epoch < 0:
             raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, "a transaction has a producer")
         shell = await self._groups.shell_of(request.group_id)
@@ -316,8 +213,7 @@ class OffsetCommitHandlers:
 
     async def offset_delete(self, request: Message, context: Context) -> Response:
         try:
-            if not request.group_id:
-                raise KafkaError(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
+            check_group_id(request)
             return await self._groups.run(request.group_id, lambda shard, now_ms: shard.offsets.delete(request, now_ms))
         except KafkaError as error:
             return {"error_code": error.code, "topics": []}

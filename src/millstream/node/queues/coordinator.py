@@ -16,7 +16,7 @@ from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import TopicName
 from millstream.node.cluster.cluster_view import ClusterView
 from millstream.node.cluster.topic_creation import InternalTopics
-from millstream.node.coordination.core.operations import CoordinatorRecord, Outcome
+from millstream.node.coordination.core.state_machine import CoordinatorRecord, Outcome
 from millstream.node.coordination.runtime import CoordinatorShell
 from millstream.node.environment import Environment
 from millstream.node.groups.coordinator import java_hash

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.protocol.schema import Message
-from millstream.node.coordination.core.metadata_view import KnownEpochs
+from millstream.node.coordination.core.state_machine import KnownEpochs
 from millstream.node.data.internal_client import OffsetLookup
 from millstream.node.groups.coordinator import GroupCoordinator
 from millstream.node.groups.core.group import LONGEST_TEXT

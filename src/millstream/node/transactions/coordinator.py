@@ -23,7 +23,7 @@ from millstream.formats.model.identifiers import ProducerIdentity, TopicName, To
 from millstream.node.cluster.cluster_view import ClusterView
 from millstream.node.cluster.controller_link import ControllerLink
 from millstream.node.cluster.topic_creation import InternalTopics
-from millstream.node.coordination.core.operations import Outcome
+from millstream.node.coordination.core.state_machine import Outcome
 from millstream.node.coordination.runtime import CoordinatorShards, CoordinatorShell
 from millstream.node.environment import Environment
 from millstream.node.groups.coordinator import java_hash

@@ -18,7 +18,7 @@ from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import Marker, ProducerIdentity, TopicName, TopicPartition
 from millstream.formats.protocol.schema import Message
 from millstream.node.coordination.core.expression import Expression
-from millstream.node.coordination.core.metadata_view import KnownEpochs
+from millstream.node.coordination.core.state_machine import KnownEpochs
 from millstream.node.groups.coordinator import GROUP_TOPIC, GroupCoordinator
 from millstream.node.metadata.image import MetadataImage, PartitionState
 from millstream.node.metadata.topic_names import INTERNAL_TOPICS, check_topic_name

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any, ClassVar
 from uuid import UUID
 
-from millstream.node.coordination.core.operations import CoordinatorRecord
+from millstream.node.coordination.core.state_machine import CoordinatorRecord
 
 LONGEST_TEXT = 8000
 """Of ids, names and expressions: records hold texts of up to 32,767 bytes, and a character has up to four."""

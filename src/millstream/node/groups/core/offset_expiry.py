@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING
 from millstream.config.table import groups as settings
 from millstream.formats.model.errors import KafkaError
 from millstream.formats.model.identifiers import NO_TOPIC_ID
-from millstream.node.coordination.core.metadata_view import Topic
-from millstream.node.coordination.core.operations import Action, CoordinatorRecord, Outcome
+from millstream.node.coordination.core.state_machine import Action, CoordinatorRecord, Outcome, Topic
 from millstream.node.groups.core.group import Group
 from millstream.node.groups.core.records import (
     NEVER,

@@ -16,8 +16,7 @@ from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import NO_TOPIC_ID, ProducerIdentity
 from millstream.formats.protocol.primitives import MalformedMessage
 from millstream.formats.protocol.schema import Message
-from millstream.node.coordination.core.metadata_view import Topic
-from millstream.node.coordination.core.operations import CoordinatorRecord, Outcome, Writes
+from millstream.node.coordination.core.state_machine import CoordinatorRecord, Outcome, Topic, Writes
 from millstream.node.groups.core.offset_expiry import ByGroup, Forgetting, Partitions, PendingOffsets, of_topic
 from millstream.node.groups.core.records import (
     NEVER,

@@ -8,19 +8,13 @@ The bytes are those of `group.schema`'s `offset_commit`; the tests compare the t
 """
 
 import struct
-from collections.abc import Mapping
 from enum import IntEnum
-from functools import cache
-from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 from millstream.formats.model.identifiers import NO_TOPIC_ID
-from millstream.formats.protocol.primitives import Cursor, MalformedMessage
-from millstream.formats.protocol.schema import Message, Schema, split_entries
-from millstream.node.coordination.core.operations import CoordinatorRecord
-
-_INT16 = struct.Struct(">h")
+from millstream.formats.protocol.primitives import MalformedMessage
+from millstream.node.coordination.core.state_machine import CoordinatorRecord, RecordFormats
 
 
 class RecordType(IntEnum):
@@ -48,45 +42,10 @@ _WRITTEN_VERSIONS = {RecordType.GROUP_METADATA: 3, RecordType.OFFSET_COMMIT: 4}
 """The versions of values that Kafka 4.3 writes; 0 where nothing is said."""
 
 
-@cache
-def _schemas() -> dict[int, tuple[Schema, Schema]]:
-    entries = split_entries(files("millstream.node.groups.core").joinpath("group.schema").read_text())
-    keys = (Schema(text) for (kind, _), text in entries.items() if kind == "key")
-    return {key.api_key: (key, Schema(entries["value", key.name])) for key in keys}
-
-
-def record_type(key: bytes) -> int:
-    """What kind of record this is, -1 if the key is too short to say."""
-    return int(_INT16.unpack_from(key)[0]) if len(key) >= 2 else -1
-
-
-def group_record(kind: RecordType, key: Mapping[str, Any], value: Mapping[str, Any] | None) -> CoordinatorRecord:
-    """A record of one type; `value` None is the tombstone that deletes the key."""
-    key_schema, value_schema = _schemas()[kind]
-    key_bytes = bytearray(_INT16.pack(kind))
-    key_schema.write(key_bytes, key, 0)
-    if value is None:
-        return CoordinatorRecord(bytes(key_bytes), None)
-    version = _WRITTEN_VERSIONS.get(kind, 0)
-    value_bytes = bytearray(_INT16.pack(version))
-    value_schema.write(value_bytes, value, version)
-    return CoordinatorRecord(bytes(key_bytes), bytes(value_bytes))
-
-
-def read_key(key: bytes) -> Message:
-    """The fields of a key of a known type; MalformedMessage if the bytes are none."""
-    cursor = Cursor(key, 2)
-    return _schemas()[record_type(key)][0].read(cursor, 0)
-
-
-def read_value(kind: int, value: bytes) -> Message:
-    """The fields of a value; MalformedMessage if it is of a version that is not known."""
-    schema = _schemas()[kind][1]
-    version = record_type(value)
-    if version not in schema.versions:
-        raise MalformedMessage(f"value of {schema.name} has version {version}")
-    return schema.read(Cursor(value, 2), version)
-
+_FORMATS = RecordFormats("millstream.node.groups.core", "group.schema", _WRITTEN_VERSIONS)
+group_record = _FORMATS.encode
+read_key = _FORMATS.read_key
+read_value = _FORMATS.read_value
 
 _KEY_TYPE = struct.pack(">h", RecordType.OFFSET_COMMIT)
 _LENGTH = struct.Struct(">h")

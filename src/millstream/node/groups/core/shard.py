@@ -13,8 +13,7 @@ from typing import Any, Protocol
 from millstream.config.broker_config import BrokerConfig
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.protocol.primitives import MalformedMessage
-from millstream.node.coordination.core.metadata_view import TopicCatalog
-from millstream.node.coordination.core.operations import Outcome, Timers, Writes
+from millstream.node.coordination.core.state_machine import Outcome, Timers, TopicCatalog, Writes
 from millstream.node.groups.core.classic.groups import ClassicGroups
 from millstream.node.groups.core.consumer.groups import ConsumerGroups
 from millstream.node.groups.core.group import Group

@@ -12,7 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.node.coordination.core.operations import CoordinatorRecord
+from millstream.node.coordination.core.state_machine import CoordinatorRecord
 from millstream.node.groups.core.group import Group, GroupType
 from millstream.node.groups.core.records import RecordType, group_record
 

@@ -17,7 +17,7 @@ from millstream.config.group_config import GroupConfig
 from millstream.config.table import share as settings
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.protocol.schema import Message
-from millstream.node.coordination.core.operations import CoordinatorRecord, Outcome, Writes
+from millstream.node.coordination.core.state_machine import CoordinatorRecord, Outcome, Writes
 from millstream.node.groups.core.group import LONGEST_TEXT
 from millstream.node.groups.core.records import RecordType, read_key, read_value
 from millstream.node.groups.core.share_group import (

@@ -9,62 +9,24 @@ are redundant. Nothing is decided here: the leader knows what the batches mean, 
 Bytes of the records that share groups are kept in: Kafka's formats, from `share.schema`.
 """
 
-import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
-from importlib.resources import files
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.protocol.primitives import Cursor
-from millstream.formats.protocol.schema import Message, Schema, split_entries
-from millstream.node.coordination.core.operations import CoordinatorRecord, Outcome, Timers
+from millstream.formats.protocol.schema import Message
+from millstream.node.coordination.core.state_machine import (
+    CoordinatorRecord,
+    Outcome,
+    RecordFormats,
+    Timers,
+    record_type,
+)
 from millstream.node.queues.core.runs import RecordState, RunList, StateBatch
 
-_INT16 = struct.Struct(">h")
-_VERSION = 0
-
-
-@cache
-def _entries() -> dict[tuple[str, str], str]:
-    return split_entries(files("millstream.node.queues.core").joinpath("share.schema").read_text())
-
-
-@cache
-def _schema(kind: str, name: str) -> Schema:
-    return Schema(_entries()[kind, name])
-
-
-@cache
-def _names() -> dict[int, str]:
-    return {_schema(*entry).api_key: entry[1] for entry in _entries() if entry[0] == "key"}
-
-
-def encode(name: str, key: Mapping[str, Any], value: Mapping[str, Any] | None) -> CoordinatorRecord:
-    """A record of the type `name`; without a value it deletes what it is about."""
-    schema = _schema("key", name)
-    encoded_key = _INT16.pack(schema.api_key) + schema.encode(key, _VERSION)
-    if value is None:
-        return CoordinatorRecord(encoded_key, None)
-    return CoordinatorRecord(encoded_key, _INT16.pack(_VERSION) + _schema("value", name).encode(value, _VERSION))
-
-
-def decode(key: bytes, value: bytes | None) -> tuple[str, Message, Message | None] | None:
-    """Name, key and value; None for a type or version that is not known here."""
-    (number,) = _INT16.unpack_from(key)
-    name = _names().get(number)
-    if name is None:
-        return None
-    decoded_key = _schema("key", name).read(Cursor(key, _INT16.size, len(key)), _VERSION)
-    if value is None:
-        return name, decoded_key, None
-    (version,) = _INT16.unpack_from(value)
-    if version != _VERSION:
-        return None
-    return name, decoded_key, _schema("value", name).read(Cursor(value, _INT16.size, len(value)), version)
-
+_FORMATS = RecordFormats("millstream.node.queues.core", "share.schema")
+_SNAPSHOT, _UPDATE = 0, 1
 
 _LARGEST_EPOCH = (1 << 31) - 1
 UNINITIALIZED = -1
@@ -179,7 +141,7 @@ class ShareStateShard:
     def delete(self, key: ShareKey) -> Outcome[None]:
         if key not in self.states:
             return Outcome(None)
-        return Outcome(None, [encode("share_snapshot", key._asdict(), None)])
+        return Outcome(None, [_FORMATS.encode(_SNAPSHOT, key._asdict(), None)])
 
     def summary(self, key: ShareKey) -> ShareState | None:
         return self.states.get(key)
@@ -205,17 +167,15 @@ class ShareStateShard:
     # Records
 
     def replay(self, key: bytes, value: bytes | None) -> None:
-        decoded = decode(key, value)
-        if decoded is None:
+        if not _FORMATS.is_known(key, value):
             return
-        name, about, content = decoded
-        if name not in ("share_snapshot", "share_update"):
-            return
+        kind, about = record_type(key), _FORMATS.read_key(key)
+        content = None if value is None else _FORMATS.read_value(kind, value)
         self.records_since_checkpoint += 1
         share_key = ShareKey(about.group_id, about.topic_id, about.partition)
         if content is None:
             self.states.pop(share_key, None)
-        elif name == "share_snapshot":
+        elif kind == _SNAPSHOT:
             self.states[share_key] = _from_snapshot(content)
         else:
             state = self.states.get(share_key)
@@ -285,7 +245,7 @@ def _snapshot(key: ShareKey, state: ShareState, now_ms: int) -> CoordinatorRecor
         "write_timestamp": now_ms,
         "state_batches": _rows(state.batches),
     }
-    return encode("share_snapshot", key._asdict(), value)
+    return _FORMATS.encode(_SNAPSHOT, key._asdict(), value)
 
 
 def _update(
@@ -303,4 +263,4 @@ def _update(
         "delivery_complete_count": complete_count,
         "state_batches": _rows(batches),
     }
-    return encode("share_update", key._asdict(), value)
+    return _FORMATS.encode(_UPDATE, key._asdict(), value)

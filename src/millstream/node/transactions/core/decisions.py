@@ -25,7 +25,6 @@ from enum import Enum
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import ProducerIdentity
-from millstream.node.transactions.core import transaction as transitions
 from millstream.node.transactions.core.transaction import (
     COMPLETE,
     EPOCH_PER_TRANSACTION,
@@ -83,7 +82,7 @@ def started(
         raise _fenced(start.expected)
     if transaction.state == TransactionState.ONGOING:
         if not start.keep_prepared:
-            return transitions.fenced(transaction, transaction_version, now_ms)
+            return transaction.fenced(transaction_version, now_ms)
         return _kept(transaction, start, now_ms)
     return _next(transaction, start, now_ms)
 
@@ -108,15 +107,14 @@ def _kept(transaction: Transaction, start: ProducerStart, now_ms: int) -> Transa
     if start.expected is not None and start.expected != client:
         raise _fenced(start.expected)
     new_id = _taken(start.new_producer_id) if is_exhausted(client.epoch) else None
-    return transitions.kept(transaction, start.timeout_ms, now_ms, new_id)
+    return transaction.kept_for_new_client(start.timeout_ms, now_ms, new_id)
 
 
 def _next(transaction: Transaction, start: ProducerStart, now_ms: int) -> Transaction:
     """Nothing is open: the next epoch, a new id if there is none, or the same once more."""
     epoch, expected = transaction.producer_epoch, start.expected
     if is_exhausted(epoch) and (expected is None or expected.epoch == epoch):
-        return transitions.with_epoch(
-            transaction,
+        return transaction.with_epoch(
             0,
             NO_EPOCH if expected is None else epoch,
             start.timeout_ms,
@@ -124,12 +122,12 @@ def _next(transaction: Transaction, start: ProducerStart, now_ms: int) -> Transa
             producer_id=_taken(start.new_producer_id),
         )
     if expected is None:
-        return transitions.with_epoch(transaction, epoch + 1, NO_EPOCH, start.timeout_ms, now_ms)
+        return transaction.with_epoch(epoch + 1, NO_EPOCH, start.timeout_ms, now_ms)
     if epoch in (NO_EPOCH, expected.epoch):
-        return transitions.with_epoch(transaction, epoch + 1, epoch, start.timeout_ms, now_ms)
+        return transaction.with_epoch(epoch + 1, epoch, start.timeout_ms, now_ms)
     if expected.epoch == transaction.last_producer_epoch:
         # Had there been another client since, the last epoch would be none.
-        return transitions.with_epoch(transaction, epoch, expected.epoch, start.timeout_ms, now_ms)
+        return transaction.with_epoch(epoch, expected.epoch, start.timeout_ms, now_ms)
     raise _fenced(expected)
 
 
@@ -140,9 +138,9 @@ def _taken(producer_id: int | None) -> int:
     return producer_id
 
 
-def _fenced(expected: ProducerIdentity) -> KafkaError:
+def _fenced(client: ProducerIdentity) -> KafkaError:
     return KafkaError(
-        ErrorCode.PRODUCER_FENCED, f"a later producer has taken the place of {expected.producer_id}/{expected.epoch}"
+        ErrorCode.PRODUCER_FENCED, f"a later producer has taken the place of {client.producer_id}/{client.epoch}"
     )
 
 
@@ -171,7 +169,7 @@ def _with_epochs(transaction: Transaction, client: ProducerIdentity, committed: 
         if _outcome(transaction) != committed:
             raise _invalid(transaction, committed)
         if transaction.producer_epoch == LARGEST_EPOCH:
-            raise _producer_fenced(client)  # that is for markers only: nobody who has it could be fenced
+            raise _fenced(client)  # that is for markers only: nobody who has it could be fenced
         return Ending.REPEATED
     check_client(transaction, client)
     if transaction.state != TransactionState.ONGOING and committed:
@@ -200,7 +198,7 @@ def check_client(transaction: Transaction, client: ProducerIdentity) -> None:
             f"{transaction.transactional_id!r} does not have producer id {client.producer_id}",
         )
     if client.epoch != transaction.client.epoch:
-        raise _producer_fenced(client)
+        raise _fenced(client)
 
 
 def _check_not_pending(transaction: Transaction) -> None:
@@ -222,9 +220,3 @@ def _outcome(transaction: Transaction) -> bool | None:
 def _invalid(transaction: Transaction, committed: bool) -> KafkaError:
     wish = "committed" if committed else "aborted"
     return KafkaError(ErrorCode.INVALID_TXN_STATE, f"a transaction that is {transaction.state.label} cannot be {wish}")
-
-
-def _producer_fenced(client: ProducerIdentity) -> KafkaError:
-    return KafkaError(
-        ErrorCode.PRODUCER_FENCED, f"a later producer has taken the place of {client.producer_id}/{client.epoch}"
-    )

@@ -9,20 +9,14 @@ The records of `__transaction_state` to bytes and back, byte for byte as Kafka w
 Which transactions ListTransactions is to name: by state, producer id, how long they have been open, and id.
 """
 
-import struct
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib.resources import files
 from typing import TypeVar
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import ProducerIdentity, TopicName, TopicPartition
-from millstream.formats.protocol.primitives import Cursor
-from millstream.formats.protocol.schema import Schema, split_entries
 from millstream.node.coordination.core.expression import Expression
-from millstream.node.coordination.core.operations import CoordinatorRecord, Outcome, Reply, Timers
-from millstream.node.transactions.core import transaction as transitions
+from millstream.node.coordination.core.state_machine import CoordinatorRecord, Outcome, RecordFormats, Reply, Timers
 from millstream.node.transactions.core.decisions import (
     Ending,
     ProducerIdNeeded,
@@ -35,16 +29,10 @@ from millstream.node.transactions.core.decisions import (
 )
 from millstream.node.transactions.core.transaction import Transaction, TransactionState
 
-_INT16 = struct.Struct(">h")
 _TYPE = 0
-_KEY_VERSION = 0
-_KNOWN_VERSIONS = (0, 1)
 
 
-@cache
-def _schemas() -> tuple[Schema, Schema]:
-    entries = split_entries(files("millstream.node.transactions.core").joinpath("transaction.schema").read_text())
-    return Schema(entries["key", "transaction_log"]), Schema(entries["value", "transaction_log"])
+_FORMATS = RecordFormats("millstream.node.transactions.core", "transaction.schema")
 
 
 def encode(transaction: Transaction, transaction_version: int) -> CoordinatorRecord:
@@ -63,16 +51,11 @@ def encode(transaction: Transaction, transaction_version: int) -> CoordinatorRec
         "transaction_start_timestamp_ms": transaction.start_ms,
         "client_transaction_version": transaction.client_version,
     }
-    value = _INT16.pack(version) + _schemas()[1].encode(fields, version)
-    return CoordinatorRecord(_key(transaction.transactional_id), value)
+    return _FORMATS.encode(_TYPE, {"transactional_id": transaction.transactional_id}, fields, version)
 
 
 def tombstone(transactional_id: str) -> CoordinatorRecord:
-    return CoordinatorRecord(_key(transactional_id), None)
-
-
-def _key(transactional_id: str) -> bytes:
-    return _INT16.pack(_TYPE) + _schemas()[0].encode({"transactional_id": transactional_id}, _KEY_VERSION)
+    return _FORMATS.encode(_TYPE, {"transactional_id": transactional_id}, None)
 
 
 def _rows(transaction: Transaction) -> list[dict[str, object]] | None:
@@ -86,17 +69,12 @@ def _rows(transaction: Transaction) -> list[dict[str, object]] | None:
 
 def decode(key: bytes, value: bytes | None) -> tuple[str, Transaction | None] | None:
     """The transactional id and what is known of it (None: nothing any more); None for what is not known here."""
-    (number,) = _INT16.unpack_from(key)
-    if number != _TYPE:
+    if not _FORMATS.is_known(key, value):
         return None
-    key_schema, value_schema = _schemas()
-    transactional_id = key_schema.read(Cursor(key, _INT16.size, len(key)), _KEY_VERSION).transactional_id
+    transactional_id = _FORMATS.read_key(key).transactional_id
     if value is None:
         return transactional_id, None
-    (version,) = _INT16.unpack_from(value)
-    if version not in _KNOWN_VERSIONS:
-        return None
-    row = value_schema.read(Cursor(value, _INT16.size, len(value)), version)
+    row = _FORMATS.read_value(_TYPE, value)
     return transactional_id, Transaction(
         transactional_id=transactional_id,
         producer_id=row.producer_id,
@@ -173,7 +151,7 @@ class TransactionShard:
         wanted = frozenset(partitions)
         if transaction.state == TransactionState.ONGOING and wanted <= transaction.partitions:
             return Outcome(None)
-        return self._changed(transitions.with_partitions(transaction, wanted, client_version, now_ms), None)
+        return self._changed(transaction.with_partitions(wanted, client_version, now_ms), None)
 
     def verify(
         self, transactional_id: str, client: ProducerIdentity, partitions: Sequence[TopicPartition]
@@ -199,9 +177,9 @@ class TransactionShard:
         transaction = self._known(transactional_id)
         if ending(transaction, client, committed, client_version) is Ending.REPEATED:
             return Outcome(transaction.producer)
-        if new_producer_id is None and transitions.needs_producer_id(transaction, client_version):
+        if new_producer_id is None and transaction.needs_producer_id(client_version):
             raise ProducerIdNeeded
-        changed = transitions.decided(transaction, committed, client_version, now_ms, new_producer_id)
+        changed = transaction.ended(committed, client_version, now_ms, new_producer_id)
         return self._changed(changed, changed.client)
 
     def _known(self, transactional_id: str) -> Transaction:
@@ -217,7 +195,7 @@ class TransactionShard:
         transaction = self.transactions.get(decided.transactional_id)
         if transaction is None or transaction != decided:
             return Outcome(None)  # done already, and perhaps it is the next one that is decided now
-        return self._changed(transitions.complete(transaction, now_ms), None)
+        return self._changed(transaction.completed(now_ms), None)
 
     def _abort_late(self, now_ms: int) -> Outcome[None] | None:
         version = self._settings().transaction_version
@@ -232,7 +210,7 @@ class TransactionShard:
             if size > _MOST_BYTES_AT_ONCE:
                 self.timers.set("abort", now_ms + _REST_LATER_MS, self._abort_late)
                 break
-            changes.append(transitions.fenced(transaction, version, now_ms))
+            changes.append(transaction.fenced(version, now_ms))
             records.append(encode(changes[-1], version))
             size += _size(records[-1])
         return Outcome(None, records, lambda error: self._written(changes, error)) if records else None

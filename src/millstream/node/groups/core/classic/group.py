@@ -41,7 +41,8 @@ from millstream.formats.protocol.primitives import (
     read_length_int16,
     read_length_int32,
 )
-from millstream.node.coordination.core.operations import CoordinatorRecord, Reply
+from millstream.formats.protocol.schema import Message
+from millstream.node.coordination.core.state_machine import CoordinatorRecord, Reply
 from millstream.node.groups.core.group import Group, GroupType
 from millstream.node.groups.core.records import RecordType, group_record
 
@@ -331,7 +332,7 @@ class ClassicGroup(Group):
             return
         if generation < 0 and not member_id and instance_id is None:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "Only members can commit while the group has any.")
-        self._check_generation(member_id, instance_id, generation)
+        self._check_member_and_generation(member_id, instance_id, generation)
         if self.state is GroupState.COMPLETING_REBALANCE:
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, "The group waits for its assignment.")
 
@@ -339,15 +340,18 @@ class ClassicGroup(Group):
         if self._is_for_anybody(generation):
             return
         if generation >= 0 or member_id or instance_id is not None:
-            self._check_generation(member_id, instance_id, generation)
+            self._check_member_and_generation(member_id, instance_id, generation)
 
     def _is_for_anybody(self, generation: int) -> bool:
         if self.state is GroupState.DEAD:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"Group {self.group_id} is being deleted.")
         return generation < 0 and self.state is GroupState.EMPTY
 
-    def _check_generation(self, member_id: str, instance_id: str | None, generation: int) -> None:
+    def _check_member_and_generation(self, member_id: str, instance_id: str | None, generation: int) -> None:
         self.check_member(member_id, instance_id)
+        self.check_generation(generation)
+
+    def check_generation(self, generation: int) -> None:
         if generation != self.generation:
             raise KafkaError(
                 ErrorCode.ILLEGAL_GENERATION, f"The group is in generation {self.generation}, not {generation}."
@@ -382,6 +386,79 @@ class ClassicGroup(Group):
         member = self.members.get(member_id)
         if member is not None and self.state in (GroupState.STABLE, GroupState.PREPARING_REBALANCE):
             member.expires_at_ms = max(member.expires_at_ms, now_ms + member.session_timeout_ms)
+
+    # Responses
+
+    def join_response(self, member: Member) -> Answer:
+        """The response to JoinGroup. Only the leader gets the list of members."""
+        return {
+            "error_code": ErrorCode.NONE,
+            "generation_id": self.generation,
+            "protocol_type": self.kind,
+            "protocol_name": self.protocol or "",
+            "leader": self.leader or "",
+            "member_id": member.id,
+            "members": self._members_for_leader() if self.leader == member.id else [],
+        }
+
+    def _members_for_leader(self) -> list[Answer]:
+        return [
+            {"member_id": each.id, "group_instance_id": each.instance_id, "metadata": each.metadata(self.protocol)}
+            for each in self.members.values()
+        ]
+
+    def sync_response(self, member: Member) -> Answer:
+        """The response to SyncGroup."""
+        return {
+            "error_code": ErrorCode.NONE,
+            "protocol_type": self.kind,
+            "protocol_name": self.protocol,
+            "assignment": member.assignment,
+        }
+
+    def describe(self) -> Answer:
+        """The group's row in the response to DescribeGroups."""
+        is_stable = self.state is GroupState.STABLE
+        return {
+            "group_id": self.group_id,
+            "group_state": self.state,
+            "protocol_type": self.protocol_type,
+            "protocol_data": (self.protocol or "") if is_stable else "",
+            "members": [
+                {
+                    "member_id": member.id,
+                    "group_instance_id": member.instance_id,
+                    "client_id": member.client.client_id,
+                    "client_host": member.client.host,
+                    "member_metadata": member.metadata(self.protocol) if is_stable else b"",
+                    "member_assignment": member.assignment if is_stable else b"",
+                }
+                for member in self.members.values()
+            ],
+        }
+
+    # Records
+
+    @classmethod
+    def from_record(cls, group_id: str, value: Message) -> "ClassicGroup":
+        """The group that a GroupMetadata record describes."""
+        since_ms = value.current_state_timestamp
+        group = cls(group_id, None if since_ms < 0 else since_ms)
+        for row in value.members:
+            timeout_ms = row.rebalance_timeout or row.session_timeout
+            protocols = (Protocol(value.protocol or "", row.subscription),)
+            client = Client(row.client_id, row.client_host)
+            member = Member(
+                row.member_id, row.group_instance_id, client, timeout_ms, row.session_timeout, protocols, row.assignment
+            )
+            group.add(member, None, value.protocol_type)
+        group.kind = value.protocol_type or None
+        group.generation = value.generation
+        group.protocol = value.protocol
+        group.leader = value.leader if value.leader in group.members else next(iter(group.members), None)
+        group.state = GroupState.STABLE if group.members else GroupState.EMPTY
+        group.learn_topics()
+        return group
 
     def deletion_records(self) -> list[CoordinatorRecord]:
         return [group_record(RecordType.GROUP_METADATA, {"group": self.group_id}, None)]

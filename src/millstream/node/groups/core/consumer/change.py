@@ -33,9 +33,7 @@ from millstream.config.group_config import (
 from millstream.config.table import consumer_groups as settings
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.node.coordination.core.expression import Expression
-from millstream.node.coordination.core.metadata_view import TopicCatalog
-from millstream.node.coordination.core.operations import Writes
-from millstream.node.groups.core.consumer import group as records
+from millstream.node.coordination.core.state_machine import TopicCatalog, Writes
 from millstream.node.groups.core.consumer.assignors import ASSIGNORS, MemberSpec, TopicSpec
 from millstream.node.groups.core.consumer.group import (
     NOTHING,
@@ -44,7 +42,16 @@ from millstream.node.groups.core.consumer.group import (
     MemberState,
     Owned,
     Target,
+    assignment_record,
+    epoch_record,
+    forgotten_member,
+    member_record,
+    partition_metadata_tombstone,
+    pattern_record,
+    pattern_tombstone,
     preferred_assignor,
+    target_epoch_record,
+    target_record,
 )
 
 if TYPE_CHECKING:
@@ -235,7 +242,7 @@ class GroupChange:
         is_new = member.id not in self.members
         self.members[member.id] = member
         if is_new or member.metadata_value() != before.metadata_value():
-            self.writes.add(records.member_record(self.group.group_id, member))
+            self.writes.add(member_record(self.group.group_id, member))
         self._drop_unused_patterns()
         reads_other = member.topics != before.topics or member.pattern != before.pattern
         self._has_changed |= reads_other or (
@@ -250,17 +257,17 @@ class GroupChange:
         del self.members[old.id]
         self.members[new.id] = new
         self.targets[new.id] = target
-        self.writes.extend(records.forgotten_member(group_id, old.id))
+        self.writes.extend(forgotten_member(group_id, old.id))
         self.writes.add(
-            records.member_record(group_id, new),
-            records.target_record(group_id, new.id, target),
-            records.assignment_record(group_id, new),
+            member_record(group_id, new),
+            target_record(group_id, new.id, target),
+            assignment_record(group_id, new),
         )
 
     def remove(self, member: Member) -> None:
         del self.members[member.id]
         self.targets.pop(member.id, None)
-        self.writes.extend(records.forgotten_member(self.group.group_id, member.id))
+        self.writes.extend(forgotten_member(self.group.group_id, member.id))
         self._drop_unused_patterns()
         self._has_changed = True
 
@@ -271,7 +278,7 @@ class GroupChange:
         matching = self._around.patterns.get(pattern).matches(topics)
         if self.patterns.get(pattern) != matching:
             self.patterns[pattern] = matching
-            record = records.pattern_record(self.group.group_id, pattern, matching, topics.version, self.now_ms)
+            record = pattern_record(self.group.group_id, pattern, matching, topics.version, self.now_ms)
             self.writes.add(record)
 
     def _drop_unused_patterns(self) -> None:
@@ -280,7 +287,7 @@ class GroupChange:
         used = {member.pattern for member in self.members.values()}
         for pattern in sorted(self.patterns.keys() - used):
             del self.patterns[pattern]
-            self.writes.add(records.pattern_tombstone(self.group.group_id, pattern))
+            self.writes.add(pattern_tombstone(self.group.group_id, pattern))
 
     # The epoch
 
@@ -295,9 +302,9 @@ class GroupChange:
         metadata_hash = self._hash()
         if self._has_changed or is_new_group or metadata_hash != group.metadata_hash:
             self.epoch += 1
-            self.writes.add(records.epoch_record(group.group_id, self.epoch, metadata_hash))
+            self.writes.add(epoch_record(group.group_id, self.epoch, metadata_hash))
             if group.has_old_partition_metadata:
-                self.writes.add(records.partition_metadata_tombstone(group.group_id))
+                self.writes.add(partition_metadata_tombstone(group.group_id))
 
         def seen(error: KafkaError | None) -> None:
             if error is None:
@@ -340,9 +347,9 @@ class GroupChange:
         for member_id, target in ASSIGNORS[assignor](specs, topics).items():
             if self.targets.get(member_id) != target:
                 self.targets[member_id] = target
-                self.writes.add(records.target_record(group_id, member_id, target))
+                self.writes.add(target_record(group_id, member_id, target))
         self.assignment_epoch = self.epoch
-        self.writes.add(records.target_epoch_record(group_id, self.epoch, self.now_ms))
+        self.writes.add(target_epoch_record(group_id, self.epoch, self.now_ms))
 
     def _ids_of(self, member: Member, topics: dict[UUID, TopicSpec], ids: dict[str, UUID]) -> list[UUID]:
         found = []
@@ -386,7 +393,7 @@ class GroupChange:
         )
         if after != member:
             self.members[member.id] = after
-            self.writes.add(records.assignment_record(self.group.group_id, after))
+            self.writes.add(assignment_record(self.group.group_id, after))
         return after
 
     def _owner_of(self, topic_id: UUID, number: int) -> str | None:

@@ -21,12 +21,10 @@ from millstream.config.table import groups as classic_settings
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.protocol.primitives import Cursor, MalformedMessage
 from millstream.formats.protocol.schema import Message, Schema, split_entries
-from millstream.node.coordination.core.metadata_view import TopicCatalog
-from millstream.node.coordination.core.operations import Outcome, Writes
+from millstream.node.coordination.core.state_machine import Outcome, TopicCatalog, Writes
 from millstream.node.groups.core.classic.group import ClassicGroup, Client, GroupState
 from millstream.node.groups.core.classic.group import Member as ClassicMember
 from millstream.node.groups.core.classic.group import Protocol as ClassicProtocol
-from millstream.node.groups.core.consumer import group as records
 from millstream.node.groups.core.consumer.change import ConsumerSettings, GroupChange
 from millstream.node.groups.core.consumer.group import (
     ClassicSide,
@@ -34,12 +32,17 @@ from millstream.node.groups.core.consumer.group import (
     Member,
     MemberState,
     Protocol,
+    assignment_record,
+    epoch_record,
+    member_record,
     moved_to_id,
+    target_epoch_record,
+    target_record,
 )
 from millstream.node.groups.core.group import LONGEST_TEXT
 
 if TYPE_CHECKING:
-    from millstream.node.coordination.core.operations import Timers
+    from millstream.node.coordination.core.state_machine import Timers
     from millstream.node.groups.core.consumer.groups import ConsumerGroups
     from millstream.node.groups.core.shard import GroupShard
 
@@ -343,11 +346,11 @@ class Migration:
         # Whoever waits in the old group is told to come again when its tombstone is written, and finds the new one.
         writes.extend(old.deletion_records())
         group_id = new.group_id
-        writes.extend(records.member_record(group_id, member) for member in new.members.values())
-        writes.add(records.epoch_record(group_id, new.epoch, new.metadata_hash))
-        writes.extend(records.target_record(group_id, member_id, target) for member_id, target in new.targets.items())
-        writes.add(records.target_epoch_record(group_id, new.assignment_epoch, new.assigned_at_ms))
-        writes.extend(records.assignment_record(group_id, member) for member in new.members.values())
+        writes.extend(member_record(group_id, member) for member in new.members.values())
+        writes.add(epoch_record(group_id, new.epoch, new.metadata_hash))
+        writes.extend(target_record(group_id, member_id, target) for member_id, target in new.targets.items())
+        writes.add(target_epoch_record(group_id, new.assignment_epoch, new.assigned_at_ms))
+        writes.extend(assignment_record(group_id, member) for member in new.members.values())
         return new
 
     def _check_upgrade(self, old: ClassicGroup) -> None:

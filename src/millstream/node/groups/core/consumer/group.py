@@ -16,8 +16,7 @@ from uuid import UUID
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.protocol.schema import Message
-from millstream.node.coordination.core.metadata_view import TopicCatalog
-from millstream.node.coordination.core.operations import CoordinatorRecord
+from millstream.node.coordination.core.state_machine import CoordinatorRecord, TopicCatalog
 from millstream.node.groups.core.group import Group, GroupType
 from millstream.node.groups.core.records import RecordType, group_record
 

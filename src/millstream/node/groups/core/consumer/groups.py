@@ -12,10 +12,8 @@ from uuid import UUID
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.protocol.schema import Message
-from millstream.node.coordination.core.metadata_view import TopicCatalog
-from millstream.node.coordination.core.operations import Outcome, Writes
+from millstream.node.coordination.core.state_machine import Outcome, TopicCatalog, Writes
 from millstream.node.groups.core.classic.group import ClassicGroup, Client
-from millstream.node.groups.core.consumer import group as records
 from millstream.node.groups.core.consumer.change import ConsumerSettings, GroupChange, TopicPatterns, away
 from millstream.node.groups.core.consumer.classic_members import ClassicMembers, Migration
 from millstream.node.groups.core.consumer.group import (
@@ -25,6 +23,7 @@ from millstream.node.groups.core.consumer.group import (
     ConsumerGroup,
     Member,
     MemberState,
+    assignment_record,
     moved_to_id,
     target_rows,
 )
@@ -283,7 +282,7 @@ class ConsumerGroups:
         if request.member_epoch == LEAVE_STATIC_EPOCH:
             # Its session goes on: whoever does not come back in time is out.
             gone = away(member, LEAVE_STATIC_EPOCH)
-            writes.add(records.assignment_record(group.group_id, gone))
+            writes.add(assignment_record(group.group_id, gone))
         else:
             self.remove_members(group, [member], writes, now_ms)
         return writes.outcome(answer)
